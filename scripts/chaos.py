@@ -7,17 +7,15 @@ helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as
 as there is another, poprun, or stops the guard with SIGSTOP, also after poprun was
 killed. What still runs after that, it ends. Then poprun must end soon, and three
 seconds later no process of the job and none of the files that poprun and MPI make may
-be left. Where poprun and its guard were killed, files may stay until the next job of
-the user ends (docs/supervision.md): the script runs one, and what that does not remove
-is a failure. A round that fails is reported in full; --seed and --first repeat it.
---harm and --job choose one harm and one kind of job. With --private (for root) /dev/shm
-and /tmp are this script's own, where other jobs run on the machine.
+be left. Where poprun was killed and no guard lived after that, files may stay until the
+next job of the user ends (docs/supervision.md): the script runs one, and what that does
+not remove is a failure. A round that fails is reported in full; --seed and --first
+repeat it. --harm and --job choose one harm and one kind of job. With --private (for
+root) /dev/shm and /tmp are this script's own, where other jobs run on the machine.
 """
 
 import argparse
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -25,10 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from chaos_round import BIN, ChaosRound, command_line, make_parser, run_rounds
 
-from poprun.helpers.own_process import default_signals
-
-POPRUN = str(Path(sys.executable).parent / "poprun")
 HANGS_S = 20.0
 GONE_S = 3.0
 
@@ -64,25 +60,26 @@ ENDING = ("true", "failing", "short ranks")
 HARMS = {"one": 0.5, "both": 0.2, "next-guard": 0.2, "stop-guard": 0.1}
 
 
-class Round:
+class Round(ChaosRound):
     """One job, and what is done to it."""
 
-    def __init__(
-        self, number: int, seed: int, mpirun: str, *, harm: str | None, job: str | None
-    ) -> None:
-        self.dice = random.Random(f"{seed}/{number}/{mpirun}")
-        self.word = f"98765.{self.dice.randrange(10**12)}"
-        self.story = [f"round {number} on {mpirun}"]
+    # Of so many rounds the next job has removed the files.
+    num_left_to_next_job = 0
+
+    def __init__(self, number: int, options: argparse.Namespace) -> None:
+        super().__init__(number, options.seed)
         # poprun's own launcher has no MPI.
-        kinds = [kind for kind in JOBS if mpirun != "local" or "ranks" not in kind]
-        self.kind = job or self.dice.choice(kinds)
-        self.harm = harm or self.dice.choices(list(HARMS), list(HARMS.values()))[0]
+        has_mpi = options.mpirun != "local"
+        kinds = [kind for kind in JOBS if has_mpi or "ranks" not in kind]
+        harm = self.dice.choices(list(HARMS), list(HARMS.values()))[0]
+        self.kind = options.job or self.dice.choice(kinds)
+        self.harm = options.harm or harm
         self.before = files()
-        # Both of them, so that the next job may have to remove the files.
-        self.killed_poprun_and_guard = False
-        self.left_to_next_job = False
-        self.log = os.memfd_create("log")
-        self.process = self._start(mpirun)
+        self.killed: list[psutil.Process] = []
+        # Whether poprun was killed and no guard is left, so that the next job may have
+        # to remove the files.
+        self.is_unguarded = False
+        self.process = self._start(options.mpirun)
 
     def _start(self, mpirun: str) -> psutil.Popen:
         sizes = (1, 2, 3, 64) if self.kind == "true" else (1, 2, 3, 4)
@@ -92,18 +89,9 @@ class Round:
         if self.word not in program:
             program.append(self.word)
         self.story.append(f"{size} x {self.kind}")
-        return psutil.Popen(
-            [
-                *(POPRUN, "--mpirun", mpirun, "--grace", "0.3"),
-                *("--num-instances", size, "--num-replicas", size, *program),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            env={**os.environ, "CHAOS": self.word},
-            # Background jobs of a script and nohup ignore signals that are sent here.
-            preexec_fn=default_signals,
-        )
+        options = ["--mpirun", mpirun, "--grace", "0.3"]
+        options += ["--num-instances", size, "--num-replicas", size]
+        return self.start(options, program, os.environ)
 
     def run(self) -> list[str]:
         """Harm the job, and return what is left of it, or that poprun hangs."""
@@ -126,11 +114,24 @@ class Round:
             case "stop-guard":
                 self._stop_guard()
             case _:
-                self._kill(self.dice.choice(self._parts()))
+                self.kill(self.dice.choice(self._parts()))
         # At once would kill all supervisors that could remove anything.
         time.sleep(self.dice.uniform(0.1, 0.5))
-        if self.process.poll() is None:
-            self._end()
+        self.end(self.process)
+
+    def kill(self, victim: psutil.Process) -> bool:
+        self.killed.append(victim)
+        has_guard = self._has_guard()
+        was_there = super().kill(victim)
+        if was_there and self.process in self.killed and not has_guard:
+            self.is_unguarded = True
+        return was_there
+
+    def _has_guard(self) -> bool:
+        """Return whether poprun has a guard that was not killed, or just starts one."""
+        own = command_line(self.process)
+        others = [command_line(p) for p in self._children() if p not in self.killed]
+        return any(argv[4:5] == ["guard"] or argv == own for argv in others)
 
     def _children(self) -> list[psutil.Process]:
         try:
@@ -144,11 +145,9 @@ class Round:
     def _kill_both(self) -> None:
         both = [p for p in (self.process, self._guard()) if p]
         self.dice.shuffle(both)
-        kills = []
         for victim in both:
-            kills.append(self._kill(victim))
+            self.kill(victim)
             time.sleep(self.dice.uniform(0, 0.08))
-        self.killed_poprun_and_guard = kills == [True, True]
 
     def _kill_with_next_guard(self) -> None:
         """Kill the guard, and poprun when another guard is just there."""
@@ -157,7 +156,7 @@ class Round:
             return
         # What the guard has started becomes poprun's when it is killed.
         others = {str(p.pid) for p in self._parts()}
-        self._kill(guard)
+        self.kill(guard)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         limit = time.monotonic() + 1
         while time.monotonic() < limit:
@@ -165,12 +164,12 @@ class Round:
                 if set(children.read_text().split()) - others:
                     break
         time.sleep(self.dice.choice((0, self.dice.uniform(0, 0.04))))
-        self._kill(self.process)
+        self.kill(self.process)
 
     def _stop_guard(self) -> None:
         guard = self._guard()
         if self.dice.random() < 0.5:
-            self._kill(self.process)
+            self.kill(self.process)
             time.sleep(self.dice.uniform(0, 0.08))
         try:
             if guard:
@@ -187,64 +186,31 @@ class Round:
             below = []
         return [self.process] * max(1, len(below) // 2) + below
 
-    def _kill(self, victim: psutil.Process) -> bool:
-        """Kill a process; return whether it was there."""
-        try:
-            self.story.append(f"SIGKILL to {' '.join(victim.cmdline()[:6])[-60:]}")
-            victim.kill()
-        except psutil.NoSuchProcess:
-            self.story.append("which has ended already")
-            return False
-        return True
-
-    def _end(self) -> None:
-        number = self.dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-        self.story.append(f"{number.name} to poprun")
-        self.process.send_signal(number)
-
     def _leftovers(self) -> list[str]:
         limit = time.monotonic() + GONE_S
         while (leftovers := self._find_leftovers()) and time.monotonic() < limit:
             time.sleep(0.02)
-        if leftovers and self.killed_poprun_and_guard and not self._find_processes():
+        if leftovers and self.is_unguarded and not self.find_processes():
             run_next_job()
             leftovers = self._find_leftovers()
-            self.left_to_next_job = not leftovers
+            Round.num_left_to_next_job += not leftovers
         return leftovers
 
     def _find_leftovers(self) -> list[str]:
-        return [*self._find_processes(), *(f"file {p}" for p in files() - self.before)]
-
-    def _find_processes(self) -> list[str]:
-        return [f"process {p.pid}" for p in processes() if self._owns(p)]
-
-    def _owns(self, process: psutil.Process) -> bool:
-        try:
-            marked = process.environ().get("CHAOS") == self.word
-            return marked or self.word in process.cmdline()
-        except psutil.Error:
-            return False
-
-    def report(self) -> str:
-        output = os.pread(self.log, 1 << 20, 0).decode(errors="replace")
-        return "; ".join(self.story) + (f"\n{output.rstrip()}" if output else "")
+        return [*self.find_processes(), *(f"file {p}" for p in files() - self.before)]
 
 
 def run_next_job() -> None:
     """Run a job that does nothing, and removes the files of killed jobs at its end."""
     subprocess.run(
         [
-            *(POPRUN, "--mpirun", "local", "--offline-mode", "yes"),
+            *(str(BIN / "poprun"), "--mpirun", "local", "--offline-mode", "yes"),
             *("--num-instances", "1", "--num-replicas", "1", "true"),
         ],
         stdin=subprocess.DEVNULL,
         check=True,
         timeout=HANGS_S,
     )
-
-
-def processes() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if p.pid != os.getpid()]
 
 
 def files() -> set[str]:
@@ -273,13 +239,10 @@ def in_use(path: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="The first round.")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser = make_parser(str(__doc__), rounds=100)
     parser.add_argument("--harm", choices=HARMS)
     parser.add_argument("--job", choices=JOBS)
-    parser.add_argument("--mpirun", default=str(Path(sys.executable).parent / "mpirun"))
+    parser.add_argument("--mpirun", default=str(BIN / "mpirun"))
     parser.add_argument(
         "--private", action="store_true", help="Use a new /dev/shm and /tmp."
     )
@@ -288,20 +251,11 @@ def main() -> int:
         words = [word for word in sys.argv if word != "--private"]
         shell = ["unshare", "-m", "sh", "-c", PRIVATE, sys.executable]
         os.execvp(shell[0], [*shell, *words])
-    print(f"seed {options.seed}", flush=True)
-    failed = removed_later = 0
-    for number in range(options.first, options.first + options.rounds):
-        chaos = Round(
-            number, options.seed, options.mpirun, harm=options.harm, job=options.job
-        )
-        if leftovers := chaos.run():
-            failed += 1
-            print(f"{chaos.report()}\nLEFT: {', '.join(leftovers)}\n", flush=True)
-        removed_later += chaos.left_to_next_job
-        os.close(chaos.log)
+    failed = run_rounds(options, lambda number: Round(number, options))
     print(
-        f"{options.rounds} rounds, {failed} of them left something; of {removed_later} "
-        "more the next job removed the files, as documented."
+        f"{options.rounds} rounds, {failed} of them left something; of "
+        f"{Round.num_left_to_next_job} more the next job removed the files, as "
+        "documented."
     )
     return 1 if failed else 0
 

@@ -12,11 +12,8 @@ round that fails is described in full; --seed and --first repeat what it did, th
 the moments.
 """
 
-import argparse
 import os
-import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from chaos_round import BIN, ChaosRound, command_line, make_parser, run_rounds
 
-from poprun.helpers.own_process import default_signals
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.errors import VipuError
@@ -35,7 +32,6 @@ from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules import numbering, presets
 
-BIN = Path(sys.executable).parent
 # A job that is asked to end must end within this time, and all it held be free.
 ENDS_S = 40.0
 FREE_S = 20.0
@@ -109,10 +105,10 @@ class Server:
             stderr=self.log,
         )
         line = self.process.stdout.readline().decode()
-        found = re.search(r":(\d+) ", line)
-        if not found:
+        match = re.search(r":(\d+) ", line)
+        if not match:
             raise SystemExit(f"vipu-server did not start: {line!r}")
-        self.port = int(found[1])
+        self.port = int(match[1])
 
     def kill(self) -> None:
         self.process.kill()
@@ -120,19 +116,15 @@ class Server:
         self.process.stdout.close()
 
 
-class Round:
+class Round(ChaosRound):
     """Some jobs at once, and what is done to them."""
 
     def __init__(self, number: int, seed: int, place: "Place") -> None:
-        self.dice = random.Random(f"{seed}/{number}")
+        super().__init__(number, seed)
         self.place = place
-        self.word = f"98765.{self.dice.randrange(10**12)}"
-        self.story = [f"round {number}"]
-        self.log = os.memfd_create("log")
         self.jobs: list[psutil.Popen] = []
 
     def run(self) -> list[str]:
-        """Do it all; return what is wrong."""
         for _ in range(self.dice.randint(2, 4)):
             self.jobs.append(self._start())
             time.sleep(self.dice.uniform(0, 0.3))
@@ -147,14 +139,15 @@ class Round:
             else:
                 self._strike()
         time.sleep(self.dice.uniform(0, 0.5))
-        self._end()
+        for job in self.jobs:
+            self.end(job)
         limit = time.monotonic() + ENDS_S
         for job in self.jobs:
             try:
                 job.wait(max(0.1, limit - time.monotonic()))
             except psutil.TimeoutExpired:
                 return [f"poprun {job.pid} was still there after {ENDS_S} s"]
-        return self._left()
+        return self._find_wrong_at_end()
 
     def _start(self) -> psutil.Popen:
         dice = self.dice
@@ -172,40 +165,24 @@ class Round:
             words += ["--vipu-server-host=127.0.0.1", f"--vipu-server-port={port}"]
         launcher = dice.choice(self.place.mpiruns)
         words += [f"--mpirun={launcher}", "--grace=0.3", "--vipu-server-timeout=5"]
-        self.story.append(" ".join(words))
         program = [sys.executable, "-c", PROGRAM, str(self.place.locks)]
         program += ["server" if served else "embedded"]
-        seconds = str(dice.choice((0, 0.2, 600)))
-        return psutil.Popen(
-            [POPRUN, *words, *program, seconds, self.word],
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            cwd=self.place.directory,
-            env={**self.place.environ, "CHAOS": self.word},
-            preexec_fn=default_signals,
-        )
+        program += [str(dice.choice((0, 0.2, 600))), self.word]
+        return self.start(words, program, self.place.environ)
 
     def _strike(self) -> None:
-        """Kill one to three parts of one to all jobs in one instant."""
-        whats = [self.dice.choice(VICTIMS) for _ in range(self.dice.randint(1, 3))]
-        job = self.dice.choice(self.jobs)
-        victims = [p for what in whats for p in self._find(job, what, "SIGKILL")]
+        """Kill one to three parts of jobs in one instant, or the server."""
+        victims = self._choose_victims("SIGKILL")
         for victim in victims:
-            try:
-                victim.kill()
-            except psutil.NoSuchProcess:
-                self.story.append("which has ended already")
-        if "server" in whats:
-            self.story.append("SIGKILL to the server")
+            self.kill(victim)
+        if self.place.server.process in victims:
             self.place.server.kill()
             time.sleep(self.dice.choice((0, 0.5, 2)))
             self.place.server.start()
 
     def _pause(self) -> None:
         """Stop one to three parts of jobs for a while; kill some in the meantime."""
-        whats = [self.dice.choice(VICTIMS) for _ in range(self.dice.randint(1, 3))]
-        stopped = [p for what in whats for p in self._find_anywhere(what, "SIGSTOP")]
+        stopped = self._choose_victims("SIGSTOP")
         for process in stopped:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -217,69 +194,47 @@ class Round:
                 process.resume()
         self.story.append("SIGCONT")
 
-    def _find_anywhere(self, what: str, number: str) -> list[psutil.Process]:
-        if what == "server":
-            self.story.append(f"{number} to the server")
-            return [self.place.server.process]
-        return self._find(self.dice.choice(self.jobs), what, number)
+    def _choose_victims(self, signal_name: str) -> list[psutil.Process]:
+        victims = []
+        for _ in range(self.dice.randint(1, 3)):
+            part, index = self.dice.choice(VICTIMS), self.dice.randrange(len(self.jobs))
+            self.story.append(f"{signal_name} to {part}, of job {index}")
+            victims += self._find(part, self.jobs[index])
+        return victims
 
-    def _find(self, job: psutil.Popen, what: str, number: str) -> list[psutil.Process]:
-        if what == "server":
-            return []
+    def _find(self, part: str, job: psutil.Popen) -> list[psutil.Process]:
+        """Return the processes of a part of a job; of the shims only one."""
+        if part in ("poprun", "server"):
+            return [job if part == "poprun" else self.place.server.process]
         try:
             below = job.children(recursive=True)
-            words = {process: process.cmdline() for process in below}
+            mpiruns = [p for p in below if p.name() in ("mpirun", "mpiexec.hydra")]
         except psutil.Error:
             return []
-        found = {
-            "poprun": [job],
-            "guard": [p for p, argv in words.items() if argv[4:5] == ["guard"]],
-            "mpirun": [p for p in below if p.name() in ("mpirun", "mpiexec.hydra")],
-            "shim": [p for p, argv in words.items() if argv[4:5] == ["shim"]],
-            "instance": [p for p, argv in words.items() if argv[-1:] == [self.word]],
-        }[what]
-        self.story.append(f"{number} to {what} of job {self.jobs.index(job)}")
-        return found if what != "shim" else found[:1]
+        if part == "mpirun":
+            return mpiruns
+        if part == "instance":
+            return [p for p in below if command_line(p)[-1:] == [self.word]]
+        return [p for p in below if command_line(p)[4:5] == [part]][:1]
 
-    def _end(self) -> None:
-        for job in self.jobs:
-            number = self.dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-            if job.poll() is None:
-                self.story.append(f"{number.name} to poprun {self.jobs.index(job)}")
-                job.send_signal(number)
-
-    def _left(self) -> list[str]:
+    def _find_wrong_at_end(self) -> list[str]:
         limit = time.monotonic() + FREE_S
-        while (left := self._wrong()) and time.monotonic() < limit:
+        while (wrong := self._find_wrong()) and time.monotonic() < limit:
             time.sleep(0.1)
-        doubles = [path.name for path in self.place.locks.glob("double-*")]
+        wrong += [path.name for path in self.place.locks.glob("double-*")]
         for path in self.place.locks.iterdir():
             self.place.attached += path.name.startswith("once-")
             path.unlink()
-        return left + doubles
+        return wrong
 
-    def _wrong(self) -> list[str]:
-        left = [f"process {p.pid}" for p in psutil.process_iter() if self._owns(p)]
+    def _find_wrong(self) -> list[str]:
+        wrong = self.find_processes()
         for name, inventory in self.place.inventories():
             try:
-                left += [f"{name}: {what}" for what in inconsistencies(inventory)]
+                wrong += [f"{name}: {what}" for what in inconsistencies(inventory)]
             except VipuError as error:
-                left.append(f"{name}: {error}")
-        return left
-
-    def _owns(self, process: psutil.Process) -> bool:
-        try:
-            marked = process.environ().get("CHAOS") == self.word
-            return marked or self.word in process.cmdline()
-        except psutil.Error:
-            return False
-
-    def told(self) -> str:
-        said = os.pread(self.log, 1 << 20, 0).decode(errors="replace")
-        return "\n  ".join(self.story) + (f"\n{said.rstrip()}" if said else "")
-
-
-POPRUN = str(BIN / "poprun")
+                wrong.append(f"{name}: {error}")
+        return wrong
 
 
 class Place:
@@ -315,51 +270,42 @@ class Place:
 
 def inconsistencies(inventory: Inventory) -> list[str]:
     """Return what no inventory without jobs must have."""
-    found = [f"lease {lease.id[:8]} is held" for lease in inventory.list_leases()]
-    found += [f"{r.device} is held" for r in inventory.list_reservations()]
+    wrong = [f"lease {lease.id[:8]} is held" for lease in inventory.list_leases()]
+    wrong += [f"{r.device} is held" for r in inventory.list_reservations()]
     partitions = inventory.list_partitions()
-    found += [f"partition {p.name} is left" for p in partitions if p.name != KEPT]
-    if not found:
+    wrong += [f"partition {p.name} is left" for p in partitions if p.name != KEPT]
+    if not wrong:
         # All IPUs are free: those of the whole cluster are found.
         whole = PartitionRequest("whole", 16, cluster=inventory.list_clusters()[0].name)
         names = {cluster.name for cluster in inventory.list_clusters()} - {"for-kept"}
         for name in names:
             try:
-                made = inventory.create_partition(whole._replace(cluster=name))
-                if numbering.positions(made) != tuple(range(16)):
-                    found.append(f"{made} is not the whole cluster")
+                partition = inventory.create_partition(whole._replace(cluster=name))
+                if numbering.positions(partition) != tuple(range(16)):
+                    wrong.append(f"{partition} is not the whole cluster")
                 inventory.remove_partition("whole")
             except VipuError as error:
-                found.append(str(error))
+                wrong.append(str(error))
     inventory.close()
-    return found
+    return wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--first", type=int, default=0, help="The first round.")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser = make_parser(str(__doc__), rounds=50)
     parser.add_argument(
         "--mpirun", action="append", help="Repeatable. Default: mpirun and local."
     )
-    asked = parser.parse_args()
-    print(f"seed {asked.seed}", flush=True)
-    failed = 0
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        mpiruns = asked.mpirun or ["local", str(BIN / "mpirun")]
+        mpiruns = options.mpirun or ["local", str(BIN / "mpirun")]
         # Jobs run in another directory.
         mpiruns = [m if m == "local" else os.path.abspath(m) for m in mpiruns]
+        os.chdir(name)
         place = Place(Path(name), mpiruns)
-        for number in range(asked.first, asked.first + asked.rounds):
-            chaos = Round(number, asked.seed, place)
-            if wrong := chaos.run():
-                failed += 1
-                print(f"{chaos.told()}\nWRONG: {'; '.join(wrong)}\n", flush=True)
-            os.close(chaos.log)
+        failed = run_rounds(options, lambda n: Round(n, options.seed, place))
         place.server.kill()
     print(
-        f"{asked.rounds} rounds, instances were attached to {place.attached} IPUs, "
+        f"{options.rounds} rounds, instances were attached to {place.attached} IPUs, "
         f"{failed} rounds with something wrong."
     )
     return 1 if failed else 0
