@@ -160,7 +160,8 @@ class Host:
                 words = (self.path("/proc") / str(pid) / "cmdline").read_bytes()
             except OSError:  # ended since it was listed
                 continue
-            found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}".strip())
+            if words:  # a zombie has none
+                found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}".strip())
         return found
 
     def files(self) -> list[str]:

@@ -1,0 +1,63 @@
+"""Each MPI by itself starts processes on two hosts, and they reach each other."""
+
+import sys
+
+import pytest
+from beds.bed import Bed
+from conftest import mpirun_of
+
+from poprun.mpirun.identify import library
+
+pytestmark = pytest.mark.mpi
+
+SUBNET = "10.31.0.0/16"
+# Open MPI is told the subnet, because without it mpirun has hung after its ranks had
+# ended.
+MPIRUNS = {
+    "openmpi5": [
+        *(
+            "--prtemca",
+            "prte_if_include",
+            SUBNET,
+            "--mca",
+            "btl_tcp_if_include",
+            SUBNET,
+        ),
+        *("--host", "h0:2,h1:2"),
+    ],
+    "openmpi4": [
+        *("--mca", "oob_tcp_if_include", SUBNET, "--mca", "btl_tcp_if_include", SUBNET),
+        *("--host", "h0:2,h1:2"),
+    ],
+    "hydra": ["-hosts", "h0:2,h1:2"],
+}
+AS_ROOT = {
+    f"{tool}_ALLOW_RUN_AS_ROOT{confirm}": "1"
+    for tool in ("OMPI", "PRTE")
+    for confirm in ("", "_CONFIRM")
+}
+SUM = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.allreduce(w.rank))"
+
+
+def sorted_output(bed: Bed, mpi: str, *program: str, user: str = "root") -> list[str]:
+    """Run four processes on two hosts, and return their sorted lines."""
+    words = [mpirun_of(mpi), *MPIRUNS[mpi], "-n", "4", *program]
+    return sorted(bed.front.output(*words, env=AS_ROOT, user=user).splitlines())
+
+
+@pytest.mark.parametrize("user", ["root", "ipuser"])
+@pytest.mark.parametrize("mpi", MPIRUNS)
+def test_mpirun_starts_processes_on_two_hosts(bed: Bed, mpi: str, user: str) -> None:
+    lines = sorted_output(bed, mpi, "hostname", user=user)
+
+    assert lines == ["h0", "h0", "h1", "h1"]
+
+
+@pytest.mark.parametrize("mpi", MPIRUNS)
+def test_ranks_on_two_hosts_add_their_numbers(bed: Bed, mpi: str) -> None:
+    libmpi = library(mpirun_of(mpi), mpi)
+    lines = sorted_output(
+        bed, mpi, "env", f"MPI4PY_LIBMPI={libmpi}", sys.executable, "-c", SUM
+    )
+
+    assert lines == ["6", "6", "6", "6"]
