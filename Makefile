@@ -34,10 +34,8 @@ test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	$(PYTEST)
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
-hosts: $(VENV)/tested ## A shell on one of HOSTS=2 hosts with sshds, in namespaces of this machine (root).
-	@PYTHONPATH=tests:. $(BIN)/python -m beds.shell --hosts $(or $(HOSTS),2) \
-	    $(if $(ADDRESSES),--addresses $(ADDRESSES)) $(if $(SHARED_HOME),--shared-home) \
-	    $(if $(BED_USER),--user $(BED_USER))
+hosts: $(VENV)/tested ## A shell on one of HOSTS=2 hosts within this machine; see tests/beds/shell.py.
+	@PYTHONPATH=tests:. $(BIN)/python -m beds.shell
 
 .PHONY: tsan asan control cross memcheck memcheck-python
 tsan: build/core-tsan ## The core's threads under ThreadSanitizer, at every SIMD level.

@@ -105,9 +105,13 @@ class Bed:
 
     def _connected_host(self, number: int, name: str, address: str) -> Host:
         namespaces = Namespaces(self._switch)
-        link = Link(self._switch, f"port{number}")
-        link.connect(namespaces)
+        link = Link(self._switch, namespaces, number)
         return Host(name, address, namespaces, link)
+
+    def shape(self, rate: str = "", delay_ms: float = 0, loss: float = 0) -> None:
+        """Shape all links, as Link.shape() does one."""
+        for host in self.hosts:
+            host.link.shape(rate, delay_ms, loss)
 
     @property
     def front(self) -> Host:
@@ -130,6 +134,11 @@ class Bed:
             for host in self.hosts
             for leftover in (*host.processes(), *host.files())
         ]
+
+    def clean(self) -> None:
+        """Remove what jobs have left on any host."""
+        for host in self.hosts:
+            host.clean()
 
     def close(self) -> None:
         """End all processes on all hosts, and remove all that the bed consists of."""

@@ -93,11 +93,12 @@ class Host:
         try:
             out, err = process.communicate(stdin.encode(), timeout)
         except subprocess.TimeoutExpired as error:
+            processes = self.processes()
             process.kill()
             process.wait()
             raise AssertionError(
-                f"{argv} still ran on {self.name} after {timeout} s; it had said "
-                f"{error.output!r}; processes: {self.processes()}"
+                f"{argv} still ran on {self.name} after {timeout} s; its output was "
+                f"{error.output!r}; processes: {processes}"
             ) from error
         return subprocess.CompletedProcess(
             argv,
@@ -156,17 +157,27 @@ class Host:
         """Return what runs on the host, but for its own daemons."""
         found = []
         for pid in sorted(set(self._pids()) - self._own_processes):
+            directory = self.path(f"/proc/{pid}")
             try:
-                words = (self.path("/proc") / str(pid) / "cmdline").read_bytes()
-            except OSError:  # ended since it was listed
+                state = (directory / "stat").read_text().rpartition(") ")[2][0]
+                words = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:  # it has ended since it was listed
                 continue
-            if words:  # a zombie has none
-                found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}".strip())
+            if state != "Z":
+                found.append(f"{pid}: {words.decode()}".strip())
         return found
 
     def files(self) -> list[str]:
         """Return what lies in PLACES, but for the host's own."""
         return sorted(set(self._files()) - self._own_files)
+
+    def clean(self) -> None:
+        """Kill what jobs have left running, and remove their files."""
+        while processes := self.processes():
+            pids = [process.partition(":")[0] for process in processes]
+            # Some may have ended meanwhile.
+            self.run("kill", "-KILL", *pids)
+        self.output("rm", "-rf", *self.files())
 
     def _pids(self) -> list[int]:
         try:

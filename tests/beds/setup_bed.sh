@@ -50,5 +50,8 @@ cp root/.ssh/id_ed25519.pub root/.ssh/authorized_keys
 cp -a root/.ssh ipuser
 chown -R 4242:4242 ipuser
 
+# Its ports have no addresses.
+echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
+echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 ip link add name switch type bridge mcast_snooping 0
 ip link set dev switch up

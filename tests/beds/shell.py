@@ -1,31 +1,45 @@
-"""A shell on the first host of a bed: what `make hosts` runs."""
+"""A shell on the first host of a bed: what `make hosts` runs.
 
-import argparse
+Settings are variables, as in `make hosts HOSTS=3 RATE=1gbit DELAY_MS=2 LOSS=0.001`:
+
+    HOSTS        how many hosts (2)
+    ADDRESSES    theirs, with commas between
+    SHARED_HOME  1: all hosts have the same HOME
+    RATE         of each link, as tc's rates; DELAY_MS, LOSS: see Link.shape()
+    BED_USER     whose shell it is: root, or ipuser, who has no rights
+"""
+
+import os
 import sys
+from collections.abc import Mapping
 
 from beds.bed import Bed
 from beds.rights import reason_against_beds
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--addresses", default="", help="separated by commas")
-    parser.add_argument("--shared-home", action="store_true")
-    parser.add_argument("--user", default="root", choices=["root", "ipuser"])
-    args = parser.parse_args()
+def main(environ: Mapping[str, str]) -> int:
     if reason := reason_against_beds():
         print(f"Cannot make hosts here: {reason}.", file=sys.stderr)
         return 1
-    addresses = args.addresses.split(",") if args.addresses else []
-    with Bed(args.hosts, addresses=addresses, shared_home=args.shared_home) as bed:
+    addresses = environ.get("ADDRESSES")
+    with Bed(
+        int(environ.get("HOSTS", 2)),
+        addresses=addresses.split(",") if addresses else [],
+        shared_home=environ.get("SHARED_HOME") == "1",
+    ) as bed:
+        bed.shape(
+            environ.get("RATE", ""),
+            float(environ.get("DELAY_MS", 0)),
+            float(environ.get("LOSS", 0)),
+        )
         for host in bed.hosts:
             print(f"{host.name}: {host.address}")
-        print("Each has an sshd; leaving this shell removes them.", flush=True)
+        print("Each has an sshd. They end with this shell.", flush=True)
         # script gives the shell a terminal whose foreground process group is its own.
         shell = ["script", "--quiet", "--return", "--command", "bash", "/dev/null"]
-        return bed.front.start(*shell, user=args.user, stdin=None).wait()
+        user = environ.get("BED_USER", "root")
+        return bed.front.start(*shell, user=user, stdin=None).wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(os.environ))

@@ -37,4 +37,7 @@ def common_bed() -> Iterator[Bed]:
 def bed(common_bed: Bed) -> Iterator[Bed]:
     """Three hosts that share HOME, and the proof that the test left nothing there."""
     yield common_bed
-    common_bed.assert_nothing_is_left()
+    try:
+        common_bed.assert_nothing_is_left()
+    finally:
+        common_bed.clean()

@@ -10,10 +10,11 @@ from integration.conftest import need_beds
 
 def test_a_shell_has_a_terminal_and_other_hosts() -> None:
     need_beds()
+    settings = {"HOSTS": "3", "BED_USER": "ipuser", "RATE": "1gbit", "DELAY_MS": "1"}
     shell = pexpect.spawn(
         sys.executable,
-        ["-m", "beds.shell", "--hosts", "3", "--user", "ipuser"],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"},
+        ["-m", "beds.shell"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", **settings},
         encoding="utf-8",
         timeout=50,
     )
