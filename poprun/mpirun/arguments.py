@@ -14,11 +14,11 @@ from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL_ARGS,
+    MEANINGS,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
     PLACEMENTS,
     REFUSED,
-    SHOWS_INSTANCES,
 )
 from poprun.mpirun.values import (
     OPENMPI4,
@@ -46,20 +46,18 @@ _OUTPUT_WORDS = {
     "xml": "xml",
     "merge-stderr-to-stdout": "merge-stderr-to-stdout",
 }
-# The fields that count for the whole job, wherever they are given, and have no value.
-_FLAGS = (
-    "tag_output",
-    "timestamp_output",
-    "xml",
-    "merge_stderr",
-    "output_nocopy",
-    "show_instances",
-    "allow_run_as_root",
-)
-_JOB_OPTIONS = (
-    *("tag-output", "timestamp-output", "xml", "merge-stderr-to-stdout"),
-    *("output-filename", "bind-to", "allow-run-as-root"),
-)
+# What counts for the whole job, wherever it is given, and has no value: the name of the
+# option (a space in it: no option of mpirun), and its field.
+_FLAGS = {
+    "tag-output": "tag_output",
+    "timestamp-output": "timestamp_output",
+    "xml": "xml",
+    "merge-stderr-to-stdout": "merge_stderr",
+    "no copy": "output_nocopy",
+    "show instances": "show_instances",
+    "allow-run-as-root": "allow_run_as_root",
+}
+_CARRIED_OUT = (*_FLAGS, "output-filename", "bind-to", "npernode", "wdir")
 
 
 def parse_arguments(
@@ -90,10 +88,9 @@ def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArgu
         MpiArgumentError: Two places contradict each other.
     """
     for other in others:
-        flags = {name: getattr(job, name) or getattr(other, name) for name in _FLAGS}
         job = replace(
             job,
-            **flags,
+            **{f: getattr(job, f) or getattr(other, f) for f in _FLAGS.values()},
             output_filename=_merge_values(
                 "--output-filename", job.output_filename, other.output_filename
             ),
@@ -146,20 +143,16 @@ class _Reader:
     def arguments(self) -> MpirunArguments:
         """Return what was read."""
         values = self._values
-        directory, nocopy = None, False
+        fields = {field: name in values for name, field in _FLAGS.items()}
+        directory = None
         if "output-filename" in values:
             directory, nocopy = parse_output_directory(
                 values["output-filename"], f"--output-filename in {self._option}"
             )
+            fields["output_nocopy"] |= nocopy
         return MpirunArguments(
-            tag_output="tag-output" in values,
-            timestamp_output="timestamp-output" in values,
-            xml="xml" in values,
-            merge_stderr="merge-stderr-to-stdout" in values,
+            **fields,
             output_filename=directory,
-            output_nocopy=nocopy or "nocopy" in values,
-            show_instances="show-instances" in values,
-            allow_run_as_root="allow-run-as-root" in values,
             placement=self._placement(),
             npernode=self._npernode(),
             wdir=values.get("wdir"),
@@ -174,23 +167,18 @@ class _Reader:
         value = argument.values[0] if argument.values else ""
         if name in REFUSED:
             raise self._error(f"{flag!r}, which contradicts poprun. {REFUSED[name]}")
+        name, value = MEANINGS.get(name, (name, value))
         match name:
             case "x":
                 self._export(flag, value)
             case "output":
                 self._read_output(flag, value)
-            case "bind-to-core" | "bind-to-socket":
-                self._set("bind-to", name.removeprefix("bind-to-"))
-            case "pernode":
-                self._set("npernode", "1")
             case "wdir" if not value:
                 raise self._error(f"{flag!r} with an empty value. Name a directory.")
             case "mca" | "gmca" | "prtemca" | "pmixmca" | "gpmixmca":
                 self._set_parameter(argument)
-            case _ if name in ("npernode", "wdir", *_JOB_OPTIONS):
+            case _ if name in _CARRIED_OUT:
                 self._set(name, value)
-            case _ if name in SHOWS_INSTANCES:
-                self._set("show-instances", "")
             case _ if name in NOT_SHOWN:
                 self._warn(
                     f"{flag!r}, which has no effect: mpirun's output is shown only "
@@ -286,7 +274,7 @@ class _Reader:
             if equals and key in ("dir", "directory"):
                 self._set("output-filename", value)
             elif key == "nocopy":
-                self._set("nocopy", "")
+                self._set("no copy", "")
             elif key and len(names) == 1 and not equals:
                 self._set(_OUTPUT_WORDS[names[0]], "")
             else:

@@ -69,15 +69,17 @@ NUMBER_OF_VALUES = {
 FULFILLED = ("quiet", "report-child-jobs-separately", "disable-recovery")
 
 # What these ask mpirun to print of hosts, instances and bindings, poprun prints itself.
-SHOWS_INSTANCES = (
-    "report-bindings",
-    "display-map",
-    "display-allocation",
-    "display-devel-map",
-    "display-devel-allocation",
-    "display-diffable-map",
-    "display",
-)
+_SHOWS_INSTANCES = """
+    report-bindings display-map display-allocation display-devel-map
+    display-devel-allocation display-diffable-map display
+"""
+# The option, and its value, that an option stands for.
+MEANINGS = {
+    "bind-to-core": ("bind-to", "core"),
+    "bind-to-socket": ("bind-to", "socket"),
+    "pernode": ("npernode", "1"),
+    **dict.fromkeys(_SHOWS_INSTANCES.split(), ("show instances", "")),
+}
 # mpirun prints what these ask for, and poprun shows mpirun's output only when it fails.
 NOT_SHOWN = {
     "verbose": "-vv logs what poprun does",

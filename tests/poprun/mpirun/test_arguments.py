@@ -452,3 +452,8 @@ def test_any_text_is_understood_or_refused(text: str, flavour: str) -> None:
 @given(st.text(st.characters(exclude_characters="'\0\\")))
 def test_any_quoted_value_arrives_as_it_is(value: str) -> None:
     assert parse_local(f"-x 'A={value}'", "openmpi5").exports == {"A": value}
+
+
+@pytest.mark.parametrize("option", ["--nocopy", "--show-instances"])
+def test_names_that_only_poprun_uses_are_no_options(option: str) -> None:
+    assert parse_arguments(option, "openmpi5") == MpirunArguments(passed_on=(option,))
