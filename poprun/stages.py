@@ -16,7 +16,6 @@ from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.unsupported import refuse_unsupported
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
-from poprun.preflight.program import resolve_for_instances
 from poprun.record import Record
 from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
@@ -47,12 +46,7 @@ def check(
     output.wait_for_stdin(request.stdin)
     slurm_name = environ.get(SLURM_NODE_NAME, "")
     refuse_unsupported(settings, request.hosts, slurm_name)
-    return resolve_for_instances(
-        program,
-        request,
-        environ,
-        lambda host, *names: hosts[host].find_program(*names),
-    )
+    return hosts.find_programs(program, request, environ)
 
 
 def prepare(

@@ -2,13 +2,13 @@
 
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from poprun.annotations import Protocol
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.plan.hosts import HostSpec
-from poprun.plan.values import HostFacts
+from poprun.plan.values import HostFacts, Request
 from poprun.preflight import machine, memory, program
 
 # The folder of the sitecustomize that runs in every Python of an instance.
@@ -82,6 +82,26 @@ class Preflights:
             if preflight not in facts:
                 facts[preflight] = preflight.facts()
         return [facts[self[host]] for host in hosts]
+
+    def find_programs(
+        self, argv: Sequence[str], request: Request, environ: Mapping[str, str]
+    ) -> list[str]:
+        """Return the program's file for each instance.
+
+        Each host has files of its own, and each instance may have a PATH of its own.
+
+        Raises:
+            PoprunError: As of `program.find_program`.
+        """
+        files: dict[tuple[HostSpec, str | None, str], str] = {}
+        paths = []
+        for rank in range(request.topology.num_instances):
+            host, cwd = request.host_of(rank), request.cwd_of(rank)
+            search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
+            if (key := (host, search_path, cwd)) not in files:
+                files[key] = self[host].find_program(argv, search_path, cwd)
+            paths.append(files[key])
+        return paths
 
     def read_memory(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, memory.Memory]:
         """Return the counters of each host."""

@@ -3,11 +3,9 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
-from poprun.plan.hosts import HostSpec
-from poprun.plan.values import Request
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
@@ -50,36 +48,6 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
     _check_file(name, path)
     _check_format(name, path, cwd)
     return path
-
-
-FindProgram = Callable[[HostSpec, Sequence[str], str | None, str], str]
-
-
-def resolve_for_instances(
-    argv: Sequence[str],
-    request: Request,
-    environ: Mapping[str, str],
-    find: FindProgram,
-) -> list[str]:
-    """Return the program's file for each instance.
-
-    Each host has files of its own, and each instance may have a PATH of its own.
-
-    Args:
-        find: Returns the program's file on a host.
-
-    Raises:
-        PoprunError: As of `find_program`.
-    """
-    files: dict[tuple[HostSpec, str | None, str], str] = {}
-    paths = []
-    for rank in range(request.topology.num_instances):
-        host, cwd = request.host_of(rank), request.cwd_of(rank)
-        search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
-        if (key := (host, search_path, cwd)) not in files:
-            files[key] = find(host, argv, search_path, cwd)
-        paths.append(files[key])
-    return paths
 
 
 def _locate(name: str, search_path: str | None, cwd: str) -> str:

@@ -30,8 +30,7 @@ from poprun.plan.values import (
     Plan,
     new_attempt,
 )
-from poprun.preflight.hosts import Preflights
-from poprun.preflight.program import resolve_for_instances
+from poprun.preflight.hosts import LocalPreflight, Preflights
 from poprun.record import replace
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
@@ -960,15 +959,19 @@ def test_a_relative_directory_is_one_of_the_host(
 def test_a_program_is_looked_for_once_on_each_host() -> None:
     calls = []
 
-    def find(
-        host: HostSpec, words: Sequence[str], search_path: str | None, cwd: str
-    ) -> str:
-        calls.append((host.name, list(words), search_path, cwd))
-        return f"/opt/{host.name}/train"
+    class Host(LocalPreflight):
+        def __init__(self, spec: HostSpec) -> None:
+            self.name = spec.name
 
-    plan = on_two_hosts()
+        def find_program(
+            self, argv: Sequence[str], search_path: str | None, cwd: str
+        ) -> str:
+            calls.append((self.name, list(argv), search_path, cwd))
+            return f"/opt/{self.name}/train"
 
-    assert resolve_for_instances(["train", "-v"], plan.request, PATH, find) == [
+    request = on_two_hosts().request
+
+    assert Preflights(Host).find_programs(["train", "-v"], request, PATH) == [
         *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/train")
     ]
     assert calls == [
