@@ -164,27 +164,19 @@ def to_yaml(settings: Settings) -> str:
     """Write the options that may stand in a file and were given, with their texts."""
     import yaml
 
-    pairs = [
-        (yaml.ScalarNode(_TAG + "str", name), _node(OPTIONS[name], setting))
+    values = {
+        name: _exported(OPTIONS[name], setting)
         for name, setting in settings.entries.items()
         if setting.origin != DEFAULT and OPTIONS[name].in_file
-    ]
-    root = yaml.MappingNode(_TAG + "map", pairs, flow_style=not pairs)
-    return yaml.serialize(root, Dumper=yaml.SafeDumper, width=10_000)
+    }
+    return yaml.safe_dump(values, sort_keys=False, width=10_000)
 
 
-def _node(option: Option, setting: Setting) -> "Node":
-    import yaml
-
+def _exported(option: Option, setting: Setting) -> bool | int | str | list[str]:
     if option.multiple:
-        nodes = [yaml.ScalarNode(_TAG + "str", text) for text in setting.texts]
-        return yaml.SequenceNode(_TAG + "seq", nodes, flow_style=False)
-    match setting.value:
-        case bool(on):
-            return yaml.ScalarNode(_TAG + "bool", "true" if on else "false")
-        case int(number):
-            return yaml.ScalarNode(_TAG + "int", str(number))
-        case _:
-            # The text as it was given: Python may write a float as 1e-05, which poprun
-            # does not read as a number of seconds.
-            return yaml.ScalarNode(_TAG + "str", setting.texts[-1])
+        return list(setting.texts)
+    # Otherwise the text as it was given: Python may write a float as 1e-05, which
+    # poprun does not read as a number of seconds.
+    if isinstance(setting.value, bool | int):
+        return setting.value
+    return setting.texts[-1]

@@ -43,7 +43,6 @@ def make_plan(
             Assignment(
                 rank=rank,
                 host=request.host_of(rank),
-                instance=instance,
                 binding=request.bindings[rank],
                 printed={name: variables[name] for name in printed},
                 variables=variables,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from popdist import environment as env
-from popdist.environment import Instance
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
@@ -160,7 +159,6 @@ class Assignment(Record):
 
     rank: int
     host: HostSpec
-    instance: Instance
     binding: Binding
     # The variables on mpirun's command line, in the original's order.
     printed: Mapping[str, str]

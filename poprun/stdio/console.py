@@ -17,7 +17,6 @@ from math import inf
 
 from poprun.stdio.pending_stream import OWN_TURN_BYTES, PendingStream
 from poprun.stdio.screen import Screen
-from poprun.stdio.tags import Mark
 from poprun.stdio.tracebacks import (
     SAME_S,
     PrintedTracebacks,
@@ -62,32 +61,13 @@ class Console:
         self._stderr_keys: dict[int, Hashable] = {}
         self._printed = PrintedTracebacks()
 
-    def open(
-        self,
-        key: Hashable,
-        mark: Mark | None = None,
-        *,
-        instance: int = 0,
-        is_stderr: bool = False,
-        reads_terminal: bool = False,
-    ) -> None:
-        """Add a stream.
-
-        Args:
-            instance: The one that writes to it.
-            is_stderr: Keep its tracebacks together.
-            reads_terminal: Whether that instance reads this terminal.
-        """
-        same_s = SAME_S if self._names_instances else 0.0
-        self._streams[key] = PendingStream(
-            mark,
-            instance,
-            is_stderr=is_stderr,
-            same_s=same_s,
-            reads_terminal=reads_terminal,
-        )
-        if is_stderr:
-            self._stderr_keys[instance] = key
+    def open(self, key: Hashable, stream: PendingStream) -> None:
+        """Add a stream."""
+        self._streams[key] = stream
+        if self._names_instances:
+            stream.same_s = SAME_S
+        if stream.is_stderr:
+            self._stderr_keys[stream.instance] = key
 
     def feed(self, key: Hashable, data: bytes, now: float) -> None:
         """Take in what a stream has brought, and write what is due."""

@@ -14,22 +14,28 @@ OWN_TURN_BYTES = 1 << 16
 
 
 class PendingStream:
-    """One stream, and what it has brought that is not on the console yet."""
+    """One stream, and what it has brought that is not on the console yet.
+
+    Args:
+        instance: The one that writes to it.
+        is_stderr: Keep its tracebacks together.
+        reads_terminal: Whether that instance reads the terminal of the console.
+    """
+
+    # How long to wait for the same traceback of other instances.
+    same_s = 0.0
 
     def __init__(
         self,
-        mark: Mark | None,
-        instance: int,
+        mark: Mark | None = None,
+        instance: int = 0,
         *,
-        is_stderr: bool,
-        same_s: float,
-        reads_terminal: bool,
+        is_stderr: bool = False,
+        reads_terminal: bool = False,
     ) -> None:
         self.mark = mark
         self.instance = instance
         self.is_stderr = is_stderr
-        # How long to wait for the same traceback of other instances.
-        self.same_s = same_s
         self.reads_terminal = reads_terminal
         self.tracebacks = Tracebacks() if is_stderr else None
         # Whole lines, and the beginning of one.

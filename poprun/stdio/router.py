@@ -12,6 +12,7 @@ from math import inf
 
 from poprun.stdio.console import Console
 from poprun.stdio.output_files import OutputFiles
+from poprun.stdio.pending_stream import PendingStream
 from poprun.stdio.routes import Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.stream_ends import STREAMS
@@ -121,14 +122,14 @@ class OutputRouter:
 
     def open(self, rank: int, stream: str) -> None:
         """Route a stream from now on."""
-        routes, is_stderr = self._routes, stream == "stderr"
-        self._consoles[stream].open(
-            (rank, stream),
+        routes = self._routes
+        pending = PendingStream(
             routes.mark_of(rank, stream, on_terminal=stream in self._screens),
-            instance=rank,
-            is_stderr=is_stderr,
+            rank,
+            is_stderr=stream == "stderr",
             reads_terminal=rank == routes.terminal_reader,
         )
+        self._consoles[stream].open((rank, stream), pending)
         if self._files is not None:
             self._files.open(rank, stream, routes.mark_of(rank, stream))
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.stdio.console import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
+from poprun.stdio.pending_stream import PendingStream
 from poprun.stdio.screen import Screen as Cursor
 from poprun.stdio.tags import Prefix
 
@@ -15,7 +16,9 @@ class Screen:
         self.console = Console()
         for name in names:
             tag = f"[{name}]".encode()
-            self.console.open(name, Prefix(lambda tag=tag: tag) if tags else None)
+            self.console.open(
+                name, PendingStream(Prefix(lambda tag=tag: tag) if tags else None)
+            )
 
     def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
         self.console.feed(name, data, now)
@@ -277,7 +280,7 @@ class Errors(Screen):
     def __init__(self, *names: str, names_instances: bool = True) -> None:
         self.console = Console(names_instances=names_instances)
         for name in names:
-            self.console.open(name, instance=int(name), is_stderr=True)
+            self.console.open(name, PendingStream(instance=int(name), is_stderr=True))
 
 
 def traceback(error: bytes) -> bytes:
@@ -473,7 +476,7 @@ def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
 
 def test_what_an_instance_prints_comes_after_its_traceback() -> None:
     screen = Errors("0", "1")
-    screen.console.open("out", instance=0)
+    screen.console.open("out", PendingStream(instance=0))
     screen.says("0", traceback(b"a"))
 
     assert screen.says("out", b"retry\n") == traceback(b"a") + b"retry\n"
@@ -522,7 +525,7 @@ class OnTerminal(Screen):
         super().__init__()
         self.console = Console(Cursor(columns=40))
         for name in names:
-            self.console.open(name)
+            self.console.open(name, PendingStream())
 
 
 def test_lines_appear_above_the_bar_of_another_at_once() -> None:
@@ -590,7 +593,7 @@ def test_on_a_terminal_no_line_begins_behind_a_prompt() -> None:
 def test_no_line_is_ended_for_the_instance_whose_prompt_was_answered() -> None:
     screen = OnTerminal("b")
     for name in ("stdout", "stderr"):
-        screen.console.open(name, reads_terminal=True)
+        screen.console.open(name, PendingStream(reads_terminal=True))
     screen.says("stderr", b"Name? ")
     screen.at(0.05)
 
@@ -601,7 +604,7 @@ def test_no_line_is_ended_for_the_instance_whose_prompt_was_answered() -> None:
 def test_a_bar_of_the_instance_that_reads_is_drawn_below_its_lines() -> None:
     screen = OnTerminal()
     for name in ("stdout", "stderr"):
-        screen.console.open(name, reads_terminal=True)
+        screen.console.open(name, PendingStream(reads_terminal=True))
     screen.says("stderr", b"\r10%")
     screen.at(0.05)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.stdio.console import Console
+from poprun.stdio.pending_stream import PendingStream
 from poprun.stdio.screen import ERASE, Screen
 from poprun.stdio.tags import Prefix
 
@@ -153,7 +154,7 @@ def test_a_status_changes_nothing_that_a_program_draws(
     pieces: list[tuple[bytes, float, bytes | None]],
 ) -> None:
     console = Console(Screen(COLUMNS))
-    console.open("a")
+    console.open("a", PendingStream())
     now, drawn, whole = 0.0, b"", b""
     for data, pause, status in pieces:
         now += pause
@@ -177,8 +178,11 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     console = Console(Screen(COLUMNS))
     for name in "ab":
         tag = f"[{name}]".encode()
-        console.open(name, Prefix(lambda tag=tag: tag, on_terminal=True))
-        console.open(name + " lines", Prefix(lambda tag=tag: tag, on_terminal=True))
+        console.open(name, PendingStream(Prefix(lambda tag=tag: tag, on_terminal=True)))
+        console.open(
+            name + " lines",
+            PendingStream(Prefix(lambda tag=tag: tag, on_terminal=True)),
+        )
     now, lines = 0.0, []
     for name, number in steps:
         now += 0.06
