@@ -56,30 +56,48 @@ _access_log = logging.getLogger("vipu-server.access")
 class HttpServer:
     """The connections of a service, within the limits of all of them together."""
 
-    def __init__(self, service: Service, most_connections: int) -> None:
+    def __init__(
+        self, service: Service, most_connections: int, context: ssl.SSLContext | None
+    ) -> None:
         self.service = service
         self.most_connections = most_connections
+        # Of TLS; None to speak without.
+        self.context = context
         self.connections: set[HttpConnection] = set()
         self.held_bytes = 0
         # Now, as replies give it.
         self.date = formatdate(usegmt=True)
 
-    async def serve(
-        self, listener: socket, context: ssl.SSLContext | None, stop: asyncio.Event
-    ) -> None:
+    async def serve(self, listener: socket, stop: asyncio.Event) -> None:
         """Serve what connects, until an event; then answer what has come as a whole."""
         loop = asyncio.get_running_loop()
-        listening = await loop.create_server(
-            lambda: HttpConnection(self), sock=listener, ssl=context, backlog=BACKLOG
-        )
+        accept = loop.create_task(self._accept(listener))
         check = loop.create_task(self._check())
         await stop.wait()
-        listening.close()
+        accept.cancel()
+        listener.close()
         tasks = [connection.finish() for connection in set(self.connections)]
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
         for task in (check, *tasks):
             task.cancel()
+
+    async def _accept(self, listener: socket) -> None:
+        """Accept connections, and count them before they agree on TLS."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:  # there are no more descriptors
+                _log.warning("A connection cannot be accepted: %s.", error.strerror)
+                await asyncio.sleep(CHECK_S)
+                continue
+            connection = HttpConnection(self, address)
+            if self._has_room_for(connection.machine):
+                connection.start(accepted)
+            else:
+                accepted.close()
 
     async def _check(self) -> None:
         """Close the connections that have come to the end of their time."""
@@ -91,7 +109,7 @@ class HttpServer:
                 if connection.deadline < now:
                     connection.abort()
 
-    def has_room_for(self, machine: str) -> bool:
+    def _has_room_for(self, machine: str) -> bool:
         """Return whether one more connection, of a machine, is not one too many."""
         if len(self.connections) >= self.most_connections:
             return False
@@ -111,8 +129,13 @@ class HttpServer:
 class HttpConnection(asyncio.Protocol):
     """One connection. The methods `on_...` are what httptools calls while it parses."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, address: tuple[str, int]) -> None:
+        # The machine at the other end, alone and with its port.
+        self.machine = address[0]
+        self._client = f"{address[0]}:{address[1]}"
         self._server = server
+        # None until TLS has been agreed on. Any: asyncio has a type for each direction.
+        self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         # What has come and is not parsed yet.
@@ -128,18 +151,14 @@ class HttpConnection(asyncio.Protocol):
         self.held_bytes = 0
         self._end_in(REQUEST_TIMEOUT_S)
 
+    def start(self, accepted: socket) -> None:
+        """Serve an accepted connection."""
+        self._server.connections.add(self)
+        self._task = self._loop.create_task(self._serve(accepted))
+
     def connection_made(self, transport: Any) -> None:
-        self._transport: asyncio.Transport = transport
+        self._transport = transport
         transport.set_write_buffer_limits(high=UNTAKEN_BYTES, low=0)
-        # Where the other end is, if it has not gone already.
-        peer = transport.get_extra_info("peername") or ("localhost", 0)
-        self.machine: str = peer[0]
-        self._client = f"{peer[0]}:{peer[1]}"
-        if self._server.has_room_for(self.machine):
-            self._server.connections.add(self)
-            self._task = self._loop.create_task(self._serve())
-        else:
-            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort()
@@ -168,12 +187,19 @@ class HttpConnection(asyncio.Protocol):
         """Close, whatever has not been sent, and hold nothing any more."""
         self._server.connections.discard(self)
         self._server.note_held(self, 0)
-        self._transport.abort()
+        if self._transport is None:
+            self._task.cancel()
+        else:
+            self._transport.abort()
         self._wake()
 
-    async def _serve(self) -> None:
+    async def _serve(self, accepted: socket) -> None:
         """Answer the requests of the connection, one after the other."""
         try:
+            # The deadline of the first request ends the handshake of TLS, too.
+            await self._loop.connect_accepted_socket(
+                lambda: self, accepted, ssl=self._server.context
+            )
             while request := await self._next_request():
                 self._end_in(REPLY_TIMEOUT_S)
                 if isinstance(request, RequestError):
@@ -193,10 +219,16 @@ class HttpConnection(asyncio.Protocol):
                 self._requests.popleft()
                 self._count_held()
                 self._end_in(REQUEST_TIMEOUT_S if self._request.url else IDLE_S)
+        except OSError:
+            pass  # the other end has gone, or does not agree on TLS
         except Exception:  # the server goes on with the other connections
             _log.exception("A connection failed.")
         finally:
-            self._transport.close()
+            if self._transport is not None:
+                self._transport.close()
+            else:
+                self._server.connections.discard(self)
+                accepted.close()
 
     async def _next_request(self) -> HttpRequest | RequestError | None:
         """Return the next request, or why it is refused; None at the end."""

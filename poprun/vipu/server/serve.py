@@ -116,16 +116,15 @@ def serve(
             local=is_loopback(host) and not secure,
             count_connections=lambda: len(server.connections),
         )
-        server = HttpServer(service, _most_connections())
+        server = HttpServer(service, _most_connections(), context)
         start_line = _start_line(listener, path, secure, tls_cert)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(server, listener, context, start_line))
+            runner.run(_run(server, listener, start_line))
 
 
 async def _run(
     server: HttpServer,
     listener: socket.socket,
-    context: ssl.SSLContext | None,
     start_line: str,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
@@ -134,7 +133,7 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     sweep = asyncio.create_task(server.service.sweep())
     print(start_line, flush=True)
-    await server.serve(listener, context, stop)
+    await server.serve(listener, stop)
     sweep.cancel()
     server.service.stop()
 

@@ -1,15 +1,19 @@
 """A secure server: users show keys, see their own, and others' leases are theirs."""
 
 import datetime
+import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import trustme
 from vipu_servers import COMMAND, Server, acquisition, serving
 
+from poprun import __version__
 from poprun.vipu import liveness
 from poprun.vipu.client.server_address import find_server, read_config
 from poprun.vipu.client.server_inventory import ServerInventory
@@ -359,3 +363,37 @@ def test_a_server_that_is_started_again_keeps_its_users(
 
         assert [user.name for user in inventory.list_users()] == ["admin"]
         assert file.read_text() == before
+
+
+# Sees other machines where the test connects from, and has 8 connections for all.
+CROWDED = """
+import sys
+from poprun.vipu.server import http_server, serve
+http_server.is_loopback = lambda host: host == "127.0.0.1"
+http_server.REQUEST_TIMEOUT_S, http_server.CHECK_S = 2, 0.1
+serve._most_connections = lambda: 8
+sys.exit(serve.main())
+"""
+
+
+def test_connections_without_a_handshake_are_counted_and_given_up(
+    tmp_path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", CROWDED])
+    cert, key = authority / "cert.pem", authority / "key.pem"
+    arguments = (f"--tls-cert={cert}", f"--tls-key={key}", "--secure")
+    with serving(tmp_path / "server.db", *arguments) as server, ExitStack() as stack:
+        place = ("127.0.0.1", server.port)
+        silent = [
+            stack.enter_context(socket.create_connection(place, 30, ("127.0.0.66", 0)))
+            for _ in range(4)
+        ]
+        for connection in reversed(silent):  # those that are too many are closed first
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert server.log.read_text() == ""
+
+        address = server.address(tls=True, ca_cert=str(authority / "ca.pem"))
+        inventory = ServerInventory(address, timeout_s=30)
+        assert inventory.server_version() == __version__
+        inventory.close()
