@@ -47,7 +47,7 @@ class Claim:
                 raise
         other = connect(address)
         if other is None:
-            # It is asked by very many processes, or has just ended.
+            # Very many processes connect to it, or it has just ended.
             process = "Another process"
         else:
             other.close()

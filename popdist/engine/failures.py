@@ -127,7 +127,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
         )
     reason, by, _, number, own_call, _, message = ending
     why = Status(reason).name.lower()
-    if reason == Status.ASKED:
+    if reason == Status.END_REQUESTED:
         why = message.removeprefix(_FAILED).removesuffix(".")
     call = describe_call(own_call, instances)
     return GroupUnusableError(

@@ -16,8 +16,9 @@ T = TypeVar("T")
 # the thread that waits makes the call, if it comes before another one is woken.
 AsyncOp = bool | Literal["deferred"]
 
-# How often one who waits for a call looks whether a thread that makes it is left.
-_LOOK_SECONDS = 0.2
+# After how many seconds a thread that waits for a call checks again that another
+# thread can still make it.
+_CHECK_SECONDS = 0.2
 
 
 class Scheduler(Protocol):
@@ -27,7 +28,7 @@ class Scheduler(Protocol):
         """Raise RuntimeError if the caller is the thread that it would wait for."""
 
     def make_until(self, handle: "Handle[Any]") -> None:
-        """Make the calls up to this one in this thread, if none else is to do so."""
+        """Make the calls up to this one in this thread, if no other thread does."""
 
     def hurry(self) -> None:
         """Make all calls as soon as possible, whether they are waited for or not."""
@@ -69,7 +70,7 @@ class Handle(Generic[T]):
                 self.scheduler.make_until(self)
             while not self.test():
                 self._check_that_it_is_made()
-                self._done.wait(_LOOK_SECONDS)
+                self._done.wait(_CHECK_SECONDS)
         except WaitsForItselfError:
             raise
         except BaseException as error:
@@ -88,7 +89,7 @@ class Handle(Generic[T]):
         deadline = monotonic() + seconds
         while not self.test() and (left := deadline - monotonic()) > 0:
             self._check_that_it_is_made()
-            self._done.wait(min(left, _LOOK_SECONDS))
+            self._done.wait(min(left, _CHECK_SECONDS))
         return self.test()
 
     def result(self) -> T:
@@ -148,7 +149,7 @@ class Handle(Generic[T]):
             self.scheduler.check_caller()
 
     def _hurry(self) -> None:
-        """Let the call be made, though none may wait for it in wait()."""
+        """Have the call made now, also if no thread calls wait()."""
         if self.scheduler is not None and not self.test() and os.getpid() == self._pid:
             self.scheduler.hurry()
 

@@ -153,7 +153,7 @@ class Agreement:
         )
 
     def _add(self, member: int, entry: Any) -> None:
-        """Add a request of a member, by its entry in that one's message."""
+        """Add a request of a member, by its entry in the member's message."""
         counts: tuple[int, ...] = ()
         # A template has more entries.
         if isinstance(entry, list) and len(entry) == 2:

@@ -17,6 +17,7 @@ from popdist.negotiation.agreement import Agreement, Decision
 from popdist.negotiation.call_requests import UNNAMED, Kind, Request
 from popdist.negotiation.calls import Call
 from popdist.negotiation.negotiator import Negotiator
+from popdist.negotiation.stall_watch import StallWatch
 from popdist.session import STATE
 
 T = TypeVar("T")
@@ -83,14 +84,15 @@ class NamedCalls:
         # Adds rows as the members would do, to the bit.
         alone = STATE.group("sums", (STATE.job.place.rank,))
         self._alone = alone.view((len(participants),))
-        self._negotiator = Negotiator(
-            self._group,
-            Agreement(participants),
-            self._carry_out,
+        agreement = Agreement(participants)
+        watch = StallWatch(
+            agreement,
+            self._group.rank,
             timeout=settings.timeout,
             stall=settings.stall,
             deadlock=settings.stall,
         )
+        self._negotiator = Negotiator(self._group, agreement, self._carry_out, watch)
 
     def submit(self, call: NamedCall[T], *, wait: bool) -> Handle[T]:
         """Request a call, and return its handle.

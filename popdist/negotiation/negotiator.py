@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from math import inf
 from typing import Any
 
 from popdist.engine.group import Group
@@ -47,10 +46,8 @@ class Negotiator:
         group: Group,
         agreement: Agreement,
         carry_out: CarryOut,
+        watch: StallWatch,
         *,
-        timeout: float,
-        stall: float,
-        deadlock: float = inf,
         cycle: float = 0.0,
     ) -> None:
         """Make the member's part.
@@ -58,11 +55,7 @@ class Negotiator:
         Args:
             group: That of the members; only this object and `carry_out` make its calls.
             agreement: A new one, of the same members.
-            timeout: After how many seconds a call that other members have not made is
-                an error, where they make others.
-            stall: After how many seconds they are named on stderr.
-            deadlock: For how many seconds all threads of all members that make calls
-                wait in different ones before that is an error.
+            watch: A new one, of this agreement.
             cycle: How many seconds to collect requests that nothing waits for, before
                 they are announced together.
         """
@@ -72,10 +65,8 @@ class Negotiator:
         self._agreement = agreement
         self._packets = Packets(group)
         self._carry_out = carry_out
+        self._watch = watch
         self._cycle = cycle
-        self._watch = StallWatch(
-            agreement, group.rank, timeout=timeout, stall=stall, deadlock=deadlock
-        )
         self._pid = os.getpid()
         # Held while calls are requested. A signal's handler may request one, too.
         self.lock = threading.RLock()
@@ -158,7 +149,7 @@ class Negotiator:
         check_thread(self._driver)
 
     def hurry(self) -> None:
-        """Do nothing: calls that none waits for are made at once, too."""
+        """Do nothing: calls that no thread waits for are made at once, too."""
 
     def make_until(self, handle: Handle[Any]) -> None:
         """Wait for a call, and drive rounds where no other thread does."""

@@ -19,9 +19,17 @@ class StallWatch:
         *,
         timeout: float,
         stall: float,
-        deadlock: float,
+        deadlock: float = inf,
     ) -> None:
-        """Begin to watch; the times are those of a Negotiator."""
+        """Begin to watch the calls of a member.
+
+        Args:
+            timeout: After how many seconds a call that other members have not made is
+                an error, where they make others.
+            stall: After how many seconds they are named on stderr.
+            deadlock: For how many seconds all threads of all members that make calls
+                wait in different ones before that is an error.
+        """
         self._agreement = agreement
         self._member = member
         self._timeout, self._stall, self._deadlock = timeout, stall, deadlock

@@ -134,13 +134,13 @@ class ExchangingTransport:
     def end(self, error: PopdistError) -> None:
         text = str(error)
         message = text if isinstance(error, MismatchError) else aborted(text)
-        self._end(self._ending(Status.ASKED, self.rank, message=message))
+        self._end(self._ending(Status.END_REQUESTED, self.rank, message=message))
 
     def give_up(self, what: str, error: BaseException) -> None:
         if self._shared.ending is None:
             self._shared.reported = True
             message = failed(self.instances[self.rank], what, error)
-            self._end(self._ending(Status.ASKED, self.rank, message=message))
+            self._end(self._ending(Status.END_REQUESTED, self.rank, message=message))
 
     def _ending(
         self,

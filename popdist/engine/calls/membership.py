@@ -1,4 +1,4 @@
-"""Who is in a group: its members and replicas, and how arrays stand for them."""
+"""The members and replicas of a group, and how arrays stand for them."""
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -130,7 +130,7 @@ class Membership:
         return list(accumulate(self.replicas[:-1], initial=0))
 
     def owner_of(self, replica: int) -> tuple[int, int]:
-        """Return which member a replica is of, and which of that one's it is."""
+        """Return a replica's member, and its index among that member's replicas."""
         replica = whole_number("root", replica)
         if not 0 <= replica < self.num_replicas:
             peer = "member" if self._flat else "replica"

@@ -111,7 +111,7 @@ class Joiner:
             sleep(min(pause, self._deadline.left()))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             # As long as nothing listens, no member may have ended. Once
-            # this one has member 0, that one looks after all others.
+            # this one is connected to member 0, that watches all others.
             self._roster.check()
             if monotonic() - looked >= self._roster.wait(1.0):
                 looked = monotonic()

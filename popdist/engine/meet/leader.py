@@ -105,8 +105,8 @@ class Leader:
                 if message != READY or connection.rank not in missing:
                     raise self._malformed(connection, f"{message[:20]!r}")
                 missing.remove(connection.rank)
-        # From here on the meeting has succeeded. Who ends now is missed by its pidfd,
-        # by all in the same way.
+        # From here on the meeting has succeeded. The end of a member is now
+        # detected by its pidfd, by all members in the same way.
         for connection in self._joiners.values():
             _send_if_there(connection, BEGIN)
 

@@ -186,7 +186,7 @@ class Heap:
             self._accessible = end
 
     def _settle_if_idle(self) -> None:
-        """Settle, or leave it to the one who holds the lock: it asks again after."""
+        """Settle, or leave it to the thread that holds the lock: it checks again."""
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._settle()

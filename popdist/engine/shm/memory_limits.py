@@ -49,8 +49,8 @@ def memory_left(root: str = "") -> int | None:
 def commits_strictly(root: str = "") -> bool:
     """Return whether the kernel counts every page that it has promised.
 
-    It then refuses shared memory page by page, at first touch, unless it was asked
-    for all of it before.
+    It then refuses shared memory page by page, at first touch, unless all of
+    it was requested before.
     """
     return lines(f"{root}/proc/sys/vm/overcommit_memory") == ["2"]
 

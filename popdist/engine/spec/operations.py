@@ -21,7 +21,7 @@ class Status(IntEnum):
     TIMED_OUT = 3
     PEER_LOST = 4
     MISMATCH = 5
-    ASKED = 6
+    END_REQUESTED = 6
 
 
 class Operation(IntEnum):

@@ -219,7 +219,7 @@ def _in_backward() -> bool:
 
 
 def op_of(opts: Any, op: Any) -> Any:
-    """Return the reduction that is asked for; a sum by default.
+    """Return the reduction that the caller chose; a sum by default.
 
     Args:
         opts: torch's options, or the reduction itself, or a root.

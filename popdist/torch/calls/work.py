@@ -181,5 +181,5 @@ class CoalescedWork(dist.Work):
 
 _COMPLETED: Handle[None] = Handle(lambda _: None)
 _COMPLETED.run(lambda: None)
-# For calls whose caller asked for no work.
+# For calls whose caller does not need a work of its own.
 DONE = CompletedWork()

@@ -829,8 +829,8 @@ static status wait_for_member_0(endpoint *s)
 static status let_down(endpoint *s)
 {
     const char message[4] = {0};
-    if (s->g->end.why == ASKED)
-        return end_group(&s->c, ASKED, -1, "enough");
+    if (s->g->end.why == END_REQUESTED)
+        return end_group(&s->c, END_REQUESTED, -1, "enough");
     if (s->g->end.why != MISMATCH)
         return DONE;
     if (s->g->end.waiting != RECEIVE)
@@ -877,8 +877,8 @@ static void check_end(const group *g, const endpoint *endpoints)
     bool right = head->end.reason == g->end.why;
     for (int q = 0; q < g->size; q++)
         right &= endpoints[q].found == (q == head->end.by ? g->end.why : ENDED);
-    if (g->end.why == ASKED)
-        right &= head->end.by == 0 && !strcmp(head->end.words, "enough");
+    if (g->end.why == END_REQUESTED)
+        right &= head->end.by == 0 && !strcmp(head->end.message, "enough");
     else if (g->end.why != STOPPED && g->end.why != MISMATCH)
         right &= head->end.about == 0;
     if (right)
@@ -1039,15 +1039,15 @@ static int cut_words(const kernels *simd)
         group g = {.simd = simd, .size = 1, .rows = {1}};
         endpoint s = {.g = &g};
         const size_t width = strlen(characters[i]);
-        char words[2000] = "";
-        for (size_t at = 0; at + width < sizeof words; at += width)
-            memcpy(words + at, characters[i], width + 1);
+        char message[2000] = "";
+        for (size_t at = 0; at + width < sizeof message; at += width)
+            memcpy(message + at, characters[i], width + 1);
         group_make(&g);
         endpoint_open(&s, 0);
-        end_group(&s.c, ASKED, 0, words);
-        const char *kept = s.c.head->end.words;
-        const size_t length = strlen(kept), most = sizeof s.c.head->end.words - 1;
-        if (length != most / width * width || memcmp(kept, words, length)) {
+        end_group(&s.c, END_REQUESTED, 0, message);
+        const char *kept = s.c.head->end.message;
+        const size_t length = strlen(kept), most = sizeof s.c.head->end.message - 1;
+        if (length != most / width * width || memcmp(kept, message, length)) {
             fprintf(stderr, "%u bytes of characters of %u\n", (unsigned)length,
                     (unsigned)width);
             _Exit(1);
@@ -1060,7 +1060,7 @@ static int cut_words(const kernels *simd)
 
 static int let_all_down(const kernels *simd)
 {
-    static const status whys[] = {STOPPED, TIMED_OUT, PEER_LOST, MISMATCH, ASKED};
+    static const status whys[] = {STOPPED, TIMED_OUT, PEER_LOST, MISMATCH, END_REQUESTED};
     static const operation waiting[] = {BARRIER, ALL_REDUCE, RECEIVE};
     int ends = 0;
     for (int i = 0; i < 5 * 3; i++, ends++) {
@@ -1084,7 +1084,7 @@ static void let_crowd_down(const kernels *simd)
                                        {PEER_LOST, BARRIER},
                                        {PEER_LOST, ALL_REDUCE},
                                        {MISMATCH, BARRIER},
-                                       {ASKED, ALL_REDUCE}};
+                                       {END_REQUESTED, ALL_REDUCE}};
     for (int i = 0; i < 5; i++) {
         static endpoint endpoints[MOST_MEMBERS];
         group g = {.simd = simd, .size = 33, .end = ends[i]};
@@ -1102,7 +1102,7 @@ static void *end_from_beside(void *endpoint_of_another)
     endpoint *s = endpoint_of_another;
     while (calls_of(&s->c) < 20)
         sched_yield();
-    end_group(&s->c, ASKED, 0, "enough");
+    end_group(&s->c, END_REQUESTED, 0, "enough");
     return NULL;
 }
 
@@ -1128,7 +1128,7 @@ static int end_all_from_beside(const kernels *simd)
     group_make(&g);
     group_run(&g, endpoints, call_until_ended);
     const ending *e = &((const header *)(const void *)g.arena)->end;
-    bool right = e->reason == ASKED && e->by == 0 && e->call >= 20;
+    bool right = e->reason == END_REQUESTED && e->by == 0 && e->call >= 20;
     for (int q = 0; q < g.size; q++)
         right &= endpoints[q].found == ENDED;
     if (!right) {

@@ -102,7 +102,7 @@ def ending(reason: Status, words: str = "") -> Ending:
             "Instance 30 was interrupted in broadcast of 20 int16 with root on "
             "instance 30, which ended it for all.",
         ),
-        (Status.ASKED, MismatchError, "In words of its own."),
+        (Status.END_REQUESTED, MismatchError, "In words of its own."),
     ],
 )
 def test_each_way_to_end_has_an_error_with_the_instances_numbers(
@@ -150,7 +150,7 @@ def test_a_group_that_ended_says_in_which_call() -> None:
 def test_a_member_that_fails_on_its_own_is_reported_to_all(
     error: BaseException, message: str
 ) -> None:
-    asked = ending(Status.ASKED, failed(30, "gather", error))
+    asked = ending(Status.END_REQUESTED, failed(30, "gather", error))
 
     found = explain(asked, [30, 31], 2.5)
     assert type(found) is CollectiveAbortedError

@@ -12,6 +12,11 @@ typedef struct {
     replica_split *split;
 } SplitObject;
 
+static inline const replica_split *split_of(PyObject *split_object)
+{
+    return ((SplitObject *)split_object)->split;
+}
+
 extern PyTypeObject *split_type;
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 

@@ -7,13 +7,13 @@
 
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
 {
-    PyObject *given, *list, *shapes, *result = NULL;
+    PyObject *split_object, *list, *shapes, *result = NULL;
     int op, type, reduction, wanted, root;
     unsigned long long name, out;
-    if (!PyArg_ParseTuple(args, "O!OOiiiiiKK", split_type, &given, &list, &shapes, &op,
+    if (!PyArg_ParseTuple(args, "O!OOiiiiiKK", split_type, &split_object, &list, &shapes, &op,
                           &type, &reduction, &wanted, &root, &name, &out))
         return NULL;
-    call k = call_of(&self->c, ((SplitObject *)given)->split, (operation)op, type, reduction);
+    call k = call_of(&self->c, split_of(split_object), (operation)op, type, reduction);
     k.root = root;
     k.name = name;
     if (k.split->of_part)
@@ -52,14 +52,14 @@ static bool shares_from(const CommObject *self, PyObject *list, uint64_t total,
 
 PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
 {
-    PyObject *given, *list, *shapes, *shares, *nodes, *result = NULL;
+    PyObject *split_object, *list, *shapes, *shares, *nodes, *result = NULL;
     int type, reduction;
     unsigned long long name;
     uint64_t lengths[MAX_MEMBERS];
-    if (!PyArg_ParseTuple(args, "O!OOiiKOO", split_type, &given, &list, &shapes, &type,
+    if (!PyArg_ParseTuple(args, "O!OOiiKOO", split_type, &split_object, &list, &shapes, &type,
                           &reduction, &name, &shares, &nodes))
         return NULL;
-    call k = call_of(&self->c, ((SplitObject *)given)->split, REDUCE_TO_NODES, type, reduction);
+    call k = call_of(&self->c, split_of(split_object), REDUCE_TO_NODES, type, reduction);
     k.name = name;
     if (!k.split->of_part)
         return PyErr_Format(PyExc_ValueError, "The split is not that of a part of a job.");
@@ -98,13 +98,13 @@ static PyObject *complete(CommObject *self, const arithmetic *a, const program *
 
 PyObject *comm_complete_nodes(CommObject *self, PyObject *args)
 {
-    PyObject *given, *nodes, *out;
+    PyObject *list_of_parts, *nodes, *out;
     int type, reduction;
     unsigned long long count;
-    if (!PyArg_ParseTuple(args, "OiiKOO", &given, &type, &reduction, &count, &nodes, &out))
+    if (!PyArg_ParseTuple(args, "OiiKOO", &list_of_parts, &type, &reduction, &count, &nodes, &out))
         return NULL;
     uint64_t parts[MAX_MEMBERS], all = 0;
-    const Py_ssize_t size = numbers_from(given, parts, MAX_MEMBERS);
+    const Py_ssize_t size = numbers_from(list_of_parts, parts, MAX_MEMBERS);
     if (size < 0)
         return NULL;
     for (Py_ssize_t i = 0; i < size && all <= MAX_LEAVES; i++)

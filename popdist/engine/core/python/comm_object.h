@@ -11,10 +11,10 @@ typedef struct {
     comm c;
     bool open;
     Py_buffer memory;
-    /* One call at a time. Who holds the GIL may look at `busy`, which is quicker than
-     * a lock; the gate is locked, and opened once for each that waits. */
+    /* One call at a time. A thread that holds the GIL may read `busy`, which is quicker
+     * than a lock; the gate is locked, and opened once for each thread that waits. */
     bool busy;
-    unsigned long whose; /* the call's thread once it lets others run, else 0 */
+    unsigned long call_thread; /* of the call once it lets others run, else 0 */
     int waiting;
     PyThread_type_lock gate;
     int queued; /* calls that a thread of our own will make before any other */

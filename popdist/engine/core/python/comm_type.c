@@ -11,11 +11,11 @@
 
 static PyObject *comm_end(CommObject *self, PyObject *args)
 {
-    const char *words;
-    if (!PyArg_ParseTuple(args, "s", &words))
+    const char *message;
+    if (!PyArg_ParseTuple(args, "s", &message))
         return NULL;
     if (self->open && is_ours(&self->c))
-        end_group(&self->c, ASKED, self->c.rank, words);
+        end_group(&self->c, END_REQUESTED, self->c.rank, message);
     Py_RETURN_NONE;
 }
 
@@ -46,11 +46,11 @@ static PyObject *comm_ending(CommObject *self, PyObject *unused)
     }
     if (!ended)
         Py_RETURN_NONE;
-    PyObject *words = PyUnicode_DecodeUTF8(why.words, (Py_ssize_t)strlen(why.words),
+    PyObject *message = PyUnicode_DecodeUTF8(why.message, (Py_ssize_t)strlen(why.message),
                                            "replace");
     return Py_BuildValue("(iiiKNNN)", (int)why.reason, why.by, why.about,
                          (unsigned long long)why.call, described(&why.mine),
-                         described(&why.theirs), words);
+                         described(&why.theirs), message);
 }
 
 static PyObject *comm_set_heap(CommObject *self, PyObject *args)
@@ -186,11 +186,11 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank,
     const kernels *level = kernels_named(simd);
     const uint64_t length = (uint64_t)self->memory.len;
     /* All that is read later lies where the header says, and must be there. */
-    bool known = length >= sizeof *head && head->magic == ARENA_MAGIC
+    bool is_valid = length >= sizeof *head && head->magic == ARENA_MAGIC
                  && head->layout == arena_layout() && settings_possible(&head->agreed)
                  && places_of(&head->agreed).total <= length && rank >= 0
                  && (uint64_t)rank < head->agreed.size;
-    if (!known)
+    if (!is_valid)
         PyErr_Format(PyExc_ValueError,
                      "These %zd bytes are no arena of this build with a member %d.",
                      self->memory.len, rank);

@@ -169,11 +169,11 @@ static PyObject *reduce_plain(CommObject *self, const replica_split *split, plai
     return leave(self, reduce_counted(self, &k));
 }
 
-PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
+PyObject *reduce_arrays(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
                         long reduction, int wanted, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const replica_split *split = ((SplitObject *)given)->split;
+    const replica_split *split = split_of(split_object);
     pair only;
     char *few[2 * FEW_ROWS];
     segment whole;
@@ -191,12 +191,12 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
     return plain ? result : not_plain();
 }
 
-PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
+PyObject *reduce_memory(PyObject *object, PyObject *split_object, uint64_t address,
                         uint64_t count, int type, int reduction, int wanted,
                         bool in_turn)
 {
     CommObject *self = (CommObject *)object;
-    const replica_split *split = ((SplitObject *)given)->split;
+    const replica_split *split = split_of(split_object);
     char *row = (char *)(uintptr_t)address;
     const ssize_t length = (ssize_t)count;
     const segment whole = {count, &row, &row};
@@ -274,11 +274,11 @@ static void free_all(plain_arrays *p)
     PyMem_Free(p->addresses);
 }
 
-PyObject *reduce_lists(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
+PyObject *reduce_lists(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
                        long reduction, int wanted, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const replica_split *split = ((SplitObject *)given)->split;
+    const replica_split *split = split_of(split_object);
     const Py_ssize_t count = PySequence_Size(from);
     plain_arrays p = {.count = 0};
     PyObject *result;

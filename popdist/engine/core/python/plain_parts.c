@@ -52,11 +52,11 @@ static PyObject *scatter_pair(CommObject *self, const replica_split *split, cons
     return leave(self, reduce_scatter(&k, p->out.buf));
 }
 
-PyObject *scatter_array(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
+PyObject *scatter_array(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
                         long reduction, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const replica_split *split = ((SplitObject *)given)->split;
+    const replica_split *split = split_of(split_object);
     pair p;
     if (self->queued || !get_parts(&p, from, to))
         return not_plain();

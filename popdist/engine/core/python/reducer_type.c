@@ -40,7 +40,8 @@ PyDoc_STRVAR(all_reduce_doc,
 
 static PyObject *name_op, *name_out, *name_algorithm, *general;
 static PyObject *reductions[REDUCTIONS + 1];
-/* "auto" and those that can be asked for; each one's code is one less than its place. */
+/* "auto" and the algorithms that a call can name; the code of each is one less than its
+ * place. */
 static PyObject *choices[4];
 
 /* The arguments of a call, as far as they are common. */

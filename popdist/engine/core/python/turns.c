@@ -15,7 +15,7 @@ void release_gil(comm *c)
     CommObject *self = c->owner;
     if (self->saved)
         return;
-    self->whose = PyThread_get_thread_ident();
+    self->call_thread = PyThread_get_thread_ident();
     self->saved = PyEval_SaveThread();
 }
 
@@ -37,7 +37,7 @@ bool run_python_hooks(comm *c, int peer, uint64_t waited_ns)
 
 bool in_own_call(const CommObject *self)
 {
-    return self->busy && self->whose == PyThread_get_thread_ident();
+    return self->busy && self->call_thread == PyThread_get_thread_ident();
 }
 
 /* Whether Python is ending: then it has stopped all threads but this one. */
@@ -85,7 +85,7 @@ bool take_turn(CommObject *self)
 void give_turn(CommObject *self)
 {
     self->busy = false;
-    self->whose = 0;
+    self->call_thread = 0;
     if (self->waiting)
         PyThread_release_lock(self->gate);
 }

@@ -31,7 +31,7 @@ typedef struct {
     uint64_t heap_in, heap_out, heap_stride;
 } call;
 
-/* What follows from a call for the one who carries it out. */
+/* What follows from a call for the member that carries it out. */
 typedef struct {
     arithmetic a;
     size_t slot_element;  /* bytes of an element in slots and announcements */

@@ -93,9 +93,9 @@ static status begin_direct(work *w, bool *in_place)
 {
     comm *c = w->k->c;
     const descriptor d = descriptor_of(w->k);
-    const bool at_once = d.in == NOT_IN_HEAP;
+    const bool in_slots = d.in == NOT_IN_HEAP;
     begin(c, &d);
-    if (at_once)
+    if (in_slots)
         publish_first_inputs(w);
     announce(c);
     status s = await_calls(c);
@@ -106,7 +106,7 @@ static status begin_direct(work *w, bool *in_place)
     if (*in_place || !some_in_heap(w->k))
         return DONE;
     /* Some arrays lie in the heap and some do not: those go through slots too. */
-    if (!at_once)
+    if (!in_slots)
         publish_first_inputs(w);
     post(c);
     w->b.before++;

@@ -57,15 +57,15 @@ static status reach_rows(const call *k, const terms *t)
         uint64_t end = reach < c->heap_span ? round_up(reach, ACCESS_UNIT) : reach;
         end = end < c->heap_span ? end : c->heap_span;
         if (reach == UINT64_MAX || !make_accessible(region_of(k, q), (size_t)end)) {
-            char words[200];
+            char message[200];
             /* The first byte says that no call was wrong: see failures.py. */
-            snprintf(words, sizeof words,
+            snprintf(message, sizeof message,
                      "\x15Member %d could not access the array of member %d in the arena: %s. "
                      "Use arrays in ordinary memory.",
                      c->rank, q,
                      reach == UINT64_MAX ? "it lies outside of that member's region"
                                          : strerror(errno));
-            return end_group(c, ASKED, c->rank, words);
+            return end_group(c, END_REQUESTED, c->rank, message);
         }
         c->accessible[q] = end;
     }

@@ -15,7 +15,7 @@ typedef struct {
     uint64_t length; /* elements of a whole block */
 } work;
 
-static status at_once(const work *w)
+static status reduce_in_announcements(const work *w)
 {
     const call *k = w->k;
     const replica_split *split = k->split;
@@ -79,7 +79,7 @@ status all_reduce_oneshot(const call *k)
     const uint64_t width = k->split->most_nodes * w.t.slot_element;
     c->ran = ONESHOT;
     if (k->total * width <= ANNOUNCEMENT_BYTES)
-        return at_once(&w);
+        return reduce_in_announcements(&w);
     w.length = c->agreed.block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
     blocks b = {
         .c = c,

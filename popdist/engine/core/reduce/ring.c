@@ -89,7 +89,7 @@ static void add_own(ring *r, int k, const unsigned char *partial, bool last)
     }
 }
 
-static void hand_on(ring *r, int k, bool further)
+static void copy_total(ring *r, int k, bool further)
 {
     chunk c = chunk_at(r, k);
     const unsigned char *total = slot_at(r, r->left, k);
@@ -112,7 +112,7 @@ static status go_round(ring *r)
         if (step <= size)
             add_own(r, k, slot_at(r, r->left, k), step == size);
         else
-            hand_on(r, k + size, step < 2 * size - 1);
+            copy_total(r, k + size, step < 2 * size - 1);
         post(c);
     }
     return DONE;

@@ -156,7 +156,7 @@ static replica_split *share_out(int rank, int size, const uint32_t *rows, uint64
     return split;
 }
 
-static replica_split *split_made(int rank, int size, const uint32_t *rows, uint64_t base,
+static replica_split *make_split(int rank, int size, const uint32_t *rows, uint64_t base,
                            bool part)
 {
     replica_split *split = share_out(rank, size, rows, base);
@@ -165,11 +165,11 @@ static replica_split *split_made(int rank, int size, const uint32_t *rows, uint6
     span *leaves = split->replicas && base + split->replicas <= MAX_LEAVES
                        ? calloc(split->replicas, sizeof *leaves)
                        : NULL;
-    const bool made = leaves && make_own_nodes(split, base, leaves)
+    const bool complete = leaves && make_own_nodes(split, base, leaves)
                       && (part ? make_part_programs(split, base, leaves)
                                : make_programs(split, leaves));
     free(leaves);
-    if (made)
+    if (complete)
         return split;
     split_free(split);
     return NULL;
@@ -177,12 +177,12 @@ static replica_split *split_made(int rank, int size, const uint32_t *rows, uint6
 
 replica_split *split_new(int rank, int size, const uint32_t *rows)
 {
-    return split_made(rank, size, rows, 0, false);
+    return make_split(rank, size, rows, 0, false);
 }
 
 replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base)
 {
-    return split_made(rank, size, rows, base, true);
+    return make_split(rank, size, rows, base, true);
 }
 
 void split_free(replica_split *split)
@@ -212,9 +212,9 @@ bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts)
     uint32_t count = 0;
     for (uint32_t i = 0; i < parts; begin += replicas[i++])
         count += nodes_of(begin, begin + replicas[i], leaves + count);
-    const bool made = program_of(p, leaves, count);
+    const bool complete = program_of(p, leaves, count);
     free(leaves);
-    return made;
+    return complete;
 }
 
 arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replicas)

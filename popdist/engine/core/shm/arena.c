@@ -11,7 +11,7 @@ static const uint64_t layout[] = {
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
     BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE,
     DTYPES, REDUCTIONS, MEAN,
-    NEGOTIATION, IN_ARENA, ASKED, __BYTE_ORDER__,
+    NEGOTIATION, IN_ARENA, END_REQUESTED, __BYTE_ORDER__,
     /* Where everything lies. */
     sizeof(counter), FIELD(counter, count), FIELD(counter, sleepers),
     sizeof(descriptor), FIELD(descriptor, count), FIELD(descriptor, name),
@@ -26,7 +26,7 @@ static const uint64_t layout[] = {
     sizeof(channel), FIELD(channel, sent), FIELD(channel, received), FIELD(channel, labels),
     FIELD(channel, messages),
     sizeof(ending), FIELD(ending, reason), FIELD(ending, by), FIELD(ending, about),
-    FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, words),
+    FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, message),
     sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
     FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
     sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),

@@ -49,7 +49,7 @@ typedef enum {
     TIMED_OUT, /* a member took too long */
     PEER_LOST, /* a member's process has ended */
     MISMATCH,  /* two members do different things */
-    ASKED,     /* a member's program asked for the end */
+    END_REQUESTED, /* a member's program ended the group */
 } status;
 
 typedef enum {
@@ -140,7 +140,7 @@ typedef struct {
     uint32_t unused;
     uint64_t call;
     descriptor mine, theirs;
-    char words[512];
+    char message[512];
 } ending;
 
 /* The sizes that all members must agree on. */

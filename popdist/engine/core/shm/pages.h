@@ -1,4 +1,4 @@
-/* What the kernel is asked about the pages of the heap. Addresses and lengths are whole
+/* Requests to the kernel for the pages of the heap. Addresses and lengths are whole
  * pages; each function leaves errno where it returns false. */
 #ifndef POPDIST_PAGES_H
 #define POPDIST_PAGES_H

@@ -199,8 +199,8 @@ static int late_member(const comm *c, int peer)
     return peer;
 }
 
-/* Look after the others, now that one of them lets us wait. */
-static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
+/* Check that the member that we wait for lives, and that we may go on waiting. */
+static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
                           uint64_t target, uint64_t waited)
 {
     peer = late_member(c, peer);
@@ -232,7 +232,7 @@ static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_
         if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
             return ENDED;
         if (now >= next_look) {
-            status s = look_around(c, peer, word, target, now - began);
+            status s = check_wait(c, peer, word, target, now - began);
             if (s != DONE)
                 return s;
             next_look = now + SLEEP_NS;

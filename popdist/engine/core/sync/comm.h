@@ -188,16 +188,16 @@ status barrier(comm *c, uint64_t name);
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
  * call it, also while another one is in a call. end_over() is for a
  * caller that knows better than the arena what `about` does. */
-status end_group(comm *c, status why, int about, const char *words);
+status end_group(comm *c, status why, int about, const char *message);
 status end_over(comm *c, status why, int about, const descriptor *theirs,
-                const char *words);
+                const char *message);
 
 /* Copy why the group ended, or return false if it has not. It may take some tenths of
  * a second if the member that ended it is slow to write why. */
 bool why_ended(comm *c, ending *why);
 
 /* Whether that member and this one, in such a call with it, both wait for a message
- * of the other, or for the other to take one. It never is if it does not stay so. */
+ * of the other, or for the other to take one. Once true, it stays true. */
 bool is_deadlock(const comm *c, operation ours, int peer);
 
 #endif

@@ -10,19 +10,19 @@ enum {
 };
 
 /* Cut what is too long where a character of UTF-8 ends. */
-static void copy_text(char *to, size_t room, const char *words)
+static void copy_text(char *to, size_t room, const char *message)
 {
-    size_t length = strnlen(words, room - 1);
-    if (words[length])
-        while (length > 0 && ((unsigned char)words[length] & 0xc0) == 0x80)
+    size_t length = strnlen(message, room - 1);
+    if (message[length])
+        while (length > 0 && ((unsigned char)message[length] & 0xc0) == 0x80)
             length--;
-    memcpy(to, words, length);
+    memcpy(to, message, length);
     to[length] = '\0';
 }
 
 /* Write why the group has ended, once `ended` says that this member does, and wake all. */
 static void explain(comm *c, status why, int about, const descriptor *theirs,
-                 const char *words)
+                 const char *message)
 {
     ending *e = &c->head->end;
     e->reason = why;
@@ -31,22 +31,22 @@ static void explain(comm *c, status why, int about, const descriptor *theirs,
     e->call = calls_of(c);
     copy_descriptor(&e->mine, &member_at(c, c->rank)->calls[e->call & 1]);
     e->theirs = *theirs;
-    copy_text(e->words, sizeof e->words, words);
+    copy_text(e->message, sizeof e->message, message);
     atomic_store(&c->head->ended, EXPLAINED);
     wake_all(c);
 }
 
 status end_over(comm *c, status why, int about, const descriptor *theirs,
-                const char *words)
+                const char *message)
 {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
         return why == STOPPED ? STOPPED : ENDED;
-    explain(c, why, about, theirs, words);
+    explain(c, why, about, theirs, message);
     return why;
 }
 
-static descriptor call_of(const comm *c, int rank)
+static descriptor description_by(const comm *c, int rank)
 {
     descriptor d = {0};
     if (rank >= 0)
@@ -54,10 +54,10 @@ static descriptor call_of(const comm *c, int rank)
     return d;
 }
 
-status end_group(comm *c, status why, int about, const char *words)
+status end_group(comm *c, status why, int about, const char *message)
 {
-    const descriptor theirs = call_of(c, about);
-    return end_over(c, why, about, &theirs, words);
+    const descriptor theirs = description_by(c, about);
+    return end_over(c, why, about, &theirs, message);
 }
 
 bool why_ended(comm *c, ending *why)
@@ -70,7 +70,7 @@ bool why_ended(comm *c, ending *why)
         if (!ended)
             return false;
         const int writer = (int)(ended - writing(0));
-        const descriptor theirs = call_of(c, writer);
+        const descriptor theirs = description_by(c, writer);
         /* It will never write again, so another member may. */
         if (has_left(c, writer)
             && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {

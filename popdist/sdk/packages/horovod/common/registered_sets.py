@@ -8,6 +8,7 @@ from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call, CarryOut
 from popdist.negotiation.negotiator import Negotiator
+from popdist.negotiation.stall_watch import StallWatch
 from popdist.session import STATE
 
 from .exceptions import internal_errors
@@ -145,12 +146,17 @@ class RegisteredSets:
         members = tuple(self._instances[rank] for rank in ranks)
         with internal_errors():
             group = STATE.group(f"horovod{process_set.process_set_id}", members)
+        agreement = Agreement(ranks, program="horovod", noun="rank")
         negotiator = Negotiator(
             group,
-            Agreement(ranks, program="horovod", noun="rank"),
+            agreement,
             self._make_carrier(group.transport),
-            timeout=settings.timeout,
-            stall=settings.stall,
+            StallWatch(
+                agreement,
+                group.rank,
+                timeout=settings.timeout,
+                stall=settings.stall,
+            ),
             cycle=self._cycle,
         )
         negotiator.observe(self._timeline)
