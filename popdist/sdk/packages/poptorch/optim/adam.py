@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, call_closure, clip_gradients
+from .device_state import Group
+from .extended import Optimizer, Parameters
 from .moments import update_of
 
 
@@ -14,36 +15,20 @@ class _Adaptive(Optimizer):
 
     bias_correction: bool
 
-    @torch.no_grad()
-    # Any: torch.optim's step() may return what its closure returns.
-    def step(self, closure: Closure = None) -> Any:
-        """Update the weights once."""
-        # Any: it is one of torch.optim, too.
-        optimizer: Any = self
-        loss = call_closure(closure)
-        clip_gradients(optimizer, self.max_grad_norm)
-        if self.bias_correction:
-            self._torch.step(self)
-        else:
-            _step_without_correction(optimizer)
-        return loss
+    @property
+    def _steps_as_torch(self) -> bool:
+        return self.bias_correction
 
-
-def _step_without_correction(optimizer: optim.Optimizer) -> None:
-    """Update the weights by moments whose bias is left as it is."""
-    decoupled = isinstance(optimizer, optim.AdamW)
-    for group in optimizer.param_groups:
-        group = {**group, "bias_correction": False}
+    # Any: an entry of an optimizer's state.
+    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+        """Update a weight by moments whose bias is left as it is."""
         decay, lr = group["weight_decay"], group["lr"]
-        for weight in group["params"]:
-            if weight.grad is None:
-                continue
-            if decay and decoupled:
-                weight.mul_(1 - lr * decay)
-            elif decay:
-                weight.grad.add_(weight, alpha=decay)
-            update = update_of(weight.grad, optimizer.state[weight], group)
-            weight.sub_(update, alpha=lr)
+        if decay and isinstance(self, optim.AdamW):
+            weight.mul_(1 - lr * decay)
+        elif decay:
+            weight.grad.add_(weight, alpha=decay)
+        update = update_of(weight.grad, state, {**group, "bias_correction": False})
+        weight.sub_(update, alpha=lr)
 
 
 class Adam(_Adaptive, optim.Adam):

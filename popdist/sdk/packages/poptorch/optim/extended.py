@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch.optim import Optimizer as TorchOptimizer
 
-from .device_state import Names, read_parameters, read_state, write_state
+from .device_state import Group, Names, read_parameters, read_state, write_state
 from .variable_attributes import VariableAttributes
 
 # Any: what torch.optim takes as params: tensors, named ones, or groups of them.
@@ -78,6 +78,36 @@ class Optimizer:
             self.max_grad_norm = arguments["max_grad_norm"]
         added = {name: arguments[name] for name in _ADDED if name in arguments}
         self.variable_attrs = VariableAttributes({**torch_arguments, **added})
+
+    @property
+    def _steps_as_torch(self) -> bool:
+        """Whether step() is that of torch.optim, or updates weights by _update()."""
+        return True
+
+    @torch.no_grad()
+    # Any: torch.optim's step() may return what its closure returns.
+    def step(self, closure: Closure = None) -> Any:
+        """Update the weights once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # Any: it is one of torch.optim, too.
+        optimizer: Any = self
+        clip_gradients(optimizer, getattr(self, "max_grad_norm", None))
+        if self._steps_as_torch:
+            self._torch.step(self)
+            return loss
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, optimizer.state[weight], group)
+        return loss
+
+    # Any: an entry of an optimizer's state or groups.
+    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+        """Update one weight."""
+        raise NotImplementedError
 
     # Any: attributes of any type.
     def __getstate__(self) -> dict[str, Any]:
@@ -162,15 +192,6 @@ def gradients_of(optimizer: TorchOptimizer) -> list[torch.Tensor]:
         for parameter in group["params"]
         if parameter.grad is not None
     ]
-
-
-# Any: whatever a closure returns.
-def call_closure(closure: Closure) -> Any:
-    """Compute gradients by a closure of step(), and return the loss; None without."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:

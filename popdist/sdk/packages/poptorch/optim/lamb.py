@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer as TorchOptimizer
 
-from .extended import Closure, Optimizer, Parameters, call_closure, given_only
+from .device_state import Group
+from .extended import Optimizer, Parameters, given_only
 from .moments import update_of
 
 _DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
@@ -17,6 +18,8 @@ class LAMB(Optimizer, TorchOptimizer):
     The update u of a weight w is Adam's plus weight_decay * w; w changes by
     lr * norm(w) / norm(u) * u, where norm(w) is at most max_weight_norm.
     """
+
+    _steps_as_torch = False
 
     def __init__(
         self,
@@ -43,26 +46,14 @@ class LAMB(Optimizer, TorchOptimizer):
         TorchOptimizer.__init__(self, params, defaults)
         self._extend(torch_arguments, arguments)
 
-    @torch.no_grad()
-    # Any: torch.optim's step() may return what its closure returns.
-    def step(self, closure: Closure = None) -> Any:
-        """Update the weights once."""
-        loss = call_closure(closure)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    _step(weight, self.state[weight], group)
-        return loss
-
-
-# Any: an entry of an optimizer's state or groups.
-def _step(weight: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    update = update_of(weight.grad, state, group)
-    if group["weight_decay"]:
-        update.add_(weight, alpha=group["weight_decay"])
-    weight_norm, update_norm = weight.norm(), update.norm()
-    if group["max_weight_norm"] is not None:
-        weight_norm = weight_norm.clamp(max=group["max_weight_norm"])
-    both = (weight_norm > 0) & (update_norm > 0)
-    ratio = torch.where(both, weight_norm / update_norm, 1.0)
-    weight.sub_(update.mul_(ratio), alpha=group["lr"])
+    # Any: an entry of an optimizer's state.
+    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+        update = update_of(weight.grad, state, group)
+        if group["weight_decay"]:
+            update.add_(weight, alpha=group["weight_decay"])
+        weight_norm, update_norm = weight.norm(), update.norm()
+        if group["max_weight_norm"] is not None:
+            weight_norm = weight_norm.clamp(max=group["max_weight_norm"])
+        both = (weight_norm > 0) & (update_norm > 0)
+        ratio = torch.where(both, weight_norm / update_norm, 1.0)
+        weight.sub_(update.mul_(ratio), alpha=group["lr"])

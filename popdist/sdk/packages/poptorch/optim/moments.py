@@ -4,10 +4,12 @@ from typing import Any
 
 import torch
 
+from .device_state import Group
+
 
 # Any: an entry of an optimizer's state or groups.
 def update_of(
-    gradient: torch.Tensor | None, state: dict[str, Any], group: dict[str, Any]
+    gradient: torch.Tensor | None, state: dict[str, Any], group: Group
 ) -> torch.Tensor:
     """Return Adam's update of a weight, not yet times the learning rate.
 

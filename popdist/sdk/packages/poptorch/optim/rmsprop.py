@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, call_closure
+from .device_state import Group
+from .extended import Optimizer, Parameters
 
 
 class RMSprop(Optimizer, optim.RMSprop):
@@ -41,36 +42,27 @@ class RMSprop(Optimizer, optim.RMSprop):
         self._set_up(locals())
         self.use_tf_variant = bool(use_tf_variant)
 
-    @torch.no_grad()
-    # Any: torch.optim's step() may return what its closure returns.
-    def step(self, closure: Closure = None) -> Any:
-        """Update the weights once."""
-        if not self.use_tf_variant:
-            return optim.RMSprop.step(self, closure)
-        loss = call_closure(closure)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    _tensorflow_step(weight, self.state[weight], group)
-        return loss
+    @property
+    def _steps_as_torch(self) -> bool:
+        return not self.use_tf_variant
 
-
-# Any: an entry of an optimizer's state or groups.
-def _tensorflow_step(weight: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
-    gradient: torch.Tensor = weight.grad
-    if group["weight_decay"]:
-        gradient = gradient.add(weight, alpha=group["weight_decay"])
-    if not state:
-        state["square_avg"] = torch.ones_like(gradient)
-        for name in ("momentum_buffer", "grad_avg"):
-            state[name] = torch.zeros_like(gradient)
-    alpha, square = group["alpha"], state["square_avg"]
-    square.mul_(alpha).addcmul_(gradient, gradient, value=1 - alpha)
-    variance = square
-    if group["centered"]:
-        mean = state["grad_avg"].lerp_(gradient, 1 - alpha)
-        variance = square - mean * mean
-    change = gradient / (variance + group["eps"]).sqrt_() * group["lr"]
-    if group["momentum"]:
-        change = state["momentum_buffer"].mul_(group["momentum"]).add_(change)
-    weight.sub_(change)
+    # Any: an entry of an optimizer's state.
+    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+        """Update a weight as TensorFlow does."""
+        gradient: torch.Tensor = weight.grad
+        if group["weight_decay"]:
+            gradient = gradient.add(weight, alpha=group["weight_decay"])
+        if not state:
+            state["square_avg"] = torch.ones_like(gradient)
+            for name in ("momentum_buffer", "grad_avg"):
+                state[name] = torch.zeros_like(gradient)
+        alpha, square = group["alpha"], state["square_avg"]
+        square.mul_(alpha).addcmul_(gradient, gradient, value=1 - alpha)
+        variance = square
+        if group["centered"]:
+            mean = state["grad_avg"].lerp_(gradient, 1 - alpha)
+            variance = square - mean * mean
+        change = gradient / (variance + group["eps"]).sqrt_() * group["lr"]
+        if group["momentum"]:
+            change = state["momentum_buffer"].mul_(group["momentum"]).add_(change)
+        weight.sub_(change)

@@ -1,11 +1,9 @@
 """Stochastic gradient descent with PopTorch's further arguments."""
 
-from typing import Any
-
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, call_closure, clip_gradients
+from .extended import Optimizer, Parameters
 
 
 class SGD(Optimizer, optim.SGD):
@@ -56,12 +54,3 @@ class SGD(Optimizer, optim.SGD):
         self._set_up(locals())
         self.use_combined_accum = bool(use_combined_accum)
         self.velocity_scaling = velocity_scaling or 1.0
-
-    @torch.no_grad()
-    # Any: torch.optim's step() may return what its closure returns.
-    def step(self, closure: Closure = None) -> Any:
-        """Update the weights once."""
-        loss = call_closure(closure)
-        clip_gradients(self, self.max_grad_norm)
-        optim.SGD.step(self)
-        return loss
