@@ -2,12 +2,11 @@
 
 import pickle
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ..common.process_sets import ProcessSet, global_process_set
 from .calls.submission import BASICS, broadcast_tensors, gather_tensors
@@ -89,18 +88,10 @@ def broadcast_optimizer_state(
         )
     if not optimizer.state:
         _add_gradients(optimizer)
-    is_root = BASICS.rank() == root_rank
-    state, tensors = _without_tensors(optimizer.state_dict()) if is_root else (None, [])
-    layouts = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    state, layouts = broadcast_object(
-        (state, layouts), root_rank, "optimizer_state", process_set
+    state = broadcast_object(
+        optimizer.state_dict(), root_rank, "optimizer_state", process_set
     )
-    if not is_root:
-        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layouts]
-    if tensors:
-        _overwrite(tensors, root_rank, None, process_set)
-    if not is_root:
-        state = tree_map_only(_TensorIndex, lambda at: tensors[at.index], state)
+    if BASICS.rank() != root_rank:
         optimizer.load_state_dict(state)
 
 
@@ -109,25 +100,6 @@ def _add_gradients(optimizer: torch.optim.Optimizer) -> None:
         for param in group["params"]:
             if param.requires_grad and param.grad is None:
                 param.grad = torch.zeros_like(param)
-
-
-@dataclass(frozen=True, slots=True)
-class _TensorIndex:
-    """Stands in a state for one of its tensors."""
-
-    index: int
-
-
-# Any, because a state holds what its optimizer likes.
-def _without_tensors(state: Any) -> tuple[Any, list[Tensor]]:
-    """Return a state with an index for each of its tensors, and the tensors."""
-    tensors: list[Tensor] = []
-
-    def take_out(tensor: Tensor) -> _TensorIndex:
-        tensors.append(tensor.detach())
-        return _TensorIndex(len(tensors) - 1)
-
-    return tree_map_only(Tensor, take_out, state), tensors
 
 
 # Any, because objects of all types that can be pickled are taken.
@@ -153,7 +125,7 @@ def broadcast_object(
     if not is_root:
         data = torch.empty(int(length), dtype=torch.uint8)
     _overwrite([data], root_rank, names[1], process_set)
-    return obj if is_root else pickle.loads(_bytes_of(data))
+    return obj if is_root else _unpickled(data)
 
 
 def allgather_object(
@@ -165,12 +137,17 @@ def allgather_object(
     full = None if name is None else f"object.{name}"
     handle = gather_tensors([data, length], full, process_set, now=True)
     whole, lengths = handle.wait()
-    return [pickle.loads(_bytes_of(part)) for part in whole.split(lengths.tolist())]
+    return [_unpickled(part) for part in whole.split(lengths.tolist())]
 
 
 def _pickled(obj: Any) -> Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    content = BytesIO()
+    pickle.dump(obj, content)
+    # Without another copy: an optimizer's state may be most of the memory.
+    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
-def _bytes_of(tensor: Tensor) -> bytes:
-    return tensor.numpy().tobytes()
+def _unpickled(data: Tensor) -> Any:
+    # Any: an array is as good as bytes, but not declared so.
+    content: Any = data.numpy()
+    return pickle.loads(content)
