@@ -11,7 +11,7 @@ from .._logging import log_options, logger
 from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
 from ..options import Options
-from .compile.compilation import Compiled, compile_cached, compile_model
+from .compile.compilation import Compilation, Compiled
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
@@ -93,21 +93,16 @@ class ModelState:
             self.flags.applied(self._module),
             compilation_bar(self._options._show_compilation_progress_bar) as progress,
         ):
-            self.compiled = compile_cached(
-                Path(str(cached)) if cached else None,
-                self._module,
-                inputs,
-                self._settings,
-                lambda: compile_model(
-                    self._module,
-                    inputs,
-                    self._settings,
-                    self.buffers,
-                    attributes,
-                    RandomState(self._seed()),
-                    progress,
-                ),
+            compilation = Compilation(
+                module=self._module,
+                inputs=inputs,
+                settings=self._settings,
+                buffers=self.buffers,
+                attributes=attributes,
+                random_state=RandomState(self._seed()),
+                progress=progress,
             )
+            self.compiled = compilation.cached(Path(str(cached)) if cached else None)
             progress(100)
         attributes.keep(self.compiled.changing)
         self.attributes = attributes

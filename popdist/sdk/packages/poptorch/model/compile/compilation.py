@@ -1,7 +1,7 @@
 """Compiles a model: finds its loss, IPUs and types by one forward pass."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from ..forward.micro_batches import Inputs
 from ..forward.replica_state import (
     RandomState,
     ReplicaBuffers,
-    check_broadcast,
     host_random_state_kept,
 )
 from ..forward.signature import Signature
@@ -63,105 +62,104 @@ class Compiled:
             )
 
 
-def compile_model(
-    module: nn.Module,
-    inputs: Inputs,
-    settings: RunSettings,
-    buffers: ReplicaBuffers,
-    attributes: ConstantAttributes,
-    random_state: RandomState,
-    progress: Callable[[int], object],
-) -> Compiled:
-    """Run one forward pass that leaves no trace, and return what it has shown.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compilation:
+    """A module that is compiled for inputs of one kind.
 
-    Raises:
-        Error: The model cannot run with these options.
+    `progress` is called with the percentage that is done.
     """
-    signature = inputs.signature()
-    half, rules = HalfPrecision(), settings.cast_rules
-    args, kwargs = inputs.sample()
-    objects, values = buffers.objects(), buffers.snapshot()
-    progress(0)
-    with ExitStack() as contexts:
-        contexts.callback(buffers.restore, objects, values)
-        contexts.enter_context(host_random_state_kept())
-        contexts.enter_context(torch.set_grad_enabled(settings.training))
-        random_state.begin(0)
-        execution = contexts.enter_context(Execution(settings.training))
-        contexts.enter_context(half)
-        search = contexts.enter_context(GraphSearch(execution))
-        if rules is not None:
-            contexts.enter_context(casting(execution, rules))
-        with TorchLosses() as recorder:
-            output = module(*args, **kwargs)
-        progress(50)
-        buffers.check_in_place(objects)
-        check_broadcast(
-            buffers.changed_since(values),
-            settings.replicas,
-            settings.broadcast_buffers and settings.training,
+
+    module: nn.Module
+    inputs: Inputs
+    settings: RunSettings
+    buffers: ReplicaBuffers
+    attributes: ConstantAttributes
+    random_state: RandomState
+    progress: Callable[[int], object]
+
+    def cached(self, cache: Path | None) -> Compiled:
+        """Return what the cache, a folder, has of the model, or else run().
+
+        A cache keeps only what each call checks anew: an entry that no longer fits
+        raises an error, and never trains on another loss.
+        """
+        key = None if cache is None else self._key()
+        if cache is None or key is None:
+            return self.run()
+        compiled: list[Compiled] = []
+
+        # Any: values of JSON.
+        def compile_here() -> dict[str, Any]:
+            compiled.append(self.run())
+            loss = compiled[0].loss
+            entry = {name: getattr(compiled[0], name) for name in _CACHED}
+            return {**entry, "identity_loss": loss is not None and loss.identity_loss}
+
+        entry = read_or_make(cache, key, compile_here)
+        if compiled:
+            return compiled[0]
+        training = self.settings.training
+        # Where torch's losses are in the outputs is found out in each process.
+        if training and not entry["identity_loss"]:
+            return self.run()
+        values = {name: entry[name] for name in _CACHED}
+        values["changing"] = [(owner, name) for owner, name in entry["changing"]]
+        loss = LossSource(identity_loss=True) if training else None
+        return Compiled(signature=self.inputs.signature(), loss=loss, **values)
+
+    def run(self) -> Compiled:
+        """Run one forward pass that leaves no trace, and return what it has shown.
+
+        Raises:
+            Error: The model cannot run with these options.
+        """
+        signature, settings = self.inputs.signature(), self.settings
+        half, rules = HalfPrecision(), settings.cast_rules
+        execution = Execution(settings.training)
+        search = GraphSearch(execution)
+        args, kwargs = self.inputs.sample()
+        self.progress(0)
+        with (
+            self.buffers.restored() as check_buffers,
+            host_random_state_kept(),
+            torch.set_grad_enabled(settings.training),
+            execution,
+            half,
+            search,
+            nullcontext() if rules is None else casting(execution, rules),
+        ):
+            self.random_state.begin(0)
+            with TorchLosses() as recorder:
+                output = self.module(*args, **kwargs)
+            self.progress(50)
+            check_buffers(settings.broadcast_buffers and settings.training)
+            loss = None
+            if settings.training:
+                loss = find_loss(execution, recorder.recorded, output)
+        ipus = _check_ipus(execution, settings)
+        self.progress(100)
+        return Compiled(
+            signature=signature,
+            loss=loss,
+            ipus=ipus,
+            half=half.used,
+            casts=rules is not None and execution.regions.casts,
+            int64=search.int64(output),
+            changing=self.attributes.changed(),
         )
-        loss = None
-        if settings.training:
-            loss = find_loss(execution, recorder.recorded, output)
-    ipus = _check_ipus(execution, settings)
-    progress(100)
-    casts = rules is not None and execution.regions.casts
-    return Compiled(
-        signature=signature,
-        loss=loss,
-        ipus=ipus,
-        half=half.used,
-        casts=casts,
-        int64=search.int64(output),
-        changing=attributes.changed(),
-    )
 
-
-def compile_cached(
-    cache: Path | None,
-    module: nn.Module,
-    inputs: Inputs,
-    settings: RunSettings,
-    make: Callable[[], Compiled],
-) -> Compiled:
-    """Return what the cache, a folder, has of the model, or compile it by `make`.
-
-    A cache keeps only what each call checks anew: an entry that no longer fits raises
-    an error, and never trains on another loss.
-    """
-    key = None if cache is None else _key_of(module, inputs, settings)
-    if cache is None or key is None:
-        return make()
-    compiled: list[Compiled] = []
-
-    # Any: values of JSON.
-    def compile_here() -> dict[str, Any]:
-        compiled.append(make())
-        loss = compiled[0].loss
-        entry = {name: getattr(compiled[0], name) for name in _CACHED}
-        return {**entry, "identity_loss": loss is not None and loss.identity_loss}
-
-    entry = read_or_make(cache, key, compile_here)
-    if compiled:
-        return compiled[0]
-    # Where torch's losses are in the outputs is found out in each process.
-    if settings.training and not entry["identity_loss"]:
-        return make()
-    values = {name: entry[name] for name in _CACHED}
-    values["changing"] = [(owner, name) for owner, name in entry["changing"]]
-    loss = LossSource(identity_loss=True) if settings.training else None
-    return Compiled(signature=inputs.signature(), loss=loss, **values)
-
-
-def _key_of(module: nn.Module, inputs: Inputs, settings: RunSettings) -> str | None:
-    """Return the key of a model in the cache; None if its source cannot be read."""
-    alike = replace(settings, instance=0, random_seed=None)
-    strategy = settings.strategy
-    placement = type(strategy).__name__, vars(strategy).get("_auto_stage")
-    stages = {name: vars(stage) for name, stage in strategy._block_map.items()}
-    leaves = [None if isinstance(x, torch.Tensor) else x for x in inputs.leaves]
-    return key_of(module, inputs.signature(), alike, placement, stages, leaves)
+    def _key(self) -> str | None:
+        """Return the key in the cache; None if the module's source cannot be read."""
+        alike = replace(self.settings, instance=0, random_seed=None)
+        strategy = self.settings.strategy
+        placement = type(strategy).__name__, vars(strategy).get("_auto_stage")
+        stages = {name: vars(stage) for name, stage in strategy._block_map.items()}
+        leaves = [
+            None if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in self.inputs.leaves
+        ]
+        signature = self.inputs.signature()
+        return key_of(self.module, signature, alike, placement, stages, leaves)
 
 
 def _check_ipus(execution: Execution, settings: RunSettings) -> int:

@@ -5,7 +5,7 @@ that a forward pass changes, as batch norm's running statistics, are not: the mo
 holds those of replica 0, and those of the others are put in place while they run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -33,31 +33,61 @@ class ReplicaBuffers:
         # Those of the replicas after the first, once they are needed.
         self._others: list[list[torch.Tensor | None]] = []
 
-    def snapshot(self) -> list[torch.Tensor | None]:
-        """Return copies of the module's buffers."""
-        return [
-            None if buffer is None else buffer.detach().clone()
-            for buffer in self.objects()
-        ]
+    @contextmanager
+    def restored(self) -> Iterator[Callable[[bool], None]]:
+        """Leave the module's buffers, with their values, as they were before the block.
 
-    def changed_since(self, snapshot: list[torch.Tensor | None]) -> list[nn.Module]:
-        """Return the modules whose buffers differ from what they were."""
-        return [
-            owner
-            for (owner, _), now, old in zip(
-                self._places, self.objects(), snapshot, strict=True
-            )
-            if now is not old and not _same(now, old)
-        ]
+        What the block gets checks how they have changed so far, and raises Error if
+        the model cannot run so. It takes whether the options have replicas share them.
+        """
+        buffers, values = self._current(), self._copies()
 
-    def check_in_place(self, objects: list[torch.Tensor | None]) -> None:
-        """Raise Error if buffers have been removed or are other tensors than these.
+        def check(is_shared: bool) -> None:
+            self._check_in_place(buffers)
+            if is_shared and self._replicas > 1:
+                self._check_unchanged(values)
+
+        try:
+            yield check
+        finally:
+            self._place(buffers)
+            with torch.no_grad():
+                for buffer, value in zip(buffers, values, strict=True):
+                    if buffer is not None and value is not None:
+                        buffer.copy_(value)
+
+    def reset(self) -> None:
+        """Give all replicas the buffers that the module has now."""
+        self._others = []
+
+    def of(self, replica: int) -> AbstractContextManager[None]:
+        """Give the module the buffers of a replica, until the block ends."""
+        return self._exchanged(replica) if replica and self._places else _UNCHANGED
+
+    @contextmanager
+    def _exchanged(self, replica: int) -> Iterator[None]:
+        self.prepare()
+        first = self._current()
+        self._place(self._others[replica - 1])
+        try:
+            yield
+        finally:
+            self._others[replica - 1] = self._current()
+            self._place(first)
+
+    def prepare(self) -> None:
+        """Copy the module's buffers for all replicas, before replica 0 changes them."""
+        if self._places and not self._others:
+            self._others = [self._copies() for _ in range(1, self._replicas)]
+
+    def _check_in_place(self, buffers: Sequence[torch.Tensor | None]) -> None:
+        """Raise Error if the module has other tensors than these, or none.
 
         A compiled model writes to those that it was compiled with. Running statistics
         of batch norm and instance norm are exempt.
         """
         for (owner, name), now, old in zip(
-            self._places, self.objects(), objects, strict=True
+            self._places, self._current(), buffers, strict=True
         ):
             if now is old or isinstance(owner, _NormBase):
                 continue
@@ -73,61 +103,35 @@ class ReplicaBuffers:
                 "is the name of the source tensor."
             )
 
-    def restore(
-        self, objects: list[torch.Tensor | None], values: list[torch.Tensor | None]
-    ) -> None:
-        """Put buffers back in place, with the values that they had."""
-        self._place(objects)
-        for buffer, value in zip(objects, values, strict=True):
-            if buffer is not None and value is not None:
-                with torch.no_grad():
-                    buffer.copy_(value)
+    def _check_unchanged(self, values: Sequence[torch.Tensor | None]) -> None:
+        """Raise Error if buffers have other values than these.
 
-    def reset(self) -> None:
-        """Give all replicas the buffers that the module has now."""
-        self._others = []
+        Running statistics of batch norm and instance norm are each replica's own.
+        """
+        for (owner, _), now, old in zip(
+            self._places, self._current(), values, strict=True
+        ):
+            if not isinstance(owner, _NormBase) and not _same(now, old):
+                raise Error(
+                    "PopTorch does not support broadcasting buffers. If your model is "
+                    "able to tolerate buffers becoming out of sync between replicas, "
+                    "you can disable buffer broadcasting using "
+                    "poptorch.Options.broadcastBuffers(False)."
+                )
 
-    def of(self, replica: int) -> AbstractContextManager[None]:
-        """Give the module the buffers of a replica, until the block ends."""
-        return self._exchanged(replica) if replica and self._places else _UNCHANGED
-
-    @contextmanager
-    def _exchanged(self, replica: int) -> Iterator[None]:
-        self.prepare()
-        first = self.objects()
-        self._place(self._others[replica - 1])
-        try:
-            yield
-        finally:
-            self._others[replica - 1] = self.objects()
-            self._place(first)
-
-    def prepare(self) -> None:
-        """Copy the module's buffers for all replicas, before replica 0 changes them."""
-        if self._places and not self._others:
-            self._others = [self.snapshot() for _ in range(1, self._replicas)]
-
-    def objects(self) -> list[torch.Tensor | None]:
+    def _current(self) -> list[torch.Tensor | None]:
         """Return the module's buffers themselves."""
         return [owner._buffers.get(name) for owner, name in self._places]
+
+    def _copies(self) -> list[torch.Tensor | None]:
+        return [
+            None if buffer is None else buffer.detach().clone()
+            for buffer in self._current()
+        ]
 
     def _place(self, buffers: list[torch.Tensor | None]) -> None:
         for (owner, name), buffer in zip(self._places, buffers, strict=True):
             owner._buffers[name] = buffer
-
-
-def check_broadcast(changed: list[nn.Module], replicas: int, broadcast: bool) -> None:
-    """Raise Error if replicas would change buffers that they are to have in common.
-
-    Running statistics of batch norm and instance norm are each replica's own.
-    """
-    others = [owner for owner in changed if not isinstance(owner, _NormBase)]
-    if others and broadcast and replicas > 1:
-        raise Error(
-            "PopTorch does not support broadcasting buffers. If your model is able to "
-            "tolerate buffers becoming out of sync between replicas, you can disable "
-            "buffer broadcasting using poptorch.Options.broadcastBuffers(False)."
-        )
 
 
 def _same(now: torch.Tensor | None, old: torch.Tensor | None) -> bool:
