@@ -19,6 +19,7 @@ import numpy
 import torch
 
 from .ring_slot import Slot
+from .shared_memory import dumps
 
 
 class Begin(NamedTuple):
@@ -62,13 +63,15 @@ class Failure(NamedTuple):
 # Any: each generator's state is of a type of its own.
 def random_states() -> tuple[Any, ...]:
     """Return the states of the generators that data sets draw from."""
-    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    # Not a tensor, which pickle would move to shared memory.
+    torch_state = torch.get_rng_state().numpy()
+    return torch_state, random.getstate(), numpy.random.get_state()
 
 
 def set_random_states(states: tuple[Any, ...]) -> None:
     """Set the states that random_states() has returned, maybe in another process."""
     torch_state, python_state, numpy_state = states
-    torch.set_rng_state(torch_state)
+    torch.set_rng_state(torch.from_numpy(torch_state))
     random.setstate(python_state)
     numpy.random.set_state(numpy_state)
 
@@ -163,7 +166,7 @@ class _Fetcher:
                 return False
             slot = self._free.pop()
             memory, placed = self._slots[slot].write(batch)
-            self._connection.send(Batch(number, slot, memory, placed))
+            self._connection.send_bytes(dumps(Batch(number, slot, memory, placed)))
             while self._wanted < 0:
                 self._receive()
         self._connection.send(End(number))

@@ -18,6 +18,7 @@ from . import fetcher
 from .core_sharing import leave_cores
 from .fetcher import Batch, End, Failure, LoadingSettings
 from .helper_processes import end_helpers_at_exit, is_importing_main
+from .shared_memory import dumps
 
 METHODS = {
     SharingStrategy.SharedMemory: "spawn",
@@ -46,7 +47,7 @@ class _Payload:
     def __init__(self, content: Any, strategy: SharingStrategy) -> None:
         # Not by Process.start(), which would send the file descriptors of tensors that
         # exist only while they are pickled, as in torch.Generator.
-        pickled = ForkingPickler.dumps(content)
+        pickled = dumps(content)
         self._file = _unnamed_file(strategy)
         self._file.write(pickled)
         self._file.flush()

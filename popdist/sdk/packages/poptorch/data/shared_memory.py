@@ -1,5 +1,9 @@
-"""Tensors that several processes have, also on machines without /dev/shm."""
+"""Tensors that several processes have, also on machines with a small /dev/shm or none.
 
+torch makes its shared memory there. Here it is made of files without names.
+"""
+
+import io
 import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -9,24 +13,28 @@ from torch.multiprocessing.reductions import reduce_storage
 
 from ..errors import require
 
-# Where torch makes its shared memory, and Python its semaphores.
-_HAS_FOLDER = os.access("/dev/shm", os.W_OK)
-
 
 def move_to_shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor in shared memory: the same one, or a copy."""
-    if _HAS_FOLDER:
-        tensor.share_memory_()  # type: ignore[no-untyped-call]
-        return tensor
+    """Return a copy of a contiguous tensor in shared memory."""
     storage = _in_memfd(tensor.untyped_storage())
     shared: torch.Tensor = torch.empty(0, dtype=tensor.dtype)
     return shared.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
+# Any: whatever can be pickled.
+def dumps(content: Any) -> memoryview:
+    """Pickle an object for another process, which gets its tensors in shared memory."""
+    pickled = io.BytesIO()
+    pickler = ForkingPickler(pickled)
+    pickler.dispatch_table[torch.UntypedStorage] = _reduce
+    pickler.dump(content)
+    return pickled.getbuffer()
+
+
 def check_workers(num_workers: int) -> None:
     """Raise AssertionError if there are to be workers, whose queues need /dev/shm."""
     require(
-        not num_workers or _HAS_FOLDER,
+        not num_workers or os.access("/dev/shm", os.W_OK),
         f"num_workers is {num_workers}, but /dev/shm cannot be written, where Python "
         "makes the semaphores of workers. Use num_workers=0, also with "
         "DataLoaderMode.Async, or mount a tmpfs on /dev/shm.",
@@ -53,25 +61,11 @@ def _in_memfd(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 # Any: what pickle rebuilds an object from.
 def _reduce(storage: torch.UntypedStorage) -> Any:
-    """Describe a storage for another process; by its bytes if it is not shared."""
-    if storage.device.type == "cpu" and not storage.is_shared():
-        return _rebuilt, (_bytes_of(storage).numpy().tobytes(),)
+    """Describe a storage for another process."""
+    # Any: torch has no types for it.
     reduce: Any = reduce_storage
-    return reduce(storage)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    whole: torch.Tensor = torch.empty(0, dtype=torch.uint8)
-    return whole.set_(storage, 0, (storage.nbytes(),), (1,))
-
-
-def _rebuilt(content: bytes) -> torch.UntypedStorage:
-    if not content:
-        return torch.empty(0).untyped_storage()
-    # torch warns of memory that cannot be written.
-    whole = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return whole.clone().untyped_storage()
-
-
-if not _HAS_FOLDER:
-    ForkingPickler.register(torch.UntypedStorage, _reduce)
+    try:
+        return reduce(storage)
+    except RuntimeError:
+        # There is not as much room in /dev/shm, where torch would have moved it.
+        return reduce(_in_memfd(storage))
