@@ -845,11 +845,6 @@ static void *come_to_an_end(void *endpoint_of_ours)
     endpoint *s = endpoint_of_ours;
     const header *head = s->c.head;
     const turn t = {.op = BARRIER};
-    if (s->g->end.why == TIMED_OUT && s->g->size <= FEW_MEMBERS)
-        s->c.timeout_ns = 50000000;
-    /* One that waits for member 1, which waits for member 0. */
-    if (s->g->end.why == TIMED_OUT && s->c.rank == s->g->size - 1)
-        s->c.timeout_ns = 2000000000;
     /* In a tree, a member may still wait to be released when member 0 ends the group. */
     s->found = barrier(&s->c, 0);
     if (s->found == ENDED && s->g->size > FEW_MEMBERS) {
@@ -857,6 +852,12 @@ static void *come_to_an_end(void *endpoint_of_ours)
         return NULL;
     }
     must(s, &t, s->found);
+    /* Not before: on a loaded machine a member may come late to the barrier. */
+    if (s->g->end.why == TIMED_OUT && s->g->size <= FEW_MEMBERS)
+        s->c.timeout_ns = 50000000;
+    /* One that waits for member 1, which waits for member 0. */
+    if (s->g->end.why == TIMED_OUT && s->c.rank == s->g->size - 1)
+        s->c.timeout_ns = 2000000000;
     if (s->c.rank > 0) {
         if (s->g->end.why == STOPPED && s->c.rank == 1)
             s->c.during_long_wait = stop_at_once;
