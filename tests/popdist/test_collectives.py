@@ -153,7 +153,9 @@ def test_an_instance_that_is_killed_is_named_to_all_others() -> None:
         ),
     ],
 )
-def test_what_cannot_be_filled_is_refused_at_once(call: str, message: str) -> None:
+def test_an_array_that_cannot_be_written_is_refused_at_once(
+    call: str, message: str
+) -> None:
     body = f"""
     try:
         collectives.{call}

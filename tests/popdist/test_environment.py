@@ -46,7 +46,7 @@ def test_an_instance_is_decoded_from_among_other_variables() -> None:
     index=st.integers(0, 63),
     ipus=st.integers(1, 16),
 )
-def test_what_poprun_encodes_popdist_decodes(
+def test_popdist_decodes_the_instance_that_poprun_encodes(
     local: int, instances: int, index: int, ipus: int
 ) -> None:
     instance = Instance(
@@ -104,7 +104,7 @@ def test_a_missing_variable_is_named(variable: str) -> None:
 @pytest.mark.parametrize(
     "text", ["abc", "-1", "", " 1", "1.0", "+1", "1_0", "0x1", "\u0661"]
 )
-def test_what_is_no_whole_number_is_refused(variable: str, text: str) -> None:
+def test_values_that_are_no_whole_numbers_are_refused(variable: str, text: str) -> None:
     with pytest.raises(UnreadableVariableError) as refusal:
         Instance.decode(ENVIRON | {variable: text})
 
@@ -149,7 +149,7 @@ def test_what_is_no_whole_number_is_refused(variable: str, text: str) -> None:
         ("POPDIST_LOCAL_INSTANCE_INDEX", "4", "less than 4"),
     ],
 )
-def test_what_cannot_be_true_is_refused(variable: str, text: str, rule: str) -> None:
+def test_impossible_values_are_refused(variable: str, text: str, rule: str) -> None:
     with pytest.raises(UnreadableVariableError) as refusal:
         Instance.decode(ENVIRON | {variable: text})
 

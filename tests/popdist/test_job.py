@@ -213,7 +213,9 @@ def test_pmix_alone_does_not_say_how_many_there_are() -> None:
         ("SLURM_NODEID", "4", "a node of 2(x2),4(x2)"),
     ],
 )
-def test_what_srun_cannot_mean_is_refused(name: str, value: str, rule: str) -> None:
+def test_impossible_variables_of_srun_are_refused(
+    name: str, value: str, rule: str
+) -> None:
     with pytest.raises(UnreadableVariableError) as refusal:
         Place.decode({**SRUN, name: value})
 
@@ -303,7 +305,9 @@ def test_all_that_is_missing_is_told_at_once() -> None:
         ("OMPI_COMM_WORLD_LOCAL_RANK", "4", "less than 4"),
     ],
 )
-def test_what_mpirun_cannot_mean_is_refused(name: str, value: str, rule: str) -> None:
+def test_impossible_variables_of_mpirun_are_refused(
+    name: str, value: str, rule: str
+) -> None:
     with pytest.raises(UnreadableVariableError) as refusal:
         Place.decode({**OPEN_MPI, name: value})
 
@@ -335,7 +339,7 @@ def test_a_place_that_contradicts_the_replicas_is_refused(
     ("name", "read"),
     [("OMPI_COMM_WORLD_RANK", Place.decode), ("POPDIST_ARENA", shared_name_of)],
 )
-def test_what_poprun_must_have_told_is_missed(
+def test_missing_variables_of_poprun_are_named(
     name: str, read: Callable[[dict[str, str]], object]
 ) -> None:
     told = environments((1, 1))[0]

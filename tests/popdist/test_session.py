@@ -30,7 +30,7 @@ def test_init_on_one_host_never_loads_mpi() -> None:
     assert outputs(run(2, body)) == ["False", "False"]
 
 
-def test_what_only_asks_for_replicas_loads_neither_numpy_nor_the_engine() -> None:
+def test_the_getters_load_neither_numpy_nor_the_engine() -> None:
     code = (
         "import sys, popdist; popdist.getNumTotalReplicas(); "
         "heavy = {'numpy', 'socket', 'json', 'threading', 'popdist.engine'}; "
@@ -168,7 +168,7 @@ CHILD = """
 
 
 @pytest.mark.parametrize("parent", [0, 1])
-def test_what_an_instance_starts_is_refused_at_once_and_takes_no_place(
+def test_a_child_process_of_an_instance_is_refused_at_once(
     parent: int,
 ) -> None:
     body = f"""
@@ -403,7 +403,7 @@ def test_a_group_of_some_names_its_instances_while_they_meet() -> None:
     )
 
 
-def test_which_algorithms_ran_is_said_once_in_the_end_if_it_is_asked_for() -> None:
+def test_the_algorithms_that_ran_are_reported_once_at_the_end_on_request() -> None:
     body = """
     collectives.allReduceSum(np.ones(1))
     if rank == 0:

@@ -10,13 +10,13 @@ from popdist.errors import SettingError
 from popdist.settings import Settings
 
 
-def test_what_the_user_does_not_set_is_as_documented() -> None:
+def test_settings_that_are_not_given_are_as_documented() -> None:
     assert Settings.decode({}) == Settings(
         timeout=1800, stall=60, algorithm="auto", simd=None, log_level="warn"
     )
 
 
-def test_what_the_user_sets_is_read() -> None:
+def test_settings_are_read_from_the_environment() -> None:
     environ = {
         "POPDIST_TIMEOUT": "12.5",
         "POPDIST_STALL_TIMEOUT": "3",
@@ -49,7 +49,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ("POPDIST_LOG_LEVEL", "7", "one of off, err, warn, info, debug, trace"),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, value: str, rule: str) -> None:
+def test_impossible_settings_are_refused(name: str, value: str, rule: str) -> None:
     with pytest.raises(SettingError) as refusal:
         Settings.decode({name: value})
 
@@ -82,7 +82,9 @@ def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
     ("level", "tells"),
     [("warn", False), ("info", False), ("debug", True), ("Trace", True)],
 )
-def test_which_algorithms_ran_is_told_from_debug_on(level: str, tells: bool) -> None:
+def test_the_algorithms_that_ran_are_reported_from_debug_on(
+    level: str, tells: bool
+) -> None:
     assert Settings.decode({"POPDIST_LOG_LEVEL": level}).reports_runs == tells
 
 

@@ -85,7 +85,7 @@ def test_a_wrong_argument_is_refused(
     ],
     ids=lambda words: words[0],
 )
-def test_what_the_table_is_not_measured_by_is_refused_with_it(
+def test_tune_refuses_options_of_the_comparison(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:

@@ -95,7 +95,7 @@ def test_another_candidate_begins_each_round() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.003, 0.03])
-def test_what_takes_longer_than_a_burst_is_called_once_in_it(seconds: float) -> None:
+def test_a_call_longer_than_a_burst_is_made_once_in_it(seconds: float) -> None:
     slow = Spoiler("engine", seconds)
 
     measure(LoneMember(), [slow.lane], seconds=1e-9, probe=lambda: 0.0)

@@ -12,7 +12,7 @@ def test_sizes_are_read_with_powers_of_1024() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "0", "K", "1.5K", "-4", "4KB", "x", "²"])
-def test_what_is_no_size_is_refused_with_an_example(word: str) -> None:
+def test_malformed_sizes_are_refused_with_an_example(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refusal:
         sizes.parse(f"4,{word}")
 

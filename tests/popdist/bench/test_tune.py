@@ -51,7 +51,7 @@ def test_the_table_has_an_entry_a_line() -> None:
 
 
 @pytest.mark.parametrize(("size", "cores"), [(2, 2), (4, 2)])
-def test_what_the_engine_ships_is_among_what_is_tried(size: int, cores: int) -> None:
+def test_the_engines_own_tuning_is_among_the_candidates(size: int, cores: int) -> None:
     shipped = Tuning.measured(size, cores)
 
     assert shipped.spin_us in tune._SPINS_US

@@ -84,7 +84,7 @@ def test_without_cgroups_there_is_no_limit(tmp_path: Path) -> None:
     assert cores_of_cgroups(machine(tmp_path, "0::/job", "", {})) is None
 
 
-def test_what_may_not_be_read_is_no_limit(tmp_path: Path) -> None:
+def test_unreadable_files_of_a_cgroup_set_no_limit(tmp_path: Path) -> None:
     files = {"/job/cpu.max": "300000 100000"}
     root = machine(tmp_path, "0::/job/a", V2_MOUNT.format(top="/"), files)
     # Not even root can read a folder as a file.

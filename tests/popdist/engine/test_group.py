@@ -647,7 +647,7 @@ def refused(call: Any, error: type[Exception] = ValueError) -> str:
     return str(refusal.value)
 
 
-def test_what_cannot_be_reduced_is_refused_before_the_others_know() -> None:
+def test_a_reduction_of_wrong_arrays_is_refused_before_the_others_know() -> None:
     group = alone((2,))
     x = np.ones((2, 3))
 

@@ -975,7 +975,7 @@ def test_a_hello_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("message", [b"popdist\0", b"x" * 100, HOST.encode()[:30]])
-def test_what_is_no_hello_is_none(message: bytes) -> None:
+def test_bytes_of_another_program_decode_to_no_hello(message: bytes) -> None:
     assert Hello.decode(message) is None
 
 

@@ -162,7 +162,7 @@ def test_rows_in_pieces_are_written_once_the_call_is_over(case: Case) -> None:
     assert wide.tolist() == [[3.0, 0.0]] * 5
 
 
-def test_what_a_call_gathers_may_have_what_it_reads_in_its_own_place(
+def test_a_gathered_row_may_contain_the_members_own_part_already(
     case: Case,
 ) -> None:
     framework, of = case

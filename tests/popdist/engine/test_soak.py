@@ -55,7 +55,7 @@ def test_many_groups_come_and_go_without_a_trace() -> None:
     assert traces() == before
 
 
-def test_what_may_stay_of_a_group_is_among_the_traces() -> None:
+def test_traces_include_the_files_mappings_and_processes_of_a_group() -> None:
     before = traces()
 
     file = os.memfd_create("popdist-arena")

@@ -12,7 +12,7 @@ from tests.popdist.engine.members import Me, results
 
 @pytest.mark.parametrize("size", [1, 2, 3, 13, 256])
 @pytest.mark.parametrize("cores", [1, 2, 300])
-def test_what_was_measured_is_possible_for_any_number_of_members(
+def test_the_measured_tuning_is_possible_for_any_number_of_members(
     size: int, cores: int
 ) -> None:
     found = Tuning.measured(size, cores)
@@ -79,7 +79,7 @@ def test_the_slots_of_all_members_stay_within_256_mib(
     assert Tuning.measured(size, cores).block_bytes == block
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_a_possible_tuning_stays_as_it_is() -> None:
     given = Tuning(oneshot_bytes=77, block_bytes=1 << 20, spin_us=5)
 
     assert given.fitted() == given
@@ -162,7 +162,7 @@ def test_members_bound_to_one_core_share_it_whatever_the_host_has() -> None:
     assert results(2, member) == ["direct"] * 2
 
 
-def test_where_members_are_granted_different_cores_the_first_ones_count() -> None:
+def test_the_cores_of_the_first_member_count_if_members_have_different_ones() -> None:
     def member(me: Me) -> tuple[int, str]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "cpu_count", lambda: 300)
@@ -184,7 +184,7 @@ def test_groups_take_what_was_measured_if_they_are_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_what_is_measured_with_any_number_of_members_is_found_again_by_as_many(
+def test_an_entry_measured_with_some_members_gives_as_many_the_same_tuning(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Tuning(oneshot_bytes=8192, block_bytes=1 << 19, spin_us=70)

@@ -94,7 +94,7 @@ def ended_by(handler: Callable[[Group], Callable[[], Any]]) -> tuple[Any, Any]:
     return first.error, second.error
 
 
-def test_what_a_handler_raises_for_it_ends_the_group_for_all() -> None:
+def test_an_error_raised_by_a_signal_handler_ends_the_group_for_all() -> None:
     first, second = ended_by(lambda group: group.barrier)
 
     assert isinstance(first, RuntimeError)

@@ -73,7 +73,7 @@ def test_a_call_that_begins_at_once_takes_those_before_it_along(group: Group) ->
 
 
 @pytest.mark.usefixtures("_never_due")
-def test_whoever_does_not_wait_in_wait_has_the_group_make_the_call(
+def test_a_handle_that_is_not_waited_for_has_the_groups_thread_make_the_call(
     group: Group,
 ) -> None:
     called = threading.Event()

@@ -92,7 +92,7 @@ def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
     assert on_all(tmp_path, 2, member) == [[True] * 4] * 2
 
 
-def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
+def test_a_receive_that_waits_ends_with_the_group(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
         # From a member that has sent something else, from another one, from any.
         x = torch.ones(1)

@@ -218,7 +218,7 @@ def test_a_result_may_be_written_over_what_the_call_reads(
         assert all(told), told
 
 
-def test_what_shares_memory_but_half_of_it_is_broadcast_to_all_rows() -> None:
+def test_a_broadcast_fills_rows_that_overlap_by_half() -> None:
     group = group_of("alone", 0, 1, replicas=(2,), tuning=SMALL)
     line = np.arange(6.0)
 

@@ -253,7 +253,7 @@ def test_no_member_leaves_a_barrier_before_all_have_come(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 8192, 8193, 100_000])
-def test_what_one_member_sends_the_other_receives(length: int) -> None:
+def test_a_member_receives_the_array_that_another_one_sends(length: int) -> None:
     inputs = [sample([r, length], (length,), "float32") for r in range(3)]
 
     def member(me: Me) -> Any:
@@ -320,7 +320,7 @@ def interrupted(_: int) -> np.dtype[Any]:
     ],
     ids=["an error", "control-c"],
 )
-def test_what_stops_a_member_between_the_steps_of_a_call_ends_it_for_all(
+def test_an_error_between_the_steps_of_a_call_ends_it_for_all(
     call: str,
     failing: Any,
     error: type[BaseException],
@@ -424,7 +424,7 @@ def refused(call: Any, error: type[Exception] = ValueError) -> str:
     return str(refusal.value)
 
 
-def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
+def test_an_exchange_of_wrong_arrays_is_refused_before_the_others_know() -> None:
     group = group_of("alone", 0, 1, replicas=(2,), tuning=SMALL)
     x = np.ones((2, 3))
 
@@ -470,7 +470,7 @@ def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
     group.close()
 
 
-def test_what_is_received_needs_an_array_that_can_be_written() -> None:
+def test_receive_needs_an_array_that_can_be_written() -> None:
     def member(me: Me) -> Any:
         group = me.join()
         out = np.zeros(3)

@@ -33,7 +33,7 @@ def test_other_arrays_are_copied(x: np.ndarray) -> None:
     assert np.array_equal(copy, x)
 
 
-def test_what_cannot_be_written_is_refused() -> None:
+def test_a_destination_that_cannot_be_written_is_refused() -> None:
     x = np.ones(3)
     assert written(x) is x
     x.flags.writeable = False

@@ -111,7 +111,7 @@ def test_no_file_is_handed_down_to_programs() -> None:
     assert ended == [(0, "3\n", "")] * 3
 
 
-def test_what_looks_into_the_memory_outlives_the_arena() -> None:
+def test_views_of_the_memory_outlive_the_arena() -> None:
     shared = meet_alone()
     view = memoryview(shared.memory)
 
@@ -183,7 +183,7 @@ def test_a_core_dump_leaves_the_memory_out() -> None:
     shared.close()
 
 
-def test_where_long_files_are_forbidden_the_file_has_no_heap() -> None:
+def test_the_file_has_no_heap_if_long_files_are_forbidden() -> None:
     ended = run(
         2,
         """
@@ -196,7 +196,7 @@ def test_where_long_files_are_forbidden_the_file_has_no_heap() -> None:
     assert ended == [(0, "True\n", "")] * 2
 
 
-def test_what_does_not_fit_into_the_cgroup_is_refused_first(
+def test_memory_beyond_the_cgroups_limit_is_refused_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = open_files()
@@ -213,7 +213,7 @@ def test_what_does_not_fit_into_the_cgroup_is_refused_first(
     assert open_files() == before
 
 
-def test_what_just_fits_into_the_cgroup_is_made(
+def test_memory_up_to_the_cgroups_limit_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(arena, "memory_left", lambda: 1 << 20)
@@ -223,7 +223,7 @@ def test_what_just_fits_into_the_cgroup_is_made(
     shared.close()
 
 
-def test_what_is_seldom_used_need_not_fit_into_the_cgroup(
+def test_seldom_used_memory_need_not_fit_into_the_cgroup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(arena, "memory_left", lambda: 1 << 20)

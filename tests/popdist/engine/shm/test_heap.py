@@ -55,7 +55,7 @@ def heap(file: int) -> Iterator[Heap]:
     heap.close()
 
 
-def test_what_is_allocated_is_zeroed_memory_in_the_own_region(
+def test_allocated_memory_is_zeroed_and_in_the_own_region(
     heap: Heap, file: int
 ) -> None:
     offset, view = heap.allocate(5000)
@@ -163,9 +163,7 @@ def test_nothing_at_all_has_a_place_of_its_own(heap: Heap) -> None:
     ]
 
 
-def test_what_is_given_back_is_no_longer_there_and_is_zero_again(
-    heap: Heap, file: int
-) -> None:
+def test_freed_memory_has_no_pages_and_is_zero_again(heap: Heap, file: int) -> None:
     offset, view = heap.allocate(3 * HUGE)
     view[:5] = b"hello"
     heap.free(offset, 3 * HUGE)
@@ -176,7 +174,7 @@ def test_what_is_given_back_is_no_longer_there_and_is_zero_again(
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, 10), (PAGE, 11), (1, 10)])
-def test_what_was_not_allocated_cannot_be_freed(
+def test_memory_that_was_not_allocated_cannot_be_freed(
     heap: Heap, offset: int, nbytes: int
 ) -> None:
     heap.allocate(11)
@@ -193,7 +191,7 @@ def test_freeing_twice_is_an_error(heap: Heap) -> None:
         heap.free(offset, 11)
 
 
-def test_what_no_region_has_room_for_is_refused(heap: Heap, file: int) -> None:
+def test_an_allocation_larger_than_a_region_is_refused(heap: Heap, file: int) -> None:
     with pytest.raises(MemoryError) as refusal:
         heap.allocate(HEAP_SPAN + 1)
 
@@ -204,7 +202,7 @@ def test_what_no_region_has_room_for_is_refused(heap: Heap, file: int) -> None:
     assert used(file) == 0
 
 
-def test_what_the_cgroup_has_no_room_for_is_refused(
+def test_an_allocation_beyond_the_cgroups_limit_is_refused(
     heap: Heap, file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heap_module, "memory_left", lambda: HUGE)
@@ -219,7 +217,7 @@ def test_what_the_cgroup_has_no_room_for_is_refused(
     assert heap.allocate(HUGE)[0] == 0
 
 
-def test_what_the_kernel_refuses_in_the_middle_is_given_back(
+def test_an_allocation_that_the_kernel_refuses_halfway_is_given_back(
     heap: Heap, file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = os.posix_fallocate
@@ -315,7 +313,7 @@ def test_it_maps_nothing_before_its_first_use(file: int) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_looks_into_it_outlives_it(file: int) -> None:
+def test_views_of_the_memory_outlive_the_heap(file: int) -> None:
     heap = Heap(file, 0, 3)
     offset, view = heap.allocate(10)
     heap.close()
@@ -351,7 +349,7 @@ def test_the_garbage_collector_may_free_in_the_middle_of_allocate(
     assert heap.allocate(PAGE)[0] == 0
 
 
-def test_what_came_back_while_it_was_busy_is_there_for_the_next(
+def test_memory_freed_during_an_allocation_is_there_for_the_next_one(
     heap: Heap, file: int
 ) -> None:
     offset, _ = heap.allocate(PAGE)
@@ -365,7 +363,7 @@ def test_what_came_back_while_it_was_busy_is_there_for_the_next(
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_what_a_child_frees_stays_with_its_parent(
+def test_memory_freed_in_a_forked_child_stays_allocated_in_its_parent(
     heap: Heap, file: int, busy: bool
 ) -> None:
     offset, view = heap.allocate(PAGE)

@@ -41,7 +41,7 @@ def version_1(folder: str, limit: int, usage: int, stat: str = "") -> dict[str, 
     }
 
 
-def test_what_is_left_is_the_limit_without_the_usage(tmp_path: Path) -> None:
+def test_the_memory_left_is_the_limit_without_the_usage(tmp_path: Path) -> None:
     files = version_2("/job", 1000, 300)
 
     root = machine(tmp_path, "0::/job\n", V2_MOUNT.format(top="/"), files)

@@ -288,7 +288,7 @@ def test_bools_are_combined_with_or_and_and(op: str, truth: list[bool]) -> None:
 
 @pytest.mark.parametrize("op", ["sum", "max", "prod", "min"])
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_whatever_byte_is_true_becomes_1(op: str, replicas: int) -> None:
+def test_every_byte_that_is_true_becomes_1(op: str, replicas: int) -> None:
     row = np.array([0, 1, 2, 128, 255], np.uint8)
     rows = np.stack([row] * replicas).view(bool)
 
@@ -596,7 +596,7 @@ def test_all_to_all_gives_each_replica_its_block_of_every_row() -> None:
 
 
 @pytest.mark.parametrize("moving", ["all_gather", "all_to_all"])
-def test_what_only_moves_keeps_its_bits(moving: str) -> None:
+def test_exchanged_arrays_keep_their_bits(moving: str) -> None:
     nan = from_bits([0xFFC12345], np.dtype("float32"))[None]
 
     assert np.ravel(getattr(reference, moving)([nan])).view(np.uint32) == [0xFFC12345]

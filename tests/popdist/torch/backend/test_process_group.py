@@ -57,7 +57,7 @@ def test_a_member_that_dies_is_named(tmp_path: Path) -> None:
     assert [type(e.error) for e in ended] == [type(None), SystemExit, type(None)]
 
 
-def test_what_others_keep_waiting_is_reported(tmp_path: Path) -> None:
+def test_a_call_that_waits_for_other_members_is_reported(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> None:
         x = torch.ones(2)
         calls = (

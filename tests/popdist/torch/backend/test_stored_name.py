@@ -34,7 +34,7 @@ def test_groups_follow_each_other_in_one_store(tmp_path: Path) -> None:
     assert results(3, member) == [[3.0] * 3] * 3
 
 
-def test_what_an_earlier_attempt_has_left_in_a_store_is_ignored(tmp_path: Path) -> None:
+def test_the_name_of_an_earlier_attempt_in_the_store_is_ignored(tmp_path: Path) -> None:
     def attempt(late: int) -> list[Any]:
         def member(me: Me) -> float:
             if me.rank == late:

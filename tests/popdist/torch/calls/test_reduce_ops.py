@@ -44,7 +44,7 @@ def test_reductions_have_the_engines_names(
         ("xor", torch.float32, "xor is no reduction of this backend"),
     ],
 )
-def test_what_cannot_be_reduced_is_refused(
+def test_tensors_that_cannot_be_reduced_are_refused(
     op: Any, dtype: torch.dtype, text: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
