@@ -62,11 +62,11 @@ class Outcome(Record):
     """What poprun exits with, and why, as far as words are needed."""
 
     exit_code: int
+    # The cause as a sentence, where it is not an instance's failure.
+    sentence: str = ""
     # The instance that failed first, if an instance failed.
     first: Failed | None = None
     also: Sequence[Failed] = ()
-    # The cause as a sentence, where it is not an instance's failure.
-    sentence: str = ""
     # mpirun's messages, and whether they belong to the explanation.
     mpirun_text: str = ""
     quote_mpirun: bool = False
@@ -107,24 +107,24 @@ def judge(
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
     if loss := _loss(events):
-        return _machinery_failed(
+        sentence = (
             "All instances ended with exit code 0, but the job had lost its IPUs by "
-            f"then. {loss}",
-            warnings=_warnings(course),
+            f"then. {loss}"
         )
+        return Outcome(MACHINERY_FAILED, sentence, warnings=_warnings(course))
     return _all_succeeded(course, mpirun_status, verdict)
 
 
 def failures(events: Sequence[Event]) -> list[Failed]:
     """Return the instances that failed by themselves, the first one first."""
     failed = [
-        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
+        Failed(e.rank, e.status, e.at_ns)
         for e in events
         if isinstance(e, Exited) and e.status and e.by_itself
     ]
     ended = {f.rank for f in failed}
     failed += [
-        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns, finalizing=True)
+        Failed(e.rank, e.status, e.at_ns, finalizing=True)
         for e in events
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
@@ -169,20 +169,14 @@ def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
     code = error & 0xFF or 1
     also = [f for f in failed if f.rank != verdict.rank]
     if verdict.rank is None:
-        return Outcome(
-            exit_code=code,
-            also=also,
-            sentence=f"An instance called MPI_Abort with error code {error}.",
-        )
-    status = code << 8
+        sentence = f"An instance called MPI_Abort with error code {error}."
+        return Outcome(code, sentence, also=also)
     return Outcome(
-        exit_code=code,
-        first=Failed(rank=verdict.rank, status=status, at_ns=0),
+        code,
+        f"Instance {verdict.rank} called MPI_Abort with error code {error}, and "
+        "mpirun ended the others.",
+        first=Failed(verdict.rank, code << 8, at_ns=0),
         also=also,
-        sentence=(
-            f"Instance {verdict.rank} called MPI_Abort with error code {error}, and "
-            "mpirun ended the others."
-        ),
     )
 
 
@@ -198,9 +192,9 @@ def _ended_with_0(verdict: MpiVerdict) -> Outcome:
     if verdict.if_running is not Failure.ABORTED:
         return _mpirun_ended(0)
     return Outcome(
-        exit_code=1,
-        sentence="mpirun ended with exit code 0 while instances were running, and they "
-        "were stopped. It does that when one of them calls MPI_Abort with error code 0 "
+        1,
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped. It does that when one of them calls MPI_Abort with error code 0 "
         "or a multiple of 256.",
         quote_mpirun=True,
     )
@@ -214,30 +208,27 @@ def _stopped(
             return _refused(events)
         case Reason.INTERRUPTED:
             number = cause.signal or signal.SIGINT
-            return Outcome(
-                exit_code=128 + number,
-                sentence=f"Stopped by {signal_name(number)}.",
-            )
+            return Outcome(128 + number, f"Stopped by {signal_name(number)}.")
         case Reason.TIMEOUT:
             return Outcome(
-                exit_code=TIMED_OUT,
-                sentence=f"The job took longer than the {course.timeout:g} s of "
-                "--timeout, and was stopped.",
+                TIMED_OUT,
+                f"The job took longer than the {course.timeout:g} s of --timeout, and "
+                "was stopped.",
             )
         case Reason.START_TIMEOUT:
             return _not_started(course)
         case Reason.OUTPUT_CLOSED:
-            return Outcome(exit_code=OUTPUT_CLOSED)
+            return Outcome(OUTPUT_CLOSED)
         case Reason.DEVICES_LOST:
-            return _machinery_failed(
-                f"The job lost its IPUs, and was stopped. {_loss(events)}"
-            )
+            sentence = f"The job lost its IPUs, and was stopped. {_loss(events)}"
+            return Outcome(MACHINERY_FAILED, sentence)
         # An mpirun that is killed may take shims with it, and they are missed first.
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
-            return _machinery_failed(
+            return Outcome(
+                MACHINERY_FAILED,
                 f"The supervisor of instance {cause.rank} was killed, and the job with "
                 "it. poprun did not do that: look for who sends SIGKILL, the kernel "
-                "for want of memory among others."
+                "for want of memory among others.",
             )
     return _mpirun_ended(mpirun_status)
 
@@ -247,22 +238,14 @@ def _loss(events: Sequence[Event]) -> str:
     return next((e.sentence for e in events if isinstance(e, DevicesLost)), "")
 
 
-def _machinery_failed(
-    sentence: str, *, quote_mpirun: bool = False, warnings: Sequence[str] = ()
-) -> Outcome:
-    return Outcome(
-        exit_code=MACHINERY_FAILED,
-        sentence=sentence,
-        quote_mpirun=quote_mpirun,
-        warnings=warnings,
-    )
+def _mpirun_failed(sentence: str, warnings: Sequence[str] = ()) -> Outcome:
+    return Outcome(MACHINERY_FAILED, sentence, quote_mpirun=True, warnings=warnings)
 
 
 def _mpirun_ended(mpirun_status: int | None) -> Outcome:
-    return _machinery_failed(
+    return _mpirun_failed(
         f"mpirun {_how(mpirun_status)} while instances were running, and they were "
-        "stopped.",
-        quote_mpirun=True,
+        "stopped."
     )
 
 
@@ -276,27 +259,23 @@ def _refused(events: Sequence[Event]) -> Outcome:
     reason = explain_errno(refused.errno) if refused.errno else ""
     parts = [part for part in (call, refused.tried, reason) if part]
     return Outcome(
-        exit_code=code,
-        sentence=f"Instance {refused.rank} could not be started: {': '.join(parts)}",
+        code, f"Instance {refused.rank} could not be started: {': '.join(parts)}"
     )
 
 
 def _mpirun_refused(refused: MpirunRefused) -> Outcome:
     call = f"{refused.call}: " if refused.call else ""
-    return _machinery_failed(
-        f"mpirun could not be started: {call}{explain_errno(refused.errno)}"
-    )
+    reason = explain_errno(refused.errno)
+    return Outcome(MACHINERY_FAILED, f"mpirun could not be started: {call}{reason}")
 
 
 def _not_started(course: Course) -> Outcome:
     missing = sorted(set(range(course.num_instances)) - course.started)
     return Outcome(
-        exit_code=TIMED_OUT,
-        sentence=(
-            f"After the {course.start_timeout:g} s of --start-timeout, {len(missing)} "
-            f"of {course.num_instances} instances had not been started by mpirun, "
-            f"instance {missing[0]} among them."
-        ),
+        TIMED_OUT,
+        f"After the {course.start_timeout:g} s of --start-timeout, {len(missing)} of "
+        f"{course.num_instances} instances had not been started by mpirun, instance "
+        f"{missing[0]} among them.",
         quote_mpirun=True,
     )
 
@@ -309,9 +288,8 @@ def _ended_by_mpirun(
         return _mpirun_ended(mpirun_status)
     broken = verdict.failure is Failure.PROXY_LOST
     why = ", because a process of its own was killed" if broken else ""
-    return _machinery_failed(
-        f"mpirun ended the instances{why}, and then {_how(mpirun_status)}.",
-        quote_mpirun=True,
+    return _mpirun_failed(
+        f"mpirun ended the instances{why}, and then {_how(mpirun_status)}."
     )
 
 
@@ -319,24 +297,20 @@ def _all_succeeded(
     course: Course, mpirun_status: int | None, verdict: MpiVerdict
 ) -> Outcome:
     if len(course.started) < course.num_instances:
-        return _machinery_failed(
+        return _mpirun_failed(
             f"mpirun {_how(mpirun_status)} before it had started "
-            f"{'any' if not course.started else 'every'} instance.",
-            quote_mpirun=True,
+            f"{'every' if course.started else 'any'} instance."
         )
     warnings = _warnings(course)
     # A signal that comes when all have succeeded ends what is left, and no more.
     if not mpirun_status or course.mpirun_hung or course.mpirun_killed:
-        return Outcome(exit_code=0, warnings=warnings)
+        return Outcome(0, warnings=warnings)
     if verdict.failure is Failure.NOT_FINALIZED:
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
         warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
-        return Outcome(exit_code=0, warnings=warnings)
-    return _machinery_failed(
-        f"All instances succeeded, and then mpirun {_how(mpirun_status)}.",
-        quote_mpirun=True,
-        warnings=warnings,
-    )
+        return Outcome(0, warnings=warnings)
+    sentence = f"All instances succeeded, and then mpirun {_how(mpirun_status)}."
+    return _mpirun_failed(sentence, warnings)
 
 
 def _warnings(course: Course) -> list[str]:
