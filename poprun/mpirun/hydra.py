@@ -55,12 +55,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     """
     text = clean(text)
     if match := re.search(_ABORTED, text):
-        return MpiVerdict(
-            failure=Failure.ABORTED,
-            rank=int(match[2]),
-            code=int(match[1]),
-            text=text,
-        )
+        return MpiVerdict(Failure.ABORTED, int(match[2]), int(match[1]), text)
     if any(re.search(reason, text) for reason in _PROCESS_FAILED):
         failure = Failure.OTHER
     elif re.search(_PROXY_LOST, text):
@@ -82,9 +77,5 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
     matches = [m for m in re.finditer(_ABORTED, stderr) if int(m[2]) == rank]
     if not matches:
         return None
-    return MpiVerdict(
-        failure=Failure.ABORTED,
-        rank=rank,
-        code=int(matches[-1][1]),
-        text=clean(matches[-1][0]),
-    )
+    last = matches[-1]
+    return MpiVerdict(Failure.ABORTED, rank, int(last[1]), clean(last[0]))

@@ -18,13 +18,9 @@ LEFTOVERS: Sequence[str] = ()
 
 def launcher(argv: Sequence[str], version: str) -> Mpi:
     """Describe the launcher that this argv starts as if it were an MPI."""
-    return Mpi(
-        path=argv[0],
-        leading_arguments=tuple(argv[1:]),
-        flavour=LOCAL,
-        vendor="poprun's own launcher",
-        version=version,
-    )
+    path, *leading = argv
+    title = "poprun's own launcher"
+    return Mpi(path, LOCAL, title, version, leading_arguments=tuple(leading))
 
 
 def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
