@@ -5,7 +5,7 @@ of an option means follows from the table of options.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from poprun.errors import OptionError
 from poprun.options import types
@@ -16,9 +16,6 @@ from poprun.record import Record, replace
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-
-# The options of one word with their texts, and the option whose value comes next.
-_WordOptions = tuple[list[tuple[Option, str]], Option | None]
 
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (
@@ -69,12 +66,12 @@ def parse_beginning(argv: Sequence[str]) -> CommandLine:
         if not is_option(word):
             _refuse_other_dashes(word)
             return CommandLine(tuple(options), (word, *words), in_program=True)
-        complete, pending = _read_word(word, words)
-        options += complete
-        if pending and not words:
-            return CommandLine(tuple(options), pending=pending)
-        if pending:
-            options.append((pending, _check_value(pending, words.pop(0))))
+        for option, text in _read_word(word, words):
+            if text is None and not words:
+                return CommandLine(tuple(options), pending=option)
+            if text is None:
+                text = _check_value(option, words.pop(0))
+            options.append((option, text))
     return CommandLine(tuple(options))
 
 
@@ -107,10 +104,30 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
     raise _unknown(f"--{name}", following)
 
 
-def _read_word(word: str, following: Sequence[str]) -> _WordOptions:
+def _read_word(
+    word: str, following: Sequence[str]
+) -> Iterator[tuple[Option, str | None]]:
+    """Yield the options in a word with their texts; None: the next word is the value.
+
+    It takes `--name`, `--name=text`, `-vv`, `-v`, `-H` and `-Hx` apart.
+    """
+    flag, equals, text = word.partition("=")
     # mpirun's spelling, and not -n with the value p.
-    is_long = word.startswith("--") or word.partition("=")[0] == "-np"
-    return _read_long(word, following) if is_long else _read_short(word, following)
+    if word.startswith("--") or flag == "-np":
+        name, after = flag.lstrip("-"), [text] if equals else following
+        option = _as_typed(find_option(name, after), flag)
+        yield option, text if equals else _implied(option)
+        return
+    for position, letter in enumerate(word[1:], start=1):
+        known = BY_SHORT.get(letter)
+        if known is None:
+            raise _unknown(word, following)
+        option = _as_typed(known, f"-{letter}")
+        value = word[position + 1 :]
+        if option.takes_value and value:
+            yield option, value.removeprefix("=")
+            return
+        yield option, _implied(option)
 
 
 def _as_typed(option: Option, flag: str) -> Option:
@@ -128,37 +145,10 @@ def with_typed_names(text: str, options: Iterable[tuple[Option, str]]) -> str:
     return text
 
 
-def _read_long(word: str, following: Sequence[str]) -> _WordOptions:
-    flag, equals, text = word.partition("=")
-    option = _as_typed(
-        find_option(flag.lstrip("-"), [text] if equals else following), flag
-    )
-    if equals:
-        return [(option, text)], None
+def _implied(option: Option) -> str | None:
+    """Return the text of an option that is given without one; None if it needs one."""
     if option.takes_value:
-        return [], option
-    return [(option, _implied(option))], None
-
-
-def _read_short(word: str, following: Sequence[str]) -> _WordOptions:
-    """Take `-vv`, `-v`, `-H` (its value comes next) or `-Hx` apart."""
-    options: list[tuple[Option, str]] = []
-    for position, letter in enumerate(word[1:], start=1):
-        known = BY_SHORT.get(letter)
-        if known is None:
-            raise _unknown(word, following)
-        option = _as_typed(known, f"-{letter}")
-        if not option.takes_value:
-            options.append((option, _implied(option)))
-            continue
-        value = word[position + 1 :]
-        if value:
-            options.append((option, value.removeprefix("=")))
-        return options, None if value else option
-    return options, None
-
-
-def _implied(option: Option) -> str:
+        return None
     return "1" if option.read is types.read_count else "yes"
 
 
