@@ -19,7 +19,7 @@ from poprun.options.settings import Settings
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.progress import Progress
 from poprun.stdio import terminal
@@ -36,12 +36,12 @@ def run_attempt(
     settings: Settings,
     environ: Mapping[str, str],
     preflights: Preflights,
-    memory: Mapping[HostSpec, Memory],
+    memory_before: Mapping[HostSpec, MemoryCounters],
 ) -> int:
     """Supervise a job whose mpirun starts, report how it went; return the exit code.
 
     Args:
-        memory: The counters of each host before mpirun was started.
+        memory_before: The counters of each host before mpirun was started.
     """
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan.request, settings, environ, progress)
@@ -68,8 +68,8 @@ def run_attempt(
         plan,
         router,
         log,
-        memory,
-        lambda host: preflights[host].read_memory(),
+        memory_before,
+        lambda host: preflights[host].read_memory_counters(),
         debug=settings["debug"],
     )
     supervisor.write_out()

@@ -92,7 +92,7 @@ def run_job(
     # The shell may have put poprun in the background while it waited for IPUs.
     output.wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
-    memory = preflights.read_memory(hosts)
+    memory_before = preflights.read_memory_counters(hosts)
     mpirun = MpirunProcess(job, guard, hosts[0].name)
     ranks = range(len(job.specs))
     host = LocalHost(job, hosts[0].name, ranks, mpirun.add_shim)
@@ -101,7 +101,9 @@ def run_job(
     # It takes a while until mpirun starts instances: time to import what comes then.
     from poprun.attempt import run_attempt
 
-    return run_attempt(job, mpirun, [host], plan, settings, environ, preflights, memory)
+    return run_attempt(
+        job, mpirun, [host], plan, settings, environ, preflights, memory_before
+    )
 
 
 STAGES = Stages(reservation.reserve, prepare, run_job)

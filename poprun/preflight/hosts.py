@@ -9,7 +9,8 @@ from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import HostFacts, Request
-from poprun.preflight import machine, memory, program
+from poprun.preflight import machine, out_of_memory, program
+from poprun.preflight.out_of_memory import MemoryCounters
 
 # The folder of the sitecustomize that runs in every Python of an instance.
 _INTERPRETER = os.path.join(
@@ -27,7 +28,7 @@ class Preflight(Protocol):
     ) -> str:
         """Return the path of the file that an argv names there."""
 
-    def read_memory(self) -> memory.Memory:
+    def read_memory_counters(self) -> MemoryCounters:
         """Return how many processes the kernel has killed there for want of memory."""
 
 
@@ -50,8 +51,8 @@ class LocalPreflight:
     ) -> str:
         return program.find_program(argv, search_path, cwd)
 
-    def read_memory(self) -> memory.Memory:
-        return memory.read_machine()
+    def read_memory_counters(self) -> MemoryCounters:
+        return out_of_memory.read_host()
 
 
 class Preflights:
@@ -103,6 +104,8 @@ class Preflights:
             paths.append(files[key])
         return paths
 
-    def read_memory(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, memory.Memory]:
+    def read_memory_counters(
+        self, hosts: Sequence[HostSpec]
+    ) -> dict[HostSpec, MemoryCounters]:
         """Return the counters of each host."""
-        return {host: self[host].read_memory() for host in hosts}
+        return {host: self[host].read_memory_counters() for host in hosts}

@@ -12,7 +12,7 @@ from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import replace
 from poprun.result import report
 from poprun.result.outcome import MACHINERY, Outcome, judge
@@ -48,16 +48,16 @@ def report_attempt(
     plan: Plan,
     router: OutputRouter,
     log: Log,
-    memory: Mapping[HostSpec, Memory],
-    read_memory: Callable[[HostSpec], Memory],
+    memory_before: Mapping[HostSpec, MemoryCounters],
+    read_memory_counters: Callable[[HostSpec], MemoryCounters],
     *,
     debug: bool,
 ) -> None:
     """Report how an attempt ended, the cause last.
 
     Args:
-        memory: The counters of each host when the attempt began.
-        read_memory: Returns the counters of a host now.
+        memory_before: The counters of each host when the attempt began.
+        read_memory_counters: Returns the counters of a host now.
     """
     _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
@@ -68,8 +68,8 @@ def report_attempt(
     evidence = _evidence(outcome, ended, plan, router)
     if outcome.first is not None and outcome.first.exit_code == KILLED:
         host = plan.assignments[outcome.first.rank].host
-        after = read_memory(host)
-        if after.kills > memory[host].kills:
+        after = read_memory_counters(host)
+        if after.kills > memory_before[host].kills:
             evidence = replace(evidence, out_of_memory=after)
     *more, cause = report.render(outcome, evidence) or [""]
     for sentence in more:

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
 from poprun.result.outcome import Failed, Outcome
 
@@ -35,7 +35,7 @@ class Evidence(Record):
     stderr: bytes = b""
     # What the instance wrote last is the last thing on the terminal already.
     just_shown: bool = False
-    out_of_memory: Memory | None = None
+    out_of_memory: MemoryCounters | None = None
     peak_kib: int = 0
     # The value of --stdin to advise, if the instance had an empty standard input.
     stdin_advice: str = ""

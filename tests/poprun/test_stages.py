@@ -29,7 +29,7 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
     plan: Any = SimpleNamespace(request=SimpleNamespace(hosts=[host]))
     settings = environ = guard = None
     preflights: Any = SimpleNamespace(
-        read_memory=lambda hosts: calls.append("read memory")
+        read_memory_counters=lambda hosts: calls.append("read memory")
     )
 
     code = stages.run_job(job, guard, plan, settings, environ, preflights)  # type: ignore[arg-type]

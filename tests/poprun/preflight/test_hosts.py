@@ -11,7 +11,7 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine, Node
 from poprun.plan.values import HostFacts
 from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 
 MACHINE = Machine(nodes=(Node(index=0, cpus=(0,)),))
 A, B = HostSpec(name="a"), HostSpec(name="b")
@@ -37,8 +37,8 @@ class FakePreflight:
     ) -> str:
         return f"{cwd}/{argv[0]}"
 
-    def read_memory(self) -> Memory:
-        return Memory(kills=len(self.name))
+    def read_memory_counters(self) -> MemoryCounters:
+        return MemoryCounters(kills=len(self.name))
 
 
 def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
@@ -52,7 +52,10 @@ def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
 
     assert [facts.cwd for facts in hosts.describe([A, B, A])] == ["/a", "/b", "/a"]
     assert hosts[B].find_program(["train"], None, "/b") == "/b/train"
-    assert hosts.read_memory([A, B]) == {A: Memory(kills=1), B: Memory(kills=1)}
+    assert hosts.read_memory_counters([A, B]) == {
+        A: MemoryCounters(kills=1),
+        B: MemoryCounters(kills=1),
+    }
     assert [(one.name, one.looked_up) for one in opened] == [("a", 1), ("b", 1)]
 
 

@@ -14,7 +14,7 @@ from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import HostSpec
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt
 from poprun.stdio.stdin import Stdin
 
@@ -22,7 +22,7 @@ STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)
 FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
 N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
-BEFORE = {N0: Memory(kills=5), N1: Memory()}
+BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters()}
 
 
 class Output:
@@ -68,7 +68,7 @@ def ends(
     words: bytes = b"",
     debug: bool = False,
     verbosity: int = 0,
-    memory: Mapping[HostSpec, Memory] | None = None,
+    memory: Mapping[HostSpec, MemoryCounters] | None = None,
 ) -> tuple[int, list[str]]:
     """Return the exit code and the lines on stderr.
 
@@ -190,7 +190,10 @@ STARVED = ": out of memory (the limit is 256 MiB, it had used 255 MiB)."
 def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
     kills_on_n0: int, kills_on_n1: int, words: str
 ) -> None:
-    after = {N0: Memory(5 + kills_on_n0, 1 << 20), N1: Memory(kills_on_n1, LIMIT)}
+    after = {
+        N0: MemoryCounters(5 + kills_on_n0, 1 << 20),
+        N1: MemoryCounters(kills_on_n1, LIMIT),
+    }
     events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
 
     code, [cause] = ends(Output(), FAILED, events, memory=after)
@@ -202,7 +205,7 @@ def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
 def test_another_signal_is_not_for_want_of_memory() -> None:
     events = exited(0, 0), exited(1, signal.SIGSEGV)
 
-    assert ends(Output(), FAILED, events, memory={N1: Memory(1, LIMIT)}) == (
+    assert ends(Output(), FAILED, events, memory={N1: MemoryCounters(1, LIMIT)}) == (
         139,
         ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
     )

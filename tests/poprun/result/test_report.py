@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from poprun.preflight.memory import Memory
+from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import Evidence, exception_line, render
@@ -112,7 +112,7 @@ def test_others_that_failed_by_themselves_are_listed() -> None:
 )
 def test_want_of_memory_is_named_with_the_limit(limit: int | None, words: str) -> None:
     evidence = Evidence(
-        host="n1", out_of_memory=Memory(kills=1, limit=limit), peak_kib=261_700
+        host="n1", out_of_memory=MemoryCounters(kills=1, limit=limit), peak_kib=261_700
     )
 
     assert render(of(0, signal.SIGKILL), evidence) == [

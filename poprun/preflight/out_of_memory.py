@@ -10,19 +10,19 @@ ROOT = "/sys/fs/cgroup"
 NO_LIMIT = 1 << 62
 
 
-class Memory(Record):
+class MemoryCounters(Record):
     """How many processes the kernel has killed, and the limit of memory in bytes."""
 
     kills: int = 0
     limit: int | None = None
 
 
-def read_machine() -> Memory:
+def read_host() -> MemoryCounters:
     """Return the counters, and the memory of the machine if no limit is lower."""
-    memory = read()
-    if memory.limit is not None:
-        return memory
-    return replace(memory, limit=machine_memory(_text("/proc/meminfo")))
+    counters = read_group()
+    if counters.limit is not None:
+        return counters
+    return replace(counters, limit=machine_memory(_text("/proc/meminfo")))
 
 
 def machine_memory(meminfo: str) -> int | None:
@@ -34,7 +34,7 @@ def machine_memory(meminfo: str) -> int | None:
     return None
 
 
-def read(membership: str | None = None, root: str = ROOT) -> Memory:
+def read_group(membership: str | None = None, root: str = ROOT) -> MemoryCounters:
     """Read the counters of this process's cgroup.
 
     Args:
@@ -49,7 +49,7 @@ def read(membership: str | None = None, root: str = ROOT) -> Memory:
             group = ""  # a container that sees its own group as the uppermost
         kills += _counter(_text(os.path.join(top, group, events)))
         limits += _limits(top, group, limit)
-    return Memory(kills=kills, limit=min(limits, default=None))
+    return MemoryCounters(kills=kills, limit=min(limits, default=None))
 
 
 def _groups(membership: str, root: str) -> Iterator[tuple[str, str, str, str]]:

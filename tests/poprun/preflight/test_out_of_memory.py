@@ -2,7 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from poprun.preflight.memory import Memory, machine_memory, read, read_machine
+from poprun.preflight.out_of_memory import (
+    MemoryCounters,
+    machine_memory,
+    read_group,
+    read_host,
+)
 from poprun.record import replace
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
@@ -22,7 +27,9 @@ def test_version_2_counts_the_kills_of_our_group(
     put(tmp_path / "job/memory.events", EVENTS.format(2))
     put(tmp_path / "job/memory.max", limit)
 
-    assert read("0::/job\n", str(tmp_path)) == Memory(kills=2, limit=bytes_)
+    assert read_group("0::/job\n", str(tmp_path)) == MemoryCounters(
+        kills=2, limit=bytes_
+    )
 
 
 def test_version_1_counts_them_where_the_memory_controller_is(tmp_path: Path) -> None:
@@ -33,13 +40,15 @@ def test_version_1_counts_them_where_the_memory_controller_is(tmp_path: Path) ->
     put(tmp_path / "memory/docker/abc/memory.limit_in_bytes", "1048576\n")
     membership = "11:cpu,cpuacct:/docker/abc\n9:memory:/docker/abc\n0::/x:y\n"
 
-    assert read(membership, str(tmp_path)) == Memory(kills=5, limit=1048576)
+    assert read_group(membership, str(tmp_path)) == MemoryCounters(
+        kills=5, limit=1048576
+    )
 
 
 def test_version_1_has_a_number_for_no_limit(tmp_path: Path) -> None:
     put(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
 
-    assert read("9:memory:/\n", str(tmp_path)) == Memory()
+    assert read_group("9:memory:/\n", str(tmp_path)) == MemoryCounters()
 
 
 def test_a_system_with_both_has_version_2_below_a_name_of_its_own(
@@ -47,26 +56,26 @@ def test_a_system_with_both_has_version_2_below_a_name_of_its_own(
 ) -> None:
     put(tmp_path / "unified/job/memory.events", EVENTS.format(1))
 
-    assert read("0::/job\n", str(tmp_path)).kills == 1
+    assert read_group("0::/job\n", str(tmp_path)).kills == 1
 
 
 def test_nothing_is_known_where_there_are_no_cgroups(tmp_path: Path) -> None:
-    assert read("", str(tmp_path)) == Memory()
-    assert read("0::/job\n", str(tmp_path)) == Memory()
+    assert read_group("", str(tmp_path)) == MemoryCounters()
+    assert read_group("0::/job\n", str(tmp_path)) == MemoryCounters()
 
 
 def test_counters_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
     put(tmp_path / "memory.events", "oom_kill many\n")
     put(tmp_path / "memory.max", "²\n")
 
-    assert read("0::/\n", str(tmp_path)) == Memory()
+    assert read_group("0::/\n", str(tmp_path)) == MemoryCounters()
 
 
 def test_this_process_is_asked_about_if_no_other_is() -> None:
     own = Path("/proc/self/cgroup").read_text()
 
     assert own
-    assert read() == read(own, "/sys/fs/cgroup")
+    assert read_group() == read_group(own, "/sys/fs/cgroup")
 
 
 def test_the_tightest_limit_counts_of_those_that_a_group_is_in(tmp_path: Path) -> None:
@@ -75,18 +84,18 @@ def test_the_tightest_limit_counts_of_those_that_a_group_is_in(tmp_path: Path) -
     put(tmp_path / "memory/job/step/memory.limit_in_bytes", "2097152\n")
     put(tmp_path / "memory/job/step/memory.oom_control", "oom_kill 1\n")
 
-    found = read("9:memory:/job/step\n", str(tmp_path))
+    found = read_group("9:memory:/job/step\n", str(tmp_path))
 
-    assert found == Memory(kills=1, limit=1048576)
+    assert found == MemoryCounters(kills=1, limit=1048576)
 
 
 def test_a_container_may_see_its_own_group_as_the_uppermost(tmp_path: Path) -> None:
     put(tmp_path / "memory/memory.oom_control", "oom_kill 4\n")
     put(tmp_path / "memory/memory.limit_in_bytes", "1048576\n")
 
-    found = read("9:memory:/docker/abc\n", str(tmp_path))
+    found = read_group("9:memory:/docker/abc\n", str(tmp_path))
 
-    assert found == Memory(kills=4, limit=1048576)
+    assert found == MemoryCounters(kills=4, limit=1048576)
 
 
 def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
@@ -94,9 +103,9 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
     total = machine_memory(meminfo)
     assert total is not None
 
-    found = read_machine()
+    found = read_host()
 
-    assert found == replace(read(), limit=read().limit or total)
+    assert found == replace(read_group(), limit=read_group().limit or total)
 
 
 @pytest.mark.parametrize(
