@@ -3,9 +3,12 @@
 settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> exit code
 """
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from poprun.annotations import TYPE_CHECKING
+from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.own_process import open_umask
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import reservation
@@ -17,7 +20,6 @@ from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import Preflights
-from poprun.result.show import print_text
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
@@ -93,7 +95,7 @@ def _show(
         hosts = [host.name for host in plan.request.hosts]
         form = settings["topology-format"]
         text = drawing.draw(plan.topology, hosts, form, terminal.columns_of(1))
-        if code := print_text(text + "\n", log):
+        if code := _print(text + "\n", log):
             return code
     shows_instances = plan.request.arguments.job.show_instances
     if not (shows_instances or settings.verbosity or settings["dry-run"]):
@@ -106,4 +108,15 @@ def _show(
         dry_run.log_plan(log, plan, settings, program, device_lines)
     if not settings["dry-run"]:
         return 0
-    return print_text(dry_run.render(plan, program, partition_note), log)
+    return _print(dry_run.render(plan, program, partition_note), log)
+
+
+def _print(text: str, log: Log) -> int:
+    """Write a text to stdout, and return the exit code that follows from it."""
+    failure = write_text(1, text)
+    if not failure:
+        return 0
+    if failure == errno.EPIPE:
+        return OUTPUT_CLOSED
+    log.error(f"The standard output cannot be written: {os.strerror(failure)}.")
+    return UNWRITTEN

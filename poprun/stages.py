@@ -5,6 +5,7 @@ Request -> DeviceReservation; Plan -> Job -> exit code, which is that of the att
 
 from collections.abc import Callable, Mapping, Sequence
 
+from poprun.errors import OptionError
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.mpirun_process import MpirunProcess
@@ -19,6 +20,7 @@ from poprun.preflight.hosts import Preflights
 from poprun.record import Record
 from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
+from poprun.stdio.stdin import Stdin
 
 
 class Stages(Record):
@@ -43,7 +45,7 @@ def check(
         PoprunError: There is no such file, or poprun cannot start the job here.
     """
     check_proc()
-    output.wait_for_stdin(request.stdin)
+    _wait_for_stdin(request.stdin)
     slurm_name = environ.get(SLURM_NODE_NAME, "")
     refuse_unsupported(settings, request.hosts, slurm_name)
     return hosts.find_programs(program, request, environ)
@@ -90,7 +92,7 @@ def run_job(
 ) -> int:
     """Run a job to its end, report how it went, and return the exit code."""
     # The shell may have put poprun in the background while it waited for IPUs.
-    output.wait_for_stdin(job.stdin)
+    _wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
     memory_before = preflights.read_memory_counters(hosts)
     mpirun = MpirunProcess(job, guard, hosts[0].name)
@@ -104,6 +106,20 @@ def run_job(
     return run_attempt(
         job, mpirun, [host], plan, settings, environ, preflights, memory_before
     )
+
+
+def _wait_for_stdin(stdin: Stdin) -> None:
+    """Wait until poprun may read its terminal, if an instance gets its stdin.
+
+    Raises:
+        OptionError: poprun is in the background, and no shell can continue it.
+    """
+    if stdin.is_own and not terminal.wait_until_readable(0):
+        raise OptionError(
+            "--stdin would read the terminal, which another job has, and no shell "
+            "could continue poprun when it is free. Run poprun in the foreground, or "
+            "give it another input, such as < /dev/null."
+        )
 
 
 STAGES = Stages(reservation.reserve, prepare, run_job)

@@ -170,7 +170,7 @@ def test_a_dry_run_reserves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "print_text", lambda *_: 74)
+    monkeypatch.setattr(run, "_print", lambda *_: 74)
     played = Played()
 
     assert play(played, "--print-topology=yes") == 74
