@@ -1,7 +1,6 @@
 """What poprun does of a job before it imports what supervises it."""
 
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,24 +14,16 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 ) -> None:
     calls: list[str] = []
 
-    def recorder(**methods: str) -> Any:
-        played = {
-            name: lambda call=call: calls.append(call) for name, call in methods.items()
-        }
-        return lambda *_: SimpleNamespace(remember=None, **played)
-
-    monkeypatch.setattr(stages, "LocalHost", recorder(listen="listen"))
-    monkeypatch.setattr(stages, "MpirunProcess", recorder(start="start mpirun"))
+    host = Mock(listen=lambda: calls.append("listen"))
+    mpirun = Mock(start=lambda: calls.append("start mpirun"))
+    monkeypatch.setattr(stages, "LocalHost", lambda *_: host)
+    monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
     monkeypatch.setattr(poprun.attempt, "run_attempt", lambda *_: 7)
-    job: Any = SimpleNamespace(stdin=Stdin(), specs=[b"spec"])
-    host = SimpleNamespace(name="n0")
-    plan: Any = SimpleNamespace(request=SimpleNamespace(hosts=[host]))
-    settings = environ = guard = None
-    preflights: Any = SimpleNamespace(
-        read_memory_counters=lambda hosts: calls.append("read memory")
-    )
+    job = Mock(stdin=Stdin(), specs=[b"spec"])
+    plan = Mock(request=Mock(hosts=[Mock()]))
+    preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
 
-    code = stages.run_job(job, guard, plan, settings, environ, preflights)  # type: ignore[arg-type]
+    code = stages.run_job(job, Mock(), plan, Mock(), {}, preflights)
 
     assert code == 7
     assert calls == ["read memory", "listen", "start mpirun"]
