@@ -23,6 +23,7 @@ from typing import Self
 from beds.host import SYSTEM_PATH, Host
 from beds.link import Link
 from beds.namespaces import Namespaces
+from beds.slurm import start_slurm
 from conftest import ROOT
 
 SETUP = Path(__file__).with_name("setup_bed.sh").read_text()
@@ -43,6 +44,7 @@ class Bed:
         shared_home: Whether /root and /home are the same directories on all hosts.
         known_hosts: Whether all users know the key of all sshds.
         sshd: More lines for sshd_config.
+        slurm_cpus: How many CPUs Slurm has on each host; 0: there is no Slurm.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Bed:
         shared_home: bool = False,
         known_hosts: bool = True,
         sshd: Sequence[str] = (),
+        slurm_cpus: int = 0,
     ) -> None:
         number = len(names or addresses) or hosts
         names = names or [f"h{i}" for i in range(number)]
@@ -77,7 +80,9 @@ class Bed:
                 for i, address in enumerate(addresses)
             ]
             with ThreadPoolExecutor(number) as pool:
-                list(pool.map(Host.set_up, self.hosts, variables))
+                list(pool.map(Host.begin, self.hosts, variables))
+            if slurm_cpus:
+                start_slurm(self.hosts, slurm_cpus)
         except BaseException:
             self.close()
             raise
@@ -101,7 +106,7 @@ class Bed:
             "SSHD": "\n".join(sshd),
             "KEPT": KEPT,
         }
-        self._switch.run(["sh", "-e"], SETUP, environ)
+        self._switch.run(["sh", "-e", "-c", SETUP], env=environ)
 
     def _connected_host(self, number: int, name: str, address: str) -> Host:
         namespaces = Namespaces(self._switch)

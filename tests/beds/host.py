@@ -30,12 +30,18 @@ class Host:
         self._own_processes: set[int] = set()
         self._own_files: set[str] = set()
 
-    def set_up(self, variables: Mapping[str, str]) -> None:
+    def begin(self, variables: Mapping[str, str]) -> None:
         """Make the directories and the network, and start sshd."""
-        environ = {"PATH": SYSTEM_PATH, "NAME": self.name, **variables}
-        self._namespaces.run(["sh", "-e"], SETUP, environ)
+        self.set_up(SETUP, variables)
         self.start_sshd()
         self.note_own()
+
+    def set_up(
+        self, script: str, variables: Mapping[str, str], stdin: str = ""
+    ) -> None:
+        """Run a shell script that makes a part of the host."""
+        environ = {"PATH": SYSTEM_PATH, "NAME": self.name, **variables}
+        self._namespaces.run(["sh", "-e", "-c", script], stdin, environ)
 
     def note_own(self) -> None:
         """Take what there is now as the host's own, and not left by a job."""

@@ -6,6 +6,7 @@ Settings are variables, as in `make hosts HOSTS=3 RATE=1gbit DELAY_MS=2 LOSS=0.0
     ADDRESSES    theirs, with commas between
     SHARED_HOME  1: all hosts have the same HOME
     RATE         of each link, as tc's rates; DELAY_MS, LOSS: see Link.shape()
+    SLURM_CPUS   how many CPUs Slurm has on each host (0: there is no Slurm)
     BED_USER     whose shell it is: root, or ipuser, who has no rights
 """
 
@@ -18,7 +19,8 @@ from beds.rights import reason_against_beds
 
 
 def main(environ: Mapping[str, str]) -> int:
-    if reason := reason_against_beds():
+    slurm_cpus = int(environ.get("SLURM_CPUS", 0))
+    if reason := reason_against_beds(slurm_cpus > 0):
         print(f"Cannot make hosts here: {reason}.", file=sys.stderr)
         return 1
     addresses = environ.get("ADDRESSES")
@@ -26,6 +28,7 @@ def main(environ: Mapping[str, str]) -> int:
         int(environ.get("HOSTS", 2)),
         addresses=addresses.split(",") if addresses else [],
         shared_home=environ.get("SHARED_HOME") == "1",
+        slurm_cpus=slurm_cpus,
     ) as bed:
         bed.shape(
             environ.get("RATE", ""),

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from beds.bed import Bed
@@ -22,8 +23,13 @@ def need_beds(slurm: bool = False) -> None:
 def make_bed() -> Iterator[Callable[..., Bed]]:
     """Make beds of the test's own, with the arguments of Bed."""
     need_beds()
+
+    def make(**options: Any) -> Bed:
+        need_beds(slurm="slurm_cpus" in options)
+        return beds.enter_context(Bed(**options))
+
     with ExitStack() as beds:
-        yield lambda **options: beds.enter_context(Bed(**options))
+        yield make
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +42,28 @@ def common_bed() -> Iterator[Bed]:
 @pytest.fixture
 def bed(common_bed: Bed) -> Iterator[Bed]:
     """Three hosts that share HOME, and the proof that the test left nothing there."""
-    yield common_bed
+    with nothing_is_left(common_bed):
+        yield common_bed
+
+
+@pytest.fixture(scope="session")
+def common_slurm_bed() -> Iterator[Bed]:
+    need_beds(slurm=True)
+    with Bed(hosts=2, shared_home=True, slurm_cpus=4) as bed:
+        yield bed
+
+
+@pytest.fixture
+def slurm_bed(common_slurm_bed: Bed) -> Iterator[Bed]:
+    """Two nodes of a Slurm with 4 CPUs each, and HOME shared; nothing may be left."""
+    with nothing_is_left(common_slurm_bed):
+        yield common_slurm_bed
+
+
+@contextmanager
+def nothing_is_left(bed: Bed) -> Iterator[None]:
+    yield
     try:
-        common_bed.assert_nothing_is_left()
+        bed.assert_nothing_is_left()
     finally:
-        common_bed.clean()
+        bed.clean()

@@ -1,0 +1,62 @@
+"""A real Slurm on the hosts of a bed: slurmctld on the first one, slurmd on all."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from beds.host import Host
+from conftest import wait_for
+
+SETUP = Path(__file__).with_name("setup_slurm.sh").read_text()
+# Jobs share the machine's processors, and no plugin needs what namespaces lack.
+CONFIGURATION = """
+ClusterName=bed
+SlurmctldHost={controller}({address})
+SlurmUser=root
+StateSaveLocation=/run/slurm/controller
+SlurmdSpoolDir=/run/slurm/daemon
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+KillWait=10
+PartitionName=bed Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def start_slurm(hosts: Sequence[Host], cpus: int) -> None:
+    """Start Slurm with as many CPUs on each host, whatever the machine has."""
+    front = hosts[0]
+    lines = [
+        CONFIGURATION.format(controller=front.name, address=front.address),
+        *(
+            f"NodeName={host.name} NodeAddr={host.address} CPUs={cpus} State=UNKNOWN\n"
+            for host in hosts
+        ),
+    ]
+    key = os.urandom(32).hex()
+
+    def start_daemons(host: Host) -> None:
+        controller = "yes" if host is front else ""
+        host.set_up(SETUP, {"KEY": key, "CONTROLLER": controller}, stdin="".join(lines))
+        host.note_own()
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(start_daemons, hosts))
+    wait_for(
+        lambda: idle_nodes(front) == sorted(host.name for host in hosts),
+        "all nodes of Slurm",
+    )
+
+
+def idle_nodes(host: Host) -> list[str]:
+    ran = host.run("sinfo", "--noheader", "--Node", "--states=idle", "--format=%n")
+    return sorted(ran.stdout.split())
