@@ -55,8 +55,9 @@ class HttpRequest:
     method: str = ""
     path: str = ""
     version: str = ""
-    # Whether the connection ends after it.
+    # Whether the connection ends after it, and why it is refused.
     is_last: bool = False
+    error: "RequestError | None" = None
 
     def __str__(self) -> str:
         return f"{self.method} {self.url.decode('latin-1')} HTTP/{self.version}"
@@ -135,15 +136,17 @@ class Service:
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Return the response to a request."""
+        if request.error is not None:
+            return _refusal(request.error)
         path = request.path
         area, _, name = path.removeprefix("/").partition("/")
         operation = self._operations.get(name) if area in ("user", "admin") else None
         if operation is None and path not in self._pages:
-            return refusal(RequestError(404, NO_PATH))
+            return _refusal(RequestError(404, NO_PATH))
         methods = ("GET", "HEAD") if operation is None else ("POST",)
         if request.method not in methods:
             allow = {"allow": ", ".join(methods)}
-            return refusal(RequestError(405, WRONG_METHOD, allow))
+            return _refusal(RequestError(405, WRONG_METHOD, allow))
         if operation is None:
             result, response = await self._try(self._pages[path](), f"page {path}")
             return response
@@ -160,14 +163,14 @@ class Service:
         try:
             return "ok", await answer
         except VipuError as error:
-            return error.code, refusal(error)
+            return error.code, _refusal(error)
         except Exception as error:
             _log.exception("The %s failed.", what)
             failure = VipuError(
                 f"The V-IPU server failed with {type(error).__name__}. Its log says "
                 "where."
             )
-            return failure.code, refusal(failure)
+            return failure.code, _refusal(failure)
 
     async def _answer(
         self, request: HttpRequest, operation: Operation, admin: bool
@@ -301,7 +304,7 @@ def _credentials(authorization: str) -> tuple[str, str]:
     return name, key
 
 
-def refusal(error: VipuError) -> HttpResponse:
+def _refusal(error: VipuError) -> HttpResponse:
     """Return the response that tells a client of an error."""
     status, headers = openapi.STATUS.get(error.code, 500), {}
     if isinstance(error, RequestError):

@@ -23,7 +23,6 @@ from poprun.vipu.server.application import (
     HttpResponse,
     RequestError,
     Service,
-    refusal,
 )
 
 # In seconds: for a whole request to come, head and body, for its reply to be made and
@@ -143,8 +142,8 @@ class HttpConnection(asyncio.Protocol):
         # Of which the rest has not come, and how long the head is that was parsed.
         self._request = HttpRequest()
         self._head_bytes = 0
-        # Those to be answered, in their order; an error is the last one.
-        self._requests: deque[HttpRequest | RequestError] = deque()
+        # Those to be answered, in their order; one that is refused is the last.
+        self._requests: deque[HttpRequest] = deque()
         self._is_writable = True
         self._is_last = False
         self._waiter: asyncio.Future[None] | None = None
@@ -202,17 +201,14 @@ class HttpConnection(asyncio.Protocol):
             )
             while request := await self._next_request():
                 self._end_in(REPLY_TIMEOUT_S)
-                if isinstance(request, RequestError):
-                    response, self._is_last = refusal(request), True
-                else:
-                    response = await self._server.service.respond(request)
-                    self._is_last |= request.is_last
-                    status = response.status
-                    _access_log.info('%s - "%s" %d', self._client, request, status)
+                response = await self._server.service.respond(request)
+                status = response.status
+                _access_log.info('%s - "%s" %d', self._client, request, status)
                 if self._transport.is_closing():
                     return
+                self._is_last |= request.is_last
                 self._transport.write(self._head_of(response))
-                if getattr(request, "method", "") != "HEAD":
+                if request.method != "HEAD":
                     self._transport.write(response.body)
                 while not (self._is_writable or self._transport.is_closing()):
                     await self._wait()
@@ -230,9 +226,11 @@ class HttpConnection(asyncio.Protocol):
                 self._server.connections.discard(self)
                 accepted.close()
 
-    async def _next_request(self) -> HttpRequest | RequestError | None:
-        """Return the next request, or why it is refused; None at the end."""
-        while not (self._is_last or self._requests or self._transport.is_closing()):
+    async def _next_request(self) -> HttpRequest | None:
+        """Return the next request; None when the connection ends."""
+        while not (self._is_last or self._transport.is_closing()):
+            if self._requests:
+                return self._requests[0]
             if self._unparsed:
                 self._parse_piece()
                 continue
@@ -240,26 +238,28 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._transport.resume_reading()
             await self._wait()
-        return self._requests[0] if self._requests and not self._is_last else None
+        return None
 
     def _parse_piece(self) -> None:
         piece = bytes(self._unparsed[:PIECE_BYTES])
         del self._unparsed[:PIECE_BYTES]
         self._head_bytes += len(piece)
-        problem = None
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
             pass  # the request is answered in HTTP/1.1, as the last one
         except httptools.HttpParserError:
-            problem = RequestError(400, "The request is no HTTP.")
+            self._refuse(400, "The request is no HTTP.")
         if not self._request.method and self._head_bytes > MOST_HEAD_BYTES:
-            problem = RequestError(400, "The head of the request is too long.")
+            self._refuse(400, "The head of the request is too long.")
         if len(self._request.body) > MOST_BODY_BYTES:
-            most = f"{MOST_BODY_BYTES >> 20} MiB"
-            problem = RequestError(413, f"A request has at most {most}.")
-        if problem is not None:
-            self._requests.append(problem)
+            self._refuse(413, f"A request has at most {MOST_BODY_BYTES >> 20} MiB.")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Let the request that is parsed be refused, as the last one."""
+        self._request.error = RequestError(status, sentence)
+        self._request.is_last = True
+        self._requests.append(self._request)
 
     def on_url(self, url: bytes) -> None:
         if not self._request.url:
@@ -303,11 +303,10 @@ class HttpConnection(asyncio.Protocol):
 
     def _count_held(self) -> None:
         if not self._transport.is_closing():
-            sizes = [len(getattr(each, "body", "")) for each in self._requests]
-            unsent = self._transport.get_write_buffer_size()
-            unanswered = sum(sizes) + len(sizes) * REQUEST_BYTES
-            come = len(self._unparsed) + len(self._request.body)
-            self._server.note_held(self, come + unanswered + unsent)
+            size = self._transport.get_write_buffer_size()
+            size += len(self._unparsed) + len(self._request.body)
+            size += sum(len(each.body) + REQUEST_BYTES for each in self._requests)
+            self._server.note_held(self, size)
 
     async def _wait(self) -> None:
         """Wait until more comes, a reply is taken, or the connection ends."""
