@@ -11,10 +11,8 @@ from poprun.vipu.inventory.interface import Inventory, operation_names
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import (
     acquisition,
-    allocations,
-    clusters,
-    devices,
     leases,
+    machines,
     partitions,
     placement,
     users,
@@ -36,10 +34,8 @@ _TRY_AGAIN = (
 )
 _MODULES = (
     acquisition,
-    allocations,
-    clusters,
-    devices,
     leases,
+    machines,
     partitions,
     placement,
     users,
@@ -122,7 +118,7 @@ class EmbeddedInventory(Inventory):
         request = presets.preset(presets.pod_for(num_ipus, num_ilds), automatic=True)
         with self._transaction(write=True) as db:
             is_needed = _needs_cluster(db, num_ipus, num_ilds)
-            return clusters.create_cluster(db, request) if is_needed else None
+            return machines.create_cluster(db, request) if is_needed else None
 
     def end_dead_leases(self) -> tuple[Lease, ...]:
         self._observer.begin_look()
@@ -146,5 +142,5 @@ def _needs_cluster(db: Transaction, num_ipus: int, num_ilds: int) -> bool:
     """Return whether a job needs a larger cluster than there is, and may get one."""
     return all(
         cluster.automatic and (cluster.size < num_ipus or cluster.num_ilds < num_ilds)
-        for cluster in clusters.list_clusters(db)
+        for cluster in machines.list_clusters(db)
     )

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import (
-    allocations,
-    devices,
     leases,
+    machines,
     partitions,
     placement,
 )
@@ -69,11 +68,11 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
         partition = placement.create_partition(db, asked.create, own_lease)
     else:
         if not partition.reconfigurable:
-            devices.check_unused(db, partition, "used by another job", None)
+            leases.check_unused(db, partition, "used by another job", None)
         if asked.create is not None:
             existing.find_change(partition, asked.create, update=False)
     _check_active(partition)
-    parent, children = devices.reserve(db, partition, asked, lease)
+    parent, children = leases.reserve(db, partition, asked, lease)
     # From now on the observer knows of this holder, whose end it may be told of.
     db.observer.life(asked.holder.process, asked.holder.host)
     return Grant(lease, partition, created, parent, children)
@@ -179,7 +178,7 @@ def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> N
     if demand.partition or acquisition.create is None:
         return
     size = acquisition.create.size
-    sizes = [allocations.count_ipus(db, name) for name in demand.allocations]
+    sizes = [machines.count_ipus(db, name) for name in demand.allocations]
     most = max(sizes, default=0)
     if most < size:
         raise errors.VipuRuleError(

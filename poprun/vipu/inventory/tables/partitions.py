@@ -1,8 +1,12 @@
 """Partitions in the database, and the states that agents bring them to."""
 
 from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables.allocations import get_free_ipus, set_free_ipus
-from poprun.vipu.inventory.tables.clusters import agents_in_trouble, get_agent
+from poprun.vipu.inventory.tables.machines import (
+    agents_in_trouble,
+    get_agent,
+    get_free_ipus,
+    set_free_ipus,
+)
 from poprun.vipu.inventory.tables.names import refuse_unknown
 from poprun.vipu.model import Agent, AgentStatus, Partition, PartitionState
 from poprun.vipu.rules.free_ipus import bits_of

@@ -5,10 +5,8 @@ import time
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import (
-    allocations,
-    clusters,
-    devices,
     leases,
+    machines,
     partitions,
 )
 from poprun.vipu.inventory.tables.names import listed
@@ -52,8 +50,8 @@ def update_partition(
 ) -> Partition:
     """Change a partition; it moves only if its size or its ILDs change."""
     partition = partitions.get_partition(db, name, user)
-    devices.check_unused(db, partition, "updated", lease)
-    cluster = clusters.get_cluster(db, partition.cluster)
+    leases.check_unused(db, partition, "updated", lease)
+    cluster = machines.get_cluster(db, partition.cluster)
     request = changed_request(partition, change, cluster)
     partition_rules.check_alone(request, strict=db.strict)
     changed = partition_rules.partition_in(request, cluster, strict=db.strict)
@@ -72,7 +70,7 @@ def reset_partition(
 ) -> Partition:
     """Configure the IPUs of a partition anew."""
     partition = partitions.get_partition(db, name, user)
-    devices.check_unused(db, partition, "reset", lease)
+    leases.check_unused(db, partition, "reset", lease)
     return _configure(db, partition)
 
 
@@ -82,10 +80,10 @@ def remove_partition(
     """Remove a partition; `force` ends the leases that hold devices of it."""
     partition = partitions.get_partition(db, name, user)
     if force:
-        for reservation in devices.list_reservations(db, name):
+        for reservation in leases.list_reservations(db, name):
             leases.end_lease(db, reservation.lease.id)
     else:
-        devices.check_unused(db, partition, "removed", lease)
+        leases.check_unused(db, partition, "removed", lease)
         db.delete("devices", partition=name)
     if partitions.find_partition(db, name) is not None:  # it did not go with a lease
         partitions.delete_partition(db, partition)
@@ -116,10 +114,10 @@ def _place(db: Transaction, request: PartitionRequest, besides: str = "") -> Par
             impossible = error
             continue
         possible.append((allocation, cluster))
-        free = allocations.get_free_ipus(db, allocation)
+        free = machines.get_free_ipus(db, allocation)
         blocks = _find_blocks(free, partition, request.place_index)
         if blocks is not None:
-            allocations.set_free_ipus(db, allocation, free & ~bits_of(blocks))
+            machines.set_free_ipus(db, allocation, free & ~bits_of(blocks))
             return partition._replace(allocation=allocation, blocks=blocks)
     if not possible and impossible is not None:
         raise impossible
@@ -129,24 +127,24 @@ def _place(db: Transaction, request: PartitionRequest, besides: str = "") -> Par
 def find_places(db: Transaction, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
-        allocation = allocations.get_allocation(db, request.allocation)
-        allocations.check_use(db, allocation, request.owner)
-        return [(allocation.name, clusters.get_cluster(db, allocation.cluster))]
+        allocation = machines.get_allocation(db, request.allocation)
+        machines.check_use(db, allocation, request.owner)
+        return [(allocation.name, machines.get_cluster(db, allocation.cluster))]
     if request.cluster is not None:
-        possible = [clusters.get_cluster(db, request.cluster)]
+        possible = [machines.get_cluster(db, request.cluster)]
     else:
-        possible = sorted(clusters.list_clusters(db), key=lambda cluster: cluster.size)
+        possible = sorted(machines.list_clusters(db), key=lambda cluster: cluster.size)
         if not possible:
             raise errors.NoSpaceError(
                 f"Partition {request.name} cannot be made, because there is no "
                 "cluster. Make one with: vipu-admin create cluster"
             )
     places: Places = []
-    limited = allocations.is_limited(db, request.owner)
+    limited = machines.is_limited(db, request.owner)
     for cluster in possible:
         query = "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid"
         for name in db.column(query, cluster.name):
-            users = allocations.get_users(db, name)
+            users = machines.get_users(db, name)
             # Agents set apart are for those who name them, or whom they are for.
             if (name == cluster.name and not limited) or request.owner in users:
                 places.append((name, cluster))
@@ -200,12 +198,12 @@ def _room_in(db: Transaction, allocation: str, cluster: Cluster) -> str:
     """Say how much of an allocation is free."""
     name = cluster.name
     place = f"cluster {name}" if allocation == name else f"allocation {allocation}"
-    total = allocations.count_ipus(db, allocation)
+    total = machines.count_ipus(db, allocation)
     if not total:
         query = "SELECT DISTINCT allocation FROM agents WHERE cluster = ? ORDER BY 1"
         others = listed(db.column(query, name))
         return f"all agents of {place} are in other allocations: {others}"
-    free = allocations.get_free_ipus(db, allocation)
+    free = machines.get_free_ipus(db, allocation)
     if not free:
         return f"all {counted(total, 'IPU')} of {place} are in use"
     return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from poprun.vipu.errors import AccessError, InUseError
 from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables.allocations import add_users, get_users
+from poprun.vipu.inventory.tables.machines import add_users, get_users
 from poprun.vipu.inventory.tables.names import check_exists, check_new
 from poprun.vipu.model import User
 from poprun.vipu.rules.checks import check_name

@@ -21,7 +21,7 @@ from vipu_servers import Server, serving
 from poprun.vipu import liveness
 from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import clusters
+from poprun.vipu.inventory.tables import machines
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.settle()
         with self.store._transaction(write=False) as db:
-            blocks = clusters.list_free_blocks(db, "pod128")
+            blocks = machines.list_free_blocks(db, "pod128")
         free = {position for block in blocks for position in block.positions}
         held: set[int] = set()
         for partition in self.expected.values():
