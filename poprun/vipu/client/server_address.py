@@ -165,9 +165,7 @@ def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str
 
 
 def _from_files(
-    environ: Mapping[str, str],
-    system_file: str | os.PathLike[str],
-    option_prefix: str,
+    environ: Mapping[str, str], system_file: str | os.PathLike[str], option_prefix: str
 ) -> list[tuple[str, dict[str, str]]]:
     """Return what the user's files say, and then the machine's."""
     home = environ.get("HOME", "")

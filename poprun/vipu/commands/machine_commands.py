@@ -217,8 +217,7 @@ ADMIN_COMMANDS = (
     ),
     nouns.change_command("remove agent", "Remove agents that are in no cluster."),
     nouns.change_command(
-        "remove cluster",
-        "Remove clusters, and the agents that were made with them.",
+        "remove cluster", "Remove clusters, and the agents that were made with them."
     ),
     nouns.change_command(
         "remove allocation", "Give the agents of allocations back to their clusters."

@@ -76,9 +76,7 @@ def name_option(noun: str, help_: str) -> Decorator:
     )
 
 
-def names_of(
-    noun: str,
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def names_of(noun: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return what completes the names of partitions, agents and so on."""
 
     def complete(

@@ -36,12 +36,7 @@ class Database:
     """
 
     def __init__(
-        self,
-        path: str,
-        timeout_s: float,
-        *,
-        syncs: bool = True,
-        is_copy: bool = False,
+        self, path: str, timeout_s: float, *, syncs: bool = True, is_copy: bool = False
     ) -> None:
         self.path = path
         self._directory = os.path.dirname(path) or "."

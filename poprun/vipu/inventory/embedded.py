@@ -32,14 +32,7 @@ _TRY_AGAIN = (
     errors.NoSpaceError,
     errors.NotActiveError,
 )
-_MODULES = (
-    acquisition,
-    leases,
-    machines,
-    partitions,
-    placement,
-    users,
-)
+_MODULES = (acquisition, leases, machines, partitions, placement, users)
 # The function that performs an operation in the database has its name.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     name: vars(module)[name]

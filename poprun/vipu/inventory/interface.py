@@ -82,11 +82,7 @@ class Machines(Operations):
         """
 
     def create_allocation(
-        self,
-        name: str,
-        cluster: str,
-        agents: Sequence[str],
-        users: Sequence[str] = (),
+        self, name: str, cluster: str, agents: Sequence[str], users: Sequence[str] = ()
     ) -> Allocation:
         """Set agents of a cluster apart.
 

@@ -122,11 +122,7 @@ def serve(
             runner.run(_run(server, listener, start_line))
 
 
-async def _run(
-    server: HttpServer,
-    listener: socket.socket,
-    start_line: str,
-) -> None:
+async def _run(server: HttpServer, listener: socket.socket, start_line: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables import (
-    leases,
-    machines,
-    partitions,
-    placement,
-)
+from poprun.vipu.inventory.tables import leases, machines, partitions, placement
 from poprun.vipu.leases import Grant, Life, check_holder
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import Acquisition, Turn, WaitingJob

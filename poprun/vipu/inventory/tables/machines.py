@@ -64,7 +64,7 @@ def _take_agents(db: Transaction, request: ClusterRequest) -> None:
 def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
     (last,) = db.column(
         "SELECT coalesce(max(CAST(substr(name, 3) AS INTEGER)), -1) FROM agents "
-        "WHERE name GLOB 'ag[0-9]*'",
+        "WHERE name GLOB 'ag[0-9]*'"
     )
     for machine in range(machines):
         number = last + 1 + machine

@@ -4,11 +4,7 @@ import time
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables import (
-    leases,
-    machines,
-    partitions,
-)
+from poprun.vipu.inventory.tables import leases, machines, partitions
 from poprun.vipu.inventory.tables.names import listed
 from poprun.vipu.model import Block, Cluster, Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
