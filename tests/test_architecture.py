@@ -372,7 +372,7 @@ LATE_IMPORTS = {
     # It may lack what is installed with the extra vipu.
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.
-    "poprun.vipu.commands.programs": {"poprun.vipu.client.server_inventory"},
+    "poprun.vipu.commands.entry_points": {"poprun.vipu.client.server_inventory"},
     # 20 ms, for a job with IPUs.
     "poprun.job.prepare.reservation": {
         "poprun.vipu.liveness",

@@ -1,4 +1,4 @@
-"""The entry points of `vipu` and `vipu-admin`: errors become exit codes."""
+"""`vipu` and `vipu-admin`: their verbs, and the exit codes that errors become."""
 
 import os
 import signal
@@ -8,15 +8,120 @@ from functools import partial
 
 import click
 
+from poprun import __version__
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
 from poprun.stdout import discard_unwritten
-from poprun.vipu.commands.programs import make_program
-from poprun.vipu.commands.session import OutputError, Session
+from poprun.vipu.commands import machine_commands as machines
+from poprun.vipu.commands import partition_commands as partitions
+from poprun.vipu.commands.command_line import Command, Group
+from poprun.vipu.commands.session import OutputError, Session, write
+from poprun.vipu.commands.show_command import show
 from poprun.vipu.errors import InventoryBusyError
+from poprun.vipu.inventory.location import find_inventory
 
 # For a request that is valid, but failed.
 _FAILED = 1
+_HELP = {
+    "vipu": "Make, show and remove partitions of emulated IPUs.",
+    "vipu-admin": "Administer emulated IPUs: machines, users and all partitions.",
+}
+# By program and verb.
+_VERBS = {
+    "vipu": {
+        "list": "List partitions and what they are made from.",
+        "get": "Show a partition and the like.",
+        "create": "Create a partition.",
+        "update": "Change a partition.",
+        "reset": "Reset a partition.",
+        "remove": "Remove a partition.",
+    },
+    # Administrators see what all users have.
+    "vipu-admin": {
+        "list": "List machines, users and partitions.",
+        "get": "Show a machine, a user or a partition.",
+        "create": "Create machines, users and partitions.",
+        "update": "Change a partition, or let a machine fail.",
+        "reset": "Reset a partition.",
+        "remove": "Remove machines, users and partitions.",
+        "discover": "Look for IPU-Machines.",
+    },
+}
+# Names of earlier releases.
+_ALIASES = {"remove": ("delete",)}
+_OF_USERS = (*partitions.COMMANDS, *machines.COMMANDS)
+_OF_ADMINS = machines.ADMIN_COMMANDS
+
+
+def make_program(name: str) -> Group:
+    """Return the command for users, `vipu`, or that for administrators."""
+    is_for_admins = name == "vipu-admin"
+    own = (*_OF_USERS, *_OF_ADMINS) if is_for_admins else _OF_USERS
+    of_others = () if is_for_admins else _OF_ADMINS
+    verbs = []
+    for verb, help_ in _VERBS[name].items():
+        group = Group(
+            verb,
+            [command for command in own if command.verb == verb],
+            [command for command in of_others if command.verb == verb],
+            *("'{path}' takes no {word}, but {names}.", "or"),
+            help=help_,
+            subcommand_metavar="WHAT [ARGS]...",
+        )
+        group.aliases = _ALIASES.get(verb, ())
+        verbs.append(group)
+    return Group(
+        name,
+        (*verbs, show),
+        [] if is_for_admins else list(map(Command, _VERBS["vipu-admin"])),
+        *("There is no command {word}. There are {names}.", "and"),
+        help=_HELP[name],
+        subcommand_metavar="COMMAND [ARGS]...",
+        invoke_without_command=True,
+        callback=_without_verb,
+        params=[
+            click.Option(["--version"], is_flag=True, help="Write the version."),
+            click.Option(
+                ["--server-version"],
+                is_flag=True,
+                help="Write the version and the address of the server.",
+            ),
+        ],
+    )
+
+
+@click.pass_context
+def _without_verb(ctx: click.Context, version: bool, server_version: bool) -> None:
+    """Do what the options of the program itself ask for."""
+    if ctx.invoked_subcommand is not None:
+        if version or server_version:
+            raise click.UsageError("--version and --server-version stand alone.")
+        return
+    if version:
+        write(f"{ctx.info_name} {__version__}\n")
+    elif server_version:
+        _write_server_version(ctx.obj)
+    else:
+        raise click.exceptions.NoArgsIsHelpError(ctx)
+
+
+def _write_server_version(session: Session) -> None:
+    """Write two lines, the second of which scripts read the server's host from."""
+    from poprun.vipu.client.server_inventory import ServerInventory
+
+    server = session.find_server()
+    if server is None:
+        version = __version__
+        path = find_inventory(session.environ, os.uname().nodename)
+        host = f"embedded ({path})"
+    else:
+        with session.open(server) as inventory:
+            assert isinstance(inventory, ServerInventory)
+            version, host = inventory.server_version(), str(server)
+    if session.as_json:
+        session.write_json({"version": version, "host": host})
+    else:
+        write(f"version: {version}\nhost: {host}\n")
 
 
 def _run(

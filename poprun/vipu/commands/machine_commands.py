@@ -9,7 +9,7 @@ from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
-from poprun.vipu.commands.options import Table, name_option, options_of
+from poprun.vipu.commands.nouns import Table, name_option, options_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.emulated_hardware import ipus_of
 from poprun.vipu.commands.views.machine_views import VIEWS

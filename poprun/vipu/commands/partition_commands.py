@@ -6,7 +6,7 @@ import click
 
 from poprun.vipu import model
 from poprun.vipu.commands import config_files, nouns
-from poprun.vipu.commands.options import Table, name_argument, options_of
+from poprun.vipu.commands.nouns import Table, name_argument, options_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import partition_views as views
 from poprun.vipu.commands.views.ipuof_config import ipuof_config

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import click
 
 from poprun.vipu.commands.command_line import Command
-from poprun.vipu.commands.nouns import read_states
-from poprun.vipu.commands.options import names_of
+from poprun.vipu.commands.nouns import names_of, read_states
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
