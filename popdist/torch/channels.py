@@ -154,15 +154,16 @@ class Channels:
                     self._expected[member] = []
                     self._start(self._receive_all, member, f"popdist from {member}")
             arrived = self._take_arrived(tag, sources)
-            if arrived is None:
+            errors = [self._broken[one] for one in sources if one in self._broken]
+            if arrived is None and not errors:
                 waiting = self._any if source is None else self._expected[source]
                 waiting.append(message)
                 self._changed.notify_all()
         if arrived is not None:
             message.deliver(*arrived)
             message.finish()
-        elif source is not None and source in self._broken:
-            self._fail(source, self._broken[source])
+        elif errors:
+            message.finish(errors[0])
         return message
 
     def close(self) -> None:

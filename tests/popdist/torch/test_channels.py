@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,31 @@ def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
         return gone
 
     assert on_all(tmp_path, 2, member) == [[True] * 4] * 2
+
+
+def test_receives_from_any_member_fail_once_one_has_left(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        x = torch.ones(1)
+        if rank:
+            dist.send(x, 0)
+            world().shutdown()
+            while not (tmp_path / "seen").exists():
+                time.sleep(0.01)
+            return None
+        dist.recv(x)
+        errors = []
+        # The first one may wait when member 1 leaves, the second one comes later.
+        for _ in range(2):
+            work: Any = dist.irecv(x)
+            with pytest.raises(dist.DistBackendError) as failure:
+                work.wait(timedelta(seconds=20))
+            errors.append(str(failure.value))
+        (tmp_path / "seen").touch()
+        return errors
+
+    first, second = on_all(tmp_path, 2, member)[0]
+    assert "Instance 1 has ended, or closed the group" in first
+    assert second == first
 
 
 def test_a_receive_that_waits_ends_with_the_group(tmp_path: Path) -> None:
