@@ -108,6 +108,36 @@ def test_moments_without_bias_correction() -> None:
     assert adamw == pytest.approx(2 * 0.95 - 0.1 * 3.16228, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Adam", {"bias_correction": False}),
+        ("AdamW", {"bias_correction": False, "weight_decay": 0.0}),
+        ("RMSprop", {"use_tf_variant": True}),
+        ("SGD", {}),
+    ],
+)
+def test_maximizing_is_a_step_in_the_other_direction(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    optimizer = getattr(poptorch.optim, name)
+    down = one_step(lambda w: optimizer(w, lr=0.1, **arguments))
+    up = one_step(lambda w: optimizer(w, lr=0.1, maximize=True, **arguments))
+
+    assert down < 2
+    assert up - 2 == pytest.approx(2 - down)
+
+
+def test_weight_decay_leaves_the_gradient_as_it_is() -> None:
+    weight = nn.Parameter(torch.tensor([2.0]))
+    adam = poptorch.optim.Adam([weight], weight_decay=0.5, bias_correction=False)
+    weight.grad = torch.tensor([0.5])
+
+    adam.step()
+
+    assert weight.grad.item() == 0.5
+
+
 def test_lamb_scales_the_update_to_the_norm_of_the_weight() -> None:
     # The update itself is 1: lr * |w| / |u| * u.
     assert one_step(lambda w: poptorch.optim.LAMB(w, lr=0.1)) == pytest.approx(

@@ -1,11 +1,9 @@
 """Adam and AdamW with PopTorch's further arguments."""
 
-from typing import Any
-
 import torch
-from torch import optim
+from torch import Tensor, optim
 
-from .device_state import Group
+from .device_state import Group, State
 from .extended import Optimizer, Parameters
 from .moments import update_of
 
@@ -19,15 +17,16 @@ class _Adaptive(Optimizer):
     def _steps_as_torch(self) -> bool:
         return self.bias_correction
 
-    # Any: an entry of an optimizer's state.
-    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+    def _update(
+        self, weight: Tensor, gradient: Tensor, state: State, group: Group
+    ) -> None:
         """Update a weight by moments whose bias is left as it is."""
         decay, lr = group["weight_decay"], group["lr"]
         if decay and isinstance(self, optim.AdamW):
             weight.mul_(1 - lr * decay)
         elif decay:
-            weight.grad.add_(weight, alpha=decay)
-        update = update_of(weight.grad, state, {**group, "bias_correction": False})
+            gradient = gradient.add(weight, alpha=decay)
+        update = update_of(gradient, state, {**group, "bias_correction": False})
         weight.sub_(update, alpha=lr)
 
 

@@ -12,8 +12,9 @@ _RMSPROP = {"Accl1": "square_avg", "Accl2": "momentum_buffer", "Accl3": "grad_av
 _ADAM = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
 
 Names = Mapping[torch.Tensor, str]
-# Any: an entry of an optimizer's groups.
+# Any: an entry of an optimizer's groups, or of its state.
 Group = Mapping[str, Any]
+State = dict[str, Any]
 
 
 def read_state(optimizer: optim.Optimizer, names: Names) -> dict[str, torch.Tensor]:

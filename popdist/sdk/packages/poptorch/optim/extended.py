@@ -5,9 +5,10 @@ from inspect import signature
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
 
-from .device_state import Group, Names, read_parameters, read_state, write_state
+from .device_state import Group, Names, State, read_parameters, read_state, write_state
 from .variable_attributes import VariableAttributes
 
 # Any: what torch.optim takes as params: tensors, named ones, or groups of them.
@@ -101,12 +102,14 @@ class Optimizer:
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._update(weight, optimizer.state[weight], group)
+                    gradient = -weight.grad if group.get("maximize") else weight.grad
+                    self._update(weight, gradient, optimizer.state[weight], group)
         return loss
 
-    # Any: an entry of an optimizer's state or groups.
-    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
-        """Update one weight."""
+    def _update(
+        self, weight: Tensor, gradient: Tensor, state: State, group: Group
+    ) -> None:
+        """Update one weight by its gradient, which stays as it is."""
         raise NotImplementedError
 
     # Any: attributes of any type.

@@ -1,11 +1,10 @@
 """LAMB: Adam's update, scaled layer by layer to the norm of the weights."""
 
-from typing import Any
-
 import torch
+from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
 
-from .device_state import Group
+from .device_state import Group, State
 from .extended import Optimizer, Parameters, given_only
 from .moments import update_of
 
@@ -46,9 +45,10 @@ class LAMB(Optimizer, TorchOptimizer):
         TorchOptimizer.__init__(self, params, defaults)
         self._extend(torch_arguments, arguments)
 
-    # Any: an entry of an optimizer's state.
-    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
-        update = update_of(weight.grad, state, group)
+    def _update(
+        self, weight: Tensor, gradient: Tensor, state: State, group: Group
+    ) -> None:
+        update = update_of(gradient, state, group)
         if group["weight_decay"]:
             update.add_(weight, alpha=group["weight_decay"])
         weight_norm, update_norm = weight.norm(), update.norm()

@@ -1,22 +1,15 @@
 """Adam's moments of gradients, with or without the correction of their bias."""
 
-from typing import Any
-
 import torch
 
-from .device_state import Group
+from .device_state import Group, State
 
 
-# Any: an entry of an optimizer's state or groups.
-def update_of(
-    gradient: torch.Tensor | None, state: dict[str, Any], group: Group
-) -> torch.Tensor:
+def update_of(gradient: torch.Tensor, state: State, group: Group) -> torch.Tensor:
     """Return Adam's update of a weight, not yet times the learning rate.
 
     The state has the names of torch.optim.Adam's: step, exp_avg, exp_avg_sq.
     """
-    if gradient is None:
-        raise ValueError("The weight has no gradient, so Adam has no update for it.")
     if not state:
         state["step"] = torch.zeros(())
         state["exp_avg"] = torch.zeros_like(gradient)

@@ -1,11 +1,9 @@
 """RMSprop with PopTorch's further arguments."""
 
-from typing import Any
-
 import torch
-from torch import optim
+from torch import Tensor, optim
 
-from .device_state import Group
+from .device_state import Group, State
 from .extended import Optimizer, Parameters
 
 
@@ -46,10 +44,10 @@ class RMSprop(Optimizer, optim.RMSprop):
     def _steps_as_torch(self) -> bool:
         return not self.use_tf_variant
 
-    # Any: an entry of an optimizer's state.
-    def _update(self, weight: Any, state: dict[str, Any], group: Group) -> None:
+    def _update(
+        self, weight: Tensor, gradient: Tensor, state: State, group: Group
+    ) -> None:
         """Update a weight as TensorFlow does."""
-        gradient: torch.Tensor = weight.grad
         if group["weight_decay"]:
             gradient = gradient.add(weight, alpha=group["weight_decay"])
         if not state:
