@@ -114,15 +114,10 @@ def for_loop(
 
 
 def _check_inputs_of_loop(inputs: object) -> None:
-    mismatch = None
-    if not isinstance(inputs, list):
-        mismatch = "Object is not list"
-    else:
-        others = [i for i, value in enumerate(inputs) if not torch.is_tensor(value)]
-        if others:
-            mismatch = (
-                f"Object contained in list at index {others[-1]} is not torch.tensor"
-            )
+    mismatch = None if isinstance(inputs, list) else "Object is not list"
+    for index, value in enumerate(inputs if isinstance(inputs, list) else ()):
+        if not torch.is_tensor(value):
+            mismatch = f"Object contained in list at index {index} is not torch.tensor"
     if mismatch is not None:
         raise ValueError(
             f"poptorch.for_loop expects its input tensors to be a list ({mismatch})."

@@ -63,8 +63,6 @@ def compress_all(
     tensors: Sequence[Tensor], compression: Compressor
 ) -> tuple[Sequence[Tensor], Contexts]:
     """Return tensors compressed, and what decompress_all() needs."""
-    if compression is Compression.none:
-        return tensors, ()
     pairs = [compression.compress(tensor) for tensor in tensors]
     return [small for small, _ in pairs], [context for _, context in pairs]
 
@@ -73,8 +71,6 @@ def decompress_all(
     tensors: Sequence[Tensor], contexts: Contexts, compression: Compressor
 ) -> list[Tensor]:
     """Return tensors as they were before compress_all()."""
-    if compression is Compression.none:
-        return list(tensors)
     return [
         compression.decompress(tensor, context)
         for tensor, context in zip(tensors, contexts, strict=True)

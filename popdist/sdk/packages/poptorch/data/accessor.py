@@ -1,7 +1,5 @@
 """AsynchronousDataAccessor: batches that another process loads ahead."""
 
-import multiprocessing
-import os
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Self
@@ -103,12 +101,9 @@ class AsynchronousDataAccessor:
                 separate() if separate else dataset, rebatched_size, self._drop_last
             ),
             fetcher.LoadingSettings(
-                parent=os.getpid(),
                 buffer_size=buffer_size,
                 load_indefinitely=load_indefinitely,
                 early_preload=early_preload,
-                random_states=fetcher.random_states(),
-                start_method=multiprocessing.get_start_method(),
             ),
             sharing_strategy,
         )

@@ -11,7 +11,7 @@ import signal
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -78,15 +78,15 @@ def set_random_states(states: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadingSettings:
-    """How the loading process loads."""
+    """How the loading process loads; made in the process that asks for batches."""
 
-    parent: int
     buffer_size: int
     load_indefinitely: bool
     early_preload: bool
-    random_states: tuple[Any, ...]
+    parent: int = field(default_factory=os.getpid)
+    random_states: tuple[Any, ...] = field(default_factory=random_states)
     # How the program's processes start, and so the workers of torch's DataLoader.
-    start_method: str
+    start_method: str = field(default_factory=multiprocessing.get_start_method)
 
 
 class _Stopped(Exception):

@@ -166,19 +166,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if regrouped is None:
             size = self._combined_batch_size
             return {"batch_size": size, "drop_last": drop_last and size is not None}
-        # It is only a part of a batch: the accessor drops the last of it.
-        return {"batch_size": self._worker_size(worker_size), "drop_last": False}
-
-    def _worker_size(self, wanted: int | None) -> int | None:
-        size = self._combined_batch_size
-        if wanted is None or size is None:
-            return size
         require(
-            wanted <= size,
-            f"rebatched_worker_size is {wanted}, but may be at most the {size} samples "
-            "of a combined batch.",
+            worker_size is None or worker_size <= regrouped,
+            f"rebatched_worker_size is {worker_size}, but may be at most the "
+            f"{regrouped} samples of a combined batch.",
         )
-        return wanted
+        # It is only a part of a batch: the accessor drops the last of it.
+        size = regrouped if worker_size is None else worker_size
+        return {"batch_size": size, "drop_last": False}
 
     def _load_ahead(self, arguments: dict[str, Any], regrouped: int | None) -> None:
         require(

@@ -1,6 +1,7 @@
 """Modules that run and train as options say, on the replicas of a job."""
 
 from collections.abc import Callable
+from types import UnionType
 
 import torch
 from torch import nn
@@ -32,11 +33,7 @@ def trainingModel(
         ValueError: PopTorch does not support this variant of the optimizer.
         RuntimeError: Another executor trains this module.
     """
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise Error(
-            "Invalid type: 'optimizer' is of type "
-            f"{type(optimizer)} (Expected torch.optim.Optimizer)"
-        )
+    _check_type("optimizer", optimizer, torch.optim.Optimizer | None)
     return PoplarExecutor(_module(model), _options(options), True, optimizer)
 
 
@@ -86,19 +83,27 @@ def load(
 
 def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
     module = model._user_model if isinstance(model, PoplarExecutor) else model
-    if not isinstance(module, nn.Module):
-        raise Error(
-            f"Invalid type: 'model' is of type {type(model)} (Expected torch.nn.Module)"
-        )
+    _check_type("model", module, nn.Module)
     return module
 
 
 def _options(options: Options | None) -> Options:
-    if options is None:
-        return Options()
-    if not isinstance(options, Options):
+    _check_type("options", options, Options | None)
+    return Options() if options is None else options
+
+
+# What PopTorch's errors call them.
+_EXPECTED = {
+    "model": "torch.nn.Module",
+    "optimizer": "torch.optim.Optimizer",
+    "options": "poptorch.Options",
+}
+
+
+def _check_type(name: str, value: object, expected: type | UnionType) -> None:
+    """Raise Error unless an argument is of the expected type."""
+    if not isinstance(value, expected):
         raise Error(
-            f"Invalid type: 'options' is of type {type(options)} "
-            "(Expected poptorch.Options)"
+            f"Invalid type: '{name}' is of type {type(value)} "
+            f"(Expected {_EXPECTED[name]})"
         )
-    return options

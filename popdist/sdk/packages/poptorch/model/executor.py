@@ -217,12 +217,12 @@ class PoplarExecutor(Measurements):
                 "MeanReductionStrategy.Running, but the model is already compiled "
                 "with Post. Set accum_type before, or make a new trainingModel."
             )
+        # They are a copy: the user's own options stay as they are.
         training._unfreeze()
         training.setMeanAccumulationAndReplicationReductionStrategy(
             MeanReductionStrategy.Running
         )
-        if self._options._is_frozen:
-            training._freeze()
+        training._freeze()
 
     # --- Weights.
 
@@ -339,7 +339,7 @@ class PoplarExecutor(Measurements):
             f"No tensor is anchored as {short_name!r}, but {list(anchored)}: "
             "Options.anchorTensor() names them.",
         )
-        return self._state.anchors().tensor(short_name)
+        return self._state.anchors.tensor(short_name)
 
     def _timing(self) -> Timing:
         loaded = self._state.loaded

@@ -63,6 +63,12 @@ class ModelState:
         self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
         # Those of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
+        # What the last call has kept of the tensors that options anchor.
+        self.anchors = Anchors(
+            self._options.anchored_tensors,
+            self._settings.output_mode,
+            self._settings.output_period,
+        )
         # As they were when the model was compiled; None without that.
         self.attributes: ConstantAttributes | None = None
 
@@ -131,7 +137,7 @@ class ModelState:
             update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
             self._expect_attributes_of(update.optimizer)
             training = Training(
-                self._settings, exchange, update, self._new_anchors(), compiled.half
+                self._settings, exchange, update, self.anchors, compiled.half
             )
         if self.attributes is None:
             self.attributes = ConstantAttributes(self._module)
@@ -160,8 +166,7 @@ class ModelState:
                 self._expect_attributes_of(optimizer)
         training = None if self.loaded is None else self.loaded.training
         if training is not None:
-            training.update.set_optimizer(optimizer)
-            training.set_update(training.update)
+            training.set_optimizer(optimizer)
         self.optimizer = optimizer
         if self.attached and isinstance(optimizer, ExtendedOptimizer):
             optimizer.enter_device(self._parameter_names())
@@ -169,18 +174,6 @@ class ModelState:
     def _expect_attributes_of(self, optimizer: torch.optim.Optimizer) -> None:
         is_relaxed = self._options._relax_optimizer_checks
         self._expected = ExpectedAttributes(optimizer, is_relaxed)
-
-    def anchors(self) -> Anchors:
-        """Return what the last call has kept of the tensors that options anchor."""
-        training = None if self.loaded is None else self.loaded.training
-        return training.anchors if training is not None else self._new_anchors()
-
-    def _new_anchors(self) -> Anchors:
-        return Anchors(
-            self._options.anchored_tensors,
-            self._settings.output_mode,
-            self._settings.output_period,
-        )
 
     @property
     def random_numbers(self) -> list[int]:

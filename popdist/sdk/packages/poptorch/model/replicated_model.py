@@ -145,11 +145,20 @@ class Training:
         self.anchors = anchors
         self._exchange = exchange
         self._half = half
-        self.set_update(update)
-
-    def set_update(self, update: WeightUpdate) -> None:
-        """Update the weights in this way from now on."""
         self.update = update
+        self._prepare()
+
+    def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights by this optimizer from now on.
+
+        Raises:
+            Error: It changes an attribute that is marked as constant.
+        """
+        self.update.set_optimizer(optimizer)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        update = self.update
         self.gradients = GradientSum(
             update.parameters,
             self._exchange.members.first_replica,

@@ -50,9 +50,7 @@ class HorovodHandle:
             result: Any = self._call.handle.wait()
         return result[0] if self._only_first else result
 
-    def __call__(self) -> Any:
-        """Do as wait() does."""
-        return self.wait()
+    __call__ = wait
 
     def __repr__(self) -> str:
         state = "done" if self.poll() else "under way"

@@ -94,8 +94,7 @@ def check_reducible(dtype: torch.dtype, op: ReduceOp) -> None:
 def engine_reduction(op: ReduceOp, is_float: bool) -> int:
     """Return the engine's code of a reduction of numbers with or without fractions.
 
-    The average of integers is their sum, which is divided after that: it is rounded
-    down.
+    The average of integers is their sum, which is divided after that, and truncated.
     """
     return _ENGINE_CODES[Sum if op is Average and not is_float else op]
 
