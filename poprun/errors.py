@@ -32,12 +32,14 @@ class HostError(PoprunError):
     """A host or a list of hosts is not valid."""
 
 
+class HostUnreachableError(PoprunError):
+    """A host of the job cannot be used: ssh does not reach it, or it is not ready."""
+
+    exit_code = MACHINERY_FAILED
+
+
 class MpiArgumentError(PoprunError):
     """An argument for mpirun contradicts poprun, or this mpirun lacks it."""
-
-
-class NotYetError(PoprunError):
-    """The job is valid, but this version of poprun cannot start it."""
 
 
 class MpiNotFoundError(PoprunError):

@@ -6,6 +6,8 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> e
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
@@ -16,10 +18,11 @@ from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
+from poprun.plan.hosts import HostSpec
 from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
-from poprun.preflight.hosts import Preflights
+from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
@@ -48,36 +51,50 @@ def run(
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
     log = Log(settings.verbosity, lambda text: write_text(2, text))
-    hosts = Preflights()
     check_current_directory()
     temporary = temporary_directory(environ)
-    request = read_request(settings, environ, temporary, hosts.describe)
-    for note in request.notes:
-        log.warn(note)
-    first = new_attempt(request.identity, 0, request.facts[0].free_port)
-    if guard is None:
-        expected, note = preview(request, environ)
-        plan = make_plan(request, first, expected)
-        return _show(plan, settings, program, log, partition_note=note)
-    # 10 ms, which a dry run does without.
-    from poprun import stages as job_stages
+    # A dry run plans a job on several hosts as if all were this one.
+    opener = None if guard is None else partial(_open_hosts, settings, environ)
+    with closing(Preflights(opener)) as hosts:
+        request = read_request(settings, environ, temporary, hosts.describe)
+        for note in request.notes:
+            log.warn(note)
+        first = new_attempt(request.identity, 0, request.facts[0].free_port)
+        if guard is None:
+            expected, note = preview(request, environ)
+            plan = make_plan(request, first, expected)
+            return _show(plan, settings, program, log, partition_note=note)
+        # 10 ms, which a dry run does without.
+        from poprun import stages as job_stages
 
-    stages = job_stages.STAGES if stages is None else stages
-    # A job that is refused must not reserve or show anything.
-    files = job_stages.check(request, settings, program, environ, hosts)
-    reserved = stages.reserve(request, environ, guard, log)
-    starts = False
-    try:
-        plan = make_plan(request, first, reserved.partition)
-        job = stages.prepare(plan, settings, files, program, environ, umask)
-        job = reserved.with_devices(job)
-        if code := _show(plan, settings, program, log, reserved.lines):
-            return code
-        starts = True
-    finally:
-        if not starts:
-            reserved.cancel(guard)
-    return stages.run_job(job, guard, plan, settings, caller_environ, hosts)
+        stages = job_stages.STAGES if stages is None else stages
+        # A job that is refused must not reserve or show anything.
+        files = job_stages.check(request, program, environ, hosts)
+        reserved = stages.reserve(request, environ, guard, log)
+        starts = False
+        try:
+            plan = make_plan(request, first, reserved.partition)
+            job = stages.prepare(plan, settings, files, program, environ, umask)
+            job = reserved.with_devices(job)
+            if code := _show(plan, settings, program, log, reserved.lines):
+                return code
+            starts = True
+        finally:
+            if not starts:
+                reserved.cancel(guard)
+        return stages.run_job(job, guard, plan, settings, caller_environ, hosts)
+
+
+def _open_hosts(
+    settings: Settings, environ: Mapping[str, str], hosts: Sequence[HostSpec]
+) -> Sequence[Preflight]:
+    """Return what looks things up on each host; this one needs no ssh."""
+    if not (settings.is_given("host") or settings.is_given("hostfile")):
+        # Without either it is this machine, whatever Slurm calls it.
+        return [LocalPreflight()]
+    from poprun.preflight.remote import open_hosts
+
+    return open_hosts(hosts, environ, settings["ssh"])
 
 
 def _show(

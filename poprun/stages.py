@@ -3,6 +3,7 @@
 Request -> DeviceReservation; Plan -> Job -> exit code, which is that of the attempt
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from poprun.errors import OptionError
@@ -13,8 +14,6 @@ from poprun.job.prepare import job_description, output, reservation
 from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.options.settings import Settings
-from poprun.plan.hosts import SLURM_NODE_NAME
-from poprun.plan.unsupported import refuse_unsupported
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.record import Record
@@ -34,7 +33,6 @@ class Stages(Record):
 
 def check(
     request: Request,
-    settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
     hosts: Preflights,
@@ -46,8 +44,7 @@ def check(
     """
     check_proc()
     _wait_for_stdin(request.stdin)
-    slurm_name = environ.get(SLURM_NODE_NAME, "")
-    refuse_unsupported(settings, request.hosts, slurm_name)
+    hosts.check_mpi(request.mpi)
     return hosts.find_programs(program, request, environ)
 
 
@@ -95,16 +92,23 @@ def run_job(
     _wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
     memory_before = preflights.read_memory_counters(hosts)
-    mpirun = MpirunProcess(job, guard, hosts[0].name)
-    ranks = range(len(job.specs))
-    host = LocalHost(job, hosts[0].name, ranks, mpirun.add_shim)
-    host.listen()
+    several = plan.request.names_hosts
+    here = os.uname().nodename if several else hosts[0].name
+    mpirun = MpirunProcess(job, guard, here, preflights.connections())
+    if several:
+        from poprun.job.links import open_links
+
+        links = open_links(job, plan, preflights, mpirun.add_shim, here)
+    else:
+        host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
+        host.listen()
+        links = [host]
     mpirun.start()
     # It takes a while until mpirun starts instances: time to import what comes then.
     from poprun.attempt import run_attempt
 
     return run_attempt(
-        job, mpirun, [host], plan, settings, environ, preflights, memory_before
+        job, mpirun, links, plan, settings, environ, preflights, memory_before
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from poprun.options.help import default_text, spelling
-from poprun.options.table import GROUPS, NOT_BUILT_YET
+from poprun.options.table import GROUPS
 from poprun.options.types import Option, variable
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
@@ -27,8 +27,6 @@ def page() -> str:
     parts = [INTRODUCTION]
     for title, options in GROUPS.items():
         parts.append(f"\n## {title}\n")
-        if note := NOT_BUILT_YET.get(title):
-            parts.append(f"{note}\n")
         parts.append("| option | variable | default | meaning |")
         parts.append("| --- | --- | --- | --- |")
         parts += [row(option) for option in options]

@@ -19,7 +19,7 @@ from poprun.job.events import (
 )
 from poprun.job.host_link import HostLink
 from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.streams import Streams
+from poprun.stdio.stream_ends import OutputReader
 from poprun.stdio.waiter import READ, Interest
 
 # How long the loop of one test may run.
@@ -75,7 +75,7 @@ class FakeHost:
     # --- The HostLink.
 
     def start(
-        self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder
     ) -> None:
         self.emit = emit
         self.streams = streams

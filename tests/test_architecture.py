@@ -57,6 +57,14 @@ STAGES = {
         ("poprun.vipu",),
         ("poprun.options", "poprun.mpirun"),
         ("poprun.plan",),
+        # poprun's end of the connection to an agent, which preflight opens.
+        (
+            "poprun.agent.connection",
+            "poprun.agent.facts",
+            "poprun.agent.messages",
+            "poprun.agent.pipe_channel",
+            "poprun.agent.silence",
+        ),
         ("poprun.preflight",),
         (
             "poprun.job.control_socket",
@@ -66,13 +74,18 @@ STAGES = {
             "poprun.job.resource_limits",
         ),
         ("poprun.job.values",),
+        ("poprun.job.directories", "poprun.agent.event_codec"),
         ("poprun.job.prepare",),
         (
             "poprun.job.guard_client",
             "poprun.job.local_host",
             "poprun.job.mpirun_process",
         ),
+        ("poprun.job.remote_host",),
+        ("poprun.job.remote_shells",),
         ("poprun.job",),
+        # The agent itself, on another host.
+        ("poprun.agent",),
         ("poprun.result",),
         ("poprun.attempt",),
         ("poprun.stages",),
@@ -270,6 +283,7 @@ FOR_LIGHT = {
 FOR_THE_ENTRY = {
     "poprun.helpers.guard",
     "poprun.helpers.local_launcher",
+    "poprun.helpers.remote_shell",
     "poprun.helpers.shim",
 }
 
@@ -329,11 +343,16 @@ LATE_IMPORTS = {
         "poprun.versions",
     },
     # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.
-    "poprun.run": {"poprun.plan.drawing", "poprun.plan.dry_run", "poprun.stages"},
+    "poprun.run": {
+        "poprun.plan.drawing",
+        "poprun.plan.dry_run",
+        "poprun.preflight.remote",
+        "poprun.stages",
+    },
     # 1 ms, for a job with arguments for mpirun.
     "poprun.mpirun.arguments": {"poprun.mpirun.tokens"},
-    # 12 ms, while mpirun starts.
-    "poprun.stages": {"poprun.attempt"},
+    # 12 ms, while mpirun starts; and for jobs on several hosts.
+    "poprun.stages": {"poprun.attempt", "poprun.job.links"},
     # Of three, a launch uses one; each takes 1 ms.
     "poprun.mpirun": {
         "poprun.mpirun.hydra",
@@ -391,8 +410,11 @@ LATE_IMPORTS = {
     },
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.tables.users": {"hashlib", "hmac", "secrets"},
-    # 30 ms, for a host that is named.
-    "poprun.plan.unsupported": {"psutil", "socket"},
+    # 30 ms, for hosts that are named.
+    "poprun.preflight.remote": {"psutil"},
+    # For questions to several hosts.
+    "poprun.preflight.hosts": {"concurrent.futures"},
+    "poprun.preflight.addresses": {"ipaddress"},
     # 4 ms, for a stdout that is a socket.
     "poprun.stdio.writer": {"socket"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
@@ -429,11 +451,13 @@ READS_ENVIRON = (
     "popdist.sdk.switch",
     "popdist.session",
     "poprun.__main__",
+    "poprun.agent.program",
     "poprun.cli",
     "poprun.helpers.guard",
     "poprun.interpreter",
     "poprun.helpers.local_launcher",
     "poprun.helpers.program_start",
+    "poprun.helpers.remote_shell",
     "poprun.helpers.shim",
     "poprun.vipu.server.serve",
     "poprun.vipu.commands.entry_points",

@@ -6,3 +6,6 @@ import sys
 ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entry.py")
 # Isolated, and without site-packages: see entry.py.
 PYTHON = (sys.executable, "-I", "-S", ENTRY)
+
+# A file that is called as ssh is: with a host and a command. It needs POPRUN_PYTHON.
+REMOTE_SHELL = os.path.join(os.path.dirname(ENTRY), "remote_shell")

@@ -3,6 +3,7 @@
     python -I -S entry.py shim ATTEMPT VARIABLE RANK
     python -I -S entry.py guard DESCRIPTOR
     python -I -S entry.py local WORD... : WORD...
+    python -I -S entry.py remote-shell VARIABLE HOST WORD...
 
 Isolated and without site-packages, so that they start in milliseconds and no
 variable or file of the user's changes what they do. A script, so that the list of
@@ -32,5 +33,9 @@ if __name__ == "__main__":
         from poprun.helpers import local_launcher
 
         local_launcher.main(words)
+    elif role == "remote-shell":
+        from poprun.helpers import remote_shell
+
+        remote_shell.main(words[0], words[1:])
     else:
-        sys.exit(f"poprun's helpers are shim, guard and local, but not {role!r}.")
+        sys.exit(f"poprun has no helper {role!r}.")

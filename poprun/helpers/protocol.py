@@ -70,6 +70,14 @@ ALONE_IN_MPI = 41  # version, key, rank
 # the process ends, and the process is attached for so long.
 ATTACH = 42  # version, key, index of the instance, how many IPUs its device must have
 
+# From a remote shell of mpirun's to poprun: helpers/remote_shell.py.
+REMOTE_SHELL = 43  # version, key, host, command
+
+# From poprun to a remote shell.
+SHELL_OUTPUT = 70  # 1 for stdout or 2 for stderr, bytes
+SHELL_ENDED = 71  # exit code
+SHELL_HERE = 72  # the host is this one: the shell runs the command itself
+
 # From poprun to popdist.
 ATTACHED = 60  # id of the device
 NOT_ATTACHED = 61  # a sentence: why not
@@ -103,6 +111,7 @@ REPORTS = {
     FINALIZING: "itit",
     ALONE_IN_MPI: "iti",
     ATTACH: "itii",
+    REMOTE_SHELL: "ittt",
 }
 # int() takes time that grows with the square of the length.
 MOST_DIGITS = 20

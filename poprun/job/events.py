@@ -126,6 +126,14 @@ class DevicesLost(Event):
     sentence: str
 
 
+class HostLost(Event):
+    """A host is not reached any more, and why; these instances were on it."""
+
+    host: str
+    ranks: tuple[int, ...]
+    why: str
+
+
 class ShimLost(Event):
     """A shim ended without a report, and its program with it."""
 

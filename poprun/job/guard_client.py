@@ -7,8 +7,9 @@ it has to end if poprun ends.
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
@@ -30,6 +31,7 @@ class GuardClient:
         started: StartedGuard,
         job: Job,
         end_actions: Iterable[EndAction],
+        connections: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._job = job
         self._mark = job.mark.encode()
@@ -39,16 +41,19 @@ class GuardClient:
         for action in end_actions:
             self._end_actions.register(action)
         self._lock = -1
-        self._known: dict[int, int] = {}
+        # mpirun and the shims, and the connections to other hosts: pid -> start time.
+        self._known: dict[int, int] = dict(connections)
         self._hold = protocol.pack(protocol.HOLD, b"")
         # The kernel kills mpirun, which may hang, when neither poprun nor its guard nor
         # a shim has the write end any more.
         self._pipe = os.pipe()
         self.replaced = 0
         self._connect(started)
-        self._older = started.older
+        self._older = started.older.union(connections)
         self._send_stderr()
         self.channel.send(self._leftovers())
+        for pair in connections.items():
+            self.channel.send(protocol.pack(protocol.KNOWN, *pair))
 
     def make_lock(self) -> None:
         """Make the lock file of the job in its directory.

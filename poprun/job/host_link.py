@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from poprun.annotations import Protocol
 from poprun.job.events import Event
 from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.streams import Streams
+from poprun.stdio.stream_ends import OutputReader
 from poprun.stdio.waiter import Interest
 
 
@@ -36,7 +36,7 @@ class HostLink(Protocol):
         """Whether nothing of the job is left on the host, after `finish`."""
 
     def start(
-        self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder
     ) -> None:
         """Get ready for the instances, which mpirun starts.
 

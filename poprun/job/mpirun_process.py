@@ -4,8 +4,9 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from types import MappingProxyType
 
 from poprun.errors import LaunchError
 from poprun.helpers import own_process, processes, protocol
@@ -40,12 +41,20 @@ class MpirunProcess:
     Args:
         guard: Runs already, and waits for its first message.
         host: The name of the machine that poprun runs on.
+        connections: The processes that connect it to other hosts: pid -> start time.
     """
 
-    def __init__(self, job: Job, guard: StartedGuard, host: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        guard: StartedGuard,
+        host: str,
+        connections: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self._job = job
         self._started_guard = guard
         self._host = host
+        self._connections = connections
         # What this attempt makes and undoes: a successor undoes the job's.
         self._resources = [*job.attempt_resources, *job.job_resources]
         # Whether nothing of the job is left, after `finish`.
@@ -68,7 +77,10 @@ class MpirunProcess:
         job = self._job
         own_process.become_subreaper()
         self._guard = GuardClient(
-            self._started_guard, job, [item.end_action for item in self._resources]
+            self._started_guard,
+            job,
+            [item.end_action for item in self._resources],
+            self._connections,
         )
         # Now that the guard knows of them: poprun may be killed at any time. The first
         # guard may have been killed long ago, and nothing may be made without one.

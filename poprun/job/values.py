@@ -27,6 +27,28 @@ class Resource(Record):
     undo: Callable[[], bool] | None = None
 
 
+class HostJob(Record):
+    """What an agent needs for the part of an attempt that runs on its host."""
+
+    # The host, as messages name it, and its instances.
+    name: str
+    ranks: Sequence[int]
+    num_instances: int
+    # As in Job; the cache is "" where there is none of this job's own.
+    control: str
+    mark: str
+    directory: str
+    ended_file: str
+    cache: str
+    merge_stderr: bool
+    grace: float
+    leftovers: Sequence[str]
+    # To which instances poprun sends an input.
+    stdin_ranks: Sequence[int]
+    # What mpirun's daemons get there, besides the host's own.
+    environment: Mapping[str, str]
+
+
 class Job(Record):
     """All that is needed to start one attempt of a job."""
 

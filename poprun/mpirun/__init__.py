@@ -22,14 +22,26 @@ class Adapter(Protocol):
     LEFTOVERS: Sequence[str]
 
     def job_arguments(
-        self, arguments: MpirunArguments, *, as_root: bool
-    ) -> list[str]: ...
+        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+    ) -> list[str]:
+        """Return mpirun's arguments that count for the whole job.
+
+        Args:
+            hosts: How many instances each host gets; nothing if all are here.
+        """
 
     def instance_arguments(self, context: Context) -> list[str]: ...
 
     def environment(
         self, mpi: Mpi, caller: Mapping[str, str], directory: str
     ) -> dict[str, str]: ...
+
+    def remote_environment(self, mpi: Mpi, subnet: str) -> dict[str, str]:
+        """Return the variables by which mpirun starts processes on other hosts.
+
+        Args:
+            subnet: The network between the hosts, "" if it is not known.
+        """
 
     def explain(self, text: str, exit_code: int) -> MpiVerdict: ...
 
@@ -57,7 +69,11 @@ def command(
     mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
     """
     module = adapter(mpi.flavour)
-    job_arguments = module.job_arguments(arguments, as_root=as_root)
+    hosts: dict[str, int] = {}
+    for context in contexts:
+        if context.host is not None:
+            hosts[context.host] = hosts.get(context.host, 0) + 1
+    job_arguments = module.job_arguments(arguments, hosts, as_root=as_root)
     argv = [mpi.path, *mpi.leading_arguments, *job_arguments]
     for context in contexts:
         argv += [*module.instance_arguments(context), *context.argv, ":"]

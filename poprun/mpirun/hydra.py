@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from poprun.helpers.command import REMOTE_SHELL
 from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import Context, Failure, Mpi, MpirunArguments, MpiVerdict
@@ -20,13 +21,17 @@ _PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
 _UNKNOWN_OPTION = r"unrecognized argument"
 
 
-def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+def job_arguments(
+    arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+) -> list[str]:
     """Return mpirun's arguments that count for the whole job.
 
-    hydra asks nothing of root.
+    hydra asks nothing of root. The hosts get the instances in blocks.
     """
     del as_root
-    return ["-bind-to", "none", *arguments.passed_on]
+    names = ",".join(f"{name}:{count}" for name, count in hosts.items())
+    host_list = ["-hosts", names] if names else []
+    return ["-bind-to", "none", *host_list, *arguments.passed_on]
 
 
 def instance_arguments(context: Context) -> list[str]:
@@ -45,6 +50,12 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
     """Return mpirun's own environment. The directory is removed with the job."""
     del mpi
     return without_batch_system(without_outer_mpi(caller)) | {"TMPDIR": directory}
+
+
+def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
+    """Return the variables by which mpirun starts its proxies on other hosts."""
+    del mpi, subnet
+    return {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": REMOTE_SHELL}
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from poprun.helpers.command import REMOTE_SHELL
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
@@ -23,25 +24,34 @@ def launcher(argv: Sequence[str], version: str) -> Mpi:
     return Mpi(path, LOCAL, title, version, leading_arguments=tuple(leading))
 
 
-def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+def job_arguments(
+    arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+) -> list[str]:
     """Return nothing: the launcher has no options."""
-    del arguments, as_root
+    del arguments, hosts, as_root
     return []
 
 
 def instance_arguments(context: Context) -> list[str]:
-    """Return nothing: an instance gets its variables by the control channel.
+    """Return what starts an instance on another host, or nothing.
 
-    python entry.py local shim 0 : shim 1
+    python entry.py local shim 0 : remote_shell node-1 shim 1
+
+    An instance gets its variables by the control channel.
     """
-    del context
-    return []
+    return [] if context.host is None else [REMOTE_SHELL, context.host]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
     """Return the launcher's own environment."""
     del mpi
     return without_outer_mpi(caller) | {"TMPDIR": directory}
+
+
+def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
+    """Return no variables: each shim is started by a remote shell."""
+    del mpi, subnet
+    return {}
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

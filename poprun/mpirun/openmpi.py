@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from poprun.helpers.command import REMOTE_SHELL
 from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
@@ -48,8 +49,11 @@ _NOT_STARTED = (
 )
 
 
-def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+def job_arguments(
+    arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+) -> list[str]:
     """Return mpirun's arguments that count for the whole job."""
+    del hosts  # each instance names its own
     argv = ["--bind-to", "none"]
     if arguments.tag_output:
         argv.append("--tag-output")
@@ -62,6 +66,8 @@ def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
 def instance_arguments(context: Context) -> list[str]:
     """Return mpirun's arguments before the argv of one instance."""
     argv = ["-np", "1"]
+    if context.host is not None:
+        argv += ["--host", context.host]
     for name, value in context.exports.items():
         argv += ["-x", name if value is None else f"{name}={value}"]
     return [*argv, *context.passed_on]
@@ -91,6 +97,28 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
         | without_batch_system(without_outer_mpi(caller))
         | {"TMPDIR": directory}
     )
+
+
+def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
+    """Return the variables by which mpirun starts its daemons on other hosts.
+
+    It starts all of them itself: the daemons could not start others.
+    """
+    if mpi.flavour == OPENMPI4:
+        variables = {
+            "OMPI_MCA_plm": "rsh",
+            "OMPI_MCA_plm_rsh_agent": REMOTE_SHELL,
+            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        }
+        networks = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include")
+    else:
+        variables = {
+            "PRTE_MCA_plm": "ssh",
+            "PRTE_MCA_plm_ssh_agent": REMOTE_SHELL,
+            "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        }
+        networks = ("PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_include")
+    return variables | (dict.fromkeys(networks, subnet) if subnet else {})
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

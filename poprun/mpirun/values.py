@@ -74,6 +74,9 @@ class Context(Record):
     # about others.
     exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
+    # The host to start it on; None for the one that mpirun runs on, in a job that has
+    # no other.
+    host: str | None = None
 
 
 class Failure(Enum):

@@ -5,7 +5,7 @@ Plain ASCII throughout, so that no locale can spoil it.
 
 from textwrap import wrap
 
-from poprun.options.table import GROUPS, NOT_BUILT_YET
+from poprun.options.table import GROUPS
 from poprun.options.types import Option
 
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
@@ -56,8 +56,6 @@ def full_page(width: int) -> str:
     lines = [_USAGE, "", *_wrapped(_INTRODUCTION, width)]
     for title, options in GROUPS.items():
         lines += ["", f"{title}:"]
-        if note := NOT_BUILT_YET.get(title):
-            lines += [f"  {line}" for line in _wrapped(note, width - 2)]
         for option in options:
             lines += _entry(option, width)
     lines += ["", *_wrapped(_CLOSING, width)]

@@ -109,6 +109,12 @@ _HOSTS = (
         metavar="CIDR",
         unset="automatic",
     ),
+    _text(
+        "ssh",
+        "The command that reaches other hosts, with options, as in 'ssh -F my_config'.",
+        "COMMAND",
+        default="ssh",
+    ),
     _switch(
         "synchronise-python-venv",
         "Copy the active virtual environment to the other hosts first.",
@@ -412,15 +418,9 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename stdin progress
     tty timeout start-timeout grace keep-going emulate-sdk torch-backend dry-run
-    show-config
+    show-config ssh
 """
 ADDED = frozenset(_ADDED.split())
-
-# What this version cannot do yet, by group.
-NOT_BUILT_YET: Mapping[str, str] = {
-    "Hosts": "This version plans jobs on several hosts (--dry-run), and starts jobs on "
-    "this host only.",
-}
 
 OPTIONS: Mapping[str, Option] = {o.name: o for group in GROUPS.values() for o in group}
 # Every long name, aliases too.

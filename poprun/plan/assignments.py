@@ -149,7 +149,7 @@ def _launcher_variables(
     topology = request.topology
     local = str(topology.local_index(rank))
     size, local_size = str(topology.num_instances), str(topology.instances_per_host)
-    first = request.hosts[0].name
+    first = request.facts[0].address or request.hosts[0].name
     return {
         env.RANK: str(rank),
         env.WORLD_SIZE: size,

@@ -94,7 +94,14 @@ def read_request(
         partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
         notes=_notes(settings, hosts, environ, arguments.warnings),
+        subnet=settings["host-subnet"] or _common_network(facts),
     )
+
+
+def _common_network(facts: Sequence[HostFacts]) -> str:
+    """Return the network that all hosts are on, "" if there is none."""
+    networks = {host.network for host in facts}
+    return networks.pop() if len(networks) == 1 else ""
 
 
 def _notes(

@@ -35,6 +35,13 @@ class HostFacts(Record):
     stack_limit: int = 8 << 20
     # The signals that instances begin with as ignored.
     ignored_signals: tuple[int, ...] = ()
+    # The environment of the host's agent, which its instances begin with; None for the
+    # host that poprun runs on, whose instances begin with poprun's.
+    environ: Mapping[str, str] | None = None
+    # The address by which other hosts of the job reach it, and the network of that; ""
+    # where it is not known or there are no others.
+    address: str = ""
+    network: str = ""
 
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
@@ -139,6 +146,13 @@ class Request(Record):
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
     notes: Sequence[str] = ()
+    # The network between the hosts that MPI uses, "" if it is not known.
+    subnet: str = ""
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether mpirun must be told where to start each instance."""
+        return any(facts.environ is not None for facts in self.facts)
 
     def exports_of(self, rank: int) -> dict[str, str]:
         return {**self.exports, **self.instance_exports.get(rank, {})}
@@ -218,6 +232,7 @@ class Plan(Record):
                     env.CONTROL,
                     str(assignment.rank),
                 ],
+                host=assignment.host.name if self.request.names_hosts else None,
             )
             for assignment in self.assignments
         ]

@@ -37,6 +37,14 @@ def temporary_directory(environ: Mapping[str, str]) -> str:
     return _first_writable([*candidates, "/tmp"])
 
 
+def temporary_failure(environ: Mapping[str, str]) -> str:
+    """Return a sentence if no temporary file can be made, "" if one can."""
+    directory = temporary_directory(environ)
+    if _is_writable(directory):
+        return ""
+    return f"no file can be made in {directory}: make room there, or set TMPDIR"
+
+
 def private_directory_place(environ: Mapping[str, str]) -> str:
     """Return where the directory goes in which mpirun and MPI keep a job's files.
 

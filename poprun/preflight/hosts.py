@@ -3,25 +3,40 @@
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from poprun.annotations import Protocol
+from poprun.annotations import Protocol, TypeVar
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
+from poprun.mpirun.values import Mpi
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import HostFacts, Request
 from poprun.preflight import machine, out_of_memory, program
+from poprun.preflight.addresses import network_of
 from poprun.preflight.out_of_memory import MemoryCounters
+
+Answer = TypeVar("Answer")
 
 # The folder of the sitecustomize that runs in every Python of an instance.
 _INTERPRETER = os.path.join(
     os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
 )
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_NETWORK = "/proc/self/ns/net"
+
 
 class Preflight(Protocol):
     """What poprun looks up on one host."""
 
     def facts(self) -> HostFacts: ...
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Check that the host has this mpirun, of this MPI.
+
+        Raises:
+            PoprunError: It has none, or another.
+        """
 
     def find_program(
         self, argv: Sequence[str], search_path: str | None, cwd: str
@@ -31,11 +46,25 @@ class Preflight(Protocol):
     def read_memory_counters(self) -> MemoryCounters:
         """Return how many processes the kernel has killed there for want of memory."""
 
+    def process(self) -> tuple[int, int] | None:
+        """Return the pid and start time of what connects poprun to it, if anything."""
+
+    def close(self) -> None:
+        """Release what the look-ups need."""
+
 
 class LocalPreflight:
-    """The host that poprun runs on."""
+    """The host that poprun, or an agent, runs on.
+
+    Args:
+        address: The address by which other hosts of the job reach it.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self._address = address
 
     def facts(self) -> HostFacts:
+        address = self._address
         return HostFacts(
             machine=machine.describe(),
             free_port=free_port(),
@@ -44,6 +73,8 @@ class LocalPreflight:
             page_bytes=resource.getpagesize(),
             stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
             ignored_signals=tuple(own_process.ignored_signals()),
+            address=address,
+            network=network_of(address) if address else "",
         )
 
     def find_program(
@@ -51,38 +82,58 @@ class LocalPreflight:
     ) -> str:
         return program.find_program(argv, search_path, cwd)
 
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Do nothing: this one's is the job's."""
+
     def read_memory_counters(self) -> MemoryCounters:
         return out_of_memory.read_host()
+
+    def process(self) -> None:
+        """Return None: no process is needed to reach it."""
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 class Preflights:
     """The hosts of one job. Each is described once for each attempt.
 
     Args:
-        open_host: Returns what looks things up on a host. This version starts nothing
-            on other machines, so a job on several is planned as if all were this one.
+        open_hosts: Returns what looks things up on each of some hosts.
     """
 
     def __init__(
-        self, open_host: Callable[[HostSpec], Preflight] | None = None
+        self,
+        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]] | None = None,
     ) -> None:
-        self._local = LocalPreflight()
-        self._open_host = open_host or (lambda _: self._local)
+        local = LocalPreflight()
+        self._open_hosts = open_hosts or (lambda hosts: [local for _ in hosts])
         self._hosts: dict[HostSpec, Preflight] = {}
 
     def __getitem__(self, host: HostSpec) -> Preflight:
-        if host not in self._hosts:
-            self._hosts[host] = self._open_host(host)
         return self._hosts[host]
 
     def describe(self, hosts: Sequence[HostSpec]) -> list[HostFacts]:
-        """Return the facts of each host."""
-        facts: dict[Preflight, HostFacts] = {}
-        for host in hosts:
-            preflight = self[host]
-            if preflight not in facts:
-                facts[preflight] = preflight.facts()
+        """Return the facts of each host.
+
+        Raises:
+            PoprunError: One cannot be reached, or cannot be used.
+        """
+        new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
+        if new:
+            self._hosts |= zip(new, self._open_hosts(new), strict=True)
+        asked = list(dict.fromkeys(self[host] for host in hosts))
+        answers = _all([preflight.facts for preflight in asked])
+        facts = dict(zip(asked, answers, strict=True))
         return [facts[self[host]] for host in hosts]
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Check that all hosts have the mpirun of the job.
+
+        Raises:
+            PoprunError: One has none, or another.
+        """
+        _all([partial(host.check_mpi, mpi) for host in self._hosts.values()])
 
     def find_programs(
         self, argv: Sequence[str], request: Request, environ: Mapping[str, str]
@@ -94,18 +145,63 @@ class Preflights:
         Raises:
             PoprunError: As of `program.find_program`.
         """
-        files: dict[tuple[HostSpec, str | None, str], str] = {}
-        paths = []
+        places: list[tuple[HostSpec, str | None, str]] = []
         for rank in range(request.topology.num_instances):
-            host, cwd = request.host_of(rank), request.cwd_of(rank)
             search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
-            if (key := (host, search_path, cwd)) not in files:
-                files[key] = self[host].find_program(argv, search_path, cwd)
-            paths.append(files[key])
-        return paths
+            places.append((request.host_of(rank), search_path, request.cwd_of(rank)))
+        different = list(dict.fromkeys(places))
+        paths = _all(
+            [
+                partial(self[host].find_program, argv, search_path, cwd)
+                for host, search_path, cwd in different
+            ]
+        )
+        files = dict(zip(different, paths, strict=True))
+        return [files[place] for place in places]
+
+    def connections(self) -> dict[int, int]:
+        """Return the processes that connect poprun to hosts: pid -> start time."""
+        found = (preflight.process() for preflight in self._hosts.values())
+        return dict(process for process in found if process is not None)
+
+    def close(self) -> None:
+        """End the connections to other hosts."""
+        for preflight in self._hosts.values():
+            preflight.close()
 
     def read_memory_counters(
         self, hosts: Sequence[HostSpec]
     ) -> dict[HostSpec, MemoryCounters]:
         """Return the counters of each host."""
-        return {host: self[host].read_memory_counters() for host in hosts}
+        answers = _all([self[host].read_memory_counters for host in hosts])
+        return dict(zip(hosts, answers, strict=True))
+
+
+def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """Return the answers to questions to several hosts, which are asked at once.
+
+    Raises:
+        PoprunError: The first that one of them raises, with those of others as notes.
+    """
+    if len(questions) == 1:
+        return [questions[0]()]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(questions)) as pool:
+        asked = [pool.submit(question) for question in questions]
+    failures = [error for future in asked if (error := future.exception()) is not None]
+    if failures:
+        first, *others = failures
+        for sentence in dict.fromkeys(map(str, others)):
+            first.add_note(sentence)
+        raise first
+    return [future.result() for future in asked]
+
+
+def machine_id() -> str:
+    """Return the same text in all processes of one host, and in no others.
+
+    Containers of one machine are different hosts if their networks are.
+    """
+    with open(_BOOT_ID, encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink(_NETWORK)}"

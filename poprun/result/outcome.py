@@ -19,11 +19,13 @@ from poprun.job.events import (
     Event,
     Exited,
     FailedInFinalize,
+    HostLost,
     MpirunRefused,
     Refused,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.plan.placement import format_ranges
 from poprun.record import Record
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
@@ -222,6 +224,8 @@ def _stopped(
         case Reason.DEVICES_LOST:
             sentence = f"The job lost its IPUs, and was stopped. {_loss(events)}"
             return Outcome(MACHINERY_FAILED, sentence)
+        case Reason.HOST_LOST:
+            return _host_lost(events)
         # An mpirun that is killed may take shims with it, and they are missed first.
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
@@ -240,6 +244,17 @@ def _loss(events: Sequence[Event]) -> str:
 
 def _mpirun_failed(sentence: str, warnings: Sequence[str] = ()) -> Outcome:
     return Outcome(MACHINERY_FAILED, sentence, quote_mpirun=True, warnings=warnings)
+
+
+def _host_lost(events: Sequence[Event]) -> Outcome:
+    lost = next(e for e in events if isinstance(e, HostLost))
+    noun = "Instance" if len(lost.ranks) == 1 else "Instances"
+    verb = "was" if len(lost.ranks) == 1 else "were"
+    return Outcome(
+        MACHINERY_FAILED,
+        f"The host {lost.host} was lost: {lost.why}. {noun} "
+        f"{format_ranges(lost.ranks)} {verb} on it, and the job was stopped.",
+    )
 
 
 def _mpirun_ended(mpirun_status: int | None) -> Outcome:

@@ -56,6 +56,20 @@ class InputSink(StreamEnd, Protocol):
         """
 
 
+class OutputReader(Protocol):
+    """Reads the streams of instances."""
+
+    def open(self, source: OutputSource, rank: int, stream: str) -> None:
+        """Read a stream of an instance from now on."""
+
+
+class InputFeeder(Protocol):
+    """Gives instances something to read."""
+
+    def descriptor_for(self, rank: int) -> int | None:
+        """Return what to send to an instance of this host as its stdin, if anything."""
+
+
 class DescriptorSource:
     """The read end of a pipe, or the master of a terminal."""
 

@@ -20,7 +20,7 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
     monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
     monkeypatch.setattr(poprun.attempt, "run_attempt", lambda *_: 7)
     job = Mock(stdin=Stdin(), specs=[b"spec"])
-    plan = Mock(request=Mock(hosts=[Mock()]))
+    plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
     preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
 
     code = stages.run_job(job, Mock(), plan, Mock(), {}, preflights)

@@ -7,10 +7,10 @@ sent to the shims.
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
 from poprun.job.control_socket import ControlSocket, Handler, Messages
@@ -32,12 +32,13 @@ from poprun.job.events import (
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.values import Job
-from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.stream_ends import STREAMS, DescriptorSource
+from poprun.stdio.stream_ends import (
+    STREAMS,
+    DescriptorSource,
+    InputFeeder,
+    OutputReader,
+)
 from poprun.stdio.waiter import READ, Interest
-
-if TYPE_CHECKING:
-    from poprun.stdio.streams import Streams
 
 
 class LocalHost:
@@ -46,6 +47,7 @@ class LocalHost:
     Args:
         ranks: Those of the instances on this host.
         add_shim: Is called with the connection, pid and start time of each shim.
+        handlers: More handlers for the control socket.
     """
 
     # What is left here is ended by the guard.
@@ -57,11 +59,13 @@ class LocalHost:
         name: str,
         ranks: Collection[int],
         add_shim: Callable[[Channel, int, int], None],
+        handlers: Mapping[int, Handler] = MappingProxyType({}),
     ) -> None:
         self._job = job
         self.name = name
         self.ranks = ranks
         self._add_shim = add_shim
+        self._more_handlers = handlers
         self._finalizing = Finalizing(len(job.specs))
         self._attachments = Attachments(job.devices)
         self._has_lost_devices = False
@@ -86,7 +90,7 @@ class LocalHost:
         self.control = ControlSocket(self._job.control, len(self.ranks))
 
     def start(
-        self, emit: Callable[[Event], None], streams: "Streams", stdin: StdinFeeder
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: InputFeeder
     ) -> None:
         """Serve those that connect, from now on."""
         self._emit = emit
@@ -97,6 +101,7 @@ class LocalHost:
             protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
             protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
             protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
+            **self._more_handlers,
         }
         self.control.handle_with(handlers, emit)
 

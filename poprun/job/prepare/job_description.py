@@ -3,15 +3,16 @@
 import errno
 import os
 import resource
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 
 from popdist import environment as env
-from poprun.errors import LaunchError, OptionError
+from poprun.errors import OptionError
 from poprun.helpers import protocol
-from poprun.helpers.end_actions import RemovePath
 from poprun.helpers.job_files import PREFIX
+from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import Job, Resource
 from poprun.mpirun import adapter
@@ -26,6 +27,8 @@ from poprun.preflight.directories import private_directory_place
 from poprun.stdio.terminal import Terminals
 
 PYTHONPATH = "PYTHONPATH"
+# By which mpirun's remote shell finds this Python.
+PYTHON_VARIABLE = "POPRUN_PYTHON"
 # The kernel's limits: of one word, and of all together a share of the stack's.
 PAGES_PER_WORD = 32
 LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
@@ -55,8 +58,10 @@ def make_job(
     place = private_directory_place(environ)
     directory = os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
     ended_file = os.path.join(directory, "ended-instances")
-    inherited = instances_environment(request.mpi, environ, directory)
-    inherited[env.ENDED_INSTANCES] = ended_file
+    inherited = [
+        _inherited(request, facts, environ, directory, ended_file)
+        for facts in request.facts
+    ]
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
     merge_stderr = request.arguments.job.merge_stderr
@@ -85,12 +90,29 @@ def make_job(
         timeout=inf if settings["timeout"] is None else settings["timeout"],
         start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
-        attempt_resources=[_directory(directory)],
+        attempt_resources=[directory_resource(directory)],
         job_resources=_cache(plan),
         directory=directory,
         ended_file=ended_file,
         leftovers=adapter(request.mpi.flavour).LEFTOVERS,
     )
+
+
+def _inherited(
+    request: Request,
+    facts: HostFacts,
+    environ: Mapping[str, str],
+    directory: str,
+    ended_file: str,
+) -> dict[str, str]:
+    """Return what the instances of a host have in common, but for MPI's variables."""
+    if facts.environ is not None:
+        # As ssh gives it there, with what the original forwards.
+        forwarded = {name: environ[name] for name in request.forwarded}
+        environ = {**facts.environ, **forwarded}
+    inherited = instances_environment(request.mpi, environ, directory)
+    inherited[env.ENDED_INSTANCES] = ended_file
+    return inherited
 
 
 def _mpirun_environment(
@@ -100,6 +122,9 @@ def _mpirun_environment(
     variables = adapter(mpi.flavour).environment(mpi, environ, directory)
     variables[env.JOB_ID] = plan.request.identity
     variables[env.CONTROL] = plan.attempt.control
+    if plan.request.names_hosts:
+        variables |= adapter(mpi.flavour).remote_environment(mpi, plan.request.subnet)
+        variables[PYTHON_VARIABLE] = sys.executable
     return {os.fsencode(name): os.fsencode(v) for name, v in variables.items()}
 
 
@@ -109,24 +134,7 @@ def _cache(plan: Plan) -> list[Resource]:
     if path is None or not plan.request.cache_is_temporary:
         return []
     # The first attempt makes it for all.
-    return [_directory(path, exists=plan.attempt.number > 0)]
-
-
-def _directory(path: str, *, exists: bool = False) -> Resource:
-    """Return a directory as something that is made and removed."""
-
-    def make() -> None:
-        if exists:
-            return
-        try:
-            os.mkdir(path, mode=0o700)
-        except OSError as error:
-            raise LaunchError(
-                f"The job's directory {path} cannot be made: {error.strerror}. Set "
-                "TMPDIR to a directory with room for files."
-            ) from None
-
-    return Resource(make, RemovePath(os.fsencode(path)))
+    return [directory_resource(path, exists=plan.attempt.number > 0)]
 
 
 def make_cache_directory(request: Request) -> None:
@@ -178,19 +186,23 @@ def _specs(
     plan: Plan,
     paths: Sequence[str],
     program: Sequence[str],
-    inherited: Mapping[str, str],
+    inherited: Sequence[Mapping[str, str]],
 ) -> list[bytes]:
     """Return the SPEC messages of the instances, in rank order.
 
     Args:
         spec: Is protocol.Spec, with the fields that all instances have in common.
+        inherited: What the instances of each host have in common.
     """
     argv = [os.fsencode(word) for word in program]
     messages = []
     for assignment, path in zip(plan.assignments, paths, strict=True):
         facts = plan.request.facts_of(assignment.rank)
         variables = with_interpreter(
-            instance_environment(assignment, inherited), facts.interpreter
+            instance_environment(
+                assignment, inherited[plan.topology.host_of(assignment.rank)]
+            ),
+            facts.interpreter,
         )
         environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
         _check_sizes(argv, environment, facts)

@@ -11,6 +11,7 @@ from poprun.job.events import (
     Exited,
     FailedInFinalize,
     GuardLost,
+    HostLost,
     Interrupted,
     MpirunStarted,
     NotUndone,
@@ -123,6 +124,8 @@ class EventLog:
                     f"poprun's guard{self._on(host)} was killed; another takes its "
                     "place."
                 )
+            case HostLost(host, _, why):
+                self._log.warn(f"The host {host} is lost: {why}.")
             case Rejected(why):
                 self._log.debug(f"A connection to the control socket was closed: {why}")
             case AcceptFailed(number):

@@ -19,6 +19,7 @@ from poprun.job.events import (
     Event,
     Exited,
     FailedInFinalize,
+    HostLost,
     Interrupted,
     MpirunExited,
     OutputClosed,
@@ -65,6 +66,7 @@ class Reason(IntEnum):
     MPIRUN_ENDED = 6
     SHIM_LOST = 7
     DEVICES_LOST = 8
+    HOST_LOST = 9
 
 
 class Cause(Record):
@@ -155,6 +157,8 @@ def _note(course: Course, event: Event) -> Course:
             return replace(course, started=started)
         case Clean(rank) | Refused(rank) | ShimLost(rank):
             return replace(course, gone=course.gone | {rank})
+        case HostLost(_, ranks):
+            return replace(course, gone=course.gone.union(ranks))
         case MpirunExited():
             return replace(course, mpirun_ended=True)
     return course
@@ -174,6 +178,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)
         case ShimLost(rank) if running:
             return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
+        case HostLost(_, ranks) if running and ranks:
+            return _stop(course, Cause(Reason.HOST_LOST), now, machinery)
         case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
             return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
         case DevicesLost() if running:

@@ -126,8 +126,11 @@ class Supervisor:
             self._turn(self._course.deadline)
         for host in self._hosts:
             host.finish()
+        # The guard ends the connections to other hosts, too.
+        while not all(host.finished for host in self._hosts):
+            self._turn(inf)
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
-        while not (self._mpirun.finished and all(h.finished for h in self._hosts)):
+        while not self._mpirun.finished:
             self._turn(inf)
         self.write_out()
         self._stdin_feeder.close()

@@ -79,6 +79,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "output-filename": None,
         "dry-run": False,
         "show-config": False,
+        "ssh": "ssh",
         "keep-going": False,
         "grace": 5.0,
         "timeout": None,

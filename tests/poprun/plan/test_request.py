@@ -11,14 +11,13 @@ import poprun
 from poprun.errors import (
     MpiArgumentError,
     MpiNotFoundError,
-    NotYetError,
     OptionError,
     PoprunError,
     TopologyError,
 )
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
-from poprun.plan import partition, unsupported
+from poprun.plan import partition
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
@@ -810,77 +809,6 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
 # --- Jobs that make sense, and cannot be started yet.
 
 
-@pytest.mark.parametrize(
-    ("words", "hosts", "sentence"),
-    [
-        pytest.param(
-            ("--num-instances=2", "--num-replicas=2"),
-            ["a", "b"],
-            "--host a,b asks for instances on other machines, where this version of "
-            "poprun cannot start any yet. Leave --host out to run them all here, or "
-            "add --dry-run to see the plan.",
-            id="two-hosts",
-        ),
-        pytest.param(
-            (),
-            ["elsewhere.example"],
-            "--host elsewhere.example asks for instances on other machines, where "
-            "this version of poprun cannot start any yet. Leave --host out to run "
-            "them all here, or add --dry-run to see the plan.",
-            id="another-host",
-        ),
-        pytest.param(
-            (),
-            ["alice@localhost"],
-            "--host alice@localhost asks for instances that run as the user alice, and "
-            "this version of poprun starts instances of its own user only. Leave "
-            "alice@ out.",
-            id="another-user",
-        ),
-    ],
-)
-def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
-    words: tuple[str, ...], hosts: list[str], sentence: str
-) -> None:
-    if hosts:
-        words = (*words, "--host", ",".join(hosts))
-    with pytest.raises(NotYetError) as caught:
-        unsupported.refuse_unsupported(settings(*words), plan_of(*words).request.hosts)
-
-    assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
-
-
-@pytest.mark.parametrize(
-    ("words", "host"),
-    [
-        ((), "localhost"),
-        ((), "127.0.0.1"),
-        ((), os.uname().nodename),
-        (("--offline-mode", "yes", "--vipu-partition", "p64"), "localhost"),
-        (("--num-ilds", "2", "--num-instances", "2", "--num-replicas", "2"), "::1"),
-    ],
-)
-def test_what_runs_here_and_offline_can_be_started(
-    words: tuple[str, ...], host: str
-) -> None:
-    words = (*words, "--host", host)
-    unsupported.refuse_unsupported(settings(*words), plan_of(*words).request.hosts)
-
-
-def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
-    environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
-    requested = settings("--host", "gc-poplar-02")
-
-    unsupported.refuse_unsupported(settings(), plan_of(environ=environ).request.hosts)
-    unsupported.refuse_unsupported(
-        requested, plan_of("--host", "gc-poplar-02").request.hosts, "gc-poplar-02"
-    )
-    with pytest.raises(NotYetError):
-        unsupported.refuse_unsupported(
-            requested, plan_of("--host", "gc-poplar-02").request.hosts, "gc-poplar-01"
-        )
-
-
 def hints(*words: str) -> list[str]:
     with pytest.raises(TopologyError) as caught:
         plan_of(*words)
@@ -961,6 +889,7 @@ def test_a_program_is_looked_for_once_on_each_host() -> None:
 
     class Host(LocalPreflight):
         def __init__(self, spec: HostSpec) -> None:
+            super().__init__()
             self.name = spec.name
 
         def find_program(
@@ -970,11 +899,14 @@ def test_a_program_is_looked_for_once_on_each_host() -> None:
             return f"/opt/{self.name}/train"
 
     request = on_two_hosts().request
+    preflights = Preflights(lambda hosts: [Host(spec) for spec in hosts])
+    preflights.describe(request.hosts)
 
-    assert Preflights(Host).find_programs(["train", "-v"], request, PATH) == [
+    assert preflights.find_programs(["train", "-v"], request, PATH) == [
         *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/train")
     ]
-    assert calls == [
+    # Both are asked at once.
+    assert sorted(calls) == [
         ("a", ["train", "-v"], PATH["PATH"], "/home/a"),
         ("b", ["train", "-v"], PATH["PATH"], "/home/b"),
     ]

@@ -40,15 +40,21 @@ class FakePreflight:
     def read_memory_counters(self) -> MemoryCounters:
         return MemoryCounters(kills=len(self.name))
 
+    def process(self) -> None:
+        """Return None: there is no connection."""
+
+    def close(self) -> None:
+        self.is_closed = True
+
 
 def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
     opened: list[FakePreflight] = []
 
-    def open_host(host: HostSpec) -> Preflight:
-        opened.append(FakePreflight(host))
-        return opened[-1]
+    def open_hosts(hosts: Sequence[HostSpec]) -> Sequence[Preflight]:
+        opened.extend(map(FakePreflight, hosts))
+        return opened[-len(hosts) :]
 
-    hosts = Preflights(open_host)
+    hosts = Preflights(open_hosts)
 
     assert [facts.cwd for facts in hosts.describe([A, B, A])] == ["/a", "/b", "/a"]
     assert hosts[B].find_program(["train"], None, "/b") == "/b/train"

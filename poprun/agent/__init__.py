@@ -1,0 +1,1 @@
+"""What runs on each other host of a job, and poprun's connection to it."""

@@ -1,0 +1,115 @@
+"""Commands that mpirun runs on this host: its daemons, which start the shims.
+
+mpirun starts them on other hosts by a remote shell. That is poprun's own (helpers/
+remote_shell.py), which sends them here: so the agent is the ancestor of all processes
+of the job on its host, and finds what mpirun leaves.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from poprun.agent import messages
+from poprun.agent.pipe_channel import PipeChannel
+from poprun.helpers import processes, protocol
+from poprun.stdio.waiter import READ, Interest
+
+PIECE = 1 << 16
+SHELL = b"/bin/sh"
+
+
+class RunningCommand:
+    """A command, and what it writes."""
+
+    def __init__(self, number: int, pid: int, outputs: dict[int, int]) -> None:
+        self.number = number
+        self.pid = pid
+        # The descriptors to read, and which of stdout (1) and stderr (2) they are.
+        self.outputs = outputs
+
+
+class Commands:
+    """The commands of one job on this host.
+
+    Args:
+        environment: What each of them gets.
+    """
+
+    def __init__(
+        self, channel: PipeChannel, environment: Mapping[bytes, bytes]
+    ) -> None:
+        self._channel = channel
+        self._environment = environment
+        self._running: dict[int, RunningCommand] = {}
+
+    def run(self, number: int, text: bytes) -> None:
+        """Start a command, as the shell of a login would."""
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        try:
+            pid = processes.spawn(
+                [SHELL, b"-c", text],
+                self._environment,
+                err_write,
+                stdout=out_write,
+                setsid=True,
+            )
+        except OSError as error:
+            reason = f"/bin/sh cannot be started: {error.strerror}\n".encode()
+            self._channel.send(
+                protocol.pack(messages.RUN_OUTPUT, number, 2, reason)
+                + protocol.pack(messages.RUN_ENDED, number, 127)
+            )
+            os.close(out_read)
+            os.close(err_read)
+            return
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        outputs = {out_read: 1, err_read: 2}
+        self._running[number] = RunningCommand(number, pid, outputs)
+
+    def end(self, number: int) -> None:
+        """End a command of which mpirun has ended the remote shell."""
+        command = self._running.get(number)
+        process = None if command is None else processes.process(command.pid)
+        if process is not None and process.parent == os.getpid():
+            processes.send(15, process)
+
+    def interests(self) -> Iterator[Interest]:
+        for command in self._running.values():
+            for descriptor in command.outputs:
+                call = partial(self._read, command, descriptor)
+                yield Interest(descriptor, READ, call)
+
+    def note_end(self, pid: int, status: int) -> None:
+        """Take in that a child of the agent has ended."""
+        ended = [c for c in self._running.values() if c.pid == pid]
+        for command in ended:
+            for descriptor in list(command.outputs):
+                os.set_blocking(descriptor, False)
+                while self._read(command, descriptor):
+                    continue
+            for descriptor in command.outputs:
+                os.close(descriptor)
+            del self._running[command.number]
+            code = processes.exit_code(status)
+            message = protocol.pack(messages.RUN_ENDED, command.number, code)
+            self._channel.send(message)
+
+    def _read(self, command: RunningCommand, descriptor: int) -> bool:
+        """Read and send a piece; return whether there may be more."""
+        if descriptor not in command.outputs:
+            return False  # closed since poll returned
+        try:
+            data = os.read(descriptor, PIECE)
+        except BlockingIOError:
+            return False
+        if not data:
+            del command.outputs[descriptor]
+            os.close(descriptor)
+            return False
+        stream = command.outputs[descriptor]
+        message = protocol.pack(messages.RUN_OUTPUT, command.number, stream, data)
+        self._channel.send(message)
+        return True

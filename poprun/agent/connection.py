@@ -1,0 +1,221 @@
+"""poprun's end of the connection to the agent of one host.
+
+The agent is started by ssh or srun, whose stdin and stdout are the connection: it is
+authenticated by that, and needs no port and no key.
+"""
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from poprun import errors
+from poprun.agent import messages
+from poprun.agent.pipe_channel import PipeChannel
+from poprun.annotations import Any
+from poprun.errors import LaunchError, PoprunError
+from poprun.helpers import processes
+from poprun.record import Record
+
+# How much a login shell may print before the agent's first byte.
+MOST_BANNER = 1 << 16
+# How long an agent may take to answer a question before the job.
+REPLY_S = 30.0
+# How much is kept of what ssh has written.
+MOST_ERRORS = 1 << 14
+
+
+class AgentHello(Record):
+    """What an agent says of itself and its host."""
+
+    # Of poprun and of Python there.
+    version: str
+    python: str
+    hostname: str
+    user: int
+    # The same for all names of one host.
+    machine: str
+    # Seconds since 1970, when it was sent.
+    clock: float
+    # The environment of the agent, which instances of that host begin with.
+    environ: Mapping[str, str]
+    # The addresses and ports of both ends as the host has them, of ssh's connection;
+    # "" where it is none of ssh.
+    ssh_connection: str
+    # Why temporary files cannot be made there, "" if they can.
+    temporary_failure: str
+
+
+class AgentConnection:
+    """A process of ssh or srun, and what comes and goes by it.
+
+    Args:
+        name: The host, as errors name it.
+        argv: The command that runs the agent on the host.
+
+    Raises:
+        LaunchError: It cannot be started.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.hello: AgentHello | None = None
+        # What came before the agent's first byte.
+        self.banner = b""
+        # Messages that have come and have not been taken.
+        self._received: deque[tuple[int, list[bytes]]] = deque()
+        self._errors = os.memfd_create("ssh")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pairs = {os.fsencode(n): os.fsencode(v) for n, v in environ.items() if n}
+        try:
+            # In a session of its own: a Ctrl-C is poprun's to act on, and ssh finds no
+            # terminal to ask for a password on.
+            self.pid = processes.spawn(
+                [os.fsencode(word) for word in argv],
+                pairs,
+                self._errors,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                setsid=True,
+            )
+        except OSError as error:
+            ours.close()
+            os.close(self._errors)
+            raise LaunchError(
+                f"{argv[0]} cannot be run: {errors.explain_errno(error.errno or 0)}"
+            ) from None
+        finally:
+            theirs.close()
+        descriptor = ours.detach()
+        self.channel = PipeChannel(descriptor, descriptor)
+
+    @property
+    def start(self) -> int:
+        """When the process of ssh was started: with its pid, it is never another's."""
+        return processes.start_time(self.pid)
+
+    def fileno(self) -> int:
+        return self.channel.read_descriptor
+
+    def receive_hello(self) -> bool:
+        """Read what has come before the job; return whether the agent has answered.
+
+        Raises:
+            ConnectionError: ssh has ended, or something else than an agent answers.
+        """
+        data = self.channel.read()
+        if data is None:
+            return False
+        if not data:
+            raise ConnectionError
+        self.banner += data
+        before, preamble, after = self.banner.partition(messages.PREAMBLE)
+        if not preamble:
+            if len(self.banner) > MOST_BANNER:
+                raise ConnectionError
+            return False
+        self._received += self.channel.feed(after)
+        self.banner = before
+        try:
+            kind, fields = self._next(time.monotonic() + REPLY_S)
+            if kind != messages.HELLO:
+                raise ConnectionError
+            self.hello = AgentHello(**messages.unpack(fields[0]))
+        except (ValueError, TypeError, TimeoutError):
+            raise ConnectionError from None
+        return True
+
+    def ask(self, kind: int, value: Any = None) -> Any:
+        """Send a question to the agent, and return the answer.
+
+        Raises:
+            PoprunError: The host refuses, or does not answer.
+        """
+        self.channel.send(messages.pack(kind, value))
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Return the answer to a question.
+
+        Raises:
+            PoprunError: The host refuses, or does not answer.
+        """
+        limit = time.monotonic() + REPLY_S
+        try:
+            kind, fields = self._next(limit)
+            while kind == messages.ALIVE:
+                kind, fields = self._next(limit)
+        except (ConnectionError, TimeoutError, ValueError):
+            raise LaunchError(
+                f"The host {self.name} does not answer any more.{self.ssh_text}"
+            ) from None
+        if kind == messages.REFUSAL:
+            raise self._refusal([os.fsdecode(field) for field in fields])
+        return messages.unpack(fields[0]) if fields else None
+
+    def _refusal(self, fields: list[str]) -> PoprunError:
+        kind, sentence, *notes = fields
+        error_class = getattr(errors, kind, LaunchError)
+        error: PoprunError = error_class(f"On the host {self.name}: {sentence}")
+        for note in notes:
+            error.add_note(note)
+        return error
+
+    def receive(self) -> list[tuple[int, list[bytes]]] | None:
+        """Return the messages that have come; None when the connection has ended."""
+        received = self.channel.receive()
+        if received is None and not self._received:
+            return None
+        received = [*self._received, *(received or ())]
+        self._received.clear()
+        return received
+
+    def _next(self, limit: float) -> tuple[int, list[bytes]]:
+        """Return the message that comes next.
+
+        Raises:
+            ConnectionError: The connection has ended.
+            TimeoutError: None has come in time.
+        """
+        poll = select.poll()
+        while not self._received:
+            poll.register(self.fileno(), select.POLLIN)
+            wait = limit - time.monotonic()
+            if wait <= 0 or not poll.poll(processes.poll_timeout(wait)):
+                raise TimeoutError
+            self.channel.flush()
+            received = self.channel.receive()
+            if received is None:
+                raise ConnectionError
+            self._received += received
+        return self._received.popleft()
+
+    @property
+    def ssh_text(self) -> str:
+        """What ssh has written to its stderr."""
+        written = os.pread(self._errors, MOST_ERRORS, 0)
+        return written.decode(errors="backslashreplace").strip()
+
+    def exit_code(self) -> int | None:
+        """Return ssh's exit code if it has ended, at once; None if it has not."""
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        return processes.exit_code(status) if pid else None
+
+    def end(self) -> None:
+        """End ssh, and wait for it."""
+        process = processes.process(self.pid)
+        if process is not None and process.parent == os.getpid():
+            processes.send(9, process)
+            processes.wait_for(self.pid)
+        self.close()
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self._errors)

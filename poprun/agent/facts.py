@@ -1,0 +1,32 @@
+"""HostFacts as JSON: what an agent answers, and what poprun reads."""
+
+from collections.abc import Mapping
+
+from poprun.annotations import Any
+from poprun.plan.placement import Machine, Node
+from poprun.plan.values import HostFacts
+
+
+def pack(facts: HostFacts) -> dict[str, Any]:
+    """Return the facts of a host as a JSON value."""
+    nodes = [[node.index, list(node.cpus)] for node in facts.machine.nodes]
+    return {**vars(facts), "machine": nodes}
+
+
+def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
+    """Return the facts of a host.
+
+    Args:
+        environ: The environment of the host's agent.
+
+    Raises:
+        ValueError, TypeError, KeyError: The value is none of `pack`.
+    """
+    nodes = [Node(index, tuple(cpus)) for index, cpus in value["machine"]]
+    fields = {
+        **value,
+        "machine": Machine(tuple(nodes)),
+        "ignored_signals": tuple(value["ignored_signals"]),
+        "environ": environ,
+    }
+    return HostFacts(**fields)

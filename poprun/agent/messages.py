@@ -1,0 +1,83 @@
+"""The messages between poprun and its agents on other hosts.
+
+They are packed as those of poprun's helpers (helpers/protocol.py). Values of several
+parts are JSON: nothing that comes from another host is executed.
+"""
+
+import json
+from collections.abc import Mapping
+
+from poprun.annotations import Any
+from poprun.helpers import protocol
+
+# The agent writes this before its first message: a login shell may have printed
+# something before.
+PREAMBLE = b"\n\0poprun-agent-1\n"
+
+# --- From poprun to an agent.
+
+# Before the job: each is answered by one REPLY.
+DESCRIBE = 1  # JSON: the current directory of poprun, which becomes the agent's
+FIND_PROGRAM = 2  # JSON: argv, search path, current directory
+READ_MEMORY = 3  # nothing
+CHECK_MPI = 4  # JSON: the path of an mpirun, and the title of its MPI
+# The job: JSON of what is in HostJob, then the SPEC messages of its instances
+START_JOB = 10
+STOP_STARTING = 11
+SIGNAL = 12  # number
+KILL = 13
+RELEASE = 14
+SHOW_STACKS = 15  # rank, pid
+NOTE_END = 16  # rank
+FINISH = 17
+# Streams: rank, which of STREAMS, how many bytes more the agent may send
+CREDIT = 20
+STDIN = 21  # rank, bytes; none at the end
+RESIZE = 22  # rows, columns
+# Commands that mpirun runs on the host instead of by ssh.
+RUN = 30  # number of the command, its text
+END_RUN = 31  # number: mpirun has ended it
+# The program of an instance has been answered about its device: rank, pid, id, refusal
+DEVICE = 40
+# Sent when there has been nothing else for a while, by both.
+ALIVE = 50
+
+# --- From an agent to poprun.
+
+HELLO = 100  # JSON of what is in AgentHello
+REPLY = 101  # JSON
+REFUSAL = 102  # name of an error's class, its sentence, and notes
+JOB_STARTED = 103
+EVENT = 104  # JSON: the name of an event's class, and its fields
+CLEAN = 105  # 1 if all instances have ended and have left no process, or 0
+STREAM_OPENED = 109  # rank, which of STREAMS
+OUTPUT = 110  # rank, which of STREAMS, bytes; none at the end
+STDIN_TAKEN = 111  # rank, how many bytes an instance has taken; "" if it is closed
+RUN_OUTPUT = 120  # number of the command, 1 for stdout or 2 for stderr, bytes
+RUN_ENDED = 121  # number, exit code
+ATTACH = 130  # rank, pid
+DETACH = 131  # rank, pid
+FINISHED = 140
+
+
+def pack(kind: int, value: Any) -> bytes:
+    """Return a message with a JSON value as its only field."""
+    return protocol.pack(kind, pack_fields(value))
+
+
+def pack_fields(value: Any) -> bytes:
+    """Return a JSON value as a field of a message."""
+    return json.dumps(value, default=_as_list).encode()
+
+
+def _as_list(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def unpack(field: bytes) -> Any:
+    """Return the value of a field that is JSON.
+
+    Raises:
+        ValueError: It is not.
+    """
+    return json.loads(field)

@@ -1,0 +1,201 @@
+"""The agent: runs on another host of a job, and is to its shims what poprun is here.
+
+poprun starts it by ssh or srun, whose stdin and stdout are the connection. It answers
+poprun's questions about its host, then serves the instances of that host. All of their
+processes descend from it: when poprun or its host is gone, it ends them, undoes what
+the job has made here, and ends itself.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from poprun import __version__
+from poprun.agent import facts, messages
+from poprun.agent.connection import AgentHello
+from poprun.agent.pipe_channel import PipeChannel
+from poprun.agent.served_job import ServedJob
+from poprun.agent.silence import Silence, ends_of
+from poprun.annotations import Any
+from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
+from poprun.helpers import own_process, processes, protocol
+from poprun.mpirun.find import find_mpirun
+from poprun.preflight.directories import temporary_failure
+from poprun.preflight.hosts import LocalPreflight, machine_id
+from poprun.preflight.out_of_memory import read_host
+from poprun.preflight.program import find_program
+from poprun.stdio import waiter
+from poprun.stdio.waiter import READ, WRITE, Interest
+
+SSH_CONNECTION = "SSH_CONNECTION"
+# Gets what the message says, and the environment of the agent.
+Question = Callable[[Any, Mapping[str, str]], Any]
+
+
+def main() -> None:
+    own_process.open_umask()
+    own_process.become_subreaper()
+    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
+    # What a library prints must not go into the connection.
+    channel = PipeChannel(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    HostAgent(channel, wake, os.environ).run()
+    os._exit(0)
+
+
+class HostAgent:
+    """Serves poprun until that closes the connection, or is lost."""
+
+    def __init__(
+        self, channel: PipeChannel, wake: int, environ: Mapping[str, str]
+    ) -> None:
+        self._channel = channel
+        self._wake = wake
+        self._environ = environ
+        self._job: ServedJob | None = None
+        self._is_connected = True
+        client, server = ends_of(environ.get(SSH_CONNECTION, ""))
+        self._silence = Silence(server, client, time.monotonic())
+
+    def run(self) -> None:
+        hello = messages.pack(messages.HELLO, vars(_hello(self._environ)))
+        self._channel.send(messages.PREAMBLE)
+        self._channel.send(hello)
+        while self._is_connected:
+            self._turn()
+        if self._job is not None:
+            self._job.abandon()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        job = self._job
+        due = self._silence.deadline()
+        due = due if job is None else min(due, job.deadline(now))
+        waiter.serve(self._interests(now), due)
+        now = time.monotonic()
+        if job is not None:
+            job.tick(now)
+        if self._silence.must_send(now):
+            self._channel.send(protocol.pack(messages.ALIVE))
+            self._silence.note_sent(now)
+        if self._silence.is_lost(now):
+            self._is_connected = False
+
+    def _interests(self, now: float) -> Iterator[Interest]:
+        yield Interest(self._wake, READ, self._on_signals)
+        yield Interest(self._channel.read_descriptor, READ, self._on_poprun)
+        if self._channel.has_unsent:
+            flush = self._channel.flush
+            yield Interest(self._channel.write_descriptor, WRITE, flush)
+        if self._job is not None:
+            yield from self._job.interests(now)
+
+    def _on_signals(self) -> None:
+        numbers = os.read(self._wake, 4096)
+        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
+            self._is_connected = False
+        ended = processes.reap()
+        if self._job is not None:
+            for pid, status in ended:
+                self._job.note_child(pid, status)
+
+    def _on_poprun(self) -> None:
+        received = self._channel.receive()
+        if received is None:
+            self._is_connected = False
+            return
+        self._silence.note_heard(time.monotonic())
+        for kind, fields in received:
+            if kind in _QUESTIONS:
+                self._answer(_QUESTIONS[kind], fields)
+            elif kind == messages.START_JOB:
+                self._start_job(fields)
+            elif self._job is not None:
+                self._job.receive(kind, fields)
+
+    def _answer(self, question: Question, fields: list[bytes]) -> None:
+        try:
+            value = question(messages.unpack(fields[0]), self._environ)
+        except PoprunError as error:
+            self._refuse(error)
+        except OSError as error:
+            self._refuse(LaunchError(f"{error.filename}: {error.strerror}."))
+        else:
+            self._channel.send(messages.pack(messages.REPLY, value))
+
+    def _refuse(self, error: PoprunError) -> None:
+        notes = getattr(error, "__notes__", [])
+        fields = [type(error).__name__, str(error), *notes]
+        self._channel.send(protocol.pack(messages.REFUSAL, *map(os.fsencode, fields)))
+
+    def _start_job(self, fields: list[bytes]) -> None:
+        job = ServedJob(
+            self._channel, messages.unpack(fields[0]), fields[1:], self._environ
+        )
+        try:
+            job.start()
+        except PoprunError as error:
+            self._refuse(error)
+            return
+        self._job = job
+        self._channel.send(protocol.pack(messages.JOB_STARTED))
+
+
+def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise LaunchError(
+            f"instances cannot start in {cwd!r}, poprun's current directory: "
+            f"{error.strerror}. Make it there, or name another directory for them with "
+            '--mpi-global-args="--wdir DIRECTORY" and start poprun there.'
+        ) from None
+    _, server = ends_of(environ.get(SSH_CONNECTION, ""))
+    return facts.pack(LocalPreflight(server.partition(" ")[0]).facts())
+
+
+def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
+    path, title = question
+    own = find_mpirun(path, environ).title
+    if own != title:
+        raise MpiNotFoundError(
+            f"{path} is of {own}, but here it is of {title}. Install the same MPI on "
+            "all hosts."
+        )
+
+
+def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
+    argv, search_path, cwd = question
+    return find_program(argv, search_path, cwd)
+
+
+def _read_memory(question: None, _: Mapping[str, str]) -> Any:
+    memory = read_host()
+    return [memory.kills, memory.limit]
+
+
+_QUESTIONS: Mapping[int, Question] = {
+    messages.DESCRIBE: _describe,
+    messages.CHECK_MPI: _check_mpi,
+    messages.FIND_PROGRAM: _find_program,
+    messages.READ_MEMORY: _read_memory,
+}
+
+
+def _hello(environ: Mapping[str, str]) -> AgentHello:
+    return AgentHello(
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        hostname=os.uname().nodename,
+        user=os.geteuid(),
+        machine=machine_id(),
+        clock=time.time(),
+        environ=dict(environ),
+        ssh_connection=environ.get(SSH_CONNECTION, ""),
+        temporary_failure=temporary_failure(environ),
+    )

@@ -1,0 +1,206 @@
+"""The part of a job that runs on an agent's host: LocalHost, files and processes."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from poprun.agent import event_codec, messages
+from poprun.agent.commands import Commands
+from poprun.agent.pipe_channel import PipeChannel
+from poprun.agent.streams import ForwardedInput, ForwardedOutput
+from poprun.annotations import Any
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.end_actions import EndActions
+from poprun.helpers.job_files import LOCK, Leftovers, make_lock, undo_abandoned
+from poprun.job.directories import directory_resource
+from poprun.job.events import Event, NotUndone, Remains
+from poprun.job.local_host.local_host import LocalHost
+from poprun.job.values import HostJob, Job
+from poprun.stdio.waiter import READ, Interest
+
+# As the guard does with what is left on poprun's host.
+FINISH_GRACE_S = 0.5
+SHIM_GRACE_S = 1.0
+LIMIT_S = 30.0
+
+
+class ServedJob:
+    """What an agent does for a job.
+
+    Args:
+        value: The HostJob as JSON.
+        specs: The SPEC messages of the host's instances, in rank order.
+        environ: The environment of the agent.
+    """
+
+    def __init__(
+        self,
+        channel: PipeChannel,
+        value: Mapping[str, Any],
+        specs: Sequence[bytes],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._channel = channel
+        host_job = self._host_job = HostJob(**value)
+        by_rank = dict(zip(host_job.ranks, specs, strict=True))
+        self._job = Job(
+            control=host_job.control,
+            mark=host_job.mark,
+            mpirun=(),
+            mpirun_environment={},
+            specs=[by_rank.get(r, b"") for r in range(host_job.num_instances)],
+            descriptor_limits=(0, 0),
+            merge_stderr=host_job.merge_stderr,
+            grace=host_job.grace,
+            has_mpi=True,
+            directory=host_job.directory,
+            ended_file=host_job.ended_file,
+        )
+        self._host = LocalHost(self._job, host_job.name, host_job.ranks, self._add_shim)
+        self._output = ForwardedOutput(channel)
+        self._input = ForwardedInput(channel, host_job.stdin_ranks)
+        environment = {**environ, **host_job.environment}
+        self._commands = Commands(
+            channel,
+            {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
+        )
+        self._end_actions = EndActions()
+        self._leftovers = Leftovers()
+        self._lock = -1
+        # Where mpirun runs, shims hold a pipe for it. Here they hold one for nothing.
+        _, self._pipe = os.pipe()
+        self._is_clean = False
+        self._has_finished = False
+
+    def start(self) -> None:
+        """Make the job's files here, and listen for shims.
+
+        Raises:
+            LaunchError: A directory cannot be made.
+        """
+        for path in (self._host_job.directory, self._host_job.cache):
+            if path:
+                resource = directory_resource(path)
+                self._end_actions.register(resource.end_action)
+        for path in (self._host_job.directory, self._host_job.cache):
+            if path:
+                directory_resource(path).make()
+        self._lock = make_lock(os.fsencode(self._job.directory), self._end_actions)
+        self._leftovers.watch([os.fsencode(p) for p in self._host_job.leftovers])
+        self._host.listen()
+        self._host.start(self._emit, self._output, self._input)
+
+    def _add_shim(self, shim: Channel, _pid: int, _start: int) -> None:
+        """Let a shim hold the lock file of the job here."""
+        lock = os.path.join(os.fsencode(self._job.directory), LOCK)
+        shim.send(protocol.pack(protocol.HOLD, lock), (self._pipe,))
+
+    def _emit(self, event: Event) -> None:
+        self._channel.send(messages.pack(messages.EVENT, event_codec.pack(event)))
+
+    # --- What the agent's loop needs.
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        yield from self._host.interests(now)
+        yield from self._commands.interests()
+        yield from self._output.interests()
+        yield from self._input.interests()
+        if self._leftovers.descriptor >= 0:
+            call = partial(self._leftovers.read_events)
+            yield Interest(self._leftovers.descriptor, READ, call)
+
+    def deadline(self, now: float) -> float:
+        due = self._host.deadline(now)
+        if self._leftovers.has_unclaimed:
+            due = min(due, now + processes.LOOK_AGAIN_S)
+        return due
+
+    def tick(self, now: float) -> None:
+        self._host.tick(now)
+        if self._leftovers.has_unclaimed:
+            self._leftovers.claim(p.pid for p in _tree())
+        if self._host.is_clean != self._is_clean:
+            self._is_clean = self._host.is_clean
+            self._channel.send(protocol.pack(messages.CLEAN, int(self._is_clean)))
+
+    def note_child(self, pid: int, status: int) -> None:
+        """Take in that a child of the agent has ended."""
+        self._commands.note_end(pid, status)
+
+    # --- What poprun says.
+
+    def receive(self, kind: int, fields: list[bytes]) -> None:
+        if kind == messages.STDIN:
+            self._input.receive(int(fields[0]), fields[1])
+            return
+        if kind == messages.RUN:
+            self._commands.run(int(fields[0]), fields[1])
+            return
+        numbers = [int(field) for field in fields]
+        if kind == messages.STOP_STARTING:
+            self._host.stop_starting()
+        elif kind == messages.SIGNAL:
+            self._host.signal_instances(*numbers)
+        elif kind == messages.KILL:
+            self._host.kill_instances()
+        elif kind == messages.RELEASE:
+            self._host.release_shims()
+        elif kind == messages.SHOW_STACKS:
+            self._host.show_stacks(*numbers)
+        elif kind == messages.NOTE_END:
+            self._host.note_end(*numbers)
+        elif kind == messages.CREDIT:
+            self._output.grant(*numbers)
+        elif kind == messages.RESIZE:
+            self._output.resize((numbers[0], numbers[1]))
+        elif kind == messages.END_RUN:
+            self._commands.end(*numbers)
+        elif kind == messages.FINISH:
+            self._finish()
+
+    # --- The end.
+
+    def _finish(self) -> None:
+        """End what is left of the job on this host, and undo what it has made."""
+        self._host.finish()
+        _, remaining = processes.end(_tree, FINISH_GRACE_S, LIMIT_S, all_children=True)
+        for p in remaining:
+            fields = [b"%d" % p.pid, *(_as_bytes(f) for f in processes.describe(p))]
+            self._emit(Remains.read(fields, self._host_job.name))
+        for failure in self._undo():
+            self._emit(NotUndone(failure, self._host_job.name))
+        self._has_finished = True
+        self._channel.send(protocol.pack(messages.FINISHED))
+
+    def abandon(self) -> None:
+        """End the job on this host without poprun, which is gone or lost."""
+        if self._has_finished:
+            return
+        # The shims notice the end of their connection, and end their programs, which
+        # is kinder to them.
+        self._host.close()
+        ends_by = time.monotonic() + min(self._job.grace, SHIM_GRACE_S) + 0.2
+        while processes.has_children() and time.monotonic() < ends_by:
+            processes.reap()
+            time.sleep(processes.LOOK_AGAIN_S)
+        processes.end(_tree, 0, LIMIT_S, all_children=True)
+        mark = os.fsencode(self._job.mark)
+        processes.end(lambda: processes.with_variable(mark), 0, LIMIT_S)
+        self._undo()
+
+    def _undo(self) -> list[str]:
+        for path in self._leftovers.paths:
+            with_path = directory_resource(os.fsdecode(path))
+            self._end_actions.register(with_path.end_action)
+        failures = self._end_actions.perform()
+        return failures + undo_abandoned(self._end_actions.directories())
+
+
+def _tree() -> list[processes.Process]:
+    return processes.descendants([os.getpid()]) if processes.has_children() else []
+
+
+def _as_bytes(field: int | bytes) -> bytes:
+    return b"%d" % field if isinstance(field, int) else field

@@ -1,0 +1,98 @@
+"""Whether the other end of a connection is lost, or only says nothing.
+
+A process that is stopped says nothing for as long as it is, and its host acknowledges
+what is sent to it all the same. So silence alone ends nothing: a host is lost when it
+has been silent and does not acknowledge either.
+"""
+
+import ipaddress
+import sys
+from math import inf
+
+# How often each end sends something, so that there is something to acknowledge.
+ALIVE_S = 2.0
+# After so much silence the acknowledgements are looked at, and how often then.
+SILENT_S = 8.0
+LOOK_AGAIN_S = 0.5
+# How often the kernel has sent the same again, at doubling intervals from 0.2 s.
+MOST_REPEATS = 4
+TABLES = (("/proc/net/tcp", 4), ("/proc/net/tcp6", 16))
+
+
+class Silence:
+    """When the other end was heard last, and when to send something to it.
+
+    Args:
+        own: Our address and port in the TCP connection, "" if there is none.
+        peer: Those of the other end.
+    """
+
+    def __init__(self, own: str, peer: str, now: float) -> None:
+        self._own = own
+        self._peer = peer
+        self._heard_at = now
+        self._sent_at = now
+        self._look_at = inf if not own else now + SILENT_S
+
+    def note_heard(self, now: float) -> None:
+        self._heard_at = now
+        if self._own:
+            self._look_at = now + SILENT_S
+
+    def note_sent(self, now: float) -> None:
+        self._sent_at = now
+
+    def must_send(self, now: float) -> bool:
+        return now >= self._sent_at + ALIVE_S
+
+    def deadline(self) -> float:
+        return min(self._sent_at + ALIVE_S, self._look_at)
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether the other end's host is gone, as far as the kernel knows."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_AGAIN_S
+        return repeats(self._own, self._peer) >= MOST_REPEATS
+
+
+def ends_of(ssh_connection: str) -> tuple[str, str]:
+    """Return the client's and the server's end in a value of SSH_CONNECTION."""
+    words = ssh_connection.split()
+    if len(words) != 4:
+        return "", ""
+    return f"{words[0]} {words[1]}", f"{words[2]} {words[3]}"
+
+
+def repeats(own: str, peer: str) -> int:
+    """Return how often the kernel has repeated what a peer does not acknowledge.
+
+    Args:
+        own: An address and a port, with a space between them.
+    """
+    for path, size in TABLES:
+        wanted = _encode(own, size), _encode(peer, size)
+        try:
+            with open(path, encoding="ascii") as table:
+                rows = [line.split() for line in table]
+        except OSError:
+            continue
+        for row in rows:
+            if (row[1], row[2]) == wanted:
+                return int(row[6], 16)
+    return 0
+
+
+def _encode(end: str, size: int) -> str:
+    """Return an address and a port as the kernel's tables have them."""
+    text, _, port = end.partition(" ")
+    address = ipaddress.ip_address(text.partition("%")[0])
+    packed = address.packed
+    mapped = bytes(10) + b"\xff\xff"
+    if size == 4:
+        packed = packed.removeprefix(mapped)
+    elif len(packed) == 4:
+        packed = mapped + packed
+    words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
+    numbers = (int.from_bytes(word, sys.byteorder) for word in words)
+    return "".join(f"{n:08X}" for n in numbers) + f":{int(port):04X}"

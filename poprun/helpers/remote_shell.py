@@ -1,0 +1,48 @@
+"""What mpirun calls instead of ssh: runs a command on another host of the job.
+
+    remote_shell HOST WORD...
+
+poprun has a connection to each host already. This sends the command there by way of
+poprun, writes what it writes, and ends as it ends.
+"""
+
+import os
+import select
+import sys
+
+from poprun.helpers import protocol
+from poprun.helpers.channel import Channel, connect
+
+
+def main(variable: str, words: list[str]) -> None:
+    # ssh takes options before the name of the host; mpiruns pass -x and the like.
+    while words and words[0].startswith("-"):
+        words = words[1:]
+    host, *command = words
+    try:
+        sock, key = connect(os.environb[os.fsencode(variable)])
+    except OSError as error:
+        sys.exit(f"poprun cannot be reached, which runs commands on hosts: {error}")
+    channel = Channel(sock)
+    fields = (
+        protocol.VERSION,
+        key,
+        os.fsencode(host),
+        b" ".join(map(os.fsencode, command)),
+    )
+    channel.send(protocol.pack(protocol.REMOTE_SHELL, *fields))
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        poll.poll()
+        channel.flush()
+        messages = channel.receive()
+        if messages is None:
+            sys.exit(f"The connection to the host {host} has ended.")
+        for kind, received in messages:
+            if kind == protocol.SHELL_HERE:
+                os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
+            elif kind == protocol.SHELL_OUTPUT:
+                os.write(int(received[0]), received[1])
+            elif kind == protocol.SHELL_ENDED:
+                os._exit(int(received[0]))

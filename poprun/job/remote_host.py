@@ -1,0 +1,287 @@
+"""A host at the end of a connection to its agent.
+
+It is to the supervisor what LocalHost is for the machine that poprun runs on.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from math import inf
+
+from poprun.agent import event_codec, messages
+from poprun.agent.connection import AgentConnection
+from poprun.agent.silence import Silence, ends_of
+from poprun.helpers import protocol
+from poprun.job.events import Event, Exited, FailedInFinalize, HostLost
+from poprun.job.values import HostJob
+from poprun.record import replace
+from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.stream_ends import STREAMS, OutputReader
+from poprun.stdio.waiter import READ, WRITE, Interest
+
+# As much as the agent has credit for in the beginning.
+INPUT_WINDOW = 1 << 16
+# The exit code of ssh where the connection fails.
+SSH_FAILED = b"255"
+
+
+class RemoteSource:
+    """poprun's end of a stream that an instance on another host writes."""
+
+    descriptor = None
+
+    def __init__(self, host: "RemoteHost", rank: int, stream: int) -> None:
+        self._host = host
+        self._key = rank, stream
+        self._pieces: deque[bytes] = deque()
+
+    def receive(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self._pieces)
+
+    def read(self, most: int) -> bytes | None:
+        if not self._pieces:
+            return None
+        data = self._pieces.popleft()
+        if data:
+            self._host.send(protocol.pack(messages.CREDIT, *self._key, len(data)))
+        return data
+
+    def resize(self, size: tuple[int, int]) -> None:
+        # The agent resizes all streams of its host.
+        self._host.resize(size)
+
+    def close(self) -> None:
+        self._host.forget(*self._key)
+
+
+class RemoteSink:
+    """poprun's end of the standard input of an instance on another host."""
+
+    descriptor = None
+
+    def __init__(self, host: "RemoteHost", rank: int) -> None:
+        self._host = host
+        self._rank = rank
+        self._window = INPUT_WINDOW
+        self._is_broken = False
+
+    def take(self, num_bytes: int | None) -> None:
+        """Take in how much the instance has taken; None: it takes nothing more."""
+        if num_bytes is None:
+            self._is_broken = True
+        else:
+            self._window += num_bytes
+
+    def write(self, data: bytes) -> int:
+        if self._is_broken:
+            raise BrokenPipeError
+        piece = data[: self._window]
+        if piece:
+            self._window -= len(piece)
+            self._host.send(protocol.pack(messages.STDIN, self._rank, piece))
+        return len(piece)
+
+    def close(self) -> None:
+        self._host.send(protocol.pack(messages.STDIN, self._rank, b""))
+
+
+class RemoteHost:
+    """The HostLink to a machine on which an agent runs.
+
+    Args:
+        job: The part of the attempt that runs there.
+        specs: The SPEC messages of its instances, in rank order.
+        on_command: Is called with a number, 1, 2 or 0 and what a command that mpirun
+            runs there has written, or with its exit code.
+    """
+
+    def __init__(
+        self,
+        connection: AgentConnection,
+        job: HostJob,
+        specs: Collection[bytes],
+        on_command: Callable[[int, int, bytes], None],
+    ) -> None:
+        assert connection.hello is not None
+        self.name = job.name
+        self.ranks = job.ranks
+        self.is_clean = self.finished = False
+        self._connection = connection
+        self._channel = connection.channel
+        self._job = job
+        self._specs = specs
+        self._on_command = on_command
+        self._sources: dict[tuple[int, int], RemoteSource] = {}
+        self._sinks: dict[int, RemoteSink] = {}
+        self._size: tuple[int, int] | None = None
+        # The numbers of the commands that run there.
+        self._commands: set[int] = set()
+        self._is_lost = False
+        client, server = ends_of(connection.hello.ssh_connection)
+        self._silence = Silence(client, server, time.monotonic())
+
+    def begin(self) -> None:
+        """Ask the agent to get ready for the job."""
+        header = messages.pack_fields(vars(self._job))
+        self.send(protocol.pack(messages.START_JOB, header, *self._specs))
+
+    def listen(self) -> None:
+        """Wait until the agent listens for shims.
+
+        Raises:
+            LaunchError: The host cannot run instances.
+        """
+        self._connection.answer()
+
+    def start(
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder
+    ) -> None:
+        self._emit = emit
+        self._streams = streams
+        self._stdin = stdin
+
+    # --- What the loop waits for.
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        if self._is_lost:
+            return
+        yield Interest(self._channel.read_descriptor, READ, self._on_agent)
+        if self._channel.has_unsent:
+            flush = self._channel.flush
+            yield Interest(self._channel.write_descriptor, WRITE, flush)
+
+    def deadline(self, now: float) -> float:
+        return inf if self._is_lost else self._silence.deadline()
+
+    def tick(self, now: float) -> None:
+        if self._is_lost:
+            return
+        if self._silence.must_send(now):
+            self.send(protocol.pack(messages.ALIVE))
+        if self._silence.is_lost(now):
+            self._lose("it does not answer, and acknowledges nothing")
+
+    def take_in_losses(self) -> None:
+        if not self._is_lost:
+            self._on_agent()
+
+    # --- What the supervisor decides.
+
+    def stop_starting(self) -> None:
+        self.send(protocol.pack(messages.STOP_STARTING))
+
+    def signal_instances(self, number: int) -> None:
+        self.send(protocol.pack(messages.SIGNAL, number))
+
+    def kill_instances(self) -> None:
+        self.send(protocol.pack(messages.KILL))
+
+    def release_shims(self) -> None:
+        self.send(protocol.pack(messages.RELEASE))
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        self.send(protocol.pack(messages.SHOW_STACKS, rank, pid))
+
+    def note_end(self, rank: int) -> None:
+        self.send(protocol.pack(messages.NOTE_END, rank))
+
+    def finish(self) -> None:
+        self.finished = self._is_lost
+        self.send(protocol.pack(messages.FINISH))
+
+    def close(self) -> None:
+        """Do nothing: the connection is the preflight's."""
+
+    # --- What streams and mpirun's remote shell send.
+
+    def send(self, message: bytes) -> None:
+        if not self._is_lost:
+            self._silence.note_sent(time.monotonic())
+            self._channel.send(message)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        if size != self._size:
+            self._size = size
+            self.send(protocol.pack(messages.RESIZE, *size))
+
+    def forget(self, rank: int, stream: int) -> None:
+        self._sources.pop((rank, stream), None)
+
+    def run(self, number: int, command: bytes) -> None:
+        """Run a command there; what it writes goes to `on_command`."""
+        self._commands.add(number)
+        self.send(protocol.pack(messages.RUN, number, command))
+
+    def end_run(self, number: int) -> None:
+        self.send(protocol.pack(messages.END_RUN, number))
+
+    # --- What the agent sends.
+
+    def _on_agent(self) -> None:
+        received = self._connection.receive()
+        if received is None:
+            text = self._connection.ssh_text.rstrip(".")
+            self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
+            return
+        self._silence.note_heard(time.monotonic())
+        try:
+            for kind, fields in received:
+                self._receive(kind, fields)
+        except (ValueError, IndexError, KeyError):
+            self._lose("its agent has sent what makes no sense")
+
+    def _receive(self, kind: int, fields: list[bytes]) -> None:
+        if kind == messages.EVENT:
+            self._on_event(event_codec.unpack(messages.unpack(fields[0])))
+        elif kind == messages.OUTPUT:
+            rank, stream = int(fields[0]), int(fields[1])
+            if source := self._sources.get((rank, stream)):
+                source.receive(fields[2])
+        elif kind == messages.STREAM_OPENED:
+            rank, stream = int(fields[0]), int(fields[1])
+            source = self._sources[rank, stream] = RemoteSource(self, rank, stream)
+            self._streams.open(source, rank, STREAMS[stream])
+        elif kind == messages.STDIN_TAKEN:
+            self._on_stdin_taken(int(fields[0]), fields[1])
+        elif kind == messages.CLEAN:
+            self.is_clean = fields[0] == b"1"
+        elif kind == messages.RUN_OUTPUT:
+            self._on_command(int(fields[0]), int(fields[1]), fields[2])
+        elif kind == messages.RUN_ENDED:
+            self._end_command(int(fields[0]), fields[1])
+        elif kind == messages.FINISHED:
+            self.finished = True
+
+    def _end_command(self, number: int, exit_code: bytes) -> None:
+        self._commands.discard(number)
+        self._on_command(number, 0, exit_code)
+
+    def _on_event(self, event: Event) -> None:
+        # Its host has a clock of its own.
+        if isinstance(event, Exited | FailedInFinalize):
+            event = replace(event, at_ns=time.monotonic_ns())
+        self._emit(event)
+
+    def _on_stdin_taken(self, rank: int, taken: bytes) -> None:
+        if rank not in self._sinks:
+            sink = self._sinks[rank] = RemoteSink(self, rank)
+            self._stdin.add(sink)
+        self._sinks[rank].take(int(taken) if taken else None)
+
+    def _lose(self, why: str) -> None:
+        if self._is_lost:
+            return
+        was_finished, self.finished, self._is_lost = self.finished, True, True
+        for source in self._sources.values():
+            source.receive(b"")
+        for sink in self._sinks.values():
+            sink.take(None)
+        for number in list(self._commands):
+            self._end_command(number, SSH_FAILED)
+        # Once nothing is left there, its connection may end.
+        if not was_finished:
+            self._emit(HostLost(self.name, tuple(self.ranks), why))

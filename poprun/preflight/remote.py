@@ -1,0 +1,115 @@
+"""What poprun looks up on another host: its agent answers."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from poprun.agent import facts, messages
+from poprun.agent.connection import AgentConnection
+from poprun.agent.silence import ends_of
+from poprun.errors import HostError
+from poprun.mpirun.values import Mpi
+from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
+from poprun.plan.values import HostFacts
+from poprun.preflight.addresses import own_address_towards
+from poprun.preflight.hosts import LocalPreflight, Preflight, machine_id
+from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.preflight.ssh import open_agents
+
+
+class RemotePreflight:
+    """A host at the end of a connection."""
+
+    def __init__(self, connection: AgentConnection) -> None:
+        self.connection = connection
+
+    def facts(self) -> HostFacts:
+        hello = self.connection.hello
+        assert hello is not None
+        value = self.connection.ask(messages.DESCRIBE, os.getcwd())
+        return facts.unpack(value, hello.environ)
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        if mpi.has_mpi:
+            self.connection.ask(messages.CHECK_MPI, [mpi.path, mpi.title])
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        question = [list(argv), search_path, cwd]
+        path: str = self.connection.ask(messages.FIND_PROGRAM, question)
+        return path
+
+    def read_memory_counters(self) -> MemoryCounters:
+        return MemoryCounters(*self.connection.ask(messages.READ_MEMORY))
+
+    def process(self) -> tuple[int, int]:
+        return self.connection.pid, self.connection.start
+
+    def close(self) -> None:
+        self.connection.end()
+
+
+def open_hosts(
+    hosts: Sequence[HostSpec], environ: Mapping[str, str], command: str
+) -> list[Preflight]:
+    """Return what looks things up on each host: an agent on all but this one.
+
+    Args:
+        command: What --ssh names.
+
+    Raises:
+        PoprunError: A host cannot be reached, or is named twice.
+    """
+    slurm_name = environ.get(SLURM_NODE_NAME)
+    others = [h for h in hosts if h.name != slurm_name and not is_here(h)]
+    connections = dict(zip(others, open_agents(others, environ, command), strict=True))
+    towards = next((_address(c) for c in connections.values() if _address(c)), "")
+    local = LocalPreflight(own_address_towards(towards) if towards else "")
+    by_machine: dict[str, HostSpec] = {}
+    preflights: list[Preflight] = []
+    for host in hosts:
+        connection = connections.get(host)
+        hello = connection.hello if connection is not None else None
+        machine = machine_id() if hello is None else hello.machine
+        if (other := by_machine.setdefault(machine, host)) is not host:
+            for opened in connections.values():
+                opened.end()
+            raise HostError(
+                f"{other} and {host} are one machine. Name it once; --num-instances "
+                "says how many instances its share is."
+            )
+        if connection is None:
+            preflights.append(local)
+        elif machine == machine_id() and host.user is None:
+            # A name of this host that only the resolver knows.
+            connection.end()
+            preflights.append(local)
+        else:
+            preflights.append(RemotePreflight(connection))
+    return preflights
+
+
+def _address(connection: AgentConnection) -> str:
+    """Return the address of a host in the connection to it, "" if it is not known."""
+    assert connection.hello is not None
+    return ends_of(connection.hello.ssh_connection)[1].partition(" ")[0]
+
+
+def is_here(host: HostSpec) -> bool:
+    """Return whether a host is the one that poprun runs on, by its names."""
+    # The names of this machine take a while to find, and are rarely needed.
+    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
+
+
+def own_names() -> list[str]:
+    """Return the names and addresses of this machine."""
+    import psutil
+
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [os.uname().nodename, socket.getfqdn(), *addresses]

@@ -1,0 +1,152 @@
+"""What happens when a part of a job on several hosts dies, stops or is cut off.
+
+The fixture `bed` checks after each test that nothing of the job is left on any host.
+"""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from beds.bed import Bed
+from conftest import mpirun_of
+
+from poprun.agent.silence import SILENT_S
+
+pytestmark = pytest.mark.mpi
+
+MPIS = ["openmpi5", "openmpi4", "hydra", "local"]
+# Ignores SIGTERM, leaves its session and its environment, and says so.
+STUBBORN = (
+    "trap '' TERM; setsid env -i /bin/sleep 101 & touch /tmp/runs-$RANK; sleep 99"
+)
+
+
+class RunningJob:
+    """A job of four instances on h0 and h1, all of which run."""
+
+    def __init__(self, bed: Bed, mpi: str, hosts: str = "h0,h1") -> None:
+        self.bed = bed
+        path = "local" if mpi == "local" else mpirun_of(mpi)
+        self.poprun = bed.front.start(
+            *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
+            *("--host", hosts, "-n", "4", "sh", "-c", STUBBORN),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        limit = time.monotonic() + 60
+        for rank in range(4):
+            host = bed[hosts.split(",")[rank // 2]]
+            while not host.path(f"/tmp/runs-{rank}").exists():
+                assert self.poprun.poll() is None, self.poprun.communicate()
+                assert time.monotonic() < limit
+                time.sleep(0.02)
+        for host in bed.hosts:
+            host.run("sh", "-c", "rm -f /tmp/runs-*")
+
+    def pids(self, host: str, pattern: str) -> list[int]:
+        found = self.bed[host].run("pgrep", "-f", pattern).stdout
+        return [int(pid) for pid in found.split()]
+
+    def send(self, number: int, host: str, pattern: str) -> None:
+        pids = self.pids(host, pattern)
+        assert pids
+        self.bed[host].run("kill", f"-{number}", *map(str, pids))
+
+    def end(self) -> tuple[int, str]:
+        _, stderr = self.poprun.communicate(timeout=60)
+        return self.poprun.returncode, stderr
+
+
+AGENT = "agent/entry.py"
+GUARD = "entry.py guard"
+POPRUN = "bin/poprun "
+SHIM = "entry.py shim .* POPDIST_CONTROL"
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_nothing_stays_on_any_host_when_poprun_is_killed(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    job.send(signal.SIGKILL, "h0", POPRUN)
+
+    assert job.end()[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_nothing_stays_when_poprun_and_its_guard_are_killed(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    job.send(signal.SIGKILL, "h0", f"{POPRUN}|{GUARD}")
+
+    assert job.end()[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_host_whose_agent_is_killed_is_named(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    job.send(signal.SIGKILL, "h1", AGENT)
+
+    code, stderr = job.end()
+    assert code == 125
+    assert (
+        "poprun: error: The host h1 was lost: the connection to it has ended. "
+        "Instances 2-3 were on it, and the job was stopped." in stderr
+    )
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+def test_a_shim_of_another_host_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    job.send(signal.SIGKILL, "h1", f"{SHIM} 3")
+
+    code, stderr = job.end()
+    assert code == 125
+    assert "instance 3 was killed" in stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_signal_ends_the_instances_of_all_hosts(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    os.kill(job.poprun.pid, signal.SIGTERM)
+
+    code, stderr = job.end()
+    assert code == 128 + signal.SIGTERM
+    assert stderr.endswith("poprun: error: Stopped by SIGTERM.\n")
+
+
+def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(bed: Bed) -> None:
+    job = RunningJob(bed, "openmpi5")
+
+    bed["h1"].link.cut()
+    limit = time.monotonic() + 60
+    try:
+        code, stderr = job.end()
+        # sshd has not heard that its connection is gone.
+        while left := [name for name in bed.leftovers() if "sshd" not in name]:
+            assert time.monotonic() < limit, left
+            time.sleep(0.1)
+    finally:
+        bed["h1"].link.mend()
+
+    assert code == 125
+    assert "The host h1 was lost: it does not answer" in stderr
+
+
+def test_a_job_outlives_stops_that_are_longer_than_a_silence(bed: Bed) -> None:
+    job = RunningJob(bed, "openmpi5")
+
+    job.send(signal.SIGSTOP, "h0", POPRUN)
+    job.send(signal.SIGSTOP, "h1", AGENT)
+    time.sleep(SILENT_S + 6)
+    job.send(signal.SIGCONT, "h0", POPRUN)
+    job.send(signal.SIGCONT, "h1", AGENT)
+
+    time.sleep(1)
+    assert job.poprun.poll() is None
+    os.kill(job.poprun.pid, signal.SIGTERM)
+    assert job.end()[0] == 128 + signal.SIGTERM

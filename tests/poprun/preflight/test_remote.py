@@ -1,0 +1,26 @@
+"""Which hosts are this one, and need no agent."""
+
+import os
+
+import pytest
+
+from poprun.plan.hosts import HostSpec
+from poprun.preflight.hosts import LocalPreflight
+from poprun.preflight.remote import open_hosts
+
+NO_SSH = "/nonexistent/ssh"
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", os.uname().nodename])
+def test_this_host_is_known_by_any_of_its_names(name: str) -> None:
+    [preflight] = open_hosts([HostSpec(name=name)], {}, NO_SSH)
+
+    assert isinstance(preflight, LocalPreflight)
+
+
+def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
+    environ = {"SLURMD_NODENAME": "gc-poplar-02"}
+
+    [preflight] = open_hosts([HostSpec(name="gc-poplar-02")], environ, NO_SSH)
+
+    assert isinstance(preflight, LocalPreflight)
