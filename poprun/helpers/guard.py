@@ -25,17 +25,19 @@ LIMIT_S = 30.0
 # close every number below the limit in each process that they start.
 MPIRUN_OPEN_FILES = 1 << 14
 # How long it may be stopped when poprun, which would continue it, is gone.
-CONTINUE_S = 0.1
+CONTINUE_S = 1.0
 # poprun, when it lives, gives the tree that long before SIGKILL.
 FINISH_GRACE_S = 0.5
 
 
 def main(descriptor: int) -> None:
+    # From the beginning: poprun may be gone when something stops this process.
+    own_process.continue_regularly(CONTINUE_S)
     os.setsid()
     own_process.open_umask()
     own_process.become_subreaper()
-    # If something has stopped this process, it continues when it is needed. The end of
-    # poprun itself is the end of file on the socket.
+    # If something has stopped this process, it continues when it is needed, also where
+    # there are no timers. The end of poprun itself is the end of file on the socket.
     own_process.die_with_parent(_signal.SIGCONT, os.getppid())
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
     os.set_inheritable(descriptor, False)
@@ -192,7 +194,6 @@ class Guard:
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""
-        own_process.continue_regularly(CONTINUE_S)
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()

@@ -78,7 +78,8 @@ def continue_regularly(interval: float) -> None:
     timer = _Pointer()
     if _ctypes.call_function(create, (CLOCK_MONOTONIC, event, _ctypes.byref(timer))):
         return
-    time_span = bytes(8) + int(interval * 1e9).to_bytes(8, sys.byteorder)
+    seconds, nanoseconds = divmod(int(interval * 1e9), 10**9)
+    time_span = b"".join(n.to_bytes(8, sys.byteorder) for n in (seconds, nanoseconds))
     _ctypes.call_function(start, (timer, 0, time_span * 2, None))
 
 

@@ -231,17 +231,19 @@ def test_with_poprun_its_tree_ends(guard: Driven) -> None:
     assert not any(map(lives, [mpirun, *left]))
 
 
-def test_a_guard_that_is_stopped_when_poprun_is_gone_goes_on(guard: Driven) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_guard_that_is_stopped_goes_on_without_poprun(
+    guard: Driven, when: str
+) -> None:
     script = "trap '' TERM; : > up; until [ -e go ]; do sleep 0.01; done"
     guard.start("/bin/sh", "-c", script)
     guard.appears("up")
-    guard.poprun.close()
-    wait_for(
-        lambda: processes.catches(guard.process.pid, signal.SIGCONT),
-        "the guard to begin with the end of the job",
-    )
 
+    # Its parent, which is not poprun here, stays.
+    if when == "after":
+        guard.poprun.close()
     guard.process.send_signal(signal.SIGSTOP)
+    guard.poprun.close()
     (guard.directory / "go").touch()
 
     assert guard.process.wait(LIMIT_S) == 0
