@@ -7,15 +7,19 @@ helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as
 as there is another, poprun, or stops the guard with SIGSTOP, also after poprun was
 killed. What still runs after that, it ends. Then poprun must end soon, and three
 seconds later no process of the job and none of the files that poprun and MPI make may
-be left. Where poprun was killed and no guard lived after that, files may stay until the
-next job of the user ends (docs/supervision.md): the script runs one, and what that does
-not remove is a failure. A round that fails is reported in full; --seed and --first
-repeat it. --harm and --job choose one harm and one kind of job. With --private (for
-root) /dev/shm and /tmp are this script's own, where other jobs run on the machine.
+be left. Two exceptions are documented (docs/supervision.md). Where poprun was killed
+and no guard lived after that, files may stay until the next job of the user ends: the
+script runs one, and what that does not remove is a failure. A guard that was stopped
+before it could ask the kernel to continue it stays stopped: the script continues it.
+
+A round that fails is reported in full; --seed and --first repeat it. --harm and --job
+choose one harm and one kind of job. With --private (for root) /dev/shm and /tmp are
+this script's own, where other jobs run on the machine.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +28,8 @@ from pathlib import Path
 
 import psutil
 from chaos_round import BIN, ChaosRound, command_line, make_parser, run_rounds
+
+from poprun.helpers.processes import catches
 
 HANGS_S = 20.0
 GONE_S = 3.0
@@ -79,6 +85,7 @@ class Round(ChaosRound):
         # Whether poprun was killed and no guard is left, so that the next job may have
         # to remove the files.
         self.is_unguarded = False
+        self.stopped: psutil.Process | None = None
         self.process = self._start(options.mpirun)
 
     def _start(self, mpirun: str) -> psutil.Popen:
@@ -175,6 +182,7 @@ class Round(ChaosRound):
             if guard:
                 self.story.append("SIGSTOP to the guard")
                 guard.suspend()
+                self.stopped = guard
         except psutil.NoSuchProcess:
             self.story.append("which has ended already")
 
@@ -187,13 +195,21 @@ class Round(ChaosRound):
         return [self.process] * max(1, len(below) // 2) + below
 
     def _leftovers(self) -> list[str]:
-        limit = time.monotonic() + GONE_S
-        while (leftovers := self._find_leftovers()) and time.monotonic() < limit:
-            time.sleep(0.02)
+        leftovers = self._wait_for_end()
+        if leftovers and self.stopped and not catches(self.stopped.pid, signal.SIGCONT):
+            with suppress(psutil.NoSuchProcess):
+                self.stopped.resume()
+            leftovers = self._wait_for_end()
         if leftovers and self.is_unguarded and not self.find_processes():
             run_next_job()
             leftovers = self._find_leftovers()
             Round.num_left_to_next_job += not leftovers
+        return leftovers
+
+    def _wait_for_end(self) -> list[str]:
+        limit = time.monotonic() + GONE_S
+        while (leftovers := self._find_leftovers()) and time.monotonic() < limit:
+            time.sleep(0.02)
         return leftovers
 
     def _find_leftovers(self) -> list[str]:
