@@ -56,7 +56,6 @@ class End(NamedTuple):
 class Failure(NamedTuple):
     """Loading raised an exception."""
 
-    number: int
     text: str
 
 
@@ -145,7 +144,7 @@ class _Fetcher:
             except (_Stopped, BrokenPipeError):
                 raise
             except Exception:
-                self._connection.send(Failure(number, traceback.format_exc()))
+                self._connection.send(Failure(traceback.format_exc()))
                 # Until the other process has taken over all memory, or has ended.
                 while True:
                     self._receive()

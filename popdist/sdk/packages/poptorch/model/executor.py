@@ -171,7 +171,7 @@ class PoplarExecutor(Measurements):
         self._state.compiled = saved.compiled
         self._state.attach()
         if saved.random_state is not None:
-            self._state.random_numbers = saved.random_state
+            self._state.random_state.numbers = saved.random_state
 
     def isCompiled(self) -> bool:
         """Return whether the model is compiled."""
@@ -292,7 +292,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        return self._state.random_numbers
+        return self._state.random_state.numbers
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
@@ -305,7 +305,7 @@ class PoplarExecutor(Measurements):
                 f"rng_state is {state!r}, but must be a list of two whole numbers, as "
                 "the rng_state of a model is."
             )
-        self._state.random_numbers = state
+        self._state.random_state.numbers = state
 
     # --- Tensors of the last call.
 

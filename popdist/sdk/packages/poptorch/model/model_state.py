@@ -50,8 +50,6 @@ class ModelState:
         if optimizer is not None:
             check_supported(optimizer)
         self.optimizer = optimizer
-        # The random state that the user has set before the model was loaded.
-        self._random_numbers: list[int] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -61,6 +59,7 @@ class ModelState:
         self.attached = False
         self.flags = TrainingFlags()
         self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
+        self.random_state = RandomState(self._settings.random_seed)
         # Those of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
         # What the last call has kept of the tensors that options anchor.
@@ -105,7 +104,7 @@ class ModelState:
                 settings=self._settings,
                 buffers=self.buffers,
                 attributes=attributes,
-                random_state=RandomState(self._seed()),
+                random_state=RandomState(self._settings.random_seed),
                 progress=progress,
             )
             self.compiled = compilation.cached(Path(str(cached)) if cached else None)
@@ -126,11 +125,11 @@ class ModelState:
         """Load the weights when the model runs first: when training, instance 0's."""
         if self.loaded is not None:
             return self.loaded
-        training, first_replica = None, 0
+        training = None
         if self._settings.training:
             keep_freed_memory()
             exchange = Exchange(self._settings)
-            first_replica = exchange.members.first_replica
+            self.random_state.first_replica = exchange.members.first_replica
             weights = [*self._module.parameters(), *self._module.buffers()]
             exchange.broadcast([weight.detach() for weight in weights])
             self.buffers.reset()
@@ -142,11 +141,13 @@ class ModelState:
         if self.attributes is None:
             self.attributes = ConstantAttributes(self._module)
             self.attributes.keep(compiled.changing)
-        state = RandomState(self._seed(), first_replica)
-        if self._random_numbers is not None:
-            state.seed, state.iterations = self._random_numbers
         self.loaded = ReplicatedModel(
-            self._module, self._settings, self.buffers, self.attributes, state, training
+            self._module,
+            self._settings,
+            self.buffers,
+            self.attributes,
+            self.random_state,
+            training,
         )
         return self.loaded
 
@@ -175,21 +176,6 @@ class ModelState:
         is_relaxed = self._options._relax_optimizer_checks
         self._expected = ExpectedAttributes(optimizer, is_relaxed)
 
-    @property
-    def random_numbers(self) -> list[int]:
-        """The seed of the model, and how many iterations it ran."""
-        if self.loaded is not None:
-            state = self.loaded.random_state
-            return [state.seed, state.iterations]
-        return self._random_numbers or [self._seed(), 0]
-
-    @random_numbers.setter
-    def random_numbers(self, numbers: list[int]) -> None:
-        self._random_numbers = list(numbers)
-        if self.loaded is not None:
-            state = self.loaded.random_state
-            state.seed, state.iterations = numbers
-
     def _chosen_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:
             self.optimizer = torch.optim.SGD(
@@ -199,10 +185,6 @@ class ModelState:
 
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         return {p: name for name, p in self._module.named_parameters()}
-
-    def _seed(self) -> int:
-        seed = self._settings.random_seed
-        return torch.initial_seed() if seed is None else seed
 
 
 @cache

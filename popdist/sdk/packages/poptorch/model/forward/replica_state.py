@@ -143,16 +143,35 @@ def _same(now: torch.Tensor | None, old: torch.Tensor | None) -> bool:
 class RandomState:
     """Random numbers of the replicas: a stream for each in every iteration."""
 
-    def __init__(self, seed: int, first_replica: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int | None) -> None:
+        """Begin at the first iteration.
+
+        Args:
+            seed: That of the model; None for torch's, at the time of the first use.
+        """
+        self._seed = seed
         # How many device iterations have run.
         self.iterations = 0
-        self._first_replica = first_replica
+        # The number in the job of local replica 0.
+        self.first_replica = 0
+
+    @property
+    def numbers(self) -> list[int]:
+        """The seed of the model, and how many iterations it ran."""
+        if self._seed is None:
+            self._seed = torch.initial_seed()
+        return [self._seed, self.iterations]
+
+    @numbers.setter
+    def numbers(self, numbers: list[int]) -> None:
+        self._seed, self.iterations = numbers
 
     def begin(self, replica: int) -> None:
         """Seed torch's generator for a local replica in the current iteration."""
-        seed = seed_of(self.seed, self._first_replica + replica, self.iterations)
-        torch.default_generator.manual_seed(seed)
+        seed, iteration = self.numbers
+        torch.default_generator.manual_seed(
+            seed_of(seed, self.first_replica + replica, iteration)
+        )
 
 
 @contextmanager
