@@ -43,6 +43,22 @@ class AsynchronousDataAccessor:
 
     The tensors of a batch lie in memory that the next batches will use: clone those
     that are needed after the next one was asked for.
+
+    Args:
+        dataset: A DataLoader, a data set, or any other iterable.
+        buffer_size: How many batches there is memory for.
+        miss_sleep_time_in_ms: Has no effect: the process that waits is woken.
+        load_indefinitely: Whether the next pass is loaded ahead as well.
+        early_preload: Whether more than the first batch is loaded now, and not
+            with the first pass.
+        sharing_strategy: How the loading process starts and gets the data set.
+        rebatched_size: Into how many samples items are made; None: they stay as
+            they are.
+
+    Raises:
+        Error: The DataLoader loads in another process already, or the first batch
+            could not be loaded.
+        AssertionError: An argument is not valid.
     """
 
     def __init__(
@@ -55,24 +71,6 @@ class AsynchronousDataAccessor:
         sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
-        """Start the loading process.
-
-        Args:
-            dataset: A DataLoader, a data set, or any other iterable.
-            buffer_size: How many batches there is memory for.
-            miss_sleep_time_in_ms: Has no effect: the process that waits is woken.
-            load_indefinitely: Whether the next pass is loaded ahead as well.
-            early_preload: Whether more than the first batch is loaded now, and not
-                with the first pass.
-            sharing_strategy: How the loading process starts and gets the data set.
-            rebatched_size: Into how many samples items are made; None: they stay as
-                they are.
-
-        Raises:
-            Error: The DataLoader loads in another process already, or the first batch
-                could not be loaded.
-            AssertionError: An argument is not valid.
-        """
         # __del__ reads it, whatever is raised here.
         self._process: LoadingProcess | None = None
         _check_arguments(

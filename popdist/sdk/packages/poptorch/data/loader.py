@@ -33,7 +33,29 @@ accept_data_source()
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """A DataLoader whose batches have as many samples as a call of a model takes.
 
-    Where several processes train together, each loads a part of the data set.
+    Where several processes train together, each loads a part of the data set. The
+    options are frozen from then on.
+
+    Args:
+        options: Those of the model that takes the batches.
+        dataset: The whole data set, in each process.
+        batch_size: How many samples a replica takes at a time; None: the data
+            set has batches already.
+        shuffle: Whether the order is another one in each pass.
+        num_workers: How many workers load.
+        drop_last: Whether a last batch with less samples is left out.
+        persistent_workers: Whether workers go on for the next pass; None: yes.
+        auto_distributed_partitioning: Whether each process loads a part.
+        mode: Where batches are loaded.
+        async_options: Arguments of AsynchronousDataAccessor.
+        rebatched_worker_size: With AsyncRebatched, how many samples a worker
+            loads at a time; None: a whole batch.
+        batch_sampler: Yields the indices that a replica takes at a time, instead
+            of batch_size and shuffle. Its batches stay together in all modes.
+        kwargs: Arguments of torch's DataLoader.
+
+    Raises:
+        AssertionError: An argument is not valid, or does not go with another.
     """
 
     def __init__(
@@ -52,29 +74,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batch_sampler: Iterable[Sequence[int]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Make a loader, and freeze the options.
-
-        Args:
-            options: Those of the model that takes the batches.
-            dataset: The whole data set, in each process.
-            batch_size: How many samples a replica takes at a time; None: the data
-                set has batches already.
-            shuffle: Whether the order is another one in each pass.
-            num_workers: How many workers load.
-            drop_last: Whether a last batch with less samples is left out.
-            persistent_workers: Whether workers go on for the next pass; None: yes.
-            auto_distributed_partitioning: Whether each process loads a part.
-            mode: Where batches are loaded.
-            async_options: Arguments of AsynchronousDataAccessor.
-            rebatched_worker_size: With AsyncRebatched, how many samples a worker
-                loads at a time; None: a whole batch.
-            batch_sampler: Yields the indices that a replica takes at a time, instead
-                of batch_size and shuffle. Its batches stay together in all modes.
-            kwargs: Arguments of torch's DataLoader.
-
-        Raises:
-            AssertionError: An argument is not valid, or does not go with another.
-        """
         self._accessor: AsynchronousDataAccessor | None = None
         require_poptorch(options, Options)
         require_poptorch(mode, DataLoaderMode)
@@ -97,14 +96,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._combined_batch_size = batch_size and batch_size * batches
             if isinstance(dataset, IterableDataset):
                 _check_iterable(is_divided, num_workers, kwargs)
-            else:
-                if is_divided:
-                    dataset = self._partition(dataset, bool(shuffle), drop_last)
-                    shuffle = False
-                if not drop_last:
-                    self._warn_of_last_batch(len(dataset))
-            regrouped = self._regrouped_size(mode, drop_last)
-            kwargs |= self._size_arguments(regrouped, rebatched_worker_size, drop_last)
+            elif is_divided:
+                dataset = self._partition(dataset, bool(shuffle))
+                shuffle = False
+            self._warn_of_last_batch(dataset)
+            regrouped = self._regrouped_size(mode)
+            kwargs |= self._size_arguments(regrouped, rebatched_worker_size)
             # None rather than False: torch refuses either for an IterableDataset.
             kwargs["shuffle"] = shuffle or None
         if persistent_workers is None:
@@ -114,7 +111,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if mode != DataLoaderMode.Sync:
             self._load_ahead(async_options or {}, regrouped)
 
-    def _partition(self, dataset: Any, shuffle: bool, drop_last: bool) -> Partition:
+    def _partition(self, dataset: Any, shuffle: bool) -> Partition:
         require(
             not shuffle or self._options.exists("random_seed"),
             "The data set is shuffled and divided among processes, which need one "
@@ -131,41 +128,44 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             step=self._combined_batch_size,
             process=distributed.processId,
             processes=distributed.numProcesses,
-            drop_last=drop_last,
+            drop_last=self.rebatched_drop_last,
         )
         return Partition(dataset, share, self._options.random_seed if shuffle else None)
 
-    def _warn_of_last_batch(self, samples: int) -> None:
-        last = samples % self._combined_batch_size if self._combined_batch_size else 0
-        if last:
+    def _warn_of_last_batch(self, dataset: Any) -> None:
+        size = self._combined_batch_size
+        if self.rebatched_drop_last or not size or isinstance(dataset, IterableDataset):
+            return
+        if last := len(dataset) % size:
             logger.warning(
                 "%d samples make no whole number of batches of %d: the last batch has "
                 "%d. drop_last=True leaves it out.",
-                samples,
-                self._combined_batch_size,
+                len(dataset),
+                size,
                 last,
             )
 
-    def _regrouped_size(self, mode: DataLoaderMode, drop_last: bool) -> int | None:
+    def _regrouped_size(self, mode: DataLoaderMode) -> int | None:
         """Return into how many samples the accessor groups; None: it does not."""
         if mode == DataLoaderMode.AsyncRebatched:
             require(
                 self._combined_batch_size is not None,
                 "DataLoaderMode.AsyncRebatched needs a batch_size.",
             )
-        elif mode == DataLoaderMode.Sync or drop_last:
+        elif mode == DataLoaderMode.Sync or self.rebatched_drop_last:
             return None
         size = self._combined_batch_size
         return None if size is None or size == 1 else size
 
     # Any: arguments of torch's DataLoader.
     def _size_arguments(
-        self, regrouped: int | None, worker_size: int | None, drop_last: bool
+        self, regrouped: int | None, worker_size: int | None
     ) -> dict[str, Any]:
         """Return torch's arguments for how many samples are loaded at a time."""
         if regrouped is None:
             size = self._combined_batch_size
-            return {"batch_size": size, "drop_last": drop_last and size is not None}
+            drop_last = self.rebatched_drop_last and size is not None
+            return {"batch_size": size, "drop_last": drop_last}
         require(
             worker_size is None or worker_size <= regrouped,
             f"rebatched_worker_size is {worker_size}, but may be at most the "

@@ -150,7 +150,11 @@ def exchange_tensors(
     *,
     now: bool = False,
 ) -> HorovodHandle:
-    """Request an alltoall; its result is a tensor, and the numbers of received rows."""
+    """Request an alltoall; its result is a tensor, and the numbers of received rows.
+
+    Args:
+        tensors: One tensor, in a sequence as those of the other calls.
+    """
     sources = _readable(tensors)
     counts = _counts(sources[0], splits, len(_ranks_of(process_set)))
     request = _request(Kind.ALLTOALL, name, sources, counts=counts)
