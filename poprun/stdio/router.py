@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
+from poprun.record import Record
 from poprun.stdio.console import Console
 from poprun.stdio.output_files import OutputFiles
 from poprun.stdio.pending_stream import PendingStream
@@ -30,6 +31,13 @@ STATUS_INTERVAL_S = 0.25
 Key = tuple[int, str]
 
 
+class _Output(Record):
+    """What poprun writes to, and what decides what is written there when."""
+
+    sink: Sink
+    console: Console
+
+
 class OutputRouter:
     """Passes the streams of one job on to the consoles, the files and the report."""
 
@@ -42,29 +50,17 @@ class OutputRouter:
         status: Callable[[float], str] | None = None,
     ) -> None:
         self._routes = routes
-        screens = screens or {}
-        self._out = Sink(stdout)
-        # A terminal gets both, and then one queue keeps them in order.
-        self._err = self._out if _same_file(stdout, stderr) else Sink(stderr)
-        self._screens = screens
-        is_marked = routes.tag or routes.xml
-        self._consoles = {
-            name: Console(
-                screens.get(name),
-                names_instances=not is_marked,
-                library=os.fsencode(routes.library),
-            )
-            for name in STREAMS
-        }
-        self._sinks = {"stdout": self._out, "stderr": self._err}
-        # The console of poprun's own text.
-        self._own = self._consoles["stderr"]
-        if self._err is self._out:
-            self._own = self._consoles["stderr"] = self._consoles["stdout"]
+        self._screens = screens or {}
+        # poprun's own text is written to stderr. A terminal gets both, and then one
+        # queue keeps them in order.
+        self._out = self._err = self._open("stdout", stdout)
+        if not _same_file(stdout, stderr):
+            self._err = self._open("stderr", stderr)
+        # By stream of the instances.
+        self._outputs = {"stdout": self._out, "stderr": self._err}
         if routes.xml:
-            self._consoles["stderr"] = self._consoles["stdout"]
-            self._sinks["stderr"] = self._out
-            self._out.write(b"<mpirun>\n")
+            self._outputs["stderr"] = self._out
+            self._out.sink.write(b"<mpirun>\n")
         # What to show on stderr while nothing else is on its line, and when next.
         self._status = status
         self._status_due = 0.0 if status else inf
@@ -74,9 +70,22 @@ class OutputRouter:
         # The stream that was written to stderr last.
         self._last: Key | None = None
 
+    def _open(self, name: str, descriptor: int) -> _Output:
+        routes = self._routes
+        console = Console(
+            self._screens.get(name),
+            names_instances=not (routes.tag or routes.xml),
+            library=os.fsencode(routes.library),
+        )
+        return _Output(Sink(descriptor), console)
+
+    @property
+    def _different(self) -> list[_Output]:
+        return [self._out] if self._err is self._out else [self._out, self._err]
+
     @property
     def sinks(self) -> list[Sink]:
-        return [self._out] if self._err is self._out else [self._out, self._err]
+        return [output.sink for output in self._different]
 
     def interests(self) -> Iterator[Interest]:
         """Yield what to wait for in order to write what is unwritten."""
@@ -110,12 +119,12 @@ class OutputRouter:
     @property
     def closed(self) -> bool:
         """Whether the reader of stdout has ended."""
-        return self._out.failure == errno.EPIPE
+        return self._out.sink.failure == errno.EPIPE
 
     @property
     def failure(self) -> tuple[str, int] | None:
         """The stream or file that could not be written, and the errno."""
-        for name, sink in (("stdout", self._out), ("stderr", self._err)):
+        for name, sink in zip(STREAMS, self.sinks, strict=False):
             if sink.failure not in (0, errno.EPIPE) and not sink.lost:
                 return name, sink.failure
         return self._files.failure if self._files else None
@@ -129,7 +138,7 @@ class OutputRouter:
             is_stderr=stream == "stderr",
             reads_terminal=rank == routes.terminal_reader,
         )
-        self._consoles[stream].open((rank, stream), pending)
+        self._outputs[stream].console.open((rank, stream), pending)
         if self._files is not None:
             self._files.open(rank, stream, routes.mark_of(rank, stream))
 
@@ -140,33 +149,34 @@ class OutputRouter:
         if self._files is not None:
             self._files.write(rank, stream, data)
         if self._routes.is_shown(rank):
-            self._consoles[stream].feed((rank, stream), data, now)
-            self._write(self._consoles[stream])
+            self._outputs[stream].console.feed((rank, stream), data, now)
+            self._write(self._outputs[stream])
 
     def close(self, rank: int, stream: str) -> None:
         """End a stream."""
-        self._consoles[stream].close((rank, stream), time.monotonic())
-        self._write(self._consoles[stream])
+        self._outputs[stream].console.close((rank, stream), time.monotonic())
+        self._write(self._outputs[stream])
         if self._files is not None:
             self._files.close(rank, stream)
 
     def tick(self, now: float) -> None:
-        for console in self._different_consoles():
-            if self._is_full(console):
-                console.pause(now)
+        for output in self._different:
+            if output.sink.full:
+                output.console.pause(now)
             else:
-                console.tick(now)
-                self._write(console)
+                output.console.tick(now)
+                self._write(output)
 
-        if now >= self._status_due and self._status is not None and not self._err.full:
+        is_full = self._err.sink.full
+        if now >= self._status_due and self._status is not None and not is_full:
             self._status_due = now + STATUS_INTERVAL_S
             may_draw = is_foreground(self._stderr)
             self._show(self._status(now) if may_draw else "")
 
     def deadline(self) -> float:
         # poll() reports when a full sink is read.
-        waiting = [c for c in self._different_consoles() if not self._is_full(c)]
-        status_due = inf if self._err.full else self._status_due
+        waiting = [o.console for o in self._different if not o.sink.full]
+        status_due = inf if self._err.sink.full else self._status_due
         return min([status_due, *(console.deadline() for console in waiting)])
 
     def hide_status(self, *, forever: bool = False) -> None:
@@ -176,8 +186,8 @@ class OutputRouter:
             self._status, self._status_due = None, inf
 
     def _show(self, status: str) -> None:
-        self._own.show(status.encode())
-        self._write(self._own)
+        self._err.console.show(status.encode())
+        self._write(self._err)
 
     def resize(self) -> None:
         """Take in that the terminal may have another size."""
@@ -186,13 +196,13 @@ class OutputRouter:
 
     def say(self, text: str) -> None:
         """Write lines of poprun's own."""
-        self._own.say(text.encode(errors="backslashreplace"))
-        self._write(self._own)
+        self._err.console.say(text.encode(errors="backslashreplace"))
+        self._write(self._err)
 
     def end(self) -> None:
         """Take in that nothing more comes from the instances."""
         if self._routes.xml:
-            self._out.write(b"</mpirun>\n")
+            self._out.sink.write(b"</mpirun>\n")
 
     def tail(self, rank: int) -> bytes:
         """Return the end of an instance's stderr, shown or not."""
@@ -204,7 +214,7 @@ class OutputRouter:
         It is if it was written last; a traceback, which names its instance, may have
         other lines below it.
         """
-        console = self._consoles[self._error_stream]
+        console = self._outputs[self._error_stream].console
         is_near = console.lines_since_traceback(rank) <= LINES_IN_SIGHT
         return is_near or self._last == (rank, self._error_stream)
 
@@ -212,24 +222,11 @@ class OutputRouter:
     def _error_stream(self) -> str:
         return "stdout" if self._routes.merged else "stderr"
 
-    def _different_consoles(self) -> list[Console]:
-        return list({id(c): c for c in (*self._consoles.values(), self._own)}.values())
-
-    def _is_full(self, console: Console) -> bool:
-        sinks = [
-            self._sinks[name] for name in STREAMS if self._consoles[name] is console
-        ]
-        return any(sink.full for sink in sinks)
-
-    def _write(self, console: Console) -> None:
-        for key, data in console.take():
+    def _write(self, output: _Output) -> None:
+        for key, data in output.console.take():
+            output.sink.write(data)
             # Without a key it is poprun's own text, or the end of a broken line.
-            if key is not None:
-                sink = self._sinks[key[1]]  # type: ignore[index]
-            else:
-                sink = self._err if console is self._own else self._out
-            sink.write(data)
-            if sink is self._err and key is not None:
+            if output is self._err and key is not None:
                 self._last = key  # type: ignore[assignment]
 
 
