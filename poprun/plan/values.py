@@ -198,9 +198,8 @@ class Plan(Record):
     @property
     def argv(self) -> list[str]:
         """mpirun's command line. It sets no variables: each shim is sent them."""
-        return self._command(
-            [replace(context, exports={}) for context in self.contexts()]
-        )
+        contexts = self.contexts()
+        return self._command([replace(context, exports={}) for context in contexts])
 
     def printed_argv(self, program: Sequence[str] = ()) -> list[str]:
         """Return mpirun's command line in the original's form: with the variables.
@@ -208,34 +207,21 @@ class Plan(Record):
         Args:
             program: Follows the shim that starts it.
         """
-        return self._command(
-            [
-                replace(context, argv=[*context.argv, *program])
-                for context in self.contexts()
-            ]
-        )
+        return self._command(self.contexts(program))
 
-    def contexts(self) -> list[Context]:
+    def contexts(self, program: Sequence[str] = ()) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
         arguments, none = self.request.arguments, MpirunArguments()
-        return [
-            Context(
-                exports=self._exports(assignment),
-                passed_on=[
-                    *arguments.each.passed_on,
-                    *arguments.single.get(assignment.rank, none).passed_on,
-                ],
-                argv=[
-                    *PYTHON,
-                    "shim",
-                    self.attempt.name,
-                    env.CONTROL,
-                    str(assignment.rank),
-                ],
-                host=assignment.host.name if self.request.names_hosts else None,
-            )
-            for assignment in self.assignments
-        ]
+        shim = (*PYTHON, "shim", self.attempt.name, env.CONTROL)
+        contexts = []
+        for assignment in self.assignments:
+            argv = [*shim, str(assignment.rank), *program]
+            single = arguments.single.get(assignment.rank, none)
+            passed_on = [*arguments.each.passed_on, *single.passed_on]
+            host = assignment.host.name if self.request.names_hosts else None
+            exports = self._exports(assignment)
+            contexts.append(Context(argv, exports, passed_on, host))
+        return contexts
 
     def _exports(self, assignment: Assignment) -> dict[str, str | None]:
         """Return the variables of an instance in mpirun's argv; None: forwarded.
