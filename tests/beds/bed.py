@@ -20,16 +20,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from beds import slurm
 from beds.host import SYSTEM_PATH, Host
 from beds.link import Link
 from beds.namespaces import Namespaces
-from beds.slurm import start_slurm
 from conftest import ROOT
 
 SETUP = Path(__file__).with_name("setup_bed.sh").read_text()
 # What hosts see of the machine even where it lies in directories of which they have
 # their own.
 KEPT = f"{ROOT} {Path(sys.base_prefix).resolve()}"
+# The guide's, in the order of its examples: the V-IPU server's, then the instances'.
+GUIDE_ADDRESSES = ("10.3.7.150", "10.3.7.153", "10.3.7.154", "10.3.8.153")
 
 
 class Bed:
@@ -39,6 +41,7 @@ class Bed:
         hosts: How many, where neither names nor addresses say it.
         names: Their names; each is also NAME.bed.
         addresses: IPv4; all of them belong to one subnet.
+        aliases: More names of the last host.
         prefix: Length of the subnet's prefix.
         ipv6: Whether host number I has the address fd00::(I + 1), too.
         shared_home: Whether /root and /home are the same directories on all hosts.
@@ -53,6 +56,7 @@ class Bed:
         *,
         names: Sequence[str] = (),
         addresses: Sequence[str] = (),
+        aliases: Sequence[str] = (),
         prefix: int = 16,
         ipv6: bool = False,
         shared_home: bool = False,
@@ -64,9 +68,15 @@ class Bed:
         names = names or [f"h{i}" for i in range(number)]
         addresses = addresses or [f"10.31.0.{i + 1}" for i in range(number)]
         self.hosts: list[Host] = []
+        self._has_slurm = slurm_cpus > 0
         self._switch = Namespaces()
         try:
-            self._set_up_switch(names, addresses, known_hosts, sshd)
+            self._set_up_switch(
+                [*names, *aliases],
+                [*addresses, *([addresses[-1]] * len(aliases))],
+                known_hosts,
+                sshd,
+            )
             for i, place in enumerate(zip(names, addresses, strict=True)):
                 self.hosts.append(self._connected_host(i, *place))
             variables = [
@@ -82,7 +92,7 @@ class Bed:
             with ThreadPoolExecutor(number) as pool:
                 list(pool.map(Host.begin, self.hosts, variables))
             if slurm_cpus:
-                start_slurm(self.hosts, slurm_cpus)
+                slurm.start(self.hosts, slurm_cpus)
         except BaseException:
             self.close()
             raise
@@ -95,7 +105,7 @@ class Bed:
         sshd: Sequence[str],
     ) -> None:
         """Make the bridge, and the files that all hosts start with."""
-        known = [*names, *(f"{name}.bed" for name in names), *addresses]
+        known = {*names, *(f"{name}.bed" for name in names), *addresses}
         environ = {
             "PATH": SYSTEM_PATH,
             "HOSTS": "\n".join(
@@ -127,21 +137,28 @@ class Bed:
         return next(host for host in self.hosts if host.name == name)
 
     def assert_nothing_is_left(self, within: float = 20) -> None:
-        """Fail if processes or temporary files of jobs stay on a host."""
+        """Fail if something stays that leftovers() sees."""
         limit = time.monotonic() + within
         while left := self.leftovers():
             assert time.monotonic() < limit, f"left after {within} s: {left}"
             time.sleep(0.02)
 
     def leftovers(self) -> list[str]:
+        """Return what is left: processes, temporary files, Slurm's jobs."""
+        jobs = slurm.jobs(self.front) if self._has_slurm else []
         return [
-            f"{host.name}: {leftover}"
-            for host in self.hosts
-            for leftover in (*host.processes(), *host.files())
+            *(f"Slurm's job {job}" for job in jobs),
+            *(
+                f"{host.name}: {leftover}"
+                for host in self.hosts
+                for leftover in (*host.processes(), *host.files())
+            ),
         ]
 
     def clean(self) -> None:
         """Remove what jobs have left on any host."""
+        if self._has_slurm:
+            slurm.cancel_jobs(self.front)
         for host in self.hosts:
             host.clean()
 

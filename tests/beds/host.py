@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pexpect
 from beds.link import Link
 from beds.namespaces import Namespaces
 from conftest import BIN, wait_for
@@ -60,6 +61,27 @@ class Host:
 
         Its environment is that of a login, with the checkout's programs in PATH.
         """
+        words, environ = self._login(argv, user, env, cwd)
+        return self._namespaces.start(
+            words, env=environ, **{"stdin": subprocess.DEVNULL, **options}
+        )
+
+    def spawn(
+        self,
+        *argv: str,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        timeout: float = 50,
+    ) -> "pexpect.spawn[str]":
+        """Start a command in the host on a terminal of its own."""
+        words, environ = self._login(argv, user, env, cwd)
+        return self._namespaces.spawn(words, env=environ, timeout=timeout)
+
+    def _login(
+        self, argv: Sequence[str], user: str, env: Mapping[str, str] | None, cwd: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the argv and the environment of a command that a user runs."""
         environ = {
             "PATH": f"{BIN}:{SYSTEM_PATH}",
             "HOME": HOMES[user],
@@ -73,9 +95,7 @@ class Host:
         if user != "root":
             as_user = [f"--reuid={user}", f"--regid={user}", "--init-groups"]
             words = ["setpriv", *as_user, *words]
-        return self._namespaces.start(
-            words, env=environ, **{"stdin": subprocess.DEVNULL, **options}
-        )
+        return words, environ
 
     def run(
         self,
@@ -179,6 +199,8 @@ class Host:
 
     def clean(self) -> None:
         """Kill what jobs have left running, and remove their files."""
+        if not self._namespaces.is_alive:
+            return
         while processes := self.processes():
             pids = [process.partition(":")[0] for process in processes]
             # Some may have ended meanwhile.
@@ -186,19 +208,15 @@ class Host:
         self.output("rm", "-rf", *self.files())
 
     def _pids(self) -> list[int]:
-        try:
-            return [
-                int(name) for name in os.listdir(self.path("/proc")) if name.isdigit()
-            ]
-        except OSError:  # the host was killed
+        if not self._namespaces.is_alive:
             return []
+        return [int(name) for name in os.listdir(self.path("/proc")) if name.isdigit()]
 
     def _files(self) -> list[str]:
-        try:
-            return [
-                f"{place}/{name}"
-                for place in PLACES
-                for name in os.listdir(self.path(place))
-            ]
-        except OSError:
+        if not self._namespaces.is_alive:
             return []
+        return [
+            f"{place}/{name}"
+            for place in PLACES
+            for name in os.listdir(self.path(place))
+        ]

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pexpect
+
 # It returns what it is sent, and the kernel reaps the children of a process that
 # ignores SIGCHLD.
 INIT = ["env", "--ignore-signal=CHLD", "cat"]
@@ -44,7 +46,14 @@ class Namespaces:
         pid = self._unshare.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         self.init_pid = int(children)
+        self._enter = ["nsenter", f"--target={self.init_pid}"]
+        self._enter += ["--mount", "--uts", "--ipc", "--net", "--"]
         self._started: list[subprocess.Popen[bytes]] = []
+        self._spawned: list[pexpect.spawn[str]] = []
+
+    @property
+    def is_alive(self) -> bool:
+        return self._unshare.poll() is None
 
     @property
     def root(self) -> Path:
@@ -64,12 +73,18 @@ class Namespaces:
 
         Its pid is that in the caller's namespace, so signals reach it.
         """
-        enter = ["nsenter", f"--target={self.init_pid}"]
-        enter += ["--mount", "--uts", "--ipc", "--net", "--"]
         with self._children_are_inside():
-            process = subprocess.Popen([*enter, *argv], **options)  # type: ignore[call-overload]
-        self._started = [p for p in self._started if p.poll() is None] + [process]
+            process = subprocess.Popen([*self._enter, *argv], **options)  # type: ignore[call-overload]
+        self._started.append(process)
         return process  # type: ignore[no-any-return]
+
+    def spawn(self, argv: Sequence[str], **options: object) -> "pexpect.spawn[str]":
+        """Start a command inside on a terminal, with the options of pexpect.spawn."""
+        command, *words = [*self._enter, *argv]
+        with self._children_are_inside():
+            process = pexpect.spawn(command, words, encoding="utf-8", **options)
+        self._spawned.append(process)
+        return process
 
     def run(
         self,
@@ -86,14 +101,17 @@ class Namespaces:
             env=env,
         )
         output, _ = process.communicate(text.encode())
+        self._started.remove(process)
         assert process.returncode == 0, f"{argv} failed: {output.decode()}"
         return output.decode()
 
     def kill(self) -> None:
         """Kill all processes inside at once."""
-        with suppress(ProcessLookupError):
+        if self.is_alive:
             os.kill(self.init_pid, signal.SIGKILL)
         # The init ends after all processes inside have been reaped.
+        for terminal in self._spawned:
+            terminal.close(force=True)
         for process in (*self._started, self._unshare):
             process.wait()
             for stream in (process.stdin, process.stdout, process.stderr):

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from functools import cache
 
+import pytest
+
 # The program, and Debian's package with it.
 PROGRAMS = {
     "unshare": "util-linux",
@@ -52,3 +54,12 @@ def reason_against_beds(slurm: bool = False) -> str:
     if trial.returncode != 0:
         return f"root may not make hosts in namespaces: {trial.stderr.strip()}"
     return ""
+
+
+def need_beds(slurm: bool = False) -> None:
+    """Skip the test where no bed can be made; in CI it fails instead."""
+    reason = reason_against_beds(slurm)
+    if reason and os.environ.get("CI"):
+        pytest.fail(f"CI must be able to make beds: {reason}")
+    if reason:
+        pytest.skip(reason)

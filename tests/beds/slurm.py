@@ -32,7 +32,7 @@ PartitionName=bed Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def start_slurm(hosts: Sequence[Host], cpus: int) -> None:
+def start(hosts: Sequence[Host], cpus: int) -> None:
     """Start Slurm with as many CPUs on each host, whatever the machine has."""
     front = hosts[0]
     lines = [
@@ -60,3 +60,13 @@ def start_slurm(hosts: Sequence[Host], cpus: int) -> None:
 def idle_nodes(host: Host) -> list[str]:
     ran = host.run("sinfo", "--noheader", "--Node", "--states=idle", "--format=%n")
     return sorted(ran.stdout.split())
+
+
+def jobs(host: Host) -> list[str]:
+    """Return the number and the name of each job that has not ended."""
+    return host.output("squeue", "--noheader", "--format=%i %j").splitlines()
+
+
+def cancel_jobs(host: Host) -> None:
+    host.output("scancel", "--partition=bed")
+    wait_for(lambda: not jobs(host), "the end of Slurm's jobs", limit=50)

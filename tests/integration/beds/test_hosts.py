@@ -1,9 +1,11 @@
 """The hosts of a bed are machines of their own that reach each other over ssh."""
 
+import signal
 from collections.abc import Callable
 
+import pexpect
 import pytest
-from beds.bed import Bed
+from beds.bed import GUIDE_ADDRESSES, Bed
 from conftest import wait_for
 
 
@@ -96,17 +98,18 @@ def test_a_key_that_is_not_known_is_refused(make_bed: Callable[..., Bed]) -> Non
 def test_hosts_have_the_names_and_addresses_given(
     make_bed: Callable[..., Bed],
 ) -> None:
-    addresses = ["10.3.7.150", "10.3.7.153", "10.3.7.154", "10.3.8.153"]
     bed = make_bed(
         names=["vipu", "poplar-1", "poplar-2", "poplar-3"],
-        addresses=addresses,
+        addresses=GUIDE_ADDRESSES,
+        aliases=["other-name"],
         ipv6=True,
     )
-    for address in [*addresses[1:], "fd00::2"]:
+    for address in [*GUIDE_ADDRESSES[1:], "fd00::2"]:
         options = [] if "." in address else ["-oHostKeyAlias=poplar-1"]
         bed.front.output("ssh", *options, address, "true")
 
-    assert bed.front.output("ssh", "10.3.8.153", "hostname") == "poplar-3\n"
+    for name in ("10.3.8.153", "poplar-3.bed", "other-name"):
+        assert bed.front.output("ssh", name, "hostname") == "poplar-3\n"
 
 
 def test_sshd_takes_settings(make_bed: Callable[..., Bed]) -> None:
@@ -114,3 +117,25 @@ def test_sshd_takes_settings(make_bed: Callable[..., Bed]) -> None:
 
     assert "Permission denied" in bed.front.run("ssh", "h0", "true").stderr
     bed.front.output("ssh", "h0", "true", user="ipuser")
+
+
+def test_a_user_with_a_terminal_is_asked_for_a_password(bed: Bed) -> None:
+    options = ["-oPreferredAuthentications=password", "-oBatchMode=no"]
+    terminal = bed.front.spawn("ssh", *options, "ipuser@h1", "hostname")
+    terminal.expect_exact("ipuser@h1's password:")
+    terminal.sendline("poprun")
+    terminal.expect_exact("h1\r\n")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+
+    assert terminal.exitstatus == 0
+
+
+def test_a_terminals_signals_reach_the_host(bed: Bed) -> None:
+    terminal = bed["h1"].spawn("sh", "-c", "tty; exec sleep 600", user="ipuser")
+    terminal.expect("/dev/pts/[0-9]+\r\n")
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+
+    assert terminal.signalstatus == signal.SIGINT

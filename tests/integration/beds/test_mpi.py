@@ -41,13 +41,18 @@ SUM = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.allreduce(w.rank))"
 
 
 def sorted_output(bed: Bed, mpi: str, *program: str, user: str = "root") -> list[str]:
-    """Run four processes on two hosts, and return the line of each, sorted.
-
-    Whether mpirun ends by itself does not matter: Open MPI 5's sometimes hangs after
-    all ranks have ended (1 of 60 on a busy machine), and its daemons with it.
-    """
+    """Run four processes on two hosts, and return the line of each, sorted."""
     words = [mpirun_of(mpi), *MPIRUNS[mpi], "-n", "4", *program]
-    mpirun = bed.front.start(*words, env=AS_ROOT, user=user, stdout=subprocess.PIPE)
+    return sorted_four_lines(bed, *words, user=user)
+
+
+def sorted_four_lines(bed: Bed, *argv: str, user: str = "root") -> list[str]:
+    """Run mpirun until it has written four lines, and return them.
+
+    Whether it ends by itself does not matter: Open MPI 5's sometimes hangs after all
+    ranks have ended (1 of 60 on a busy machine), and its daemons with it.
+    """
+    mpirun = bed.front.start(*argv, env=AS_ROOT, user=user, stdout=subprocess.PIPE)
     assert mpirun.stdout
     lines = [mpirun.stdout.readline().decode().strip() for _ in range(4)]
     bed.clean()

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from beds.rights import need_beds
 from conftest import ROOT, wait_for
 from deaths import command_line
-from integration.conftest import need_beds
 
 # It runs commands in sessions of their own, in the background, and on another host.
 OWNER = """

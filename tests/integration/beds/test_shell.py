@@ -4,8 +4,8 @@ import os
 import sys
 
 import pexpect
+from beds.rights import need_beds
 from conftest import ROOT
-from integration.conftest import need_beds
 
 
 def test_a_shell_has_a_terminal_and_other_hosts() -> None:
