@@ -6,10 +6,7 @@ An error ends the group for all members: let it end the program.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar, overload
-
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from typing import Self
 
 from popdist.engine.calls.exchanges import Exchanges
 from popdist.engine.calls.point_to_point import PointToPoint
@@ -20,8 +17,6 @@ from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.spec.operations import Trace
 from popdist.engine.transport import Transport
 from popdist.errors import CollectiveAbortedError, MismatchError
-
-S = TypeVar("S", bound=np.generic)
 
 
 # The first base has the types of the calls that the others carry out, whose result has
@@ -130,34 +125,6 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """
         self._check_open()
         return self.transport.blocks(nbytes)
-
-    @overload
-    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
-    @overload
-    def empty(
-        self, shape: int | Sequence[int], dtype: type[S] | np.dtype[S]
-    ) -> NDArray[S]: ...
-    @overload
-    def empty(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]: ...
-    def empty(
-        self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
-    ) -> NDArray[Any]:
-        """Return a new array that lives in the arena.
-
-        all_reduce of such arrays, on all members, copies nothing in or out: each
-        member adds up its part of all members' arrays where they lie. Where the
-        machine does not let memory be shared so, it is an ordinary array.
-        """
-        kind = np.dtype(dtype)
-        if kind.hasobject:
-            raise TypeError(
-                f"The dtype is {kind}, but other processes cannot use the objects of "
-                "this one. Give a dtype of numbers."
-            )
-        self._check_open()
-        ordinary: NDArray[Any] = np.empty(shape, kind)
-        shared = self.transport.allocate(ordinary.nbytes)
-        return ordinary if shared is None else shared.view(kind).reshape(ordinary.shape)
 
     def set_timeout(self, seconds: float) -> None:
         """Let this member's calls from now on wait so long for the others.

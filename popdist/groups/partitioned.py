@@ -3,17 +3,16 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from inspect import isfunction, signature
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from popdist.engine.calls.signatures import ReplicaGroupsCalls
 from popdist.engine.group import Group
 from popdist.groups.joined_handle import JoinedHandle
 from popdist.groups.rows import Part, Parts, Results, Shape
 
-S = TypeVar("S", bound=np.generic)
 T = TypeVar("T")
 
 
@@ -183,6 +182,14 @@ class PartitionedCalls:
             lambda part: part.calls.barrier(**kwargs), lambda _: None, **kwargs
         )
 
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
+        """Return a new array in the arena of the first of the groups.
+
+        Its rows of that group are reduced where they lie; those of a group among other
+        instances are copied, as of any array.
+        """
+        return self._parts[0].group.empty(shape, dtype)
+
     def _alike(
         self,
         operation: str,
@@ -265,24 +272,6 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
     def last_algorithm(self) -> str:
         """How the last reduction was carried out, in the last of the groups."""
         return self._parts[-1].group.last_algorithm
-
-    @overload
-    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
-    @overload
-    def empty(
-        self, shape: int | Sequence[int], dtype: type[S] | np.dtype[S]
-    ) -> NDArray[S]: ...
-    @overload
-    def empty(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]: ...
-    def empty(
-        self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
-    ) -> NDArray[Any]:
-        """Return a new array in the arena of the first of the groups.
-
-        Its rows of that group are reduced where they lie; those of a group among other
-        instances are copied, as of any array.
-        """
-        return self._parts[0].group.empty(shape, dtype)
 
     def close(self) -> None:
         """Leave the groups, and release their memory. Every member must call it."""

@@ -137,4 +137,4 @@ def test_calls_are_declared_with_the_parameters_that_they_have(
             # Overloads require some of those that have a default.
             required = {p for p, default in parameters.items() if not default}
             optional = {p for p, default in actual.items() if default}
-            assert required & optional <= {"async_op", "out"}, name
+            assert required & optional <= {"async_op", "dtype", "out"}, name

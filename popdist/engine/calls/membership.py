@@ -7,6 +7,7 @@ from operator import index
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from popdist.engine.calls.destinations import check_fits
 from popdist.engine.calls.rows import (
@@ -125,6 +126,24 @@ class Membership:
         except BaseException as error:
             self.give_up(what, error)
             raise
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
+        """Return a new array that lives in the arena.
+
+        all_reduce of such arrays, on all members, copies nothing in or out: each
+        member adds up its part of all members' arrays where they lie. Where the
+        machine does not let memory be shared so, it is an ordinary array.
+        """
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(
+                f"The dtype is {kind}, but other processes cannot use the objects of "
+                "this one. Give a dtype of numbers."
+            )
+        self._check_open()
+        ordinary: Array = np.empty(shape, kind)
+        shared = self.transport.allocate(ordinary.nbytes)
+        return ordinary if shared is None else shared.view(kind).reshape(ordinary.shape)
 
     def _starts(self) -> list[int]:
         return list(accumulate(self.replicas[:-1], initial=0))

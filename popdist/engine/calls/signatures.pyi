@@ -20,7 +20,7 @@ from typing import (
 )
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from popdist.engine.handle import Handle
 
@@ -70,6 +70,16 @@ class ReducedLaterTo(LaterTo[Given], Generic[Given], total=False):
     reproducible: bool
 
 class CommonCalls:
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: type[np.float32] = ...
+    ) -> NDArray[np.float32]: ...
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: type[S] | np.dtype[S]
+    ) -> NDArray[S]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]: ...
     @overload
     def all_reduce(
         self, x: Arrays, op: str = "sum", **how: Unpack[ReducedNowTo[Arrays]]

@@ -126,3 +126,15 @@ void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_
         begin += p.count;
     }
 }
+
+uint64_t divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes)
+{
+    const uint64_t width = k->split->most_nodes * t->slot_element;
+    uint64_t length = block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
+    b->count = (k->total + length - 1) / length;
+    b->bytes = least(k->total, length) * t->slot_element;
+    if (b->count == 1)
+        length = round_up(k->total, CHUNK_UNIT);
+    b->extent = length * width;
+    return length;
+}

@@ -2,6 +2,7 @@
 #ifndef POPDIST_CALL_H
 #define POPDIST_CALL_H
 
+#include "move/blocks.h"
 #include "move/streaming.h"
 #include "reduce/tree.h"
 #include "shm/chunks.h"
@@ -113,6 +114,10 @@ void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
 /* Copy elements [begin, end) of a result to all of this member's rows. */
 void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
               const unsigned char *from);
+
+/* Divide the long row into blocks of at most so many bytes in a slot. Returns the elements
+ * of a whole block. */
+uint64_t divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes);
 
 status all_reduce_oneshot(const call *k);
 status all_reduce_direct(const call *k);

@@ -122,19 +122,14 @@ status all_reduce_direct(const call *k)
 
     c->ran = DIRECT;
     const uint64_t block_bytes = block_size_begin(&w.trial, c, k->total * width);
-    w.length = block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
     w.b = (blocks){
         .c = c,
-        .count = (k->total + w.length - 1) / w.length,
-        .bytes = (k->total < w.length ? k->total : w.length) * w.t.slot_element,
         .what = &w,
         .write = publish_inputs,
         .read = publish_totals,
         .take = take_totals,
     };
-    if (w.b.count == 1)
-        w.length = round_up(k->total, CHUNK_UNIT);
-    w.b.extent = w.length * width;
+    w.length = divide(&w.b, k, &w.t, block_bytes);
     blocks_begin(&w.b);
     w.t.stream_in_place |= w.t.stream_out && stores_usual(c, w.b.bytes);
     status s = begin_direct(&w, &in_place);

@@ -80,18 +80,8 @@ status all_reduce_oneshot(const call *k)
     c->ran = ONESHOT;
     if (k->total * width <= ANNOUNCEMENT_BYTES)
         return reduce_in_announcements(&w);
-    w.length = c->agreed.block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
-    blocks b = {
-        .c = c,
-        .count = (k->total + w.length - 1) / w.length,
-        .bytes = (k->total < w.length ? k->total : w.length) * w.t.slot_element,
-        .what = &w,
-        .write = write_block,
-        .read = read_block,
-    };
-    if (b.count == 1)
-        w.length = round_up(k->total, CHUNK_UNIT);
-    b.extent = w.length * width;
+    blocks b = {.c = c, .what = &w, .write = write_block, .read = read_block};
+    w.length = divide(&b, k, &w.t, c->agreed.block_bytes);
     const descriptor d = descriptor_of(k);
     status s = blocks_run(&b, &d);
     if (w.t.stream_out)
