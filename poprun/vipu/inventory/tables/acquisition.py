@@ -29,12 +29,13 @@ class _Demand(NamedTuple):
 
     # Empty if a partition is to be made.
     partition: str
-    allocations: tuple[str, ...]
+    # The names of those that it may be made from, and spaces.
+    allocations: str
 
     def competes_with(self, other: "_Demand") -> bool:
         if self.partition or other.partition:
             return self.partition == other.partition
-        return bool(set(self.allocations) & set(other.allocations))
+        return not set(self.allocations.split()).isdisjoint(other.allocations.split())
 
 
 class _Entry(NamedTuple):
@@ -46,10 +47,9 @@ class _Entry(NamedTuple):
     # When the job asked last, on the clock of the leases.
     heard: float
 
-    def is_before(self, demand: _Demand, now: float) -> bool:
-        """Return whether later jobs with a demand have to wait for this one."""
-        own = _Demand(self.job.partition, tuple(self.allocations.split()))
-        return self.heard > now - SILENT_S and own.competes_with(demand)
+    @property
+    def demand(self) -> _Demand:
+        return _Demand(self.job.partition, self.allocations)
 
 
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
@@ -158,10 +158,10 @@ def _find_demand(
         VipuError: There are no such IPUs.
     """
     if partition is not None or acquisition.create is None:
-        return _Demand(acquisition.partition, ())
+        return _Demand(acquisition.partition, "")
     partition_rules.check_alone(acquisition.create, strict=db.strict)
-    names = tuple(name for name, _ in placement.find_places(db, acquisition.create))
-    return _Demand("", names)
+    places = placement.find_places(db, acquisition.create)
+    return _Demand("", " ".join(name for name, _ in places))
 
 
 def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
@@ -173,7 +173,7 @@ def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> N
     if demand.partition or acquisition.create is None:
         return
     size = acquisition.create.size
-    sizes = [machines.count_ipus(db, name) for name in demand.allocations]
+    sizes = [machines.count_ipus(db, name) for name in demand.allocations.split()]
     most = max(sizes, default=0)
     if most < size:
         raise errors.VipuRuleError(
@@ -189,15 +189,13 @@ def _enter(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
     if len(acquisition.lease) != 32:
         raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
     now = leases.advance_clock(db)
-    names = " ".join(demand.allocations)
-    lease, partition = acquisition.lease, demand.partition
+    lease = acquisition.lease
     if db.column("SELECT 1 FROM waiting WHERE lease = ?", lease):
-        changes = {"partition": partition, "allocations": names, "heard": now}
-        db.update("waiting", changes, lease=lease)
+        db.update("waiting", {**demand._asdict(), "heard": now}, lease=lease)
     else:
         num_ipus = acquisition.num_children * acquisition.ipus_per_child
-        job = WaitingJob(acquisition.holder, num_ipus, partition, time.time())
-        db.insert("waiting", _Entry(job, lease, names, now))
+        job = WaitingJob(acquisition.holder, num_ipus, demand.partition, time.time())
+        db.insert("waiting", _Entry(job, lease, demand.allocations, now))
 
 
 def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJob]:
@@ -214,7 +212,7 @@ def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJo
     for entry in db.select(_Entry, "waiting ORDER BY rowid"):
         if entry.lease == lease:
             break
-        if not entry.is_before(demand, now):
+        if entry.heard <= now - SILENT_S or not entry.demand.competes_with(demand):
             continue
         # One that lives holds the job up: the others need no look at their processes.
         if not before and _has_ended(db, entry.job):
@@ -262,7 +260,7 @@ def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
 def _describe_use(db: Transaction, demand: _Demand) -> str:
     """Return a sentence about who uses the IPUs that a job waits for."""
     if not demand.partition:
-        return leases.describe_users_of(db, demand.allocations).strip()
+        return leases.describe_users_of(db, demand.allocations.split()).strip()
     holders = leases.describe_holders(db, demand.partition)
     return f"{demand.partition} is held by {holders}." if holders else ""
 
