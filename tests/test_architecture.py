@@ -413,7 +413,7 @@ LATE_IMPORTS = {
     # 30 ms, for hosts that are named.
     "poprun.preflight.remote": {"psutil"},
     # For questions to several hosts.
-    "poprun.preflight.hosts": {"concurrent.futures"},
+    "poprun.preflight.hosts": {"concurrent.futures", "poprun.preflight.addresses"},
     "poprun.preflight.addresses": {"ipaddress"},
     # 4 ms, for a stdout that is a socket.
     "poprun.stdio.writer": {"socket"},

@@ -12,7 +12,6 @@ from poprun.mpirun.values import Mpi
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import HostFacts, Request
 from poprun.preflight import machine, out_of_memory, program
-from poprun.preflight.addresses import network_of
 from poprun.preflight.out_of_memory import MemoryCounters
 
 Answer = TypeVar("Answer")
@@ -64,7 +63,12 @@ class LocalPreflight:
         self._address = address
 
     def facts(self) -> HostFacts:
-        address = self._address
+        address, network = self._address, ""
+        if address:
+            # 5 ms, for a job on several hosts.
+            from poprun.preflight.addresses import network_of
+
+            network = network_of(address)
         return HostFacts(
             machine=machine.describe(),
             free_port=free_port(),
@@ -74,7 +78,7 @@ class LocalPreflight:
             stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
             ignored_signals=tuple(own_process.ignored_signals()),
             address=address,
-            network=network_of(address) if address else "",
+            network=network,
         )
 
     def find_program(

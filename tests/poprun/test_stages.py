@@ -1,5 +1,7 @@
 """What poprun does of a job before it imports what supervises it."""
 
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -27,3 +29,15 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 
     assert code == 7
     assert calls == ["read memory", "listen", "start mpirun"]
+
+
+def test_nothing_slow_is_imported_before_mpirun_starts() -> None:
+    slow = {"dataclasses", "inspect", "json", "socket", "subprocess", "typing"}
+    later = {"poprun.attempt", "poprun.job.supervise.supervisor", "poprun.stdio.router"}
+    code = "import sys; import poprun.run, poprun.stages; print(*sys.modules)"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert (slow | later) & set(ran.stdout.split()) == set()
