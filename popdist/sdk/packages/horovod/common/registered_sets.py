@@ -107,17 +107,18 @@ class RegisteredSets:
         existing = None if set_id is None else self._negotiators.get(set_id)
         if existing is not None:
             return existing
-        if set_id is None or set_id not in self._sets:
-            raise ValueError(
-                f"{process_set} is not registered. Give it to hvd.init(), or call "
-                "hvd.add_process_set()."
-            )
-        if not process_set.included():
-            raise ValueError(
-                f"Rank {self.rank} is not in {process_set}, so it makes no calls in "
-                "it. Make them on its own ranks only."
-            )
+        # Not while another thread shuts Horovod down.
         with self._lock:
+            if set_id is None or set_id not in self._sets:
+                raise ValueError(
+                    f"{process_set} is not registered. Give it to hvd.init(), or call "
+                    "hvd.add_process_set()."
+                )
+            if not process_set.included():
+                raise ValueError(
+                    f"Rank {self.rank} is not in {process_set}, so it makes no calls "
+                    "in it. Make them on its own ranks only."
+                )
             if set_id not in self._negotiators:
                 self._negotiators[set_id] = self._make_negotiator(process_set)
             return self._negotiators[set_id]
@@ -134,11 +135,14 @@ class RegisteredSets:
 
     def shut_down(self) -> None:
         """End the calls of all sets, and forget the sets."""
-        for negotiator in reversed(self._negotiators.values()):
-            negotiator.shut_down(f"Rank {self.rank} has shut down Horovod.")
-        for process_set in self._sets.values():
-            process_set.invalidate()
-        global_process_set.ranks = None
+        with self._lock:
+            for negotiator in reversed(self._negotiators.values()):
+                negotiator.shut_down(f"Rank {self.rank} has shut down Horovod.")
+            self._negotiators.clear()
+            for process_set in self._sets.values():
+                process_set.invalidate()
+            self._sets.clear()
+            global_process_set.ranks = None
 
     def _make_negotiator(self, process_set: ProcessSet) -> Negotiator:
         ranks = process_set.ranks or []

@@ -52,7 +52,7 @@ class ReplicatedModel:
         outputs, self.timing = Outputs(self.settings), Timing()
         if self.training is not None:
             self.training.anchors.begin()
-        with _prepared(self.settings, compiled.half):
+        with _torch_set_up(self.settings, compiled.half):
             for iteration in range(self.settings.device_iterations):
                 self._run_iteration(compiled, iteration, inputs, outputs)
         result = outputs.result()
@@ -146,7 +146,7 @@ class Training:
         self._exchange = exchange
         self._half = half
         self.update = update
-        self._prepare()
+        self._set_up()
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the weights by this optimizer from now on.
@@ -155,9 +155,10 @@ class Training:
             Error: It changes an attribute that is marked as constant.
         """
         self.update.set_optimizer(optimizer)
-        self._prepare()
+        self._set_up()
 
-    def _prepare(self) -> None:
+    def _set_up(self) -> None:
+        """Make the sum of gradients, and the scales, that the update needs."""
         update = self.update
         self.gradients = GradientSum(
             update.parameters,
@@ -196,7 +197,7 @@ class Training:
 
 
 @contextmanager
-def _prepared(settings: RunSettings, half: bool) -> Iterator[None]:
+def _torch_set_up(settings: RunSettings, half: bool) -> Iterator[None]:
     """Set torch up as models need it, and leave it as it was."""
     with ExitStack() as contexts:
         contexts.enter_context(host_random_state_kept())
