@@ -21,9 +21,9 @@ def unpack(value: Any) -> Event:
         name, *fields = value
         event_class = getattr(events, name)
         if not issubclass(event_class, Event):
-            raise ValueError(f"{name!r} is no event")
+            raise TypeError(name)
         event: Event = event_class(*map(_as_tuple, fields))
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{value!r} is no event") from error
     return event
 

@@ -49,22 +49,15 @@ class ForwardedOutput:
             if self._credit[key] > 0 and source.descriptor is not None:
                 yield Interest(source.descriptor, READ, partial(self._read, key))
 
-    def read_rest(self) -> None:
-        """Send what is in the streams when all who could write are gone."""
-        for key in list(self._open):
-            while key in self._open and self._credit[key] > 0 and self._read(key):
-                continue
-
-    def _read(self, key: tuple[int, int]) -> bool:
-        """Read and send a piece; return whether there may be more."""
+    def _read(self, key: tuple[int, int]) -> None:
+        """Read and send a piece."""
         data = self._open[key].read(self._credit[key])
         if data is None:
-            return False
+            return
         self._credit[key] -= len(data)
         self._channel.send(protocol.pack(messages.OUTPUT, *key, data))
         if not data:
             self._open.pop(key).close()
-        return bool(data)
 
     def close(self) -> None:
         for source in self._open.values():

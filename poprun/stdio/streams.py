@@ -29,6 +29,8 @@ class Streams:
         self._open: dict[OutputSource, tuple[int, str]] = {}
         # Since the last pause.
         self._reads = self._bytes = 0
+        # How many bytes have come by connections that others wait for.
+        self.received = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -89,6 +91,8 @@ class Streams:
             num_bytes += len(data)
             self._reads += 1
             self._bytes += len(data)
+            if source.descriptor is None:
+                self.received += len(data)
             self._router.feed(*self._open[source], data, time.monotonic())
 
     def _close(self, source: OutputSource) -> None:

@@ -54,15 +54,17 @@ def drain(
     """
     now = time.monotonic()
     progress, moved, streams_end = router.written, now, now + STREAMS_END_S
+    received = streams.received
     while streams or router.queued:
         if not router.queued or router.written != progress:
             progress, moved = router.written, now
         elif now >= moved + limit():
             router.give_up()
             continue
-        if router.full:
-            # Nothing is read before a reader comes: that time does not count.
-            streams_end = now + STREAMS_END_S
+        if router.full or streams.received != received:
+            # Nothing is read before a reader comes: that time does not count. Nor does
+            # a connection that is slow.
+            received, streams_end = streams.received, now + STREAMS_END_S
         elif streams and now >= streams_end:
             streams.close()
             continue

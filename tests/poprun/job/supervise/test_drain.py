@@ -3,11 +3,13 @@
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
 import pytest
+from fake_frames import FramedSource
 
 from poprun.job.supervise import drain
 from poprun.job.supervise.drain import reader_timeout
@@ -102,6 +104,29 @@ def test_a_stream_that_a_process_holds_open_is_given_up(
 
     assert os.read(ends.out[0], 99) == b"one\n"
     assert not ends.streams
+
+
+def test_what_comes_by_a_slow_connection_is_waited_for(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "STREAMS_END_S", 0.1)
+    source = FramedSource()
+    ends.streams.open(source, 1, "stdout")
+    frames = [b"a", b"b", b"c", b"d", b"e"]
+
+    def serve(due: float) -> None:
+        time.sleep(0.05)
+        if frames:
+            source.receive(frames.pop(0))
+        else:
+            source.receive_end()
+        waiter.serve(ends.router.interests(), 0.0)
+
+    replace_write_end(ends)
+    waiter.serve(ends.streams.interests(), 0.0)
+    drain.drain(ends.router, ends.streams, serve, lambda: inf)
+
+    assert os.read(ends.out[0], 100) == b"abcde"
 
 
 def test_a_reader_that_takes_nothing_loses_the_unwritten_output(ends: Ends) -> None:

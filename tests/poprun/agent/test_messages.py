@@ -1,0 +1,84 @@
+"""What an agent and poprun send each other comes out as it went in."""
+
+import inspect
+import os
+from typing import Any
+
+import pytest
+
+from poprun.agent import event_codec, facts, messages
+from poprun.agent.pipe_channel import PipeChannel
+from poprun.helpers import protocol
+from poprun.job import events
+from poprun.job.events import Event, Exited, HostLost, Started
+from poprun.preflight.hosts import LocalPreflight
+from poprun.record import replace
+
+EVENTS = [
+    *(Started(3, 17, (0, 2), memory_is_bound=False), Started(3, 17)),
+    HostLost("n1", (2, 3), "it is gone"),
+    Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_comes_out_as_it_went_in(event: Event) -> None:
+    field = messages.pack_fields(event_codec.pack(event))
+
+    assert event_codec.unpack(messages.unpack(field)) == event
+
+
+def test_every_event_has_fields_that_can_be_sent() -> None:
+    sendable = {"int", "str", "float", "bool", "tuple[int, ...]"}
+    classes = [c for _, c in inspect.getmembers(events, inspect.isclass)]
+    for event_class in classes:
+        if issubclass(event_class, Event):
+            annotations = inspect.get_annotations(event_class, eval_str=False)
+            names = {getattr(t, "__name__", str(t)) for t in annotations.values()}
+            assert {n if n != "tuple" else "tuple[int, ...]" for n in names} <= sendable
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], ["Record", 1], ["os"], ["Clean"], ["Clean", 1, 2, 3], {"a": 1}]
+)
+def test_what_is_no_event_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="is no event"):
+        event_codec.unpack(value)
+
+
+def test_the_facts_of_a_host_come_out_as_they_went_in() -> None:
+    own = LocalPreflight("127.0.0.1").facts()
+    field = messages.pack_fields(facts.pack(own))
+
+    there = facts.unpack(messages.unpack(field), {"HOME": "/home/a"})
+
+    assert there == replace(own, environ={"HOME": "/home/a"})
+
+
+def test_messages_come_whole_however_little_a_pipe_takes() -> None:
+    read, write = os.pipe()
+    sender = PipeChannel(os.open(os.devnull, os.O_RDONLY), write)
+    receiver = PipeChannel(read, os.open(os.devnull, os.O_WRONLY))
+    payload = os.urandom(1 << 20)
+
+    sender.send(protocol.pack(messages.OUTPUT, 1, 0, payload))
+    assert sender.has_unsent
+    received: list[tuple[int, list[bytes]]] = []
+    while not received:
+        received += receiver.receive() or []
+        sender.flush()
+
+    assert received == [(messages.OUTPUT, [b"1", b"0", payload])]
+    sender.close()
+    assert receiver.receive() is None
+    receiver.close()
+
+
+def test_what_is_no_message_ends_the_connection() -> None:
+    read, write = os.pipe()
+    receiver = PipeChannel(read, os.open(os.devnull, os.O_WRONLY), limit=1000)
+    os.write(write, (5000).to_bytes(4, "big"))
+
+    assert receiver.receive() is None
+    os.close(write)
+    receiver.close()
