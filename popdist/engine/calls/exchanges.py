@@ -144,12 +144,9 @@ class Exchanges(Membership):
                 check_fits(targets[0], block.shape[1:], block.dtype)
 
         def action() -> Any:
-            self.transport.broadcast(
-                rows_of([header]),
-                owner,
-                name=number,
-                prelude_to=Operation.SCATTER,
-            )
+            row = rows_of([header])
+            prelude_to = Operation.SCATTER
+            self.transport.broadcast(row, owner, name=number, prelude_to=prelude_to)
             parts = self._scatter(block, header, targets, owner, number)
             if parts is None:
                 return out
@@ -292,6 +289,13 @@ class Exchanges(Membership):
 
         return self.submit(operation.public_name, action, async_op)
 
+    def _sums_by_member(self, values: Sequence[int]) -> list[int]:
+        """Return, of a value for each replica, the sum of each member's."""
+        return [
+            sum(values[begin : begin + count])
+            for begin, count in zip(self._starts(), self.replicas, strict=True)
+        ]
+
     def _headers(self, operation: Operation, own_headers: Array, name: int) -> Array:
         """Return what every replica's array is like."""
         headers = np.empty((self.num_replicas, HEADER), np.int64)
@@ -318,11 +322,7 @@ class Exchanges(Membership):
         is_wanted = root in (-1, self.rank)
         arrays = [described(header) for header in headers]
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in arrays]
-        starts = self._starts()
-        lengths = [
-            sum(sizes[begin : begin + count])
-            for begin, count in zip(starts, self.replicas, strict=True)
-        ]
+        lengths = self._sums_by_member(sizes)
         if len(rows) == 1:
             own = rows[0]
         else:
@@ -335,7 +335,7 @@ class Exchanges(Membership):
         else:
             for array, (dtype, shape) in zip(targets, arrays, strict=True):
                 check_fits(array, shape, dtype)
-            own_begin = sum(sizes[: starts[self.rank]])
+            own_begin = sum(lengths[: self.rank])
             target, copies = destination_of(NUMPY, targets, source, own_begin=own_begin)
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
