@@ -30,8 +30,6 @@ SETUP = Path(__file__).with_name("setup_bed.sh").read_text()
 # What hosts see of the machine even where it lies in directories of which they have
 # their own.
 KEPT = f"{ROOT} {Path(sys.base_prefix).resolve()}"
-# The guide's, in the order of its examples: the V-IPU server's, then the instances'.
-GUIDE_ADDRESSES = ("10.3.7.150", "10.3.7.153", "10.3.7.154", "10.3.8.153")
 
 
 class Bed:

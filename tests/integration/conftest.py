@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from beds import guide
 from beds.bed import Bed
 from beds.rights import need_beds
 
@@ -48,6 +49,20 @@ def slurm_bed(common_slurm_bed: Bed) -> Iterator[Bed]:
     """Two nodes of a Slurm with 4 CPUs each, and HOME shared; nothing may be left."""
     with nothing_is_left(common_slurm_bed):
         yield common_slurm_bed
+
+
+@pytest.fixture(scope="session")
+def common_guide_bed() -> Iterator[Bed]:
+    need_beds()
+    with guide.guide_bed() as bed:
+        yield bed
+
+
+@pytest.fixture
+def guide_bed(common_guide_bed: Bed) -> Iterator[Bed]:
+    """The guide's machines with their V-IPU server; nothing may be left on them."""
+    with nothing_is_left(common_guide_bed):
+        yield common_guide_bed
 
 
 @contextmanager

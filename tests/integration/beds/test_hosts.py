@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pexpect
 import pytest
-from beds.bed import GUIDE_ADDRESSES, Bed
+from beds.bed import Bed
+from beds.guide import ADDRESSES
 from conftest import wait_for
 
 
@@ -100,11 +101,11 @@ def test_hosts_have_the_names_and_addresses_given(
 ) -> None:
     bed = make_bed(
         names=["vipu", "poplar-1", "poplar-2", "poplar-3"],
-        addresses=GUIDE_ADDRESSES,
+        addresses=ADDRESSES,
         aliases=["other-name"],
         ipv6=True,
     )
-    for address in [*GUIDE_ADDRESSES[1:], "fd00::2"]:
+    for address in [*ADDRESSES[1:], "fd00::2"]:
         options = [] if "." in address else ["-oHostKeyAlias=poplar-1"]
         bed.front.output("ssh", *options, address, "true")
 

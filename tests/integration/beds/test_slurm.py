@@ -1,5 +1,7 @@
 """A bed's Slurm is a real one: its jobs run on all nodes, and MPIs start through it."""
 
+from collections.abc import Callable
+
 import pytest
 from beds import slurm
 from beds.bed import Bed
@@ -46,6 +48,15 @@ def test_a_cancelled_job_ends_on_both_nodes(slurm_bed: Bed) -> None:
 
     assert srun.wait(timeout=50) != 0
     slurm_bed.assert_nothing_is_left()
+
+
+def test_slurm_needs_no_sshd(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=3, slurm_cpus=1)
+    for host in bed.hosts:
+        host.stop_sshd()
+    out = bed.front.output("salloc", "--quiet", "--nodes=3", "srun", "hostname")
+
+    assert sorted_lines(out) == ["h0", "h1", "h2"]
 
 
 SLURM_LAUNCHERS = {
