@@ -58,6 +58,9 @@ OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
 # The instances of a host derive from it the address at which they meet for their
 # collectives. A secret of the job, as above.
 ARENA = "POPDIST_ARENA"
+# How many instances each host of the job has, in the order of the hosts, with commas:
+# instances 0 to n - 1 are on the first one, and so on. Set where there are several.
+INSTANCES_PER_HOST = "POPDIST_INSTANCES_PER_HOST"
 # A file to which poprun appends the index of each instance that has ended, one on a
 # line: the others need not wait for it.
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
@@ -70,6 +73,7 @@ JOB_VARIABLES = (
     CONTROL,
     OFFLINE_MODE,
     ARENA,
+    INSTANCES_PER_HOST,
     ENDED_INSTANCES,
     RESTART_COUNT,
 )

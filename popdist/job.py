@@ -6,7 +6,8 @@ replica. Below none of them it is alone in its job.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple, Self
 
 from popdist import environment as env
@@ -97,6 +98,8 @@ class Place:
     # The host among those of the job; None where the launcher does not say.
     host_index: int | None = 0
     hosts: int | None = 1
+    # How many instances each host has; empty where that is not told.
+    per_host: tuple[int, ...] = ()
 
     @property
     def on_one_host(self) -> bool:
@@ -114,13 +117,13 @@ class Place:
                 say enough for them to meet.
         """
         if is_launched(environ):
-            return cls._of_poprun(environ)
+            return cls._of_poprun(environ)._spread_over_hosts(environ)
         launcher = _launcher_of(environ)
         if launcher is None:
             return cls()
         if launcher is _SRUN:
             environ = _with_slurms_hosts(environ)
-        return cls._read(environ, launcher)
+        return cls._read(environ, launcher)._spread_over_hosts(environ)
 
     @classmethod
     def _of_poprun(cls, environ: Mapping[str, str]) -> Self:
@@ -171,6 +174,28 @@ class Place:
             local_size=local_size,
             host_index=0 if on_one_host else host_index,
             hosts=1 if on_one_host else hosts,
+        )
+
+    def _spread_over_hosts(self, environ: Mapping[str, str]) -> Self:
+        """Return this place on the host that poprun tells, if it does."""
+        text = environ.get(env.INSTANCES_PER_HOST, "")
+        if not text or self.size == 1:
+            return self
+        counts = text.split(",")
+        per_host = tuple(int(n) for n in counts if n.isascii() and n.isdigit())
+        if len(per_host) < len(counts) or sum(per_host) != self.size:
+            raise UnreadableVariableError(
+                env.INSTANCES_PER_HOST, text[:40], f"numbers that make up {self.size}"
+            )
+        begins = list(accumulate(per_host, initial=0))
+        host = next(h for h, end in enumerate(begins[1:]) if self.rank < end)
+        return replace(
+            self,
+            local_rank=self.rank - begins[host],
+            local_size=per_host[host],
+            host_index=host,
+            hosts=len(per_host),
+            per_host=per_host,
         )
 
     def instance(self) -> Instance:

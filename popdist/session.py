@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
-from popdist.errors import ArenaError, GroupUnusableError
+from popdist.errors import GroupUnusableError
 from popdist.job import Place, TorchPlace, instance_of, shared_name_of
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
+    from popdist.engine.hosts.world import Spread
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
     from popdist.engine.transport import MeetMembers, Transport
@@ -71,8 +72,18 @@ def _shared_memory() -> "MeetMembers":
     return ShmTransport.meet
 
 
+def _several_hosts() -> "MeetMembers":
+    # Not above, as in _shared_memory().
+    from popdist.engine.hosts.transport import HostsTransport
+
+    return partial(HostsTransport.meet, spread=STATE.spread())
+
+
 # All kinds of transports. The first one that reaches the members of a group is its.
-TRANSPORTS = [TransportKind(lambda place: place.on_one_host, _shared_memory)]
+TRANSPORTS = [
+    TransportKind(lambda place: place.on_one_host, _shared_memory),
+    TransportKind(lambda _: True, _several_hosts),
+]
 
 
 class _Cell:
@@ -122,10 +133,14 @@ class Session:
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
 
-    @property
-    def reaches_all(self) -> bool:
-        """Whether collectives can reach all instances of this job."""
-        return any(kind.reaches(self.job.place) for kind in TRANSPORTS)
+    def spread(self) -> "Spread":
+        """Return how the instances of this job are spread over hosts."""
+        # Not above, as in _shared_memory().
+        from popdist.engine.hosts.world import Spread
+
+        place = self.job.place
+        host = self.job.shared_name if place.host_index is None else place.host_index
+        return Spread(place.rank, place.size, f"{host}", place.per_host)
 
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
@@ -139,7 +154,7 @@ class Session:
         program that only asks for its replicas needs no collectives.
         """
         self.check()
-        if self.reaches_all:
+        if self.job.place.on_one_host:
             self._joined = self.group("replicas", self.job.members)
 
     def group(self, purpose: str, members: tuple[int, ...]) -> "Group":
@@ -348,14 +363,8 @@ class Session:
         from popdist.engine._core import simd_levels
 
         self.settings.check_level(simd_levels())
-        for kind in TRANSPORTS:
-            if kind.reaches(place):
-                return partial(kind.load(), simd=self.settings.simd)
-        raise ArenaError(
-            f"This job has {place.size} instances, but only {place.local_size} of "
-            "them are on this host, and popdist's collectives reach the instances "
-            "of one host only. Start all of them on one host, or use mpi4py."
-        )
+        kind = next(kind for kind in TRANSPORTS if kind.reaches(place))
+        return partial(kind.load(), simd=self.settings.simd)
 
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""

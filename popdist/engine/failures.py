@@ -24,9 +24,14 @@ from popdist.errors import (
 
 Ending = tuple[int, int, int, int, Described, Described, str]
 
-# The first character of a message for CollectiveAbortedError. A message without it is
-# about calls that do not match.
+# The first character of a message for an error of each of these classes. A message
+# without one is about calls that do not match.
 _FAILED = "\x15"
+_MARKS: dict[str, type[PopdistError]] = {
+    _FAILED: CollectiveAbortedError,
+    "\x16": CollectiveTimeoutError,
+    "\x17": PeerLostError,
+}
 
 # Those that reduce, and those of them that can be carried out by one algorithm only.
 _ONE_WAY = (Operation.REDUCE_SCATTER, Operation.REDUCE_TO_NODES)
@@ -43,17 +48,27 @@ _ROOTED = {
 }
 
 
-def explain(ending: Ending, instances: Sequence[int], timeout: float) -> PopdistError:
-    """Return the error that every member raises for the end of the group."""
+def explain(
+    ending: Ending,
+    instances: Sequence[int],
+    timeout: float,
+    names: Sequence[object] = (),
+) -> PopdistError:
+    """Return the error that every member raises for the end of the group.
+
+    Args:
+        names: What the instances are called, where that is not their numbers.
+    """
     reason, by, about, _, own_call, other_call, message = ending
-    finder, concerned = instances[by], instances[about]
-    call = describe_call(own_call, instances)
+    names = names or instances
+    finder, concerned = names[by], names[about]
+    call = describe_call(own_call, names)
     match Status(reason):
         case Status.PEER_LOST:
             return PeerLostError(
                 f"Instance {concerned} has ended, or closed the group, while instance "
                 f"{finder} needed it for {call}. Look above for its last output.",
-                (concerned,),
+                (instances[about],),
             )
         case Status.TIMED_OUT:
             return CollectiveTimeoutError(
@@ -62,7 +77,7 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
                 "instead; if it was only slow, raise POPDIST_TIMEOUT."
             )
         case Status.MISMATCH:
-            there = describe_call(other_call, instances)
+            there = describe_call(other_call, names)
             if own_call == other_call:
                 there += " in arrays of other shapes, or of other replicas"
             return MismatchError(
@@ -74,10 +89,28 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
             return CollectiveAbortedError(
                 f"Instance {finder} was interrupted in {call}, which ended it for all."
             )
-        case _ if message.startswith(_FAILED):
-            return CollectiveAbortedError(message.removeprefix(_FAILED))
         case _:
-            return MismatchError(message)
+            return decode_error(message)
+
+
+def encode_error(error: PopdistError) -> str:
+    """Return the message with which a member ends the group with this error."""
+    text = str(error).replace("\0", " ").encode(errors="replace").decode()
+    for mark, kind in _MARKS.items():
+        if isinstance(error, PeerLostError) and kind is PeerLostError:
+            return f"{mark}{','.join(map(str, error.instances))}{mark}{text}"
+        if isinstance(error, kind):
+            return mark + text
+    return text
+
+
+def decode_error(message: str) -> PopdistError:
+    """Return the error of a message with which a member has ended the group."""
+    kind = _MARKS.get(message[:1], MismatchError)
+    if kind is not PeerLostError:
+        return kind(message[1:] if message[:1] in _MARKS else message)
+    instances, _, text = message[1:].partition(message[0])
+    return PeerLostError(text, [int(one) for one in instances.split(",") if one])
 
 
 def cannot_share(who: str, error: OSError) -> ArenaError:
@@ -92,7 +125,7 @@ def cannot_share(who: str, error: OSError) -> ArenaError:
     return ArenaError(f"{who} could not share memory with the others: {error}.")
 
 
-def failed(instance: int, what: str, error: BaseException) -> str:
+def failed(instance: object, what: str, error: BaseException) -> str:
     """Return the message with which a member ends the group, for `explain`.
 
     Args:
@@ -114,7 +147,7 @@ def aborted(message: str) -> str:
     `explain` turns it into a CollectiveAbortedError.
     """
     # The core takes UTF-8 without zeros.
-    return _FAILED + message.replace("\0", " ").encode(errors="replace").decode()
+    return encode_error(CollectiveAbortedError(message))
 
 
 def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
@@ -128,7 +161,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
     reason, by, _, number, own_call, _, message = ending
     why = Status(reason).name.lower()
     if reason == Status.END_REQUESTED:
-        why = message.removeprefix(_FAILED).removesuffix(".")
+        why = str(decode_error(message)).removesuffix(".")
     call = describe_call(own_call, instances)
     return GroupUnusableError(
         f"This group came to its end in call {number}, {call}, for which instance "
@@ -137,7 +170,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
     )
 
 
-def describe_call(call: Described, instances: Sequence[int]) -> str:
+def describe_call(call: Described, instances: Sequence[object]) -> str:
     """Return what a call is about: "all_reduce (sum) of 10 float32".
 
     Args:

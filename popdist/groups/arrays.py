@@ -32,7 +32,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
     several hosts, and where the machine does not let memory be shared so, the array is
     an ordinary one.
     """
-    if not STATE.reaches_all:
+    if not STATE.job.place.on_one_host:
         return np.empty(shape, dtype)
     return instance_group().empty(shape, dtype)
 

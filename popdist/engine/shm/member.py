@@ -40,12 +40,14 @@ class ShmMember:
         """Meet the other members; see shm.transport.meet()."""
         self.rank = rank = meeting.rank
         self.instances = tuple(meeting.instances)
+        # Of these a call's root is one: those of a larger group that this is part of.
+        self.group_instances: Sequence[int] = self.instances
         self._timeout = meeting.timeout
         # Whether an error with the reason for the end of the group has been raised.
         self._reported = False
         _check_level(simd)
-        _check_seconds("timeout", meeting.timeout)
-        _check_seconds("stall", meeting.stall)
+        check_seconds("timeout", meeting.timeout)
+        check_seconds("stall", meeting.stall)
         size = len(self.instances)
         try:
             memory = _memory(size, tuning)
@@ -129,7 +131,7 @@ class ShmMember:
         Raises:
             ValueError: It is not more than 0.
         """
-        _check_seconds("timeout", seconds)
+        check_seconds("timeout", seconds)
         self._timeout = seconds
         self.comm.set_timeout(seconds)
 
@@ -148,7 +150,7 @@ class ShmMember:
         """Print on stderr which member a call has been waiting for."""
         call = self.comm.doing()
         what = (
-            describe_call(call, self.instances)
+            describe_call(call, self.group_instances)
             if call
             else Operation.BARRIER.public_name
         )
@@ -168,7 +170,8 @@ def _check_level(simd: str | None) -> None:
         )
 
 
-def _check_seconds(name: str, seconds: float) -> None:
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise ValueError unless this is a number of seconds that calls can wait."""
     # NaN is not more than 0, either.
     if not seconds > 0:
         raise ValueError(

@@ -100,7 +100,7 @@ class ShmTransport:
             return
         dtype = arrays[0][0].dtype
         for source, target in arrays:
-            _check_pair(source, target, dtype)
+            check_pair(source, target, dtype)
         self._reduce(
             [(s.count, s.addresses, t.addresses) for s, t in arrays],
             [source.shape for source, _ in arrays],
@@ -110,7 +110,7 @@ class ShmTransport:
     def reduce(
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
     ) -> None:
-        _check_pair(source, target, source.dtype)
+        check_pair(source, target, source.dtype)
         where = [target.address] * len(source.addresses)
         # In steps of the direct algorithm; for one-shot there is too little to gain.
         self._reduce(
@@ -160,8 +160,8 @@ class ShmTransport:
         prelude_to: Operation | None = None,
     ) -> None:
         call = (Operation.ALL_GATHER, prelude_to or 0, source.dtype, -1, name)
-        _check_bytes("source", source, lengths[self.rank])
-        _check_bytes("target", target, sum(lengths))
+        check_bytes("source", source, lengths[self.rank])
+        check_bytes("target", target, sum(lengths))
         self._exchange(call, lengths, [], source, target)
 
     def gather(
@@ -173,9 +173,9 @@ class ShmTransport:
         *,
         name: int = 0,
     ) -> None:
-        _check_bytes("source", source, lengths[self.rank])
+        check_bytes("source", source, lengths[self.rank])
         if self.rank == root:
-            _check_bytes("target", target, sum(lengths))
+            check_bytes("target", target, sum(lengths))
         call = (Operation.GATHER, 0, source.dtype, root, name)
         self._exchange(call, lengths, [], source, target)
 
@@ -189,8 +189,8 @@ class ShmTransport:
         name: int = 0,
     ) -> None:
         if self.rank == root:
-            _check_bytes("source", source, sum(lengths))
-        _check_bytes("target", target, lengths[self.rank])
+            check_bytes("source", source, sum(lengths))
+        check_bytes("target", target, lengths[self.rank])
         call = (Operation.SCATTER, 0, target.dtype, root, name)
         self._exchange(call, lengths, [], source, target)
 
@@ -201,7 +201,7 @@ class ShmTransport:
                 f"The source has shape {source.shape}, but needs a leading axis of "
                 f"{size}: a part for each member."
             )
-        _check_bytes("target", target, source.nbytes)
+        check_bytes("target", target, source.nbytes)
         lengths = [source.nbytes // size] * size
         call = (Operation.ALL_TO_ALL, 0, source.dtype, -1, name)
         self._exchange(call, lengths, [source.shape], source, target)
@@ -235,7 +235,8 @@ class ShmTransport:
         self._call(self._comm.exchange, *call, lengths, shapes, *addresses)
 
 
-def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
+def check_pair(source: Rows, target: Rows, dtype: int) -> None:
+    """Raise ValueError unless one call can reduce these rows into those."""
     if source.dtype != dtype or target.dtype != dtype:
         raise ValueError(
             f"Rows of {name_of(source.dtype)} are to be reduced into rows of "
@@ -249,7 +250,8 @@ def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
         )
 
 
-def _check_bytes(which: str, rows: Rows, nbytes: int) -> None:
+def check_bytes(which: str, rows: Rows, nbytes: int) -> None:
+    """Raise ValueError unless rows have as many bytes as the members' lengths say."""
     if rows.nbytes != nbytes:
         raise ValueError(
             f"The {which} has {rows.nbytes} bytes, but the members' lengths make it "

@@ -226,6 +226,32 @@ static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* What the calls from now on are steps of: a call as described() has it and a hash of
+ * its details, or None. */
+static PyObject *comm_set_larger_call(CommObject *self, PyObject *args)
+{
+    int op, type, reduction, how, root;
+    unsigned long long count, name, details;
+    self->c.in_larger_call = false;
+    if (PyTuple_Size(args) == 0)
+        Py_RETURN_NONE;
+    if (!PyArg_ParseTuple(args, "iiiiiKKK", &op, &type, &reduction, &how, &root, &count,
+                          &name, &details))
+        return NULL;
+    self->c.larger_call = (descriptor){
+        .count = count,
+        .name = name,
+        .details_hash = details,
+        .operation = (uint8_t)op,
+        .dtype = (uint8_t)type,
+        .reduction = (uint8_t)reduction,
+        .algorithm = (uint8_t)how,
+        .root = root,
+    };
+    self->c.in_larger_call = true;
+    Py_RETURN_NONE;
+}
+
 static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
 {
     PyObject *before = self->trace;
@@ -296,6 +322,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
+        METHOD("set_larger_call", comm_set_larger_call, METH_VARARGS),
         METHOD("set_trace", comm_set_trace, METH_O),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),

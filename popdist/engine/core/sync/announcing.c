@@ -22,8 +22,15 @@ static uint64_t signature_of(const descriptor *d)
 
 void describe(comm *c, const descriptor *d)
 {
+    descriptor described = *d;
     c->stall_reported = false;
-    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
+    if (c->in_larger_call) {
+        described = c->larger_call;
+        described.in = d->in;
+        described.out = d->out;
+        described.stride = d->stride;
+    }
+    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], &described);
 }
 
 announcement *begin(comm *c, const descriptor *d)
@@ -32,6 +39,10 @@ announcement *begin(comm *c, const descriptor *d)
     announcement *announced = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
     describe(c, d);
     announced->signature = signature_of(d);
+    if (c->in_larger_call) {
+        const uint64_t larger = signature_of(&c->larger_call);
+        announced->signature = hash_with_all(announced->signature, &larger, 1);
+    }
     return announced;
 }
 

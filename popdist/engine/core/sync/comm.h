@@ -74,6 +74,10 @@ struct comm {
     void *owner;
 
     bool stall_reported; /* of a stall in the call in progress */
+    /* The call of a larger group that calls from now on are steps of: members announce
+     * it in place of the step, and must agree on both. */
+    bool in_larger_call;
+    descriptor larger_call;
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
     block_costs block_costs[BLOCK_CLASSES];

@@ -49,9 +49,7 @@ class RegisteredSets:
     def begin(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
         """Register the set of all ranks, and others; of equal ones the first counts."""
         self._register(global_process_set, range(self.size))
-        # Elsewhere the first call says that there are no collectives.
-        if STATE.reaches_all:
-            self.negotiator(global_process_set)
+        self.negotiator(global_process_set)
         for ranks in process_sets:
             process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
             if self._id_of(process_set.ranks or []) is None:

@@ -1,0 +1,312 @@
+"""The operations that hand rows on, among the members of several hosts.
+
+What is small goes in one exchange of records among the leaders: each host's members
+hand theirs to the leader, and get back what all hosts have. The rest goes in blocks.
+"""
+
+from collections.abc import Sequence
+from ctypes import memmove
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from popdist.engine.hosts.member import PART, RESULTS, HostsMember, Transfer
+from popdist.engine.hosts.records import MOST_BYTES, Bytes, Records
+from popdist.engine.rows import BYTES, Rows
+from popdist.engine.spec.operations import Operation
+
+# How many bytes go between hosts at once.
+BLOCK_BYTES = 1 << 20
+
+
+class HostExchanges:
+    """Hands rows on among the members of a group on several hosts."""
+
+    def __init__(self, member: HostsMember, records: Records) -> None:
+        self._member, self._records = member, records
+        self._layout = member.layout
+        self._size = len(member.layout.instances)
+
+    def barrier(self) -> None:
+        self._barrier_on_host()
+        if self._layout.is_leader:
+            self._records.share(())
+        self._barrier_on_host()
+
+    def broadcast(self, row: Rows, root: int, details: object) -> None:
+        layout = self._layout
+        if layout.is_leader:
+            self._records.share(details)
+        if layout.host == layout.host_of[root]:
+            transfers: list[Transfer] = []
+            if layout.rank == root:
+                for leader in layout.leaders:
+                    if leader != layout.leaders[layout.host]:
+                        transfers += self._send(row.address, row.nbytes, leader)
+            self.broadcast_on_host(
+                row.address, row.nbytes, layout.local_ranks.index(root)
+            )
+            self._member.wait(transfers)
+            return
+        self._receive_and_broadcast(row.address, row.nbytes, root)
+
+    def all_gather(self, source: Rows, target: Rows, lengths: tuple[int, ...]) -> None:
+        if sum(lengths) <= MOST_BYTES:
+            gathered = self._gather_small(lengths, source, lengths)
+            data = self._handed_back(gathered, sum(lengths))
+            memmove(target.address, address_of(data), target.nbytes)
+            return
+        layout = self._layout
+        if layout.is_leader:
+            self._records.share(lengths)
+        begins = layout.begins(lengths)
+        # Those of a host lie together in `where`: in the target, if its own are so.
+        where = target.address
+        scratch = None
+        if not layout.in_blocks:
+            scratch = np.empty(target.nbytes, np.uint8)
+            where = address_of(scratch)
+        begin, end = begins[layout.host : layout.host + 2]
+        local = [lengths[rank] for rank in layout.local_ranks]
+        self._exchange(Operation.ALL_GATHER, -1, local, source.address, where + begin)
+        transfers: list[Transfer] = []
+        if layout.is_leader:
+            for leader in layout.leaders:
+                if leader != layout.rank:
+                    transfers += self._send(where + begin, end - begin, leader)
+        for host, leader in enumerate(layout.leaders):
+            if host != layout.host:
+                nbytes = begins[host + 1] - begins[host]
+                self._receive_and_broadcast(where + begins[host], nbytes, leader)
+        self._member.wait(transfers)
+        if scratch is not None:
+            self._place(scratch, target, lengths)
+
+    def gather(
+        self, source: Rows, target: Rows, lengths: tuple[int, ...], root: int
+    ) -> None:
+        layout = self._layout
+        if layout.is_leader:
+            self._records.share(lengths)
+        begins = layout.begins(lengths)
+        local = [lengths[rank] for rank in layout.local_ranks]
+        to, here = layout.host_of[root], layout.host
+        nbytes = begins[here + 1] - begins[here]
+        if here != to:
+            scratch = np.empty(nbytes if layout.is_leader else 0, np.uint8)
+            at = address_of(scratch)
+            self._exchange(Operation.GATHER, 0, local, source.address, at)
+            if layout.is_leader:
+                self._member.wait(self._send(at, nbytes, root))
+            return
+        is_root = layout.rank == root
+        whole = np.empty(
+            0 if layout.in_blocks or not is_root else sum(lengths), np.uint8
+        )
+        where = target.address if layout.in_blocks else address_of(whole)
+        transfers: list[Transfer] = []
+        for host, leader in enumerate(layout.leaders):
+            if is_root and host != here:
+                length = begins[host + 1] - begins[host]
+                transfers += self._receive(where + begins[host], length, leader)
+        at = where + begins[here] if is_root else 0
+        local_root = layout.local_ranks.index(root)
+        self._exchange(Operation.GATHER, local_root, local, source.address, at)
+        self._member.wait(transfers)
+        if is_root and not layout.in_blocks:
+            self._place(whole, target, lengths)
+
+    def scatter(
+        self, source: Rows, target: Rows, lengths: tuple[int, ...], root: int
+    ) -> None:
+        layout = self._layout
+        if layout.is_leader:
+            self._records.share(lengths)
+        begins = layout.begins(lengths)
+        local = [lengths[rank] for rank in layout.local_ranks]
+        here = layout.host
+        nbytes = begins[here + 1] - begins[here]
+        if here != layout.host_of[root]:
+            scratch = np.empty(nbytes if layout.is_leader else 0, np.uint8)
+            at = address_of(scratch)
+            if layout.is_leader:
+                self._member.wait(self._receive(at, nbytes, root))
+            self._exchange(Operation.SCATTER, 0, local, at, target.address)
+            return
+        transfers: list[Transfer] = []
+        at = 0
+        if layout.rank == root:
+            ordered = self._by_host(source, lengths)
+            where = source.address if ordered is None else address_of(ordered)
+            at = where + begins[here]
+            for host, leader in enumerate(layout.leaders):
+                if host != here:
+                    length = begins[host + 1] - begins[host]
+                    transfers += self._send(where + begins[host], length, leader)
+        local_root = layout.local_ranks.index(root)
+        self._exchange(Operation.SCATTER, local_root, local, at, target.address)
+        self._member.wait(transfers)
+
+    def all_to_all(self, source: Rows, target: Rows) -> None:
+        layout = self._layout
+        if layout.is_leader:
+            self._records.share(source.shape)
+        each = source.nbytes // self._size
+        received = np.empty(source.nbytes, np.uint8)
+        where = address_of(received)
+        transfers: list[Transfer] = []
+        for step in range(1, self._size):
+            to, source_rank = (layout.rank + step) % self._size, (layout.rank - step)
+            source_rank %= self._size
+            if layout.host_of[source_rank] != layout.host:
+                at = where + source_rank * each
+                transfers += self._receive(at, each, source_rank, PART)
+            if layout.host_of[to] != layout.host:
+                transfers += self._send(source.address + to * each, each, to, PART)
+        self._all_to_all_on_host(source.address, where, each)
+        self._member.wait(transfers)
+        memmove(target.address, where, target.nbytes)
+
+    # --- Within the host
+
+    def broadcast_on_host(self, address: int, nbytes: int, root: int = 0) -> None:
+        """Overwrite memory of this host's members with that of one of them."""
+        lengths = [nbytes] * len(self._layout.local_ranks)
+        self._exchange(Operation.BROADCAST, root, lengths, address, address)
+
+    def gather_on_host(self, data: Bytes, lengths: Sequence[int]) -> Bytes | None:
+        """Return on the leader the bytes of this host's members, else None."""
+        is_leader = self._layout.is_leader
+        gathered = np.empty(sum(lengths) if is_leader else 0, np.uint8)
+        places = address_of(data), address_of(gathered)
+        self._exchange(Operation.GATHER, 0, lengths, *places)
+        return gathered if is_leader else None
+
+    def _barrier_on_host(self) -> None:
+        if len(self._layout.local_ranks) > 1:
+            self._member.comm.barrier(0)
+
+    def _exchange(
+        self,
+        operation: Operation,
+        root: int,
+        lengths: Sequence[int],
+        source: int,
+        target: int,
+    ) -> None:
+        call = operation, 0, BYTES, root, 0
+        self._member.comm.exchange(*call, lengths, (), source, target)
+
+    def _all_to_all_on_host(self, source: int, target: int, each: int) -> None:
+        """Exchange the parts of this host's members, which need not lie together."""
+        ranks = self._layout.local_ranks
+        sent = np.empty(len(ranks) * each, np.uint8)
+        received = np.empty(len(ranks) * each, np.uint8)
+        out, into = address_of(sent), address_of(received)
+        for index, rank in enumerate(ranks):
+            memmove(out + index * each, source + rank * each, each)
+        self._exchange(Operation.ALL_TO_ALL, -1, [each] * len(ranks), out, into)
+        for index, rank in enumerate(ranks):
+            memmove(target + rank * each, into + index * each, each)
+
+    # --- Between hosts
+
+    def _gather_small(
+        self, details: object, source: Rows, lengths: Sequence[int]
+    ) -> Bytes | None:
+        """Return on the leader the bytes of all members, in their order, else None."""
+        own = np.empty(source.nbytes, np.uint8)
+        memmove(address_of(own), source.address, source.nbytes)
+        return self.gather_all(details, own, lengths)
+
+    def gather_all(
+        self, details: object, own: Bytes, lengths: Sequence[int]
+    ) -> Bytes | None:
+        """Return on the leader what all members have, in their order, else None."""
+        layout = self._layout
+        local = [lengths[rank] for rank in layout.local_ranks]
+        data = self.gather_on_host(own, local)
+        if data is None:
+            return None
+        whole = np.concatenate(self._records.share(details, data))
+        return whole if layout.in_blocks else self._in_order(whole, lengths)
+
+    def _handed_back(self, data: Bytes | None, nbytes: int) -> Bytes:
+        """Return on all members of this host what the leader has."""
+        if data is None:
+            data = np.empty(nbytes, np.uint8)
+        self.broadcast_on_host(address_of(data), nbytes)
+        return data
+
+    def _send(
+        self, address: int, nbytes: int, to: int, kind: int = RESULTS
+    ) -> list[Transfer]:
+        return [
+            self._member.send(self._memory(address + begin, length), to, kind)
+            for begin, length in _blocks(nbytes)
+        ]
+
+    def _receive(
+        self, address: int, nbytes: int, source: int, kind: int = RESULTS
+    ) -> list[Transfer]:
+        return [
+            self._member.receive(self._memory(address + begin, length), source, kind)
+            for begin, length in _blocks(nbytes)
+        ]
+
+    def _receive_and_broadcast(self, address: int, nbytes: int, source: int) -> None:
+        """Overwrite memory of all members of this host with what another one sends."""
+        if self._layout.is_leader:
+            transfers = self._receive(address, nbytes, source)
+        for index, (begin, length) in enumerate(_blocks(nbytes)):
+            if self._layout.is_leader:
+                self._member.wait([transfers[index]])
+            self.broadcast_on_host(address + begin, length)
+
+    def _memory(self, address: int, nbytes: int) -> Any:
+        return self._member.world.mpi.buffer.fromaddress(address, nbytes)
+
+    # --- Members that are not in blocks
+
+    def _place(self, data: Bytes, target: Rows, lengths: Sequence[int]) -> None:
+        """Copy the parts of members, host by host, to where they belong."""
+        ordered = self._in_order(data, lengths)
+        memmove(target.address, address_of(ordered), target.nbytes)
+
+    def _in_order(self, data: Bytes, lengths: Sequence[int]) -> Bytes:
+        """Return the parts of members, which are given host by host, in their order."""
+        ranks = [rank for members in self._layout.members for rank in members]
+        begins = accumulate([lengths[rank] for rank in ranks], initial=0)
+        parts = {
+            rank: data[b : b + lengths[rank]]
+            for rank, b in zip(ranks, begins, strict=False)
+        }
+        return np.concatenate([parts[rank] for rank in range(self._size)])
+
+    def _by_host(self, source: Rows, lengths: Sequence[int]) -> Bytes | None:
+        """Return the parts of members host by host; None where they lie so."""
+        if self._layout.in_blocks:
+            return None
+        begins = list(accumulate(lengths, initial=0))
+        ordered, at = np.empty(source.nbytes, np.uint8), 0
+        for members in self._layout.members:
+            for rank in members:
+                place = address_of(ordered) + at
+                memmove(place, source.address + begins[rank], lengths[rank])
+                at += lengths[rank]
+        return ordered
+
+
+def address_of(data: Bytes) -> int:
+    """Return where memory begins."""
+    address: int = data.__array_interface__["data"][0]
+    return address
+
+
+def _blocks(nbytes: int) -> list[tuple[int, int]]:
+    """Return where each block of so many bytes begins, and how long it is."""
+    return [
+        (begin, min(BLOCK_BYTES, nbytes - begin))
+        for begin in range(0, nbytes, BLOCK_BYTES)
+    ]

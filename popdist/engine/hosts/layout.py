@@ -1,0 +1,52 @@
+"""Which members of a group are on which host."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+# All members of a group of so many hear of what happens to one; of larger groups only
+# the leaders of the hosts.
+_MOST_TOLD = 64
+
+
+class Layout:
+    """The members of a group by their hosts, as one of them sees them.
+
+    Hosts are numbered in the order of their first members. The first member of each is
+    its leader.
+    """
+
+    def __init__(
+        self, rank: int, instances: Sequence[int], hosts: Sequence[int]
+    ) -> None:
+        """Number the hosts.
+
+        Args:
+            hosts: On which host each member is, by any number.
+        """
+        self.rank, self.instances = rank, tuple(instances)
+        numbers: dict[int, int] = {}
+        # The host of each member, and the members of each host.
+        self.host_of = [numbers.setdefault(host, len(numbers)) for host in hosts]
+        self.members = [
+            tuple(r for r, other in enumerate(self.host_of) if other == host)
+            for host in range(len(numbers))
+        ]
+        self.host = self.host_of[rank]
+        self.local_ranks = self.members[self.host]
+        self.local_rank = self.local_ranks.index(rank)
+        self.leaders = [ranks[0] for ranks in self.members]
+        self.is_leader = rank == self.leaders[self.host]
+        # Whether the members of each host have successive ranks.
+        self.in_blocks = self.host_of == sorted(self.host_of)
+        others = [r for r, host in enumerate(self.host_of) if host != self.host]
+        told = others if len(self.instances) <= _MOST_TOLD else self.leaders
+        # The members on other hosts that are told of what happens.
+        self.reachable = [r for r in told if self.host_of[r] != self.host]
+
+    def begins(self, lengths: Sequence[int]) -> list[int]:
+        """Return where each host's part of an array of members' parts begins, and ends.
+
+        For members in blocks.
+        """
+        each = [sum(lengths[r] for r in ranks) for ranks in self.members]
+        return list(accumulate(each, initial=0))

@@ -1,0 +1,81 @@
+"""Short messages between instances beside their collectives: to meet, and of failures.
+
+Each is JSON. Any thread may send and take them; they are kept until they are asked for.
+"""
+
+import json
+from collections import defaultdict
+from threading import Lock
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+# The tag of all of them, and the longest that there may be.
+_TAG = 1
+_MOST_BYTES = 1 << 20
+
+Message = dict[str, Any]
+
+
+class Mail:
+    """The messages to this process, and those under way from it."""
+
+    def __init__(self, mpi: Any, comm: Any) -> None:
+        self._mpi, self._comm = mpi, comm
+        self._lock = Lock()
+        self._taking = Lock()
+        self._received: dict[str, list[Message]] = defaultdict(list)
+        # Requests of messages, with what they send.
+        self._sending: list[tuple[Any, object]] = []
+
+    def send(self, instance: int, message: Message) -> None:
+        """Send a message to an instance, without waiting until it has come."""
+        data = np.frombuffer(json.dumps(message).encode(), np.uint8)
+        request = self._comm.Isend(data, instance, _TAG)
+        with self._lock:
+            self._sending.append((request, data))
+
+    def take(self) -> None:
+        """Receive what has come, and help along what is under way."""
+        if not self._taking.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                self._sending = [one for one in self._sending if not one[0].Test()]
+            while (message := self._probe()) is not None:
+                with self._lock:
+                    self._received[_key(message)].append(message)
+        finally:
+            self._taking.release()
+
+    def of(self, kind: str, group: str = "") -> list[Message]:
+        """Return and forget what has been received of this kind for a group."""
+        key = f"{kind} {group}"
+        if key not in self._received:
+            return []
+        with self._lock:
+            return self._received.pop(key, [])
+
+    def flush(self, seconds: float) -> None:
+        """Wait so long until all that was sent is on its way."""
+        until = monotonic() + seconds
+        while self._sending and monotonic() < until:
+            self.take()
+            sleep(0.001)
+
+    def _probe(self) -> Message | None:
+        status = self._mpi.Status()
+        message = self._comm.Improbe(self._mpi.ANY_SOURCE, _TAG, status)
+        if message is None:
+            return None
+        length = status.Get_count(self._mpi.BYTE)
+        data = np.empty(length, np.uint8)
+        message.Recv([data, self._mpi.BYTE])
+        received: Message = json.loads(data.tobytes())
+        received["from"] = status.Get_source()
+        return received
+
+
+def _key(message: Message) -> str:
+    return f"{message['kind']} {message.get('group', '')}"

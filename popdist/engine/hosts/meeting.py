@@ -1,0 +1,197 @@
+"""The members of a group over several hosts find each other, by messages over MPI."""
+
+from _blake2 import blake2b
+from collections.abc import Iterator, Mapping, Sequence
+from time import sleep
+from typing import Any
+
+from popdist.engine import _core
+from popdist.engine.failures import decode_error, encode_error
+from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.member import TAGS, HostsMember
+from popdist.engine.hosts.world import Spread, World, start
+from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.members import Roster
+from popdist.engine.meet.pidfds import lost
+from popdist.engine.shm.arena import Meeting
+from popdist.engine.shm.member import ShmMember
+from popdist.engine.tuning import Tuning
+from popdist.errors import MismatchError, PopdistError
+
+# How long a member sleeps between two looks for messages, at most.
+_PAUSE = 0.005
+
+
+class MeetOverHosts:
+    """One member's meeting with the others of a group."""
+
+    def __init__(self, meeting: Meeting, spread: Spread) -> None:
+        self.rank, self.instances = meeting.rank, tuple(meeting.instances)
+        self._meeting, self._spread = meeting, spread
+        self._name = meeting.name
+        known = meeting.known or {}
+        pidfds = [known[i].fileno() if i in known else -1 for i in self.instances]
+        self._roster = Roster(self.instances, pidfds, meeting.ended_file)
+        self._world: World | None = None
+
+    def hosts(self) -> list[int]:
+        """Return the host of each member; MPI is asked if the launcher did not say."""
+        hosts = self._spread.hosts or self.world().hosts
+        return [hosts[instance] for instance in self.instances]
+
+    def world(self) -> World:
+        """Return what MPI connects, once all processes of the job have started it."""
+        if self._world is None:
+            self._world = start(self._spread, self._deadline(), self._roster)
+        return self._world
+
+    def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
+        """Meet the members of this host, and then those of the others."""
+        layout = Layout(self.rank, self.instances, self.hosts())
+        local = self._meet_on_host(layout, simd, tuning)
+        try:
+            world = self.world()
+            begin = world.new_tag(TAGS)
+            uid, tags = self._meet_all(world, layout, local, begin)
+            return HostsMember(
+                world,
+                local,
+                layout,
+                uid=uid,
+                tags=tags,
+                timeout=self._meeting.timeout,
+                stall=self._meeting.stall,
+                ended_file=self._meeting.ended_file,
+            )
+        except BaseException:
+            local.close()
+            raise
+
+    def _meet_on_host(
+        self, layout: Layout, simd: str | None, tuning: Tuning | None
+    ) -> ShmMember:
+        instances = [self.instances[rank] for rank in layout.local_ranks]
+        meeting = self._meeting._replace(
+            name=f"{self._text()}.host{self.hosts()[self.rank]}",
+            rank=layout.local_rank,
+            instances=instances,
+        )
+        return ShmMember(meeting, simd, tuning)
+
+    def _meet_all(
+        self, world: World, layout: Layout, local: ShmMember, begin: int
+    ) -> tuple[str, list[int]]:
+        """Return what the group is called, and the first tag of each member."""
+        group = blake2b(self._text().encode(), digest_size=16).hexdigest()
+        size = len(self.instances)
+        hello = {"kind": "hello", "group": group, "rank": self.rank, "size": size}
+        hello |= {"tag": begin, "layout": f"{_core.arena_layout():016x}"}
+        if self.rank == 0:
+            return self._lead(world, local, group, hello)
+        world.mail.send(self.instances[0], hello)
+        deadline = self._deadline()
+        for pause in _pauses():
+            for answer in world.mail.of("welcome", group):
+                if answer["to"] == begin:
+                    if "error" in answer:
+                        raise decode_error(answer["error"])
+                    return answer["uid"], answer["tags"]
+            self._look(world, local, deadline, [0])
+            sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _lead(
+        self, world: World, local: ShmMember, group: str, own: dict[str, Any]
+    ) -> tuple[str, list[int]]:
+        hellos = {0: own}
+        deadline, size = self._deadline(), len(self.instances)
+        uid = f"{self.instances[0]}.{own['tag']}"
+        try:
+            for pause in _pauses():
+                for hello in world.mail.of("hello", group):
+                    _check_alike(self.instances, own, hello)
+                    hellos[hello["rank"]] = hello
+                if len(hellos) == size:
+                    break
+                missing = [rank for rank in range(size) if rank not in hellos]
+                self._look(world, local, deadline, missing)
+                sleep(pause)
+        except PopdistError as error:
+            self._answer(world, group, hellos, {"error": encode_error(error)})
+            raise
+        tags = [hellos[rank]["tag"] for rank in range(size)]
+        self._answer(world, group, hellos, {"uid": uid, "tags": tags})
+        return uid, tags
+
+    def _answer(
+        self,
+        world: World,
+        group: str,
+        hellos: Mapping[int, dict[str, Any]],
+        answer: dict[str, Any],
+    ) -> None:
+        for rank, hello in hellos.items():
+            if rank != 0:
+                to = {"kind": "welcome", "group": group, "to": hello["tag"]}
+                world.mail.send(self.instances[rank], to | answer)
+        world.mail.flush(0.2)
+
+    def _look(
+        self, world: World, local: ShmMember, deadline: Deadline, missing: list[int]
+    ) -> None:
+        """Take messages, and raise if others will not come."""
+        world.mail.take()
+        for message in world.mail.of("died"):
+            world.note_death(message["instance"])
+        self._roster.check()
+        self._roster.check_file()
+        for instance, pidfd in local.arena.watching().items():
+            if not pidfd.is_of_a_live_process:
+                raise lost(instance, pidfd.pid)
+        for instance in self.instances:
+            if instance in world.dead:
+                raise lost(instance, 0)
+        deadline.check(lambda: self._roster.name(missing))
+
+    def _deadline(self) -> Deadline:
+        return Deadline(
+            self._roster.name([self.rank]).capitalize(),
+            f"the group of {self._roster.name_all()}",
+            timeout=self._meeting.timeout,
+            stall=self._meeting.stall,
+            behind=self.rank > 0,
+        )
+
+    def _text(self) -> str:
+        """Return the group's name, looked up until there is one."""
+        if isinstance(self._name, str):
+            return self._name
+        deadline = self._deadline()
+        while (text := self._name()) is None:
+            self._roster.check_file()
+            deadline.check(lambda: self._roster.name([0]))
+            sleep(_PAUSE)
+        self._name = text
+        return text
+
+
+def _pauses() -> Iterator[float]:
+    """Yield how long to sleep between looks, longer and longer."""
+    pause = 0.0
+    while True:
+        yield pause
+        pause = min(pause + 0.0002, _PAUSE)
+
+
+def _check_alike(
+    instances: Sequence[int], own: dict[str, Any], other: dict[str, Any]
+) -> None:
+    for what in ("size", "layout"):
+        if own[what] != other[what]:
+            raise MismatchError(
+                f"Instance {instances[0]} has a group of {own['size']} members and "
+                f"layout {own['layout']}, but instance {other['from']} one of "
+                f"{other['size']} and layout {other['layout']}. Start all instances "
+                "with the same installation of popdist, and let them make the same "
+                "groups."
+            )

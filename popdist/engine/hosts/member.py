@@ -1,0 +1,470 @@
+"""One member of a group over several hosts: shared memory here, messages beyond."""
+
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic, monotonic_ns, sleep
+from typing import Any, NamedTuple, TypeVar
+
+from popdist.engine import _core
+from popdist.engine.failures import (
+    Ending,
+    decode_error,
+    describe_call,
+    encode_error,
+    explain,
+    failed,
+    unusable,
+)
+from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.world import World
+from popdist.engine.meet.deadlines import report
+from popdist.engine.shm.member import ShmMember, check_seconds
+from popdist.engine.spec.operations import (
+    ALGORITHMS,
+    DIRECT,
+    Described,
+    Operation,
+    Status,
+    Trace,
+)
+from popdist.errors import (
+    CollectiveAbortedError,
+    GroupUnusableError,
+    PeerLostError,
+    PopdistError,
+)
+
+T = TypeVar("T")
+
+# What the messages of a group are tagged with, from the receiver's first tag on.
+RECORD, NODES, RESULTS, POINT, PART = range(5)
+TAGS = 5
+
+# A wait yields its core this long, and sleeps longer and longer after that.
+_YIELD_SECONDS = 0.002
+_LEAST_SLEEP, _MOST_SLEEP = 0.00005, 0.002
+# How often a wait looks at what else may end it.
+_LOOK_SECONDS = 0.001
+# How long messages of a member that has died may still be under way.
+_UNDER_WAY_SECONDS = 0.4
+# How often a wait reads the launcher's file of ended instances.
+_FILE_SECONDS = 0.2
+
+_NO_CALL: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+
+
+class Transfer(NamedTuple):
+    """A message under way to or from a member."""
+
+    request: Any
+    peer: int
+
+
+class CallOver(Exception):
+    """The group has come to its end in the middle of a call."""
+
+
+class HostsMember:
+    """One member of a group over several hosts, for the rows of all its views."""
+
+    def __init__(
+        self,
+        world: World,
+        local: ShmMember,
+        layout: Layout,
+        *,
+        uid: str,
+        tags: Sequence[int],
+        timeout: float,
+        stall: float,
+        ended_file: str,
+    ) -> None:
+        """Take part in a group whose members have met.
+
+        Args:
+            local: The member among those of this host.
+            uid: What the group is called in messages, and no other one.
+            tags: From which tag on each member receives messages of the group.
+        """
+        self.world, self.local, self.layout = world, local, layout
+        self.comm = local.comm
+        self.rank, self.instances = layout.rank, layout.instances
+        # What members are called in errors.
+        self.names = tuple(
+            f"{instance} on {world.names[instance]}" for instance in layout.instances
+        )
+        self.uid = uid
+        self._tags = tuple(tags)
+        self._own_tag = self._tags[self.rank]
+        self._timeout, self._stall, self._ended_file = timeout, stall, ended_file
+        self._isend, self._irecv = world.comm.Isend, world.comm.Irecv
+        self._test_all = world.mpi.Request.Testall
+        # Collective calls of this member so far, and what the last one is about.
+        self.calls = 0
+        self.call: Described = _NO_CALL
+        # After how many calls other members have left the group.
+        self._left: dict[int, int] = {}
+        # How many reductions each algorithm has carried out, and the last one's.
+        self.runs = dict.fromkeys(ALGORITHMS.values(), 0)
+        self.ran = DIRECT
+        self._trace: Trace | None = None
+        self._reported = self._told = self._closed = False
+        self._turn = threading.Lock()
+        self._turn_of = 0
+        # Requests of the call at hand, with what they read or write.
+        self._under_way: list[tuple[Any, object]] = []
+        local.group_instances = self.instances
+        self.set_timeout(timeout)
+        world.watchers.add(self.look)
+        world.leavers.add(self.leave)
+
+    # --- Calls
+
+    def run(self, call: Described, details: object, step: Callable[[], T]) -> T:
+        """Make a call, whose details must be the same on all members, in its turn."""
+        self._take_turn()
+        began, succeeded = monotonic_ns() if self._trace else 0, False
+        try:
+            if self._closed or self.comm.ending() is not None:
+                raise self.failure()
+            self.call = call
+            if call[0] not in (Operation.SEND, Operation.RECEIVE):
+                self.calls += 1
+                self.comm.set_larger_call(*call, hash(details) & (1 << 64) - 1)
+            try:
+                result = step()
+            except (_core.Failure, CallOver):
+                # Explained below: Ctrl-C while that is done must not show this one.
+                pass
+            except self.world.mpi.Exception as error:
+                self._end_after_mpi(error)
+            else:
+                self._under_way.clear()
+                succeeded = True
+                return result
+            raise self.failure()
+        finally:
+            if not succeeded:
+                self._abandon()
+            self._give_turn()
+            if self._trace is not None:
+                self._trace(call, began, monotonic_ns(), succeeded)
+
+    def count_run(self, algorithm: int) -> None:
+        """Count a reduction that this algorithm has carried out."""
+        self.ran = algorithm
+        self.runs[algorithm] += 1
+
+    def send(self, memory: Any, to: int, kind: int) -> Transfer:
+        """Begin to send memory to a member."""
+        request = self._isend(
+            [memory, self.world.mpi.BYTE], self.instances[to], self._tags[to] + kind
+        )
+        self._under_way.append((request, memory))
+        return Transfer(request, to)
+
+    def receive(self, memory: Any, source: int, kind: int) -> Transfer:
+        """Begin to receive in memory what a member sends."""
+        request = self._irecv(
+            [memory, self.world.mpi.BYTE], self.instances[source], self._own_tag + kind
+        )
+        self._under_way.append((request, memory))
+        return Transfer(request, source)
+
+    def wait(self, transfers: Sequence[Transfer]) -> None:
+        """Wait until these messages are through."""
+        test_all = self._test_all
+        requests = [transfer.request for transfer in transfers]
+        if test_all(requests):
+            return
+        began = looked = monotonic()
+        wait = _Wait(self, transfers, began)
+        pause = _LEAST_SLEEP
+        while not test_all(requests):
+            now = monotonic()
+            if now - began < _YIELD_SECONDS:
+                os.sched_yield()
+                continue
+            sleep(pause)
+            pause = min(pause * 1.2, _MOST_SLEEP)
+            if now - looked > _LOOK_SECONDS:
+                looked = now
+                wait.look(now)
+
+    # --- The end of the group
+
+    def failure(self) -> PopdistError:
+        """Return what to raise for a call that has not come to its end."""
+        found = None if self._closed else self.comm.ending()
+        if found is None:
+            return unusable(None, self.instances)
+        if found[:2] == (Status.STOPPED, self.local.rank):
+            self._reported = True
+        ending = self._translated(found)
+        why = explain(ending, self.instances, self._timeout, self.names)
+        # Who has found it tells the other hosts.
+        if found[1] == self.local.rank:
+            self._tell(why)
+        if not self._reported:
+            self._reported = True
+            return why
+        error = unusable(ending, self.instances)
+        error.__cause__ = why
+        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
+            error.instances = why.instances
+        return error
+
+    def end(self, error: PopdistError) -> None:
+        """End the group: all members get this error."""
+        if self._closed or self.comm.ending() is not None:
+            return
+        self.comm.end(encode_error(error))
+        self._tell(error)
+
+    def end_for(
+        self, status: Status, about: int, theirs: Described | None = None
+    ) -> None:
+        """End the group for what this member has found of another one, and raise."""
+        ending = (
+            *(status, self.rank, about, self.calls),
+            *(self.call, theirs or self.call, ""),
+        )
+        self.end(explain(ending, self.instances, self._timeout, self.names))
+        raise CallOver
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all, because of an error between the steps of a call."""
+        if self._closed or self.comm.ending() is not None:
+            return
+        # The program has the error itself.
+        self._reported = True
+        message = failed(self.names[self.rank], what, error)
+        self.end(decode_error(message))
+
+    def close(self) -> None:
+        """Leave the group, and give back what this member has of it.
+
+        Raises:
+            RuntimeError: This thread is in the middle of a call of the group.
+        """
+        if self._turn_of == threading.get_ident():
+            self.end(
+                CollectiveAbortedError(
+                    f"Instance {self.names[self.rank]} closed the group in the middle "
+                    "of a call, which ended it for all."
+                )
+            )
+            raise RuntimeError(
+                "close() was called in the middle of a call to the same group, by what "
+                "interrupted it, a signal's handler perhaps, so the group has come to "
+                "its end for all members. Let the handler raise an exception, and "
+                "close the group once the call is over."
+            )
+        with self._turn:
+            self.leave()
+            self._closed = True
+            self.local.close()
+
+    def disown(self) -> None:
+        """Make no calls any more, in a forked child."""
+        self._turn = threading.Lock()
+        self._closed = True
+        self.comm.close()
+
+    def leave(self) -> None:
+        """Tell the other hosts that this member makes no calls any more."""
+        if self.leave not in self.world.leavers:
+            return
+        self.world.leavers.discard(self.leave)
+        self.world.watchers.discard(self.look)
+        message = {
+            "kind": "left",
+            "group": self.uid,
+            "rank": self.rank,
+            "calls": self.calls,
+        }
+        with suppress(self.world.mpi.Exception):
+            for peer in self.layout.reachable:
+                self.world.mail.send(self.instances[peer], message)
+            self.world.mail.flush(0.05)
+
+    def look(self) -> None:
+        """See what messages tell of this group; any thread may call it."""
+        mail = self.world.mail
+        for message in mail.of("left", self.uid):
+            self._left[message["rank"]] = message["calls"]
+        for message in mail.of("ended", self.uid):
+            self._told = True
+            self.comm.end(message["error"])
+        self._watch_local_members()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let calls from now on wait so long for other members."""
+        check_seconds("timeout", seconds)
+        self._timeout = seconds
+        # Those that wait for the leader give it time to name the one it waits for.
+        late = 0.0 if self.layout.is_leader else min(0.25 * seconds, 1.0)
+        self.comm.set_timeout(seconds + late)
+
+    def set_trace(self, trace: Trace | None) -> None:
+        """Tell this of each call from now on."""
+        self._trace = trace
+
+    def report_stall(self, peer: int, waited: float) -> None:
+        """Print on stderr which member a call has been waiting for."""
+        report(
+            f"popdist: instance {self.names[self.rank]} has waited {waited:.0f} s for "
+            f"instance {self.names[peer]} in {describe_call(self.call, self.names)}."
+        )
+
+    def lost_member(self, since: float) -> int | None:
+        """Return a member that takes no part in the call at hand any more.
+
+        Args:
+            since: Since when nothing has come from the other hosts.
+        """
+        for peer, calls in self._left.items():
+            if calls < self.calls:
+                return peer
+        now = monotonic()
+        for peer, instance in enumerate(self.instances):
+            died = self.world.dead.get(instance)
+            if died is not None and now - max(died, since) > _UNDER_WAY_SECONDS:
+                return peer
+        return None
+
+    def read_ended_file(self) -> None:
+        """Take from the launcher's file which instances have ended."""
+        if not self._ended_file:
+            return
+        with suppress(OSError), open(self._ended_file, "rb") as file:
+            for line in file:
+                if line.strip().isdigit():
+                    self.world.note_death(int(line))
+
+    def _watch_local_members(self) -> None:
+        poll = select.poll()
+        pidfds = self.local.arena.watching()
+        for pidfd in pidfds.values():
+            poll.register(pidfd.fileno(), select.POLLIN)
+        ended = {fd for fd, _ in poll.poll(0)}
+        for instance, pidfd in pidfds.items():
+            if pidfd.fileno() in ended:
+                self.world.tell_death(instance)
+
+    def _tell(self, error: PopdistError) -> None:
+        """Let the other hosts end the group, if they do not know."""
+        if self._told:
+            return
+        self._told = True
+        self.world.is_broken = True
+        message = {"kind": "ended", "group": self.uid, "error": encode_error(error)}
+        with suppress(self.world.mpi.Exception):
+            for peer in self.layout.reachable:
+                if self.instances[peer] not in self.world.dead:
+                    self.world.mail.send(self.instances[peer], message)
+            self.world.mail.flush(0.05)
+
+    def _end_after_mpi(self, error: Exception) -> None:
+        """End the group because MPI has failed, once it is known whether one died."""
+        until = monotonic() + 1.0
+        while self.comm.ending() is None and monotonic() < until:
+            self.world.mail.take()
+            self.look()
+            self.read_ended_file()
+            lost = self.lost_member(0.0)
+            if lost is not None:
+                with suppress(CallOver):
+                    self.end_for(Status.PEER_LOST, lost)
+            sleep(0.01)
+        self.end(
+            CollectiveAbortedError(
+                f"Instance {self.names[self.rank]} could not reach another host in "
+                f"{describe_call(self.call, self.names)}: {error}."
+            )
+        )
+
+    def _translated(self, ending: Ending) -> Ending:
+        """Return an ending among this host's members as one of all members."""
+        here = self.layout.local_ranks
+        reason, by, about, number, own, other, message = ending
+        if reason in (Status.ASKED, Status.STOPPED):
+            about = by
+        return (
+            *(reason, here[by], here[about], self.calls or number),
+            *(self._among_all(own), self._among_all(other), message),
+        )
+
+    def _among_all(self, call: Described) -> Described:
+        if call[0] not in (Operation.SEND, Operation.RECEIVE):
+            return call
+        return (*call[:4], self.layout.local_ranks[call[4]], *call[5:])
+
+    def _abandon(self) -> None:
+        """Keep the memory of messages that are under way when a call fails."""
+        for request, memory in self._under_way:
+            with suppress(self.world.mpi.Exception):
+                if not request.Test():
+                    self.world.abandoned.append((request, memory))
+        self._under_way.clear()
+
+    def _take_turn(self) -> None:
+        if self._turn_of == threading.get_ident():
+            raise RuntimeError(
+                "This thread is in the middle of a call to this group, and what "
+                "interrupted it, a signal's handler perhaps, made another one, which "
+                "would wait for the first for ever. Let the handler only note the "
+                "signal, and make the call once the first one is over."
+            )
+        self._turn.acquire()
+        self._turn_of = threading.get_ident()
+
+    def _give_turn(self) -> None:
+        self._turn_of = 0
+        self._turn.release()
+
+
+class _Wait:
+    """What a long wait for messages looks at: failures, and how long it lasts."""
+
+    def __init__(
+        self,
+        member: HostsMember,
+        transfers: Sequence[Transfer],
+        began: float,
+    ) -> None:
+        self._member, self._transfers, self._began = member, transfers, began
+        self._file_read = began
+        self._stalled = False
+
+    def look(self, now: float) -> None:
+        """End the group where the wait cannot come to its end, or lasts too long."""
+        member = self._member
+        member.world.mail.take()
+        for message in member.world.mail.of("died"):
+            member.world.note_death(message["instance"])
+        member.look()
+        if member.comm.ending() is not None:
+            raise CallOver
+        if now - self._file_read > _FILE_SECONDS:
+            self._file_read = now
+            member.read_ended_file()
+        lost = member.lost_member(self._began)
+        if lost is not None:
+            member.end_for(Status.PEER_LOST, lost)
+        waited = now - self._began
+        if waited > member._timeout:
+            member.end_for(Status.TIMED_OUT, self._missing())
+        if waited > member._stall and not self._stalled:
+            self._stalled = True
+            member.report_stall(self._missing(), waited)
+
+    def _missing(self) -> int:
+        """Return the first member whose message is not through."""
+        for request, peer in self._transfers:
+            if not request.Test():
+                return peer
+        return self._transfers[0].peer

@@ -1,0 +1,344 @@
+"""MPI in this process: which instances it connects, and the thread that serves it.
+
+MPI is started at the first group that has members on several hosts, and only then. All
+processes of the job must come to that: MPI_Init waits for all of them.
+"""
+
+import atexit
+import ctypes
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from threading import Event, Lock
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from popdist.engine.handle import Helper
+from popdist.engine.hosts.mail import Mail
+from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.members import Roster
+from popdist.errors import ArenaError, PopdistError
+
+# How many bytes of a host's name are shown, and identify it.
+_NAME_BYTES = 64
+# How long the thread sleeps between two looks for messages: what they tell of is found
+# within a second, and an idle process must cost nothing that one would notice.
+_LOOK_SECONDS = 0.1
+# How long to wait for another thread that is in MPI before the process ends without it.
+_LAST_SECONDS = 5.0
+
+
+class Spread(NamedTuple):
+    """How the instances of a job are spread over hosts, as far as this one is told.
+
+    rank: This instance.
+    size: How many there are.
+    host: What this host is called in this job, and no other one.
+    per_host: How many each host has, in their order; empty if it is not told.
+    """
+
+    rank: int
+    size: int
+    host: str
+    per_host: tuple[int, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[int, ...] | None:
+        """The number of the host of each instance, if the launcher says so."""
+        if not self.per_host:
+            return None
+        return tuple(
+            host for host, count in enumerate(self.per_host) for _ in range(count)
+        )
+
+
+class World:
+    """The instances of a job as MPI connects them."""
+
+    def __init__(self, spread: Spread, mpi: Any, is_ours: bool) -> None:
+        # Any: mpi4py is imported only where it is needed.
+        self.mpi = mpi
+        self.rank, self.size = spread.rank, spread.size
+        # Whether it is this module that has initialised MPI.
+        self._is_ours = is_ours
+        self.comm = _wait_for(*mpi.COMM_WORLD.Idup())
+        self.comm.Set_errhandler(mpi.ERRORS_RETURN)
+        # The number of the host of each instance, and what that is called.
+        self.hosts, self.names = self._gather_hosts(spread)
+        self.mail = Mail(mpi, self.comm)
+        # The instances that have died, and when this one was told.
+        self.dead: dict[int, float] = {}
+        # Called every _LOOK_SECONDS in the thread beside the program.
+        self.watchers: set[Callable[[], None]] = set()
+        # Told when this process makes no calls any more.
+        self.leavers: set[Callable[[], None]] = set()
+        # Buffers of messages that were under way when their group came to its end.
+        self.abandoned: list[object] = []
+        # Whether MPI cannot be finalised: another process never does so.
+        self.is_broken = False
+        self._next_tag = 16
+        self._lock = Lock()
+
+    def new_tag(self, count: int) -> int:
+        """Return the first of so many tags of messages to this process, all unused."""
+        with self._lock:
+            self._next_tag += count
+            if self._next_tag > int(self.comm.Get_attr(self.mpi.TAG_UB)):
+                raise ArenaError(
+                    "This process has made so many groups over several hosts that MPI "
+                    "has no tags left for another one. Make groups once and keep them."
+                )
+            return self._next_tag - count
+
+    def look(self) -> None:
+        """Take messages that have come, and let groups look at what they tell."""
+        self.mail.take()
+        for message in self.mail.of("died"):
+            self.note_death(message["instance"])
+        if self.mail.of("quit"):
+            self.is_broken = True
+        for watcher in list(self.watchers):
+            watcher()
+
+    def note_death(self, instance: int) -> None:
+        """Remember that an instance has died."""
+        self.is_broken = True
+        self.dead.setdefault(instance, monotonic())
+
+    def tell_death(self, instance: int) -> None:
+        """Tell the instances on other hosts that one of this host has died."""
+        if instance in self.dead:
+            return
+        self.note_death(instance)
+        self.tell_others({"kind": "died", "instance": instance})
+
+    def tell_others(self, message: dict[str, Any]) -> None:
+        """Send a message to all instances on other hosts."""
+        here = self.hosts[self.rank]
+        for other, host in enumerate(self.hosts):
+            if host != here and other not in self.dead:
+                self.mail.send(other, message)
+
+    def _gather_hosts(self, spread: Spread) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        own = f"{socket.gethostname()[:_NAME_BYTES]}\0{spread.host}".encode()
+        sent = np.zeros(2 * _NAME_BYTES, np.uint8)
+        text = np.frombuffer(own[: len(sent)], np.uint8)
+        sent[: len(text)] = text
+        received = np.empty((self.size, len(sent)), np.uint8)
+        _wait_for(None, self.comm.Iallgather(sent, received))
+        given = [bytes(row) for row in received]
+        numbers: dict[bytes, int] = {}
+        hosts = tuple(numbers.setdefault(name, len(numbers)) for name in given)
+        names = [name.split(b"\0")[0].decode(errors="replace") for name in given]
+        return spread.hosts or hosts, tuple(names)
+
+
+class _Starter:
+    """Starts MPI once for this process, in the thread that then serves it."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.world: World | None = None
+        self._error: PopdistError | None = None
+        self._begun, self._ended = Event(), Event()
+        self._stop = Event()
+        self._thread: threading.Thread | None = None
+        self._library: Any = None
+        # Held by the thread during each of its calls of MPI.
+        self._in_mpi = Lock()
+        self._finalised = False
+
+    def start(self, spread: Spread, deadline: Deadline, roster: Roster) -> World:
+        """Return the world, once all processes of the job have come to this."""
+        with self.lock:
+            if self._thread is None:
+                self._thread = Helper(
+                    target=self._serve, args=(spread,), name="popdist MPI", daemon=True
+                )
+                atexit.register(self.finish)
+                self._thread.start()
+        while not self._begun.wait(0.05):
+            roster.check()
+            roster.check_file()
+            deadline.check(lambda: "the others to start MPI")
+        if self._error is not None:
+            raise self._error
+        assert self.world is not None
+        return self.world
+
+    def finish(self) -> None:
+        """End MPI, at the end of the process; without waiting for processes that died.
+
+        It is left as it is where another process never comes here, or this one fails:
+        MPI_Finalize would wait for that without end.
+        """
+        world = self.world
+        if world is None or self._finalised:
+            return
+        for leave in list(world.leavers):
+            leave()
+        failed = getattr(sys, "last_type", None) is not None
+        if failed or world.is_broken:
+            world.is_broken = True
+            world.tell_others({"kind": "quit"})
+        self._stop.set()
+        while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):
+            if world.is_broken:
+                break
+
+    def _serve(self, spread: Spread) -> None:
+        """Start MPI, take messages until the process ends, and end MPI."""
+        try:
+            self.world = self._world_of(spread)
+        except PopdistError as error:
+            self._error = error
+        except Exception as error:
+            self._error = ArenaError(
+                f"Instance {spread.rank} could not start MPI, by which popdist reaches "
+                f"other hosts: {type(error).__name__}: {error}."
+            )
+        self._begun.set()
+        world = self.world
+        if world is None:
+            return
+        while not self._stop.wait(_LOOK_SECONDS):
+            with self._in_mpi:
+                if self._finalised:
+                    return
+                with suppress(Exception):
+                    world.look()
+        with suppress(Exception):
+            self._end(world)
+        self._ended.set()
+
+    def _end(self, world: World) -> None:
+        if not self._library:
+            world.mail.flush(0.2)
+            return
+        request, pause = world.comm.Ibarrier(), 0.0005
+        while not request.Test():
+            world.look()
+            if world.is_broken:
+                world.mail.flush(0.2)
+                return
+            threading.Event().wait(pause)
+            pause = min(2 * pause, 0.02)
+        with self._in_mpi:
+            self._finalised = True
+            self._library.MPI_Finalize()
+
+    def _world_of(self, spread: Spread) -> World:
+        mpi, library = _mpi_of(spread)
+        self._library = library
+        self._stop_at_finalisation(mpi)
+        if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (spread.rank, spread.size):
+            raise ArenaError(
+                f"This process is instance {spread.rank} of {spread.size}, but rank "
+                f"{mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size} for MPI, by which "
+                "popdist reaches other hosts. Start the program with poprun, or with "
+                "the mpirun of the MPI that mpi4py uses (MPI4PY_LIBMPI names its "
+                "libmpi)."
+            )
+        return World(spread, mpi, library is not None)
+
+    def _stop_at_finalisation(self, mpi: Any) -> None:
+        """Let this thread call MPI no more once the program finalises it."""
+
+        def stop(*_: object) -> None:
+            # The thread itself finalises MPI while it holds the lock.
+            if not self._finalised:
+                with self._in_mpi:
+                    self._finalised = True
+
+        key = mpi.Comm.Create_keyval(delete_fn=stop)
+        mpi.COMM_SELF.Set_attr(key, 1)
+
+
+def _mpi_of(spread: Spread) -> tuple[Any, Any]:
+    """Return mpi4py's MPI, initialised, and the library if this function has done so.
+
+    Raises:
+        ArenaError: There is none, or the program has initialised it with fewer threads.
+    """
+    mpi = _import_mpi(spread)
+    library = None
+    if mpi.Is_finalized():
+        raise ArenaError(
+            "The program has finalised MPI, by which popdist reaches other hosts. "
+            "Make popdist's collectives before that."
+        )
+    if not mpi.Is_initialized():
+        # mpi4py's own function keeps other threads from running while MPI waits for
+        # the other processes; a call by ctypes does not.
+        library = ctypes.CDLL(mpi.__file__)
+        provided = ctypes.c_int()
+        library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided))
+    if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
+        raise ArenaError(
+            "MPI was initialised without MPI_THREAD_MULTIPLE, but popdist, which "
+            "reaches other hosts by it, calls it from several threads. Leave "
+            'mpi4py.rc.thread_level at "multiple", or call MPI_Init_thread with that, '
+            "or call popdist.init() first; or use an MPI that was built with it."
+        )
+    return mpi, library
+
+
+def _import_mpi(spread: Spread) -> Any:
+    """Import mpi4py without initialising MPI, and without traces in its settings."""
+    try:
+        settings = import_module("mpi4py").rc
+        before = settings.initialize
+        settings.initialize = False
+        try:
+            return import_module("mpi4py.MPI")
+        finally:
+            settings.initialize = before
+    except (ImportError, RuntimeError) as error:
+        raise ArenaError(
+            f"Instance {spread.rank} reaches other hosts by MPI, but mpi4py cannot be "
+            f"imported: {error}. Install it on all hosts: pip install mpi4py."
+        ) from error
+
+
+def _wait_for(result: Any, request: Any) -> Any:
+    """Return the result of a call of MPI that all processes make, once it is there."""
+    pause = 0.0
+    while not request.Test():
+        threading.Event().wait(pause)
+        pause = min(pause + 0.0002, 0.02)
+    return result
+
+
+_starter = _Starter()
+
+
+def start(spread: Spread, deadline: Deadline, roster: Roster) -> World:
+    """Return what MPI connects, once all processes of the job have started it.
+
+    Raises:
+        ArenaError: It cannot be started, or was started otherwise by the program.
+        PeerLostError: A process ended before it came here.
+        CollectiveTimeoutError: Some have not come.
+    """
+    if _starter.world is not None:
+        return _starter.world
+    return _starter.start(spread, deadline, roster)
+
+
+def _after_fork() -> None:
+    global _starter
+    _starter = _Starter()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def members_on(hosts: Sequence[int], host: int) -> Iterable[int]:
+    """Return which members are on this host."""
+    return (rank for rank, other in enumerate(hosts) if other == host)
