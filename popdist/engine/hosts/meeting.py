@@ -43,6 +43,7 @@ class MeetOverHosts:
         """Return what MPI connects, once all processes of the job have started it."""
         if self._world is None:
             self._world = start(self._spread, self._deadline(), self._roster)
+            self._world.ended_file = self._meeting.ended_file
         return self._world
 
     def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
@@ -61,7 +62,6 @@ class MeetOverHosts:
                 tags=tags,
                 timeout=self._meeting.timeout,
                 stall=self._meeting.stall,
-                ended_file=self._meeting.ended_file,
             )
         except BaseException:
             local.close()
@@ -140,9 +140,7 @@ class MeetOverHosts:
         self, world: World, local: ShmMember, deadline: Deadline, missing: list[int]
     ) -> None:
         """Take messages, and raise if others will not come."""
-        world.mail.take()
-        for message in world.mail.of("died"):
-            world.note_death(message["instance"])
+        world.find_deaths()
         self._roster.check()
         self._roster.check_file()
         for instance, pidfd in local.arena.watching().items():

@@ -1,7 +1,6 @@
 """One member of a group over several hosts: shared memory here, messages beyond."""
 
 import os
-import select
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -50,8 +49,6 @@ _LEAST_SLEEP, _MOST_SLEEP = 0.00005, 0.002
 _LOOK_SECONDS = 0.001
 # How long messages of a member that has died may still be under way.
 _UNDER_WAY_SECONDS = 0.4
-# How often a wait reads the launcher's file of ended instances.
-_FILE_SECONDS = 0.2
 
 _NO_CALL: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
 
@@ -80,7 +77,6 @@ class HostsMember:
         tags: Sequence[int],
         timeout: float,
         stall: float,
-        ended_file: str,
     ) -> None:
         """Take part in a group whose members have met.
 
@@ -99,7 +95,7 @@ class HostsMember:
         self.uid = uid
         self._tags = tuple(tags)
         self._own_tag = self._tags[self.rank]
-        self._timeout, self._stall, self._ended_file = timeout, stall, ended_file
+        self._timeout, self._stall = timeout, stall
         self._isend, self._irecv = world.comm.Isend, world.comm.Irecv
         self._test_all = world.mpi.Request.Testall
         # Collective calls of this member so far, and what the last one is about.
@@ -118,6 +114,7 @@ class HostsMember:
         self._under_way: list[tuple[Any, object]] = []
         local.group_instances = self.instances
         self.set_timeout(timeout)
+        world.pidfds |= local.arena.watching()
         world.watchers.add(self.look)
         world.leavers.add(self.leave)
 
@@ -299,7 +296,6 @@ class HostsMember:
         for message in mail.of("ended", self.uid):
             self._told = True
             self.comm.end(message["error"])
-        self._watch_local_members()
 
     def set_timeout(self, seconds: float) -> None:
         """Let calls from now on wait so long for other members."""
@@ -336,31 +332,11 @@ class HostsMember:
                 return peer
         return None
 
-    def read_ended_file(self) -> None:
-        """Take from the launcher's file which instances have ended."""
-        if not self._ended_file:
-            return
-        with suppress(OSError), open(self._ended_file, "rb") as file:
-            for line in file:
-                if line.strip().isdigit():
-                    self.world.note_death(int(line))
-
-    def _watch_local_members(self) -> None:
-        poll = select.poll()
-        pidfds = self.local.arena.watching()
-        for pidfd in pidfds.values():
-            poll.register(pidfd.fileno(), select.POLLIN)
-        ended = {fd for fd, _ in poll.poll(0)}
-        for instance, pidfd in pidfds.items():
-            if pidfd.fileno() in ended:
-                self.world.tell_death(instance)
-
     def _tell(self, error: PopdistError) -> None:
         """Let the other hosts end the group, if they do not know."""
         if self._told:
             return
         self._told = True
-        self.world.is_broken = True
         message = {"kind": "ended", "group": self.uid, "error": encode_error(error)}
         with suppress(self.world.mpi.Exception):
             for peer in self.layout.reachable:
@@ -372,9 +348,8 @@ class HostsMember:
         """End the group because MPI has failed, once it is known whether one died."""
         until = monotonic() + 1.0
         while self.comm.ending() is None and monotonic() < until:
-            self.world.mail.take()
+            self.world.find_deaths()
             self.look()
-            self.read_ended_file()
             lost = self.lost_member(0.0)
             if lost is not None:
                 with suppress(CallOver):
@@ -437,21 +412,15 @@ class _Wait:
         began: float,
     ) -> None:
         self._member, self._transfers, self._began = member, transfers, began
-        self._file_read = began
         self._stalled = False
 
     def look(self, now: float) -> None:
         """End the group where the wait cannot come to its end, or lasts too long."""
         member = self._member
-        member.world.mail.take()
-        for message in member.world.mail.of("died"):
-            member.world.note_death(message["instance"])
+        member.world.find_deaths()
         member.look()
         if member.comm.ending() is not None:
             raise CallOver
-        if now - self._file_read > _FILE_SECONDS:
-            self._file_read = now
-            member.read_ended_file()
         lost = member.lost_member(self._began)
         if lost is not None:
             member.end_for(Status.PEER_LOST, lost)

@@ -151,7 +151,7 @@ class HostsReduction:
         self._split = _core.Split(layout.local_rank, local, bounds[layout.host])
         self._carriers = carriers_of(member)
         self._wide = item_bytes_of(accumulation_code_of(self._arrays.dtype))
-        self._block = _block_elements(self._wide, self._nodes[layout.host])
+        self._block = _block_elements(self._wide, max(self._nodes))
         self._slots = [_Slot(self) for _ in range(_DEPTH)]
 
     def run(self, details: object) -> None:

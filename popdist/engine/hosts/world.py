@@ -7,6 +7,7 @@ processes of the job must come to that: MPI_Init waits for all of them.
 import atexit
 import ctypes
 import os
+import select
 import socket
 import sys
 import threading
@@ -23,6 +24,7 @@ from popdist.engine.handle import Helper
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError, PopdistError
 
 # How many bytes of a host's name are shown, and identify it.
@@ -30,6 +32,8 @@ _NAME_BYTES = 64
 # How long the thread sleeps between two looks for messages: what they tell of is found
 # within a second, and an idle process must cost nothing that one would notice.
 _LOOK_SECONDS = 0.1
+# How often the launcher's file of ended instances is read.
+_FILE_SECONDS = 0.2
 # How long to wait for another thread that is in MPI before the process ends without it.
 _LAST_SECONDS = 5.0
 
@@ -74,6 +78,11 @@ class World:
         self.mail = Mail(mpi, self.comm)
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
+        # To which the launcher appends the instances that have ended, on any host.
+        self.ended_file = ""
+        self._file_read = 0.0
+        # A pidfd of each instance of this host that this one has met.
+        self.pidfds: dict[int, Pidfd] = {}
         # Called every _LOOK_SECONDS in the thread beside the program.
         self.watchers: set[Callable[[], None]] = set()
         # Told when this process makes no calls any more.
@@ -98,25 +107,29 @@ class World:
 
     def look(self) -> None:
         """Take messages that have come, and let groups look at what they tell."""
+        self.find_deaths()
+        if self.mail.of("quit"):
+            self.is_broken = True
+        self._watch_this_host()
+        for watcher in list(self.watchers):
+            watcher()
+
+    def find_deaths(self) -> None:
+        """Learn from messages and from the launcher which instances have died."""
         self.mail.take()
         for message in self.mail.of("died"):
             self.note_death(message["instance"])
-        if self.mail.of("quit"):
-            self.is_broken = True
-        for watcher in list(self.watchers):
-            watcher()
+        if self.ended_file and monotonic() - self._file_read > _FILE_SECONDS:
+            self._file_read = monotonic()
+            with suppress(OSError), open(self.ended_file, "rb") as file:
+                for line in file:
+                    if line.strip().isdigit():
+                        self.note_death(int(line))
 
     def note_death(self, instance: int) -> None:
         """Remember that an instance has died."""
         self.is_broken = True
         self.dead.setdefault(instance, monotonic())
-
-    def tell_death(self, instance: int) -> None:
-        """Tell the instances on other hosts that one of this host has died."""
-        if instance in self.dead:
-            return
-        self.note_death(instance)
-        self.tell_others({"kind": "died", "instance": instance})
 
     def tell_others(self, message: dict[str, Any]) -> None:
         """Send a message to all instances on other hosts."""
@@ -124,6 +137,21 @@ class World:
         for other, host in enumerate(self.hosts):
             if host != here and other not in self.dead:
                 self.mail.send(other, message)
+
+    def _watch_this_host(self) -> None:
+        """Tell the instances on other hosts of those that have died on this one.
+
+        No process ends well before all others have come to their end, too.
+        """
+        poll = select.poll()
+        alive = {i: pidfd for i, pidfd in self.pidfds.items() if i not in self.dead}
+        for pidfd in alive.values():
+            poll.register(pidfd.fileno(), select.POLLIN)
+        ended = {fd for fd, _ in poll.poll(0)}
+        for instance, pidfd in alive.items():
+            if pidfd.fileno() in ended:
+                self.note_death(instance)
+                self.tell_others({"kind": "died", "instance": instance})
 
     def _gather_hosts(self, spread: Spread) -> tuple[tuple[int, ...], tuple[str, ...]]:
         own = f"{socket.gethostname()[:_NAME_BYTES]}\0{spread.host}".encode()
@@ -279,6 +307,9 @@ def _mpi_of(spread: Spread) -> tuple[Any, Any]:
         library = ctypes.CDLL(mpi.__file__)
         provided = ctypes.c_int()
         library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided))
+        # As mpi4py's own function does.
+        for comm in (mpi.COMM_WORLD, mpi.COMM_SELF):
+            comm.Set_errhandler(mpi.ERRORS_RETURN)
     if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
         raise ArenaError(
             "MPI was initialised without MPI_THREAD_MULTIPLE, but popdist, which "
@@ -293,12 +324,13 @@ def _import_mpi(spread: Spread) -> Any:
     """Import mpi4py without initialising MPI, and without traces in its settings."""
     try:
         settings = import_module("mpi4py").rc
-        before = settings.initialize
-        settings.initialize = False
+        before = settings.initialize, settings.finalize
+        # Nor must it finalise MPI: it would wait for processes that have died.
+        settings.initialize = settings.finalize = False
         try:
             return import_module("mpi4py.MPI")
         finally:
-            settings.initialize = before
+            settings.initialize, settings.finalize = before
     except (ImportError, RuntimeError) as error:
         raise ArenaError(
             f"Instance {spread.rank} reaches other hosts by MPI, but mpi4py cannot be "

@@ -1,0 +1,282 @@
+"""How a group over several hosts ends: mismatches, timeouts, deaths and exits."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import POPRUN, ROOT
+from tests.host_jobs import run
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+
+HOST = os.uname().nodename
+SUM = "all_reduce (sum, oneshot)"
+
+
+def lines_of(instances: Sequence[str]) -> list[list[str]]:
+    return [text.replace(f" on {HOST}", "").splitlines() for text in instances]
+
+
+def test_calls_that_do_not_match_are_named_with_the_instance_and_its_host(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    fail(lambda: group.all_reduce(np.ones(3 if rank == ODD else 10, np.float32)))
+    """
+
+    on_one_host, on_two = (
+        lines_of(run(hydra, (2, 1), body.replace("ODD", odd), tmp_path).outputs)
+        for odd in "12"
+    )
+
+    def text(finder: int, own: int, other: int, theirs: int) -> list[str]:
+        return [
+            "MismatchError: Tensor layouts did not match on all instances: instance "
+            f"{finder} came to {SUM} of {own} float32, but instance {other} came to "
+            f"{SUM} of {theirs} float32. All instances must make the same calls in the "
+            "same order."
+        ]
+
+    assert on_one_host in ([text(0, 10, 1, 3)] * 3, [text(1, 3, 0, 10)] * 3)
+    # Each host's leader finds it, unless the other one's message comes first.
+    for error in on_two:
+        assert error in (text(0, 10, 2, 3), text(2, 3, 0, 10))
+
+
+def test_different_operations_on_two_hosts_are_a_mismatch(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    x = np.ones(10, np.float32)
+    fail(lambda: group.broadcast(x, 1) if rank == 2 else group.all_reduce(x))
+    fail(lambda: group.barrier())
+    """
+
+    ran = run(hydra, (2, 1), body, tmp_path)
+
+    for error, after in lines_of(ran.outputs):
+        assert "broadcast of 10 float32 with root on instance 1" in error
+        assert f"{SUM} of 10 float32" in error
+        assert after.startswith("GroupUnusableError: This group came to its end in ")
+
+
+def test_a_message_of_another_type_ends_the_group(hydra: str, tmp_path: Path) -> None:
+    body = """
+    group = popdist.instance_group()
+    x = np.ones(10, np.float32)
+    if rank == 0:
+        group.send(x, 1)
+    if rank == 1:
+        fail(lambda: group.recv(np.ones(10), 0))
+    fail(lambda: group.barrier())
+    """
+
+    ran = run(hydra, (1, 1), body, tmp_path)
+
+    assert lines_of(ran.outputs)[1][0] == (
+        "MismatchError: Tensor layouts did not match on all instances: instance 1 came "
+        "to recv of 10 float64 from instance 0, but instance 0 came to send of 10 "
+        "float32 to instance 1. All instances must make the same calls in the same "
+        "order."
+    )
+
+
+def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    group.barrier()
+    group.set_timeout(0.5)
+    if rank == 2:
+        # Until the others have given up.
+        while not all(os.path.exists(f"{sys.argv[1]}.{one}.done") for one in (0, 1)):
+            time.sleep(0.01)
+    else:
+        fail(lambda: group.all_reduce(np.ones(3)))
+        open(f"{sys.argv[1]}.{rank}.done", "w").close()
+    """
+
+    ran = run(hydra, (2, 1), body, tmp_path)
+
+    text = (
+        f"CollectiveTimeoutError: Instance 2 did not take its part in {SUM} of 3 "
+        "float64 within 0.5 s, so instance 0 gave up. Look at what it does instead; if "
+        "it was only slow, raise POPDIST_TIMEOUT."
+    )
+    assert lines_of(ran.outputs) == [[text], [text], []]
+
+
+def test_a_long_wait_for_another_host_is_reported_once(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    os.environ["POPDIST_STALL_TIMEOUT"] = "0.3"
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 1:
+        while "popdist: instance 0" not in open(f"{sys.argv[1]}.0.err").read():
+            time.sleep(0.01)
+    group.barrier()
+    """
+
+    ran = run(hydra, (1, 1), body, tmp_path)
+
+    assert ran.code == 0
+    assert re.findall("popdist: instance.*", ran.instances[0].err) == [
+        f"popdist: instance 0 on {HOST} has waited 0 s for instance 1 on {HOST} in "
+        "barrier."
+    ]
+
+
+def test_an_abort_ends_the_group_on_all_hosts(hydra: str, tmp_path: Path) -> None:
+    body = """
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 2:
+        group.abort("It is enough.")
+    fail(lambda: group.all_reduce(np.ones(3)))
+    """
+
+    ran = run(hydra, (2, 1), body, tmp_path)
+
+    assert ran.outputs == ["CollectiveAbortedError: It is enough."] * 3
+
+
+def test_one_that_closes_the_group_is_missed_on_the_other_host(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    group.all_reduce(np.ones(3))
+    if rank == 2:
+        group.close()
+    else:
+        fail(lambda: group.all_reduce(np.ones(3)))
+    """
+
+    ran = run(hydra, (2, 2), body, tmp_path)
+
+    for own in (0, 1, 3):
+        assert re.fullmatch(
+            rf"PeerLostError\(2,\): Instance 2 on {HOST} has ended, or closed the "
+            rf"group, while instance \d on {HOST} needed it for all_reduce .*",
+            ran.outputs[own],
+        )
+
+
+def test_instances_that_end_at_different_times_end_well(
+    every_mpirun: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    group.all_reduce(np.ones(3))
+    time.sleep(0.2 * rank)
+    print("over")
+    """
+
+    assert run(every_mpirun, (2, 1), body, tmp_path).outputs == ["over"] * 3
+
+
+def test_mpi_of_the_program_is_used_and_left_to_it(hydra: str, tmp_path: Path) -> None:
+    body = """
+    from mpi4py import MPI
+    total = popdist.instance_group().all_reduce(np.ones(3))
+    print(MPI.COMM_WORLD.allreduce(1), total[0], MPI.Is_finalized())
+    """
+
+    assert run(hydra, (2, 1), body, tmp_path).outputs == ["3 3.0 False"] * 3
+
+
+def test_a_program_may_import_mpi4py_later(hydra: str, tmp_path: Path) -> None:
+    body = """
+    popdist.instance_group().barrier()
+    import mpi4py
+    from mpi4py import MPI
+    print(MPI.COMM_WORLD.allreduce(1), mpi4py.rc.initialize, MPI.Query_thread() == 3)
+    """
+
+    assert run(hydra, (2, 1), body, tmp_path).outputs == ["3 True True"] * 3
+
+
+def test_mpi_with_fewer_threads_is_refused_with_what_to_set(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    import mpi4py
+    mpi4py.rc.thread_level = "funneled"
+    from mpi4py import MPI
+    fail(lambda: popdist.instance_group().barrier())
+    """
+
+    assert (
+        run(hydra, (1, 1), body, tmp_path).outputs
+        == [
+            "ArenaError: MPI was initialised without MPI_THREAD_MULTIPLE, but popdist, "
+            "which reaches other hosts by it, calls it from several threads. Leave "
+            'mpi4py.rc.thread_level at "multiple", or call MPI_Init_thread with that, or '
+            "call popdist.init() first; or use an MPI that was built with it."
+        ]
+        * 2
+    )
+
+
+# What instances do under poprun, which keeps the others alive for its grace period.
+DEATH = """
+import json, os, signal, sys, time
+os.environ["POPDIST_INSTANCES_PER_HOST"] = sys.argv[1]
+import numpy as np
+import popdist
+group = popdist.instance_group()
+group.barrier()
+if group.rank == int(sys.argv[2]):
+    with open(f"{sys.argv[3]}/death", "w") as file:
+        file.write(str(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    group.all_reduce(np.ones(int(sys.argv[4])))
+except popdist.PeerLostError as error:
+    with open(f"{sys.argv[3]}/{group.rank}", "w") as file:
+        json.dump([time.monotonic(), list(error.instances), str(error)], file)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_the_death_of_an_instance_is_named_on_all_hosts(
+    hydra: str, tmp_path: Path, victim: int, count: int
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(DEATH)
+
+    ran = subprocess.run(
+        [
+            *(POPRUN, "--mpirun", hydra, "--num-instances", "4", "--num-replicas"),
+            *("4", "--ipus-per-replica", "1", "--grace", "20", "--keep-going"),
+            *(sys.executable, str(script), "2,2", str(victim), str(tmp_path)),
+            str(count),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert ran.returncode == 137
+    for rank in {0, 1, 2, 3} - {victim}:
+        _, lost, text = json.loads((tmp_path / str(rank)).read_text())
+        assert lost == [victim], ran.stderr
+        assert re.match(
+            rf"Instance {victim} on {HOST} has ended, or closed the group, while "
+            rf"instance \d on {HOST} needed it for all_reduce \(sum, ",
+            text,
+        )
