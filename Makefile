@@ -58,7 +58,7 @@ memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-peers bench-launch bench-vipu bench-torch
+.PHONY: bench bench-peers bench-hosts bench-launch bench-vipu bench-torch
 bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
@@ -67,6 +67,8 @@ bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/b
 bench-peers: install ## The same for peers with processes of their own: build/bench-peers.json.
 	@mkdir -p build
 	$(BIN)/python scripts/bench_peers.py --json build/bench-peers.json
+bench-hosts: install ## All-reduces over several hosts next to MPIs and gloo; as root.
+	$(BIN)/python scripts/bench_hosts.py
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
 bench-vipu: $(VENV)/tested ## What allocating emulated IPUs costs.

@@ -25,7 +25,7 @@ from popdist.settings import Settings
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
-    from popdist.engine.hosts.world import Spread
+    from popdist.engine.hosts.world import JobHosts
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
     from popdist.engine.transport import MeetMembers, Transport
@@ -76,7 +76,7 @@ def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
     from popdist.engine.hosts.transport import HostsTransport
 
-    return partial(HostsTransport.meet, spread=STATE.spread())
+    return partial(HostsTransport.meet, job_hosts=STATE.job_hosts())
 
 
 # All kinds of transports. The first one that reaches the members of a group is its.
@@ -133,14 +133,15 @@ class Session:
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
 
-    def spread(self) -> "Spread":
-        """Return how the instances of this job are spread over hosts."""
+    def job_hosts(self) -> "JobHosts":
+        """Return which instances of this job are on which host."""
         # Not above, as in _shared_memory().
-        from popdist.engine.hosts.world import Spread
+        from popdist.engine.hosts.world import JobHosts
 
         place = self.job.place
         host = self.job.shared_name if place.host_index is None else place.host_index
-        return Spread(place.rank, place.size, f"{host}", place.per_host)
+        name = self.job.shared_name
+        return JobHosts(place.rank, place.size, f"{host}", name, place.per_host)
 
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""

@@ -102,6 +102,7 @@ STAGES = {
         ("popdist.engine.worker",),
         ("popdist.engine.transport", "popdist.engine.tuning"),
         ("popdist.engine.endpoint", "popdist.engine.shm"),
+        ("popdist.engine.hosts",),
         ("popdist.engine.calls",),
         ("popdist.engine.group",),
         ("popdist.job", "popdist.claim"),

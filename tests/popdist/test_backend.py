@@ -108,22 +108,31 @@ def test_collectives_need_no_init_but_none_is_possible_after_the_end() -> None:
     assert outputs(run(2, body)) == [words] * 2
 
 
-def test_on_several_hosts_init_passes_and_collectives_say_what_they_reach() -> None:
+def test_on_several_hosts_init_passes_and_starts_no_mpi() -> None:
     body = """
+    import sys
     popdist.init()
-    print(popdist.getNumInstances())
-    try:
-        popdist.replica_group()
-    except popdist.ArenaError as error:
-        print(error)
+    print(popdist.getNumInstances(), "mpi4py" in sys.modules)
     print(popdist.execute_on_instances({0}, collectives.allReduceSum, np.ones(1)))
     """
     told = environments((1, 1, 1, 1))[0] | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 
+    assert outputs(run(1, body, told)) == ["4 False\n[1.]"]
+
+
+def test_collectives_over_several_hosts_need_mpis_mpirun() -> None:
+    body = """
+    try:
+        popdist.replica_group()
+    except popdist.ArenaError as error:
+        print(error)
+    """
+    told = environments((1, 1, 1, 1))[0] | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+
     assert outputs(run(1, body, told)) == [
-        "4\nThis job has 4 instances, but only 2 of them are on this host, and "
-        "popdist's collectives reach the instances of one host only. Start all of "
-        "them on one host, or use mpi4py.\n[1.]"
+        "This process is instance 0 of 4, but rank 0 of 1 for MPI, by which popdist "
+        "reaches other hosts. Start the program with poprun, or with the mpirun of "
+        "the MPI that mpi4py uses (MPI4PY_LIBMPI names its libmpi)."
     ]
 
 

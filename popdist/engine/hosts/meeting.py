@@ -9,7 +9,7 @@ from popdist.engine import _core
 from popdist.engine.failures import decode_error, encode_error
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.member import TAGS, HostsMember
-from popdist.engine.hosts.world import Spread, World, start
+from popdist.engine.hosts.world import JobHosts, World, start
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import lost
@@ -25,9 +25,9 @@ _PAUSE = 0.005
 class MeetOverHosts:
     """One member's meeting with the others of a group."""
 
-    def __init__(self, meeting: Meeting, spread: Spread) -> None:
+    def __init__(self, meeting: Meeting, job_hosts: JobHosts) -> None:
         self.rank, self.instances = meeting.rank, tuple(meeting.instances)
-        self._meeting, self._spread = meeting, spread
+        self._meeting, self._hosts = meeting, job_hosts
         self._name = meeting.name
         known = meeting.known or {}
         pidfds = [known[i].fileno() if i in known else -1 for i in self.instances]
@@ -36,13 +36,13 @@ class MeetOverHosts:
 
     def hosts(self) -> list[int]:
         """Return the host of each member; MPI is asked if the launcher did not say."""
-        hosts = self._spread.hosts or self.world().hosts
+        hosts = self._hosts.hosts or self.world().hosts
         return [hosts[instance] for instance in self.instances]
 
     def world(self) -> World:
         """Return what MPI connects, once all processes of the job have started it."""
         if self._world is None:
-            self._world = start(self._spread, self._deadline(), self._roster)
+            self._world = start(self._hosts, self._deadline(), self._roster)
             self._world.ended_file = self._meeting.ended_file
         return self._world
 
@@ -82,7 +82,8 @@ class MeetOverHosts:
         self, world: World, layout: Layout, local: ShmMember, begin: int
     ) -> tuple[str, list[int]]:
         """Return what the group is called, and the first tag of each member."""
-        group = blake2b(self._text().encode(), digest_size=16).hexdigest()
+        name = self._text().removeprefix(self._hosts.shared_name).encode()
+        group = blake2b(name, digest_size=16).hexdigest()
         size = len(self.instances)
         hello = {"kind": "hello", "group": group, "rank": self.rank, "size": size}
         hello |= {"tag": begin, "layout": f"{_core.arena_layout():016x}"}

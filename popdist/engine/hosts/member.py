@@ -17,6 +17,7 @@ from popdist.engine.failures import (
     failed,
     unusable,
 )
+from popdist.engine.hosts.arrivals import Arrivals
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
@@ -42,9 +43,11 @@ T = TypeVar("T")
 RECORD, NODES, RESULTS, POINT, PART = range(5)
 TAGS = 5
 
-# A wait yields its core this long, and sleeps longer and longer after that.
+# A wait yields its core this long, and sleeps after that, so long at most.
 _YIELD_SECONDS = 0.002
-_LEAST_SLEEP, _MOST_SLEEP = 0.00005, 0.002
+_SLEEP = 0.001
+# A yield that lasts longer is late.
+_LATE_SECONDS = 0.0005
 # How often a wait looks at what else may end it.
 _LOOK_SECONDS = 0.001
 # How long messages of a member that has died may still be under way.
@@ -110,6 +113,7 @@ class HostsMember:
         self._reported = self._told = self._closed = False
         self._turn = threading.Lock()
         self._turn_of = 0
+        self._pauses = Pauses(world.arrivals)
         # Requests of the call at hand, with what they read or write.
         self._under_way: list[tuple[Any, object]] = []
         local.group_instances = self.instances
@@ -177,16 +181,15 @@ class HostsMember:
         requests = [transfer.request for transfer in transfers]
         if test_all(requests):
             return
-        began = looked = monotonic()
+        began = looked = now = monotonic()
         wait = _Wait(self, transfers, began)
-        pause = _LEAST_SLEEP
-        while not test_all(requests):
-            now = monotonic()
-            if now - began < _YIELD_SECONDS:
-                os.sched_yield()
-                continue
-            sleep(pause)
-            pause = min(pause * 1.2, _MOST_SLEEP)
+        pauses = self._pauses
+        pauses.begin(began)
+        while True:
+            now = pauses.pause(now)
+            if test_all(requests):
+                pauses.end()
+                return
             if now - looked > _LOOK_SECONDS:
                 looked = now
                 wait.look(now)
@@ -400,6 +403,40 @@ class HostsMember:
     def _give_turn(self) -> None:
         self._turn_of = 0
         self._turn.release()
+
+
+class Pauses:
+    """How a wait gives its core to others: it yields, and then sleeps.
+
+    A yield that returns late shows that others had the core for a time slice: waits
+    sleep at once after that, as those of the core do, and try again later and later.
+    """
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._yield_until = self._sleep_until = 0.0
+        # For how long yields were last not tried.
+        self._late = 0.0
+
+    def begin(self, now: float) -> None:
+        """Begin a wait at this time."""
+        self._yield_until = now + _YIELD_SECONDS
+
+    def end(self) -> None:
+        """End a wait: what it was for has come."""
+        self._arrivals.succeeded()
+
+    def pause(self, now: float) -> float:
+        """Yield or sleep, and return the time after that."""
+        if now > self._yield_until or now < self._sleep_until:
+            self._arrivals.sleep(_SLEEP)
+            return monotonic()
+        os.sched_yield()
+        after = monotonic()
+        if after - now > _LATE_SECONDS:
+            self._late = min(max(2 * self._late, after - now), 1.0)
+            self._sleep_until = after + self._late
+        return after
 
 
 class _Wait:

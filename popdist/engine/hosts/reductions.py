@@ -27,6 +27,9 @@ _GRAIN = 64
 # their way: one is being reduced, one goes between the hosts, one is handed out.
 BLOCK_BYTES = 1 << 20
 _DEPTH = 3
+# How many members of each host exchange its nodes with other hosts. More of them share
+# the work, but wait for each other more often.
+CARRIERS = 1
 
 
 class _Arrays:
@@ -138,32 +141,32 @@ class HostsReduction:
         reduction: int,
     ) -> None:
         layout = member.layout
-        self._member, self._records = member, records
-        self._arrays, self._reduction = _Arrays(arrays), reduction
-        self._parts = [sum(replicas[r] for r in ranks) for ranks in layout.members]
-        bounds = list(accumulate(self._parts, initial=0))
+        self.member, self._records = member, records
+        self.arrays, self.reduction = _Arrays(arrays), reduction
+        self.parts = [sum(replicas[r] for r in ranks) for ranks in layout.members]
+        bounds = list(accumulate(self.parts, initial=0))
         # How many nodes each host has of an element.
-        self._nodes = [
+        self.nodes = [
             len(list(nodes_of(bounds[host], bounds[host + 1])))
-            for host in range(len(self._parts))
+            for host in range(len(self.parts))
         ]
         local = [replicas[rank] for rank in layout.local_ranks]
-        self._split = _core.Split(layout.local_rank, local, bounds[layout.host])
-        self._carriers = carriers_of(member)
-        self._wide = item_bytes_of(accumulation_code_of(self._arrays.dtype))
-        self._block = _block_elements(self._wide, max(self._nodes))
+        self.split = _core.Split(layout.local_rank, local, bounds[layout.host])
+        self.carriers = min(CARRIERS, *(len(ranks) for ranks in layout.members))
+        self.wide = item_bytes_of(accumulation_code_of(self.arrays.dtype))
+        self.block = _block_elements(self.wide, max(self.nodes))
         self._slots = [_Slot(self) for _ in range(_DEPTH)]
 
     def run(self, details: object) -> None:
         """Make the reduction."""
-        if self._member.layout.is_leader:
+        if self.member.layout.is_leader:
             self._records.share(details)
-        count = self._arrays.count
-        blocks = -(-count // self._block)
+        count = self.arrays.count
+        blocks = -(-count // self.block)
         for step in range(blocks + 2):
             if step < blocks:
-                begin = step * self._block
-                end = min(begin + self._block, count)
+                begin = step * self.block
+                end = min(begin + self.block, count)
                 self._slots[step % _DEPTH].reduce(begin, end)
             if 1 <= step <= blocks:
                 self._slots[(step - 1) % _DEPTH].complete()
@@ -171,43 +174,38 @@ class HostsReduction:
                 self._slots[(step - 2) % _DEPTH].hand_out()
 
 
-def carriers_of(member: HostsMember) -> int:
-    """Return how many members of each host exchange its nodes with other hosts."""
-    return 1
-
-
 class _Slot:
     """A block of a reduction on its way, and the memory that it needs."""
 
     def __init__(self, whole: HostsReduction) -> None:
-        self._whole, self._member = whole, whole._member
+        self._whole, self._member = whole, whole.member
         layout = self._member.layout
         self._hosts, self._host = len(layout.members), layout.host
         self._peers = [
-            ranks[layout.local_rank] if layout.local_rank < whole._carriers else -1
+            ranks[layout.local_rank] if layout.local_rank < whole.carriers else -1
             for ranks in layout.members
         ]
-        self._carries = layout.local_rank < whole._carriers
-        share = whole._block if self._carries else 0
-        own = whole._nodes[self._host]
-        self._nodes = np.empty((own, share * whole._wide), np.uint8)
-        self._result = np.empty(share * whole._arrays.item, np.uint8)
+        self._carries = layout.local_rank < whole.carriers
+        share = whole.block if self._carries else 0
+        own = whole.nodes[self._host]
+        self._nodes = np.empty((own, share * whole.wide), np.uint8)
+        self._result = np.empty(share * whole.arrays.item, np.uint8)
         self._received: list[Bytes] = []
 
     def reduce(self, begin: int, end: int) -> None:
         """Reduce a block to this host's nodes, and exchange these with other hosts."""
         whole, layout = self._whole, self._member.layout
         self._begin, self._end = begin, end
-        shares = _shares(end - begin, whole._carriers)
+        shares = _shares(end - begin, whole.carriers)
         self._lengths = [*shares, *[0] * (len(layout.local_ranks) - len(shares))]
         count = self._lengths[layout.local_rank]
-        pieces = whole._arrays.pieces(begin, end)
+        pieces = whole.arrays.pieces(begin, end)
         self._member.comm.reduce_to_nodes(
-            whole._split,
+            whole.split,
             [(length, read, None) for length, read, _ in pieces],
             [(length,) for length, _, _ in pieces],
-            whole._arrays.dtype,
-            whole._reduction,
+            whole.arrays.dtype,
+            whole.reduction,
             0,
             self._lengths,
             [address_of(row) for row in self._nodes],
@@ -220,20 +218,20 @@ class _Slot:
         """Complete this host's part of the block, and hand it to other hosts."""
         if not self._carries:
             return
-        whole, item, wide = self._whole, self._whole._arrays.item, self._whole._wide
+        whole, item, wide = self._whole, self._whole.arrays.item, self._whole.wide
         self._member.wait(self._incoming)
         begin, end = self._spans[self._host : self._host + 2]
         addresses = []
-        for host, nodes in enumerate(whole._nodes):
+        for host, nodes in enumerate(whole.nodes):
             if host == self._host:
                 addresses += [address_of(row) + begin * wide for row in self._nodes]
             else:
                 first = address_of(self._received[host])
                 addresses += [first + j * (end - begin) * wide for j in range(nodes)]
         self._member.comm.complete_nodes(
-            whole._parts,
-            whole._arrays.dtype,
-            whole._reduction,
+            whole.parts,
+            whole.arrays.dtype,
+            whole.reduction,
             end - begin,
             addresses,
             [address_of(self._result) + begin * item],
@@ -244,10 +242,10 @@ class _Slot:
 
     def hand_out(self) -> None:
         """Give all members of this host the result of the block."""
-        whole, item = self._whole, self._whole._arrays.item
+        whole, item = self._whole, self._whole.arrays.item
         if self._carries:
             self._member.wait([*self._results, *self._outgoing])
-        pieces = whole._arrays.pieces(self._begin, self._end)
+        pieces = whole.arrays.pieces(self._begin, self._end)
         nbytes = (self._end - self._begin) * item
         scratch = None
         if len(pieces) == 1:
@@ -256,27 +254,27 @@ class _Slot:
             scratch = np.empty(nbytes, np.uint8)
             out = address_of(scratch)
         self._member.comm.exchange(
-            *(Operation.ALL_GATHER, 0, whole._arrays.dtype, -1, 0),
+            *(Operation.ALL_GATHER, 0, whole.arrays.dtype, -1, 0),
             [length * item for length in self._lengths],
             (),
             address_of(self._result),
             out,
         )
-        whole._arrays.write(self._begin, self._end, out)
+        whole.arrays.write(self._begin, self._end, out)
 
     def _others(self) -> list[int]:
         return [host for host in range(self._hosts) if host != self._host]
 
     def _exchange_nodes(self) -> None:
         """Begin to send nodes to the hosts that complete them, and to receive those."""
-        whole, member, wide = self._whole, self._member, self._whole._wide
-        item = whole._arrays.item
+        whole, member, wide = self._whole, self._member, self._whole.wide
+        item = whole.arrays.item
         begin, end = self._spans[self._host : self._host + 2]
         self._received = [
             np.empty(
                 (end - begin) * wide * (0 if host == self._host else nodes), np.uint8
             )
-            for host, nodes in enumerate(whole._nodes)
+            for host, nodes in enumerate(whole.nodes)
         ]
         self._incoming: list[Transfer] = []
         self._outgoing: list[Transfer] = []

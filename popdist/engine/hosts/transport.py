@@ -13,7 +13,7 @@ from popdist.engine.hosts.member import HostsMember
 from popdist.engine.hosts.point_to_point import receive_row, send_row
 from popdist.engine.hosts.records import MOST_BYTES, Records
 from popdist.engine.hosts.reductions import HostsReduction, SmallReduction
-from popdist.engine.hosts.world import Spread
+from popdist.engine.hosts.world import JobHosts
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import Pair, Rows
@@ -58,7 +58,7 @@ class HostsTransport:
         rank: int,
         instances: Sequence[int],
         *,
-        spread: Spread,
+        job_hosts: JobHosts,
         timeout: float = 1800.0,
         stall: float = 60.0,
         simd: str | None = None,
@@ -71,12 +71,12 @@ class HostsTransport:
         Members of one host get that one's transport, which never uses MPI.
 
         Args:
-            spread: Where the instances of the job are.
+            job_hosts: Where the instances of the job are.
         """
         meeting = Meeting(
             name, rank, instances, timeout, stall, known or {}, ended_file
         )
-        meet = MeetOverHosts(meeting, spread)
+        meet = MeetOverHosts(meeting, job_hosts)
         if len(set(meet.hosts())) == 1:
             return ShmTransport(ShmMember(meeting, simd, tuning), [1] * len(instances))
         member = meet.run(simd, tuning)

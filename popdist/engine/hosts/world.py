@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from popdist.engine.handle import Helper
+from popdist.engine.hosts.arrivals import Arrivals
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
@@ -38,18 +39,20 @@ _FILE_SECONDS = 0.2
 _LAST_SECONDS = 5.0
 
 
-class Spread(NamedTuple):
-    """How the instances of a job are spread over hosts, as far as this one is told.
+class JobHosts(NamedTuple):
+    """Which instances of a job are on which host, as far as this one is told.
 
     rank: This instance.
     size: How many there are.
     host: What this host is called in this job, and no other one.
+    shared_name: What the names of groups begin with here; on other hosts it may differ.
     per_host: How many each host has, in their order; empty if it is not told.
     """
 
     rank: int
     size: int
     host: str
+    shared_name: str = ""
     per_host: tuple[int, ...] = ()
 
     @property
@@ -65,17 +68,18 @@ class Spread(NamedTuple):
 class World:
     """The instances of a job as MPI connects them."""
 
-    def __init__(self, spread: Spread, mpi: Any, is_ours: bool) -> None:
+    def __init__(self, job_hosts: JobHosts, mpi: Any, is_ours: bool) -> None:
         # Any: mpi4py is imported only where it is needed.
         self.mpi = mpi
-        self.rank, self.size = spread.rank, spread.size
+        self.rank, self.size = job_hosts.rank, job_hosts.size
         # Whether it is this module that has initialised MPI.
         self._is_ours = is_ours
         self.comm = _wait_for(*mpi.COMM_WORLD.Idup())
         self.comm.Set_errhandler(mpi.ERRORS_RETURN)
         # The number of the host of each instance, and what that is called.
-        self.hosts, self.names = self._gather_hosts(spread)
+        self.hosts, self.names = self._gather_hosts(job_hosts)
         self.mail = Mail(mpi, self.comm)
+        self.arrivals = Arrivals()
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
         # To which the launcher appends the instances that have ended, on any host.
@@ -153,8 +157,10 @@ class World:
                 self.note_death(instance)
                 self.tell_others({"kind": "died", "instance": instance})
 
-    def _gather_hosts(self, spread: Spread) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        own = f"{socket.gethostname()[:_NAME_BYTES]}\0{spread.host}".encode()
+    def _gather_hosts(
+        self, job_hosts: JobHosts
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        own = f"{socket.gethostname()[:_NAME_BYTES]}\0{job_hosts.host}".encode()
         sent = np.zeros(2 * _NAME_BYTES, np.uint8)
         text = np.frombuffer(own[: len(sent)], np.uint8)
         sent[: len(text)] = text
@@ -164,7 +170,7 @@ class World:
         numbers: dict[bytes, int] = {}
         hosts = tuple(numbers.setdefault(name, len(numbers)) for name in given)
         names = [name.split(b"\0")[0].decode(errors="replace") for name in given]
-        return spread.hosts or hosts, tuple(names)
+        return job_hosts.hosts or hosts, tuple(names)
 
 
 class _Starter:
@@ -182,12 +188,15 @@ class _Starter:
         self._in_mpi = Lock()
         self._finalised = False
 
-    def start(self, spread: Spread, deadline: Deadline, roster: Roster) -> World:
+    def start(self, job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
         """Return the world, once all processes of the job have come to this."""
         with self.lock:
             if self._thread is None:
                 self._thread = Helper(
-                    target=self._serve, args=(spread,), name="popdist MPI", daemon=True
+                    target=self._serve,
+                    args=(job_hosts,),
+                    name="popdist MPI",
+                    daemon=True,
                 )
                 atexit.register(self.finish)
                 self._thread.start()
@@ -220,16 +229,16 @@ class _Starter:
             if world.is_broken:
                 break
 
-    def _serve(self, spread: Spread) -> None:
+    def _serve(self, job_hosts: JobHosts) -> None:
         """Start MPI, take messages until the process ends, and end MPI."""
         try:
-            self.world = self._world_of(spread)
+            self.world = self._world_of(job_hosts)
         except PopdistError as error:
             self._error = error
         except Exception as error:
             self._error = ArenaError(
-                f"Instance {spread.rank} could not start MPI, by which popdist reaches "
-                f"other hosts: {type(error).__name__}: {error}."
+                f"Instance {job_hosts.rank} could not start MPI, by which popdist "
+                f"reaches other hosts: {type(error).__name__}: {error}."
             )
         self._begun.set()
         world = self.world
@@ -261,19 +270,22 @@ class _Starter:
             self._finalised = True
             self._library.MPI_Finalize()
 
-    def _world_of(self, spread: Spread) -> World:
-        mpi, library = _mpi_of(spread)
+    def _world_of(self, job_hosts: JobHosts) -> World:
+        mpi, library = _mpi_of(job_hosts)
         self._library = library
         self._stop_at_finalisation(mpi)
-        if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (spread.rank, spread.size):
+        if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (
+            job_hosts.rank,
+            job_hosts.size,
+        ):
             raise ArenaError(
-                f"This process is instance {spread.rank} of {spread.size}, but rank "
-                f"{mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size} for MPI, by which "
+                f"This process is instance {job_hosts.rank} of {job_hosts.size}, but "
+                f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size} for MPI, by which "
                 "popdist reaches other hosts. Start the program with poprun, or with "
                 "the mpirun of the MPI that mpi4py uses (MPI4PY_LIBMPI names its "
                 "libmpi)."
             )
-        return World(spread, mpi, library is not None)
+        return World(job_hosts, mpi, library is not None)
 
     def _stop_at_finalisation(self, mpi: Any) -> None:
         """Let this thread call MPI no more once the program finalises it."""
@@ -288,13 +300,13 @@ class _Starter:
         mpi.COMM_SELF.Set_attr(key, 1)
 
 
-def _mpi_of(spread: Spread) -> tuple[Any, Any]:
+def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
     """Return mpi4py's MPI, initialised, and the library if this function has done so.
 
     Raises:
         ArenaError: There is none, or the program has initialised it with fewer threads.
     """
-    mpi = _import_mpi(spread)
+    mpi = _import_mpi(job_hosts)
     library = None
     if mpi.Is_finalized():
         raise ArenaError(
@@ -320,7 +332,7 @@ def _mpi_of(spread: Spread) -> tuple[Any, Any]:
     return mpi, library
 
 
-def _import_mpi(spread: Spread) -> Any:
+def _import_mpi(job_hosts: JobHosts) -> Any:
     """Import mpi4py without initialising MPI, and without traces in its settings."""
     try:
         settings = import_module("mpi4py").rc
@@ -333,8 +345,8 @@ def _import_mpi(spread: Spread) -> Any:
             settings.initialize, settings.finalize = before
     except (ImportError, RuntimeError) as error:
         raise ArenaError(
-            f"Instance {spread.rank} reaches other hosts by MPI, but mpi4py cannot be "
-            f"imported: {error}. Install it on all hosts: pip install mpi4py."
+            f"Instance {job_hosts.rank} reaches other hosts by MPI, but mpi4py cannot "
+            f"be imported: {error}. Install it on all hosts: pip install mpi4py."
         ) from error
 
 
@@ -350,7 +362,7 @@ def _wait_for(result: Any, request: Any) -> Any:
 _starter = _Starter()
 
 
-def start(spread: Spread, deadline: Deadline, roster: Roster) -> World:
+def start(job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
     """Return what MPI connects, once all processes of the job have started it.
 
     Raises:
@@ -360,7 +372,7 @@ def start(spread: Spread, deadline: Deadline, roster: Roster) -> World:
     """
     if _starter.world is not None:
         return _starter.world
-    return _starter.start(spread, deadline, roster)
+    return _starter.start(job_hosts, deadline, roster)
 
 
 def _after_fork() -> None:

@@ -222,8 +222,8 @@ def test_mpi_with_fewer_threads_is_refused_with_what_to_set(
         == [
             "ArenaError: MPI was initialised without MPI_THREAD_MULTIPLE, but popdist, "
             "which reaches other hosts by it, calls it from several threads. Leave "
-            'mpi4py.rc.thread_level at "multiple", or call MPI_Init_thread with that, or '
-            "call popdist.init() first; or use an MPI that was built with it."
+            'mpi4py.rc.thread_level at "multiple", or call MPI_Init_thread with that, '
+            "or call popdist.init() first; or use an MPI that was built with it."
         ]
         * 2
     )

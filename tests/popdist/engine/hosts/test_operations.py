@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -205,3 +206,28 @@ def test_calls_beside_the_program_and_traces(hydra: str, tmp_path: Path) -> None
     ran = run(hydra, (1, 2), body, tmp_path)
 
     assert ran.outputs == ["[3, 3] [(1, True), (1, True), (0, True)]"] * 3
+
+
+def test_several_members_of_a_host_may_share_what_goes_between_hosts(
+    hydra: str, tmp_path: Path
+) -> None:
+    shared = "from popdist.engine.hosts import reductions; reductions.CARRIERS = 2\n"
+
+    ran = run(hydra, (2, 3), shared + dedent(OPERATIONS), tmp_path)
+
+    assert ran.outputs == ["direct HostsTransport"] * 5
+
+
+def test_instances_of_hosts_in_turn_give_the_same_results(
+    hydra: str, tmp_path: Path
+) -> None:
+    # As mpirun --map-by node places them.
+    in_turn = """
+    from popdist.engine.hosts import meeting, world
+    world.JobHosts.hosts = property(lambda self: (0, 1, 0, 1))
+    """
+    turned = "os.environ['POPDIST_INSTANCES_PER_HOST'] = '2,2'\n"
+
+    ran = run(hydra, (2, 2), turned + dedent(in_turn) + dedent(OPERATIONS), tmp_path)
+
+    assert ran.outputs == ["direct HostsTransport"] * 4
