@@ -13,8 +13,8 @@ from time import monotonic, sleep
 
 # How often to look for sockets that are new.
 _REFRESH_SECONDS = 0.05
-# So many sleeps that end because of a socket, with nothing for the caller, show that the
-# data there is not for MPI.
+# So many sleeps that end because of a socket, with nothing for the caller, show that
+# the data there is not for MPI.
 _MOST_IN_VAIN = 200
 
 

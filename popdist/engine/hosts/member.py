@@ -369,7 +369,7 @@ class HostsMember:
         """Return an ending among this host's members as one of all members."""
         here = self.layout.local_ranks
         reason, by, about, number, own, other, message = ending
-        if reason in (Status.ASKED, Status.STOPPED):
+        if reason in (Status.END_REQUESTED, Status.STOPPED):
             about = by
         return (
             *(reason, here[by], here[about], self.calls or number),

@@ -274,16 +274,13 @@ class _Starter:
         mpi, library = _mpi_of(job_hosts)
         self._library = library
         self._stop_at_finalisation(mpi)
-        if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (
-            job_hosts.rank,
-            job_hosts.size,
-        ):
+        rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+        if (rank, size) != job_hosts[:2]:
             raise ArenaError(
                 f"This process is instance {job_hosts.rank} of {job_hosts.size}, but "
-                f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size} for MPI, by which "
-                "popdist reaches other hosts. Start the program with poprun, or with "
-                "the mpirun of the MPI that mpi4py uses (MPI4PY_LIBMPI names its "
-                "libmpi)."
+                f"rank {rank} of {size} for MPI, by which popdist reaches other "
+                "hosts. Start the program with poprun, or with the mpirun of the MPI "
+                "that mpi4py uses (MPI4PY_LIBMPI names its libmpi)."
             )
         return World(job_hosts, mpi, library is not None)
 
