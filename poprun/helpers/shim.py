@@ -131,7 +131,7 @@ class Shim:
         self._stopping = 0
         # The processes that have got an ending signal, by pid and start time.
         self._signalled: set[tuple[int, int]] = set()
-        self._ask_at = NEVER
+        self._signal_tree_at = NEVER
         self._kill_at = NEVER
         # The job's lock file, and this process's hold on it.
         self._lock_path, self._lock = b"", -1
@@ -154,8 +154,8 @@ class Shim:
                 elif not self._on_poprun():
                     poll.unregister(descriptor)
             now = time.monotonic()
-            if now >= self._ask_at:
-                self._ask_tree(now)
+            if now >= self._signal_tree_at:
+                self._signal_tree(now)
             if now >= self._kill_at:
                 self._kill()
             self._reap()
@@ -176,7 +176,7 @@ class Shim:
         return self._released or not self._connected
 
     def _wait_ms(self) -> int:
-        due = NEVER if self._clean else min(self._ask_at, self._kill_at)
+        due = NEVER if self._clean else min(self._signal_tree_at, self._kill_at)
         return processes.poll_timeout(due - time.monotonic())
 
     # --- Messages.
@@ -245,7 +245,7 @@ class Shim:
                 # Leftovers of a program that has ended get the job's grace from now
                 # on. poprun measures it, and sends KILL at its end.
                 self._kill_at = NEVER
-            self._ask_to_end(number)
+            self._signal_to_end(number)
         else:
             self._signal_group(number)
 
@@ -264,11 +264,11 @@ class Shim:
         pids = b",".join(b"%d" % p.pid for p in interpreters) or b"0"
         self._poprun.send(protocol.pack(protocol.STACKS, pids))
 
-    def _ask_to_end(self, number: int) -> None:
+    def _signal_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""
         self._stopping = number
         self._signal_group(number)
-        self._ask_at = time.monotonic() + REST_OF_TREE_S
+        self._signal_tree_at = time.monotonic() + REST_OF_TREE_S
 
     def _signal_group(self, number: int) -> None:
         if self._ended:
@@ -288,24 +288,24 @@ class Shim:
         if not self._ended:
             self._stopped_by = by
         if grace > 0:
-            self._ask_to_end(_signal.SIGTERM)
+            self._signal_to_end(_signal.SIGTERM)
         self._kill_at = min(self._kill_at, time.monotonic() + grace)
 
-    def _ask_tree(self, now: float) -> None:
+    def _signal_tree(self, now: float) -> None:
         """Send an ending signal to the processes of the tree that have not got one."""
-        self._ask_at = NEVER
+        self._signal_tree_at = NEVER
         if not processes.has_children():
             return
         left = processes.descendants([os.getpid()])
         for p in left:
-            self._ask(p)
+            self._signal_process(p)
         if not self._stopping:
             self._left_behind = len(left)
             grace_ms = self._spec.grace_ms if self._spec else 0
             grace = min(LEFTOVER_GRACE_S, grace_ms / 1000)
             self._kill_at = min(self._kill_at, now + grace)
 
-    def _ask(self, p: processes.Process) -> None:
+    def _signal_process(self, p: processes.Process) -> None:
         number = self._stopping
         has_got_signal = (p.pid, p.start) in self._signalled
         self._signalled.add((p.pid, p.start))
@@ -350,7 +350,7 @@ class Shim:
 
     def _report_clean(self) -> None:
         self._clean = True
-        self._ask_at = self._kill_at = NEVER
+        self._signal_tree_at = self._kill_at = NEVER
         self._poprun.send(protocol.pack(protocol.CLEAN, self._left_behind))
 
     def _reap(self) -> None:
@@ -368,7 +368,8 @@ class Shim:
                 self._ended = True
                 self._report(status, usage)
                 wait = REST_OF_TREE_S if self._stopping else LINGER_S
-                self._ask_at = min(self._ask_at, time.monotonic() + wait)
+                due = time.monotonic() + wait
+                self._signal_tree_at = min(self._signal_tree_at, due)
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
         self._poprun.send(
