@@ -27,9 +27,20 @@ from beds.namespaces import Namespaces
 from conftest import ROOT
 
 SETUP = Path(__file__).with_name("setup_bed.sh").read_text()
-# What hosts see of the machine even where it lies in directories of which they have
-# their own.
-KEPT = f"{ROOT} {Path(sys.base_prefix).resolve()}"
+# A host has directories of its own in place of these, or none.
+COVERED = ("/tmp", "/var/tmp", "/var/log", "/dev/shm", "/run", "/root", "/home", "/mnt")
+
+
+def kept() -> str:
+    """Return the directories that hosts see as they are, wherever they lie."""
+    pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    hidden = [
+        path
+        for path in sorted(pythons)
+        if not path.is_relative_to(ROOT)
+        and any(path.is_relative_to(place) for place in COVERED)
+    ]
+    return " ".join(map(str, [ROOT, *hidden]))
 
 
 class Bed:
@@ -83,7 +94,7 @@ class Bed:
                         [f"{address}/{prefix}", *[f"fd00::{i + 1:x}/64"] * ipv6]
                     ),
                     "OWN_HOME": "" if shared_home else "yes",
-                    "KEPT": KEPT,
+                    "KEPT": kept(),
                 }
                 for i, address in enumerate(addresses)
             ]
@@ -112,7 +123,7 @@ class Bed:
             ),
             "KNOWN": ",".join(known) if known_hosts else "",
             "SSHD": "\n".join(sshd),
-            "KEPT": KEPT,
+            "KEPT": kept(),
         }
         self._switch.run(["sh", "-e", "-c", SETUP], env=environ)
 

@@ -48,13 +48,20 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+    ("variable", "outcome"),
+    [
+        ("OTHER", pytest.skip.Exception),
+        ("CI", pytest.fail.Exception),
+        ("REQUIRE_BEDS", pytest.fail.Exception),
+    ],
 )
-def test_in_ci_what_is_missing_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+def test_where_beds_are_required_what_is_missing_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, variable: str, outcome: type[BaseException]
 ) -> None:
     monkeypatch.setattr(rights, "reason_against_beds", lambda slurm: "no sshd")
-    monkeypatch.setenv("CI", ci)
+    for name in ("CI", "REQUIRE_BEDS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "true")
 
     with pytest.raises(outcome, match="no sshd"):
         need_beds()
