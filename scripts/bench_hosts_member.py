@@ -72,7 +72,7 @@ def times(all_reduce: Callable[[np.ndarray], None], nbytes: int) -> float:
     x = np.ones(max(nbytes // 4, 1), np.float32)
     all_reduce(x)
     taken = []
-    for _ in range(COUNTS[nbytes]):
+    for _ in range(calls_of(nbytes)):
         x[:] = 1
         start = perf_counter()
         all_reduce(x)
@@ -80,8 +80,9 @@ def times(all_reduce: Callable[[np.ndarray], None], nbytes: int) -> float:
     return median(taken) * 1e6
 
 
-# How many calls of each size, so that all members make as many.
-COUNTS = {4: 300, 4096: 200, 65536: 100, 1 << 20: 40, 4 << 20: 15, 64 << 20: 7}
+def calls_of(nbytes: int) -> int:
+    """Return how many calls to time: as many on all members."""
+    return max(7, min(300, (40 << 20) // max(nbytes, 1)))
 
 
 def main() -> None:

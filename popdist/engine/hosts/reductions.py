@@ -25,7 +25,7 @@ _BFLOAT16, _FLOAT16, _BOOL = DTYPES["bfloat16"], DTYPES["float16"], DTYPES["bool
 _GRAIN = 64
 # How many bytes of a block of nodes a host has at once, and how many blocks are on
 # their way: one is being reduced, one goes between the hosts, one is handed out.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 19
 _DEPTH = 3
 # How many members of each host exchange its nodes with other hosts. More of them share
 # the work, but wait for each other more often.
