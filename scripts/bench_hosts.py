@@ -18,18 +18,9 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from beds.bed import Bed  # noqa: E402
-from conftest import mpirun_of  # noqa: E402
+from beds.mpiruns import AS_ROOT, command  # noqa: E402
 
 MEMBER = str(ROOT / "scripts/bench_hosts_member.py")
-SUBNET = "10.31.0.0/16"
-IF_INCLUDE = ("prte_if_include", "btl_tcp_if_include")
-OPENMPI = ["--prtemca", IF_INCLUDE[0], SUBNET, "--mca", IF_INCLUDE[1], SUBNET]
-YIELDING = ["--mca", "mpi_yield_when_idle", "1"]
-AS_ROOT = {
-    f"{tool}_ALLOW_RUN_AS_ROOT{confirm}": "1"
-    for tool in ("OMPI", "PRTE")
-    for confirm in ("", "_CONFIRM")
-}
 # What is compared: the engine, and the MPI that starts it.
 ENGINES = {
     "popdist, Open MPI": ("popdist", "openmpi5"),
@@ -41,25 +32,13 @@ ENGINES = {
 }
 
 
-def command(mpi: str, hosts: int, instances: int) -> list[str]:
-    """Return the mpirun that starts so many instances on each host."""
-    mpirun = mpirun_of(mpi)
-    places = ",".join(f"h{host}:{instances}" for host in range(hosts))
-    count = str(hosts * instances)
-    if mpi == "hydra":
-        return [mpirun, "-hosts", places, "-n", count]
-    return [mpirun, *OPENMPI, *YIELDING, "--host", places, "-n", count]
-
-
 def measure(bed: Bed, name: str, sizes: str, instances: int) -> dict[int, float]:
     """Return how long each size takes with an engine."""
     engine, mpi = ENGINES[name]
-    mpirun = command(mpi, len(bed.hosts), instances)
-    library = Path(mpirun[0]).parent.parent / "lib"
-    name = "libmpi.so.12" if mpi == "hydra" else "libmpi.so.40"
-    program = ["env", f"MPI4PY_LIBMPI={library / name}", f"PYTHONPATH={ROOT}"]
-    program += [sys.executable, MEMBER, engine, sizes, bed.front.address]
-    process = bed.front.start(*mpirun, *program, env=AS_ROOT, stdout=subprocess.PIPE)
+    program = ["env", f"PYTHONPATH={ROOT}", sys.executable]
+    program += [MEMBER, engine, sizes, bed.front.address]
+    words = command(bed, mpi, instances, program)
+    process = bed.front.start(*words, env=AS_ROOT, stdout=subprocess.PIPE)
     assert process.stdout
     line = process.stdout.readline()
     bed.clean()

@@ -6,66 +6,9 @@ from textwrap import dedent
 
 import pytest
 
-from tests.host_jobs import run
+from tests.host_jobs import OPERATIONS, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
-
-# Few elements go between hosts with their rows, more of them as nodes, in blocks.
-OPERATIONS = """
-group = popdist.instance_group()
-size = group.size
-others = [np.random.default_rng(i) for i in range(size)]
-
-def check(name, given, expected):
-    assert np.array_equal(given, expected, equal_nan=True), (rank, name)
-
-def arrays(count, dtype):
-    return [(o.random(count) * 8 - 4).astype(dtype) for o in others]
-
-dtypes = ["float32", "float64", "float16", "bool", "int8", "int16", "int32", "int64"]
-dtypes += ["uint8", "uint16", "uint32", "uint64"]
-for count in (0, 1, 7, 1001, 300_017):
-    for dtype in dtypes if count < 2000 else dtypes[:4]:
-        xs = arrays(count, dtype)
-        for op in ("sum", "min", "max", "prod", "mean"):
-            if (dtype, op) != ("bool", "mean"):
-                result = reference.all_reduce([x[None] for x in xs], op)
-                check((count, dtype, op), group.all_reduce(xs[rank], op), result)
-for count in (size, size * 70_001):
-    xs = arrays(count, "float32")
-    rows = [x[None] for x in xs]
-    own = xs[rank].reshape(size, -1)
-    scattered = reference.reduce_scatter(rows)[rank][0]
-    check("reduce_scatter", group.reduce_scatter(xs[rank]), scattered)
-    for root in range(size):
-        total = group.reduce(xs[rank], "sum", root)
-        if rank == root:
-            check("reduce", total, reference.all_reduce(rows))
-        x = xs[rank] if rank == root else np.zeros_like(xs[rank])
-        check("broadcast", group.broadcast(x, root, out=x), xs[root])
-        found = group.gather(xs[rank][: count // 2 + rank], root)
-        for peer in range(size if rank == root else 0):
-            check("gather", found[peer], xs[peer][: count // 2 + peer])
-        part = group.scatter(own if rank == root else None, root)
-        check("scatter", part, xs[root].reshape(size, -1)[rank])
-    for peer, x in enumerate(group.all_gather(xs[rank][: count // 2 + rank])):
-        check("all_gather", x, xs[peer][: count // 2 + peer])
-    parts = np.stack([x.reshape(size, -1)[rank] for x in xs])
-    check("all_to_all", group.all_to_all(own, out=own.copy()), parts)
-    there, after = np.empty_like(xs[0]), (rank + 1) % size
-    for turn in range(size):
-        if rank == turn:
-            group.send(xs[rank], after)
-        elif rank == (turn + 1) % size:
-            group.recv(there, turn)
-    check("recv", there, xs[rank - 1])
-small, large = arrays(5, "float32"), arrays(300_017, "float32")
-first, second = group.grouped_all_reduce(
-    [small[rank], large[rank]], out=[small[rank], large[rank]]
-)
-group.barrier()
-print(group.last_algorithm, group.transport.__class__.__name__)
-"""
 
 
 @pytest.mark.parametrize("per_host", [(2, 2), (1, 1, 1, 1), (3, 1), (1, 2)])

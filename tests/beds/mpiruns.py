@@ -1,0 +1,37 @@
+"""The command with which each MPI starts instances on the hosts of a bed."""
+
+from collections.abc import Sequence
+
+from beds.bed import Bed
+from conftest import mpirun_of
+
+from poprun.mpirun.identify import library
+
+SUBNET = "10.31.0.0/16"
+# Open MPI is told the subnet, because without it mpirun has hung after its ranks had
+# ended. Its ranks yield their cores, or they would keep them from the network.
+OPTIONS = {
+    "openmpi5": [
+        *("--prtemca", "prte_if_include", SUBNET),
+        *("--mca", "btl_tcp_if_include", SUBNET, "--mca", "mpi_yield_when_idle", "1"),
+    ],
+    "openmpi4": [
+        *("--mca", "oob_tcp_if_include", SUBNET, "--mca", "btl_tcp_if_include", SUBNET),
+        *("--mca", "mpi_yield_when_idle", "1"),
+    ],
+    "hydra": [],
+}
+AS_ROOT = {
+    f"{tool}_ALLOW_RUN_AS_ROOT{confirm}": "1"
+    for tool in ("OMPI", "PRTE")
+    for confirm in ("", "_CONFIRM")
+}
+
+
+def command(bed: Bed, mpi: str, instances: int, program: Sequence[str]) -> list[str]:
+    """Return what starts so many instances of a program on each host."""
+    mpirun = mpirun_of(mpi)
+    places = ",".join(f"{host.name}:{instances}" for host in bed.hosts)
+    words = [mpirun, *OPTIONS[mpi], "-hosts" if mpi == "hydra" else "--host", places]
+    words += ["-n", str(instances * len(bed.hosts)), "env"]
+    return [*words, f"MPI4PY_LIBMPI={library(mpirun, mpi)}", *program]

@@ -1,0 +1,71 @@
+"""Collectives among instances on hosts with networks, memory and processes apart."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from beds.bed import Bed
+from beds.mpiruns import AS_ROOT, command
+
+from tests.host_jobs import OPERATIONS
+from tests.jobs import ROOT
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+
+PROLOGUE = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+import numpy as np
+import popdist
+from popdist.engine.spec import reference
+rank = popdist.instance_group().rank
+"""
+EPILOGUE = """
+import socket
+print(rank, socket.gethostname(), popdist.instance_group().last_algorithm, flush=True)
+"""
+
+
+def outputs(bed: Bed, mpi: str, program: str) -> list[str]:
+    """Run a program in two instances of each host, and return their lines, sorted."""
+    for host in bed.hosts:
+        host.path("/tmp/program.py").write_text(PROLOGUE + program)
+    words = [sys.executable, "/tmp/program.py"]
+    mpirun = bed.front.start(
+        *command(bed, mpi, 2, words), env=AS_ROOT, stdout=subprocess.PIPE
+    )
+    assert mpirun.stdout
+    # Open MPI 5's mpirun sometimes hangs after all ranks have ended.
+    lines = [mpirun.stdout.readline().decode() for _ in range(2 * len(bed.hosts))]
+    bed.clean()
+    mpirun.communicate()
+    return sorted(lines)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+def test_every_operation_between_hosts_equals_the_specification(
+    make_bed: Callable[..., Bed], mpi: str
+) -> None:
+    program = OPERATIONS.replace("print(", "0 and print(") + EPILOGUE
+
+    lines = outputs(make_bed(hosts=2), mpi, program)
+
+    assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
+
+
+def test_a_slow_link_that_loses_packets_changes_no_result(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    bed.shape("1gbit", 2, 0.1)
+    program = """
+    group = popdist.instance_group()
+    x = np.random.default_rng(rank).random(500_001)
+    given = [np.random.default_rng(peer).random(500_001)[None] for peer in range(4)]
+    assert np.array_equal(group.all_reduce(x), reference.all_reduce(given))
+    """
+
+    lines = outputs(bed, "hydra", program.replace("\n    ", "\n") + EPILOGUE)
+
+    assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
