@@ -63,8 +63,12 @@ def idle_nodes(host: Host) -> list[str]:
 
 
 def jobs(host: Host) -> list[str]:
-    """Return the number and the name of each job that has not ended."""
-    return host.output("squeue", "--noheader", "--format=%i %j").splitlines()
+    """Return the number and the name of each job that has not ended.
+
+    One whose node is lost is completing for minutes, and counts as ended.
+    """
+    states = "--states=pending,configuring,running,suspended"
+    return host.output("squeue", "--noheader", states, "--format=%i %j").splitlines()
 
 
 def cancel_jobs(host: Host) -> None:

@@ -50,6 +50,16 @@ def test_a_cancelled_job_ends_on_both_nodes(slurm_bed: Bed) -> None:
     slurm_bed.assert_nothing_is_left()
 
 
+def test_a_step_of_an_allocation_overlaps_another(slurm_bed: Bed) -> None:
+    steps = (
+        "srun --ntasks=4 --ntasks-per-node=2 sleep 600 & "
+        "srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 hostname; kill $!"
+    )
+    out = slurm_bed.front.output("salloc", "--quiet", *BOTH_NODES, "sh", "-c", steps)
+
+    assert sorted_lines(out) == ["h0", "h1"]
+
+
 def test_slurm_needs_no_sshd(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(hosts=3, slurm_cpus=1)
     for host in bed.hosts:
