@@ -11,6 +11,7 @@ from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
+from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import reservation
@@ -29,6 +30,8 @@ from poprun.stdio.writer import write_text
 if TYPE_CHECKING:
     from poprun.stages import Stages
 
+# The variable of the processes that reach other hosts, until the job starts.
+MARK = "_POPRUN_PREFLIGHT"
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
 
 
@@ -54,7 +57,7 @@ def run(
     check_current_directory()
     temporary = temporary_directory(environ)
     # A dry run plans a job on several hosts as if all were this one.
-    opener = None if guard is None else partial(_open_hosts, settings, environ)
+    opener = None if guard is None else partial(_open_hosts, settings, environ, guard)
     with closing(Preflights(opener)) as hosts:
         request = read_request(settings, environ, temporary, hosts.describe)
         for note in request.notes:
@@ -86,7 +89,10 @@ def run(
 
 
 def _open_hosts(
-    settings: Settings, environ: Mapping[str, str], hosts: Sequence[HostSpec]
+    settings: Settings,
+    environ: Mapping[str, str],
+    guard: StartedGuard,
+    hosts: Sequence[HostSpec],
 ) -> Sequence[Preflight]:
     """Return what looks things up on each host; this one needs no ssh."""
     if not (settings.is_given("host") or settings.is_given("hostfile")):
@@ -94,7 +100,10 @@ def _open_hosts(
         return [LocalPreflight()]
     from poprun.preflight.remote import open_hosts
 
-    return open_hosts(hosts, environ, settings["ssh"])
+    mark = os.urandom(16).hex()
+    # The guard ends what has it, if poprun is killed meanwhile.
+    guard.tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
+    return open_hosts(hosts, {**environ, MARK: mark}, settings["ssh"])
 
 
 def _show(

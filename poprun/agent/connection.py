@@ -21,8 +21,9 @@ from poprun.record import Record
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
-# How long an agent may take to answer a question before the job.
-REPLY_S = 30.0
+# How long an agent may take to answer a question before the job, and to start the job.
+REPLY_S = 5.0
+START_S = 30.0
 # How much is kept of what ssh has written.
 MOST_ERRORS = 1 << 14
 
@@ -46,6 +47,10 @@ class AgentHello(Record):
     ssh_connection: str
     # Why temporary files cannot be made there, "" if they can.
     temporary_failure: str
+
+
+class OtherVersionError(ConnectionError):
+    """The agent is of another version of poprun, whose messages are different."""
 
 
 class AgentConnection:
@@ -101,10 +106,14 @@ class AgentConnection:
     def fileno(self) -> int:
         return self.channel.read_descriptor
 
-    def receive_hello(self) -> bool:
+    def receive_hello(self, limit: float) -> bool:
         """Read what has come before the job; return whether the agent has answered.
 
+        Args:
+            limit: When its answer must be complete.
+
         Raises:
+            OtherVersionError: It is the agent of another version of poprun.
             ConnectionError: ssh has ended, or something else than an agent answers.
         """
         data = self.channel.read()
@@ -113,19 +122,24 @@ class AgentConnection:
         if not data:
             raise ConnectionError
         self.banner += data
-        before, preamble, after = self.banner.partition(messages.PREAMBLE)
-        if not preamble:
+        before, _, after = self.banner.partition(messages.PREAMBLE_START)
+        version, line_end, after = after.partition(b"\n")
+        if not line_end:
             if len(self.banner) > MOST_BANNER:
                 raise ConnectionError
             return False
+        if version != messages.VERSION:
+            raise OtherVersionError
         self._received += self.channel.feed(after)
         self.banner = before
         try:
-            kind, fields = self._next(time.monotonic() + REPLY_S)
+            kind, fields = self._next(limit)
             if kind != messages.HELLO:
-                raise ConnectionError
+                raise OtherVersionError
             self.hello = AgentHello(**messages.unpack(fields[0]))
-        except (ValueError, TypeError, TimeoutError):
+        except (ValueError, TypeError):
+            raise OtherVersionError from None
+        except TimeoutError:
             raise ConnectionError from None
         return True
 
@@ -136,22 +150,30 @@ class AgentConnection:
             PoprunError: The host refuses, or does not answer.
         """
         self.channel.send(messages.pack(kind, value))
-        return self.answer()
+        return self.answer(REPLY_S)
 
-    def answer(self) -> Any:
+    def answer(self, within: float = START_S) -> Any:
         """Return the answer to a question.
 
         Raises:
-            PoprunError: The host refuses, or does not answer.
+            PoprunError: The host refuses, or does not answer in so many seconds.
         """
-        limit = time.monotonic() + REPLY_S
+        limit = time.monotonic() + within
         try:
             kind, fields = self._next(limit)
             while kind == messages.ALIVE:
                 kind, fields = self._next(limit)
-        except (ConnectionError, TimeoutError, ValueError):
+        except (ConnectionError, ValueError):
+            lines = [line.strip() for line in self.ssh_text.splitlines()]
+            words = f" ssh says: '{'; '.join(lines[-2:])}'." if lines else ""
             raise LaunchError(
-                f"The host {self.name} does not answer any more.{self.ssh_text}"
+                f"The host {self.name} was lost before the job has started: the "
+                f"connection to it has ended.{words}"
+            ) from None
+        except TimeoutError:
+            raise LaunchError(
+                f"The host {self.name} was lost before the job has started: its agent "
+                f"does not answer within {within:.0f} s."
             ) from None
         if kind == messages.REFUSAL:
             raise self._refusal([os.fsdecode(field) for field in fields])
@@ -208,11 +230,19 @@ class AgentConnection:
             return None
         return processes.exit_code(status) if pid else None
 
+    def wait_for_exit(self, seconds: float) -> int | None:
+        """Return ssh's exit code once it has ended; None if it has not by then."""
+        limit = time.monotonic() + seconds
+        while (code := self.exit_code()) is None and time.monotonic() < limit:
+            time.sleep(processes.LOOK_AGAIN_S)
+        return code
+
     def end(self) -> None:
-        """End ssh, and wait for it."""
+        """End ssh, what it has started to reach a jump host, and wait for it."""
         process = processes.process(self.pid)
         if process is not None and process.parent == os.getpid():
-            processes.send(9, process)
+            # The leader of a session is the leader of a group, too.
+            processes.kill_group(self.pid)
             processes.wait_for(self.pid)
         self.close()
 

@@ -11,8 +11,9 @@ from poprun.annotations import Any
 from poprun.helpers import protocol
 
 # The agent writes this before its first message: a login shell may have printed
-# something before.
-PREAMBLE = b"\n\0poprun-agent-1\n"
+# something before. The number is the version of these messages.
+PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"1"
+PREAMBLE = PREAMBLE_START + VERSION + b"\n"
 
 # --- From poprun to an agent.
 

@@ -152,8 +152,8 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
     except OSError as error:
         raise LaunchError(
             f"instances cannot start in {cwd!r}, poprun's current directory: "
-            f"{error.strerror}. Make it there, or name another directory for them with "
-            '--mpi-global-args="--wdir DIRECTORY" and start poprun there.'
+            f"{error.strerror}. Make it there with mkdir -p, or name another directory "
+            'for them with --mpi-global-args="--wdir DIRECTORY" and start poprun there.'
         ) from None
     _, server = ends_of(environ.get(SSH_CONNECTION, ""))
     return facts.pack(LocalPreflight(server.partition(" ")[0]).facts())
@@ -164,8 +164,8 @@ def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
     own = find_mpirun(path, environ).title
     if own != title:
         raise MpiNotFoundError(
-            f"{path} is of {own}, but here it is of {title}. Install the same MPI on "
-            "all hosts."
+            f"{path} is of {own}, but on poprun's host it is of {title}. Install the "
+            "same MPI at the same path there."
         )
 
 

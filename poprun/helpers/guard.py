@@ -109,6 +109,8 @@ class Guard:
                 self._poprun.descriptors.pop(0) for _ in range(3)
             )
             self._start(fields[3 : 3 + count], fields[3 + count :], output, read)
+        elif kind == protocol.MARK:
+            self._mark = fields[0]
         elif kind == protocol.ADOPT:
             self._is_first = False
             self._set_job(fields)

@@ -36,6 +36,7 @@ SHOW_STACKS = 14
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output,
 # and both ends of a pipe: the kernel kills mpirun when that has no writer any more
 START = 20
+MARK = 29  # NAME=VALUE in the environment of what ends with poprun before START
 ADOPT = 21  # grace in ms, mark: mpirun runs already
 END_ACTION = 22  # kind, fields: see end_actions; what is to be undone at the end
 KNOWN = 23  # pid, start time of mpirun or a shim, which end after all below them

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import Protocol, TypeVar
+from poprun.errors import PoprunError
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.mpirun.values import Mpi
@@ -185,7 +186,8 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """Return the answers to questions to several hosts, which are asked at once.
 
     Raises:
-        PoprunError: The first that one of them raises, with those of others as notes.
+        PoprunError: Of the class of the first that one of them raises, with the
+            sentences of all, each in a line of its own.
     """
     if len(questions) == 1:
         return [questions[0]()]
@@ -195,9 +197,10 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
         asked = [pool.submit(question) for question in questions]
     failures = [error for future in asked if (error := future.exception()) is not None]
     if failures:
-        first, *others = failures
-        for sentence in dict.fromkeys(map(str, others)):
-            first.add_note(sentence)
+        first = failures[0]
+        if isinstance(first, PoprunError):
+            sentences = dict.fromkeys(str(failure) for failure in failures)
+            first.args = ("\n".join(sentences),)
         raise first
     return [future.result() for future in asked]
 

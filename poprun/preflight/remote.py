@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from poprun.agent import facts, messages
 from poprun.agent.connection import AgentConnection
 from poprun.agent.silence import ends_of
-from poprun.errors import HostError
+from poprun.errors import HostError, ProgramNotFoundError
 from poprun.mpirun.values import Mpi
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
 from poprun.plan.values import HostFacts
 from poprun.preflight.addresses import own_address_towards
+from poprun.preflight.agents import open_agents
 from poprun.preflight.hosts import LocalPreflight, Preflight, machine_id
 from poprun.preflight.out_of_memory import MemoryCounters
-from poprun.preflight.ssh import open_agents
+from poprun.preflight.ssh import find_ssh
 
 
 class RemotePreflight:
@@ -37,7 +38,14 @@ class RemotePreflight:
         self, argv: Sequence[str], search_path: str | None, cwd: str
     ) -> str:
         question = [list(argv), search_path, cwd]
-        path: str = self.connection.ask(messages.FIND_PROGRAM, question)
+        try:
+            path: str = self.connection.ask(messages.FIND_PROGRAM, question)
+        except ProgramNotFoundError as error:
+            error.args = (
+                f"{error} Copy it there, or put it in a directory that the hosts "
+                "share.",
+            )
+            raise
         return path
 
     def read_memory_counters(self) -> MemoryCounters:
@@ -51,7 +59,9 @@ class RemotePreflight:
 
 
 def open_hosts(
-    hosts: Sequence[HostSpec], environ: Mapping[str, str], command: str
+    hosts: Sequence[HostSpec],
+    environ: Mapping[str, str],
+    command: str,
 ) -> list[Preflight]:
     """Return what looks things up on each host: an agent on all but this one.
 
@@ -63,31 +73,51 @@ def open_hosts(
     """
     slurm_name = environ.get(SLURM_NODE_NAME)
     others = [h for h in hosts if h.name != slurm_name and not is_here(h)]
-    connections = dict(zip(others, open_agents(others, environ, command), strict=True))
+    connections: dict[HostSpec, AgentConnection] = {}
+    if others:
+        opened = open_agents(others, find_ssh(command, environ), environ)
+        connections = dict(zip(others, opened, strict=True))
     towards = next((_address(c) for c in connections.values() if _address(c)), "")
     local = LocalPreflight(own_address_towards(towards) if towards else "")
+    try:
+        return [
+            local if connection is None else RemotePreflight(connection)
+            for connection in _remote_connections(hosts, connections)
+        ]
+    except HostError:
+        for connection in connections.values():
+            connection.end()
+        raise
+
+
+def _remote_connections(
+    hosts: Sequence[HostSpec], connections: dict[HostSpec, AgentConnection]
+) -> list[AgentConnection | None]:
+    """Return the connection to each host, None for this one.
+
+    Raises:
+        HostError: Two names are of one machine.
+    """
+    own_machine = machine_id()
     by_machine: dict[str, HostSpec] = {}
-    preflights: list[Preflight] = []
     for host in hosts:
-        connection = connections.get(host)
-        hello = connection.hello if connection is not None else None
-        machine = machine_id() if hello is None else hello.machine
+        hello = connections[host].hello if host in connections else None
+        machine = own_machine if hello is None else hello.machine
         if (other := by_machine.setdefault(machine, host)) is not host:
-            for opened in connections.values():
-                opened.end()
             raise HostError(
                 f"{other} and {host} are one machine. Name it once; --num-instances "
                 "says how many instances its share is."
             )
-        if connection is None:
-            preflights.append(local)
-        elif machine == machine_id() and host.user is None:
-            # A name of this host that only the resolver knows.
-            connection.end()
-            preflights.append(local)
-        else:
-            preflights.append(RemotePreflight(connection))
-    return preflights
+        if hello is None or machine != own_machine:
+            continue
+        if hello.user != os.geteuid():
+            raise HostError(
+                f"{host} is this machine, where the job runs as you. Leave the user "
+                "out, or start poprun as that user."
+            )
+        # A name of this host that only the resolver knows.
+        connections.pop(host).end()
+    return [connections.get(host) for host in hosts]
 
 
 def _address(connection: AgentConnection) -> str:

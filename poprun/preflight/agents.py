@@ -1,0 +1,188 @@
+"""Starts an agent on each other host of a job over ssh, all at once.
+
+The connections stay: they are the agents' until the job ends.
+"""
+
+import os
+import random
+import select
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from poprun import __version__
+from poprun.agent.connection import AgentConnection, AgentHello, OtherVersionError
+from poprun.errors import HostUnreachableError
+from poprun.helpers import processes
+from poprun.plan.hosts import HostSpec
+from poprun.preflight.ssh import Ssh, without_questions
+from poprun.preflight.ssh_failures import SshFailure
+
+# How long all hosts together may take to answer.
+LIMIT_S = 5.5
+# How long an ssh whose output has ended may take to end itself.
+EXIT_S = 0.5
+# When to try again what an sshd has dropped: at different times, as others were too.
+AGAIN_S = (0.1, 0.4)
+ENTRY = os.path.join(
+    os.path.abspath(__file__).rpartition("/preflight/")[0], "agent", "entry.py"
+)
+# More than clocks differ that are set by NTP, even badly.
+MOST_CLOCK_DIFFERENCE_S = 60.0
+
+
+class _AgentStart:
+    """The start of an agent on one host, which may be tried again."""
+
+    def __init__(self, host: HostSpec, ssh: Ssh, environ: Mapping[str, str]) -> None:
+        self._host = host
+        self._ssh = ssh
+        self._environ = environ
+        self.connection: AgentConnection | None = None
+        # When to try again while there is no connection.
+        self.again_at = 0.0
+        # Why it was tried again.
+        self._last = ""
+        # A sentence, once it has failed.
+        self.failure = ""
+
+    @property
+    def is_pending(self) -> bool:
+        has_answered = self.connection is not None and self.connection.hello is not None
+        return not self.failure and not has_answered
+
+    def begin(self) -> None:
+        """Start ssh.
+
+        Raises:
+            LaunchError: It cannot be started.
+        """
+        agent = shlex.join([sys.executable, "-I", "-S", ENTRY])
+        argv = self._ssh.argv(self._host, f"exec {agent}")
+        self.connection = AgentConnection(self._host.name, argv, self._environ)
+
+    def receive(self, limit: float) -> None:
+        """Read what the agent or ssh has written."""
+        assert self.connection is not None
+        try:
+            if not self.connection.receive_hello(limit):
+                return
+        except OtherVersionError:
+            self.failure = _other_version(self._host, "another version of poprun")
+        except ConnectionError:
+            self._on_end(self.connection)
+        else:
+            assert self.connection.hello is not None
+            self.failure = _check(self._host, self.connection.hello, self._ssh)
+
+    def _on_end(self, connection: AgentConnection) -> None:
+        ended = SshFailure(
+            exit_code=connection.wait_for_exit(EXIT_S), text=connection.ssh_text
+        )
+        sentence = ended.explain(self._host, self._ssh, ENTRY)
+        self.end()
+        if ended.was_dropped:
+            self._last = sentence
+            self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
+        else:
+            self.failure = sentence
+
+    def give_up(self) -> None:
+        """Take in that the host has not answered in time."""
+        if self.connection is None or not (text := self.connection.ssh_text):
+            self.failure = self._last or (
+                f"The host {self._host.name} cannot be used: it does not answer within "
+                f"{LIMIT_S:.0f} s. See: {self._ssh.shown(self._host)}"
+            )
+        else:
+            self.failure = SshFailure(exit_code=None, text=text).explain(
+                self._host, self._ssh, ENTRY
+            )
+
+    def end(self) -> None:
+        if self.connection is not None:
+            self.connection.end()
+            self.connection = None
+
+
+def open_agents(
+    hosts: Sequence[HostSpec],
+    ssh: Ssh,
+    environ: Mapping[str, str],
+) -> list[AgentConnection]:
+    """Start an agent on each host, and return the connections to them.
+
+    Raises:
+        HostUnreachableError: A host does not answer, or not as it must; names all.
+        LaunchError: ssh cannot be started.
+    """
+    limit = time.monotonic() + LIMIT_S
+    environ = without_questions(environ)
+    starts = [_AgentStart(host, ssh, environ) for host in hosts]
+    try:
+        _wait_for_all(starts, limit)
+        failures = [start.failure for start in starts if start.failure]
+        if failures:
+            raise HostUnreachableError("\n".join(failures))
+    except BaseException:
+        for start in starts:
+            start.end()
+        raise
+    return [start.connection for start in starts if start.connection is not None]
+
+
+def _wait_for_all(starts: Sequence[_AgentStart], limit: float) -> None:
+    while pending := [start for start in starts if start.is_pending]:
+        now = time.monotonic()
+        if now >= limit:
+            break
+        due = limit
+        poll = select.poll()
+        by_descriptor: dict[int, _AgentStart] = {}
+        for start in pending:
+            if start.connection is None and start.again_at <= now:
+                start.begin()
+            if start.connection is None:
+                due = min(due, start.again_at)
+                continue
+            descriptor = start.connection.fileno()
+            by_descriptor[descriptor] = start
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(processes.poll_timeout(due - now)):
+            by_descriptor[descriptor].receive(limit)
+    for start in pending:
+        start.give_up()
+
+
+def _check(host: HostSpec, hello: AgentHello, ssh: Ssh) -> str:
+    """Return why a host whose agent has answered cannot be used, "" if it can."""
+    if hello.version != __version__ or hello.python != _python():
+        there = f"poprun {hello.version} in Python {hello.python}"
+        return _other_version(host, there)
+    difference = hello.clock - time.time()
+    if abs(difference) > MOST_CLOCK_DIFFERENCE_S:
+        direction = "ahead of" if difference > 0 else "behind"
+        return (
+            f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
+            f"s {direction} the one here, so files and certificates would have wrong "
+            f"times. Set both by NTP; see: {ssh.shown(host, 'timedatectl')}"
+        )
+    if hello.temporary_failure:
+        return (
+            f"The host {host.name} cannot be used: {hello.temporary_failure}; "
+            f"see: {ssh.shown(host, 'df -h /tmp')}"
+        )
+    return ""
+
+
+def _other_version(host: HostSpec, there: str) -> str:
+    return (
+        f"The host {host.name} cannot be used: it has {there}, but here is poprun "
+        f"{__version__} in Python {_python()}. Install the same there; "
+        "--synchronise-python-venv copies a virtual environment."
+    )
+
+
+def _python() -> str:
+    return ".".join(map(str, sys.version_info[:3]))

@@ -1,0 +1,180 @@
+"""How agents are started: by a command that a script plays, on this machine."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from poprun import __version__
+from poprun.agent import messages
+from poprun.errors import HostUnreachableError, LaunchError
+from poprun.plan.hosts import HostSpec
+from poprun.preflight import agents
+from poprun.preflight.agents import open_agents
+from poprun.preflight.ssh import find_ssh
+
+A, B = HostSpec(name="a"), HostSpec(name="b")
+# Runs the command that is its last argument, as ssh does on a host.
+RUN = 'for word; do command=$word; done; exec sh -c "$command"'
+
+
+class FakeSsh:
+    """A script in the place of ssh."""
+
+    def __init__(self, directory: Path, script: str) -> None:
+        path = directory / "ssh"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o700)
+        self.ssh = find_ssh(str(path), {})
+
+    def open(self, *hosts: HostSpec) -> list[str]:
+        """Start agents, end them, and return the names of their hosts."""
+        environ = {"PATH": os.environ["PATH"]}
+        connections = open_agents(hosts, self.ssh, environ)
+        for connection in connections:
+            connection.end()
+        return [connection.name for connection in connections]
+
+    def refusal(self, *hosts: HostSpec) -> str:
+        with pytest.raises(HostUnreachableError) as refusal:
+            self.open(*hosts)
+        return str(refusal.value)
+
+
+def hello(**changes: object) -> str:
+    """Return a shell command that answers as an agent with these values would."""
+    fields = {
+        "version": __version__,
+        "python": agents._python(),
+        "hostname": "a",
+        "user": 0,
+        "machine": "",
+        "clock": time.time(),
+        "environ": {},
+        "ssh_connection": "",
+        "temporary_failure": "",
+        **changes,
+    }
+    data = messages.PREAMBLE + messages.pack(messages.HELLO, fields)
+    octal = "".join(f"\\{byte:03o}" for byte in data)
+    return f"printf '{octal}'; cat >/dev/null"
+
+
+def test_what_a_login_shell_prints_before_is_skipped(tmp_path: Path) -> None:
+    fake = FakeSsh(tmp_path, f"echo Welcome; echo on >&2; {RUN}")
+
+    assert fake.open(A, B) == ["a", "b"]
+
+
+def test_what_an_sshd_drops_is_tried_again(tmp_path: Path) -> None:
+    dropped = "Connection closed by 10.0.0.1 port 22"
+    once = tmp_path / "once"
+    fake = FakeSsh(
+        tmp_path, f"mkdir {once} 2>/dev/null && echo {dropped} >&2 && exit 255\n{RUN}"
+    )
+
+    assert fake.open(A) == ["a"]
+
+
+def test_each_failing_host_is_named_in_a_line_of_its_own(tmp_path: Path) -> None:
+    fake = FakeSsh(tmp_path, "echo no >&2; exit 255")
+
+    assert [line.split(":")[0] for line in fake.refusal(A, B).splitlines()] == [
+        "The host a cannot be used",
+        "The host b cannot be used",
+    ]
+
+
+def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "LIMIT_S", 0.5)
+    # As ssh has a process of its own to reach a jump host.
+    fake = FakeSsh(tmp_path, f"sleep 99 & echo $! >{tmp_path}/pid; exec sleep 99")
+
+    text = fake.refusal(A)
+
+    assert text.startswith("The host a cannot be used: it does not answer within")
+    pid = int((tmp_path / "pid").read_text())
+    limit = time.monotonic() + 20
+    while Path(f"/proc/{pid}/cmdline").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        pytest.param(
+            hello(version="0.0.1"),
+            f"it has poprun 0.0.1 in Python {agents._python()}, but here is poprun "
+            f"{__version__} in Python {agents._python()}. Install the same there; "
+            "--synchronise-python-venv copies a virtual environment.",
+            id="poprun",
+        ),
+        pytest.param(
+            hello(python="3.12.0"),
+            f"it has poprun {__version__} in Python 3.12.0, but here is poprun "
+            f"{__version__} in Python {agents._python()}. Install the same there; "
+            "--synchronise-python-venv copies a virtual environment.",
+            id="python",
+        ),
+        pytest.param(
+            r"printf '\n\000poprun-agent-77\nxyz'; cat >/dev/null",
+            f"it has another version of poprun, but here is poprun {__version__} in "
+            f"Python {agents._python()}. Install the same there; "
+            "--synchronise-python-venv copies a virtual environment.",
+            id="messages",
+        ),
+        pytest.param(
+            hello(new_field=1),
+            f"it has another version of poprun, but here is poprun {__version__} in "
+            f"Python {agents._python()}. Install the same there; "
+            "--synchronise-python-venv copies a virtual environment.",
+            id="fields",
+        ),
+        pytest.param(
+            hello(temporary_failure="no file can be made in /tmp: make room there"),
+            "no file can be made in /tmp: make room there; see: {ssh} a df -h /tmp",
+            id="no-room",
+        ),
+    ],
+)
+def test_a_host_that_is_not_ready_is_refused(
+    tmp_path: Path, answer: str, sentence: str
+) -> None:
+    fake = FakeSsh(tmp_path, answer)
+
+    assert fake.refusal(A) == (
+        f"The host a cannot be used: {sentence.format(ssh=fake.ssh.text)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"), [(1000, "s ahead of the one"), (-1000, "s behind the one")]
+)
+def test_a_host_whose_clock_is_far_off_is_refused(
+    tmp_path: Path, offset: float, words: str
+) -> None:
+    fake = FakeSsh(tmp_path, hello(clock=time.time() + offset))
+
+    text = fake.refusal(A)
+
+    assert words in text
+    assert text.endswith(f"Set both by NTP; see: {fake.ssh.text} a timedatectl")
+
+
+def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -> None:
+    answer = hello().replace("; cat >/dev/null", "; echo 'broken pipe' >&2")
+    fake = FakeSsh(tmp_path, answer)
+    [connection] = open_agents([A], fake.ssh, {})
+
+    with pytest.raises(LaunchError) as refusal:
+        connection.ask(messages.READ_MEMORY)
+    connection.end()
+
+    assert str(refusal.value) == (
+        "The host a was lost before the job has started: the connection to it has "
+        "ended. ssh says: 'broken pipe'."
+    )
