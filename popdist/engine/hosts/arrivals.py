@@ -2,7 +2,7 @@
 
 MPI tells nothing of that: it must be polled. Where it goes over TCP, the sockets of
 this process tell it; MPI reads them, and here they are only looked at. Where it does
-not, a sleep lasts as long as it may.
+not, sleeps are short.
 """
 
 import os
@@ -16,6 +16,11 @@ _REFRESH_SECONDS = 0.05
 # So many sleeps that end because of a socket, with nothing for the caller, show that
 # the data there is not for MPI.
 _MOST_IN_VAIN = 200
+# So many waits in a row whose data has come while no socket told it show that it goes
+# another way. Then sleeps are short, until sockets get another chance after so many.
+_MOST_MISSED, _MOST_BLIND = 3, 5000
+# How long a sleep without sockets lasts, at first, and how much longer the next one.
+_BLIND_SECONDS, _GROWTH = 0.00005, 1.05
 
 
 class Arrivals:
@@ -26,10 +31,19 @@ class Arrivals:
         self._known: dict[int, str] = {}
         self._refreshed = 0.0
         self._in_vain = 0
+        # Whether the last sleep lasted as long as it might, and how many waits in a row
+        # ended with such a sleep.
+        self._slept_through = False
+        self._missed = 0
+        self._blind = 0
+        self._blind_seconds = _BLIND_SECONDS
 
     def succeeded(self) -> None:
         """Note that what was waited for has come."""
         self._in_vain = 0
+        self._missed = self._missed + 1 if self._slept_through else 0
+        self._slept_through = False
+        self._blind_seconds = _BLIND_SECONDS
 
     def sleep(self, seconds: float) -> None:
         """Sleep until data may have come, and not longer than this."""
@@ -37,16 +51,24 @@ class Arrivals:
         if now - self._refreshed > _REFRESH_SECONDS:
             self._refreshed = now
             self._refresh()
-        if self._epoll is None or self._in_vain > _MOST_IN_VAIN:
-            sleep(seconds)
+        is_blind = self._in_vain > _MOST_IN_VAIN or self._missed > _MOST_MISSED
+        if self._epoll is None or is_blind:
+            self._sleep_blind(seconds)
         elif self._epoll.poll(seconds, 1):
             self._in_vain += 1
+            self._slept_through = False
+        else:
+            self._slept_through = True
 
-    def close(self) -> None:
-        """Close the descriptor by which sockets are looked at."""
-        if self._epoll is not None:
-            self._epoll.close()
-            self._epoll = None
+    def _sleep_blind(self, seconds: float) -> None:
+        """Sleep without a look at sockets."""
+        sleep(min(seconds, self._blind_seconds))
+        self._blind_seconds *= _GROWTH
+        # So that this wait, if it ends now, changes nothing of what is known.
+        self._slept_through = True
+        self._blind += 1
+        if self._blind > _MOST_BLIND:
+            self._blind = self._missed = 0
 
     def _refresh(self) -> None:
         """Look at all TCP connections that this process has by now."""

@@ -48,10 +48,12 @@ class MeetOverHosts:
 
     def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
         """Meet the members of this host, and then those of the others."""
+        # First of all: another instance may wait for this one in MPI, to make another
+        # group.
+        world = self.world()
         layout = Layout(self.rank, self.instances, self.hosts())
         local = self._meet_on_host(layout, simd, tuning)
         try:
-            world = self.world()
             begin = world.new_tag(TAGS)
             uid, tags = self._meet_all(world, layout, local, begin)
             return HostsMember(

@@ -128,6 +128,7 @@ class HostsMember:
         """Make a call, whose details must be the same on all members, in its turn."""
         self._take_turn()
         began, succeeded = monotonic_ns() if self._trace else 0, False
+        self.world.in_calls.add(self)
         try:
             if self._closed or self.comm.ending() is not None:
                 raise self.failure()
@@ -148,6 +149,7 @@ class HostsMember:
                 return result
             raise self.failure()
         finally:
+            self.world.in_calls.discard(self)
             if not succeeded:
                 self._abandon()
             self._give_turn()

@@ -89,7 +89,9 @@ class World:
         self.pidfds: dict[int, Pidfd] = {}
         # Called every _LOOK_SECONDS in the thread beside the program.
         self.watchers: set[Callable[[], None]] = set()
-        # Told when this process makes no calls any more.
+        # The groups that are in a call, and those that are told when this process makes
+        # no calls any more.
+        self.in_calls: set[object] = set()
         self.leavers: set[Callable[[], None]] = set()
         # Buffers of messages that were under way when their group came to its end.
         self.abandoned: list[object] = []
@@ -178,6 +180,7 @@ class _Starter:
 
     def __init__(self) -> None:
         self.lock = Lock()
+        self._pid = os.getpid()
         self.world: World | None = None
         self._error: PopdistError | None = None
         self._begun, self._ended = Event(), Event()
@@ -216,12 +219,13 @@ class _Starter:
         MPI_Finalize would wait for that without end.
         """
         world = self.world
-        if world is None or self._finalised:
+        # A forked child must leave its parent's MPI alone.
+        if world is None or self._finalised or os.getpid() != self._pid:
             return
         for leave in list(world.leavers):
             leave()
         failed = getattr(sys, "last_type", None) is not None
-        if failed or world.is_broken:
+        if failed or world.is_broken or world.in_calls:
             world.is_broken = True
             world.tell_others({"kind": "quit"})
         self._stop.set()

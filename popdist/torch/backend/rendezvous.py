@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd
+from popdist.errors import ArenaError
 from popdist.job import TorchPlace
 from popdist.session import STATE
 from popdist.torch import tensors
@@ -48,6 +49,7 @@ def rendezvous(
         DistBackendError: The instances cannot meet.
     """
     with backend_errors():
+        _check_place()
         group = STATE.group("torch", STATE.job.members)
         with group:
             _check(url, group.rank, group.size)
@@ -140,6 +142,17 @@ def _connected(
         roster.check_file()
         deadline.check(lambda: roster.name([0]))
         sleep(_PAUSE)
+
+
+def _check_place() -> None:
+    """Raise ArenaError if instances of the job are on other hosts."""
+    place = STATE.job.place
+    if not place.on_one_host:
+        raise ArenaError(
+            f"This job has {place.size} instances, but only {place.local_size} of them "
+            "are on this host, and torch's backend popdist reaches the processes of "
+            "one host only. Start all of them on one host, or use the backend gloo."
+        )
 
 
 def _check(url: str, rank: int, size: int) -> None:

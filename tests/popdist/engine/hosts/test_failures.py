@@ -280,3 +280,40 @@ def test_the_death_of_an_instance_is_named_on_all_hosts(
             rf"instance \d on {HOST} needed it for all_reduce \(sum, ",
             text,
         )
+
+
+def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    group = popdist.instance_group()
+    group.barrier()
+    child = os.fork()
+    if child == 0:
+        try:
+            group.barrier()
+        except PopdistError as error:
+            sys.exit(type(error).__name__ != "GroupUnusableError")
+    _, status = os.waitpid(child, 0)
+    print(status, group.all_reduce(np.ones(3))[0])
+    """
+
+    assert run(hydra, (2, 1), body, tmp_path).outputs == ["0 3.0"] * 3
+
+
+def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    import threading
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 0:
+        threading.Thread(target=group.barrier, daemon=True).start()
+        time.sleep(0.2)
+    print("over")
+    """
+
+    ran = run(hydra, (1, 1), body, tmp_path)
+
+    assert [one.out for one in ran.instances] == ["over\n"] * 2

@@ -174,3 +174,30 @@ def test_instances_of_hosts_in_turn_give_the_same_results(
     ran = run(hydra, (2, 2), turned + dedent(in_turn) + dedent(OPERATIONS), tmp_path)
 
     assert ran.outputs == ["direct HostsTransport"] * 4
+
+
+def test_communicators_and_horovod_span_hosts_as_well(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    popdist.init()
+    both = popdist.execute_on_instances(
+        {1, 2}, collectives.allReduceSum, np.ones(2) * rank
+    )
+    import popdist.sdk
+    popdist.sdk.install()
+    import horovod.torch as hvd, torch
+    hvd.init()
+    total = hvd.allreduce(torch.ones(2) * rank, op=hvd.Sum)
+    print(None if both is None else both.tolist(), hvd.local_size(), total.tolist())
+    hvd.shutdown()
+    popdist.finalizeBackend()
+    """
+
+    ran = run(hydra, (2, 1), body, tmp_path)
+
+    assert ran.outputs == [
+        "None 2 [3.0, 3.0]",
+        "[3.0, 3.0] 2 [3.0, 3.0]",
+        "[3.0, 3.0] 1 [3.0, 3.0]",
+    ]
