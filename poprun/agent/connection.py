@@ -4,6 +4,7 @@ The agent is started by ssh or srun, whose stdin and stdout are the connection: 
 authenticated by that, and needs no port and no key.
 """
 
+import fcntl
 import os
 import select
 import socket
@@ -24,7 +25,7 @@ MOST_BANNER = 1 << 16
 # How long an agent may take to answer a question before the job, and to start the job.
 REPLY_S = 5.0
 START_S = 30.0
-# How much is kept of what ssh has written.
+# How much is kept of what ssh and the agent's host write to ssh's stderr.
 MOST_ERRORS = 1 << 14
 
 
@@ -71,9 +72,11 @@ class AgentConnection:
         self.hello: AgentHello | None = None
         # What came before the agent's first byte.
         self.banner = b""
+        # The memory counters of the host after the job: kills, and the limit if any.
+        self.memory: tuple[int, ...] | None = None
         # Messages that have come and have not been taken.
         self._received: deque[tuple[int, list[bytes]]] = deque()
-        self._errors = os.memfd_create("ssh")
+        self._errors = _bounded_file()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         pairs = {os.fsencode(n): os.fsencode(v) for n, v in environ.items() if n}
         try:
@@ -96,7 +99,7 @@ class AgentConnection:
         finally:
             theirs.close()
         descriptor = ours.detach()
-        self.channel = PipeChannel(descriptor, descriptor)
+        self.channel = PipeChannel(descriptor, descriptor, messages.MOST_RECEIVED)
 
     @property
     def start(self) -> int:
@@ -163,6 +166,9 @@ class AgentConnection:
             kind, fields = self._next(limit)
             while kind == messages.ALIVE:
                 kind, fields = self._next(limit)
+            if kind != messages.REFUSAL:
+                return messages.unpack(fields[0]) if fields else None
+            refusal = self._refusal([messages.printable(field) for field in fields])
         except (ConnectionError, ValueError):
             lines = [line.strip() for line in self.ssh_text.splitlines()]
             words = f" ssh says: '{'; '.join(lines[-2:])}'." if lines else ""
@@ -175,13 +181,18 @@ class AgentConnection:
                 f"The host {self.name} was lost before the job has started: its agent "
                 f"does not answer within {within:.0f} s."
             ) from None
-        if kind == messages.REFUSAL:
-            raise self._refusal([os.fsdecode(field) for field in fields])
-        return messages.unpack(fields[0]) if fields else None
+        raise refusal
 
     def _refusal(self, fields: list[str]) -> PoprunError:
+        """Return the error that an agent reports.
+
+        Raises:
+            ValueError: It reports none.
+        """
         kind, sentence, *notes = fields
-        error_class = getattr(errors, kind, LaunchError)
+        error_class = getattr(errors, kind, None)
+        if not (isinstance(error_class, type) and issubclass(error_class, PoprunError)):
+            error_class = LaunchError
         error: PoprunError = error_class(f"On the host {self.name}: {sentence}")
         for note in notes:
             error.add_note(note)
@@ -220,7 +231,7 @@ class AgentConnection:
     def ssh_text(self) -> str:
         """What ssh has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0)
-        return written.decode(errors="backslashreplace").strip()
+        return messages.printable(written.rstrip(b"\0")).strip()
 
     def exit_code(self) -> int | None:
         """Return ssh's exit code if it has ended, at once; None if it has not."""
@@ -249,3 +260,11 @@ class AgentConnection:
     def close(self) -> None:
         self.channel.close()
         os.close(self._errors)
+
+
+def _bounded_file() -> int:
+    """Return a file in memory that cannot grow: whoever writes more to it fails."""
+    descriptor = os.memfd_create("ssh", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, MOST_ERRORS)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return descriptor

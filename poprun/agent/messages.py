@@ -14,6 +14,13 @@ from poprun.helpers import protocol
 # something before. The number is the version of these messages.
 PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"1"
 PREAMBLE = PREAMBLE_START + VERSION + b"\n"
+# The longest message that poprun receives: an environment as JSON is the longest that
+# an agent has to send, and what comes from another host must not fill the memory.
+MOST_RECEIVED = 1 << 24
+# What may be under way of each stream: an agent sends more when poprun has read that.
+OUTPUT_WINDOW = 1 << 18
+# And of each standard input, the other way.
+INPUT_WINDOW = 1 << 16
 
 # --- From poprun to an agent.
 
@@ -81,4 +88,15 @@ def unpack(field: bytes) -> Any:
     Raises:
         ValueError: It is not.
     """
-    return json.loads(field)
+    try:
+        return json.loads(field)
+    except RecursionError:
+        raise ValueError("a value that is nested too deeply") from None
+
+
+def printable(text: bytes) -> str:
+    """Return a text of another host without what would control a terminal."""
+    decoded = text.decode(errors="backslashreplace")
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in decoded
+    )

@@ -30,12 +30,16 @@ from poprun.stdio import waiter
 from poprun.stdio.waiter import READ, WRITE, Interest
 
 SSH_CONNECTION = "SSH_CONNECTION"
+# How often the kernel continues an agent that is stopped, as it does a guard.
+CONTINUE_S = 1.0
 # Gets what the message says, and the environment of the agent.
 Question = Callable[[Any, Mapping[str, str]], Any]
 
 
 def main() -> None:
     own_process.open_umask()
+    # It has to notice that poprun is gone, whoever stops it.
+    own_process.continue_regularly(CONTINUE_S)
     own_process.become_subreaper()
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
     # What a library prints must not go into the connection.
@@ -66,10 +70,13 @@ class HostAgent:
         hello = messages.pack(messages.HELLO, vars(_hello(self._environ)))
         self._channel.send(messages.PREAMBLE)
         self._channel.send(hello)
-        while self._is_connected:
-            self._turn()
-        if self._job is not None:
-            self._job.abandon()
+        try:
+            while self._is_connected:
+                self._turn()
+        finally:
+            # Also after an error of its own: nothing else would end the job here.
+            if self._job is not None:
+                self._job.abandon()
 
     def _turn(self) -> None:
         now = time.monotonic()
@@ -111,12 +118,20 @@ class HostAgent:
             return
         self._silence.note_heard(time.monotonic())
         for kind, fields in received:
-            if kind in _QUESTIONS:
-                self._answer(_QUESTIONS[kind], fields)
-            elif kind == messages.START_JOB:
-                self._start_job(fields)
-            elif self._job is not None:
-                self._job.receive(kind, fields)
+            try:
+                self._receive(kind, fields)
+            except (ValueError, IndexError, KeyError, TypeError):
+                # It is not poprun that sends this.
+                self._is_connected = False
+                return
+
+    def _receive(self, kind: int, fields: list[bytes]) -> None:
+        if kind in _QUESTIONS:
+            self._answer(_QUESTIONS[kind], fields)
+        elif kind == messages.START_JOB and self._job is None:
+            self._start_job(fields)
+        elif self._job is not None:
+            self._job.receive(kind, fields)
 
     def _answer(self, question: Question, fields: list[bytes]) -> None:
         try:
@@ -141,6 +156,10 @@ class HostAgent:
             job.start()
         except PoprunError as error:
             self._refuse(error)
+            return
+        except OSError as error:
+            text = error.strerror or str(error)
+            self._refuse(LaunchError(f"the job cannot be started: {text}."))
             return
         self._job = job
         self._channel.send(protocol.pack(messages.JOB_STARTED))

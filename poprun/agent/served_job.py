@@ -17,13 +17,17 @@ from poprun.helpers.job_files import LOCK, Leftovers, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
 from poprun.job.events import Event, NotUndone, Remains
 from poprun.job.local_host.local_host import LocalHost
+from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, Job
+from poprun.preflight.out_of_memory import read_host
 from poprun.stdio.waiter import READ, Interest
 
 # As the guard does with what is left on poprun's host.
 FINISH_GRACE_S = 0.5
 SHIM_GRACE_S = 1.0
 LIMIT_S = 30.0
+# How long it is waited for processes before poprun is told that this host is alive.
+WAIT_S = 3.0
 
 
 class ServedJob:
@@ -54,7 +58,7 @@ class ServedJob:
             descriptor_limits=(0, 0),
             merge_stderr=host_job.merge_stderr,
             grace=host_job.grace,
-            has_mpi=True,
+            has_mpi=host_job.has_mpi,
             directory=host_job.directory,
             ended_file=host_job.ended_file,
         )
@@ -78,8 +82,19 @@ class ServedJob:
         """Make the job's files here, and listen for shims.
 
         Raises:
-            LaunchError: A directory cannot be made.
+            LaunchError: A directory cannot be made, or the limit of open files is too
+                low.
+            OSError: There is no descriptor or no memory left.
         """
+        try:
+            self._start()
+        except BaseException:
+            self._undo()
+            raise
+
+    def _start(self) -> None:
+        # Besides what poprun itself needs for an instance, the input to write.
+        raise_descriptor_limit(len(self._host_job.ranks), 1)
         for path in (self._host_job.directory, self._host_job.cache):
             if path:
                 resource = directory_resource(path)
@@ -165,14 +180,26 @@ class ServedJob:
     def _finish(self) -> None:
         """End what is left of the job on this host, and undo what it has made."""
         self._host.finish()
-        _, remaining = processes.end(_tree, FINISH_GRACE_S, LIMIT_S, all_children=True)
-        for p in remaining:
+        for p in self._end_processes():
             fields = [b"%d" % p.pid, *(_as_bytes(f) for f in processes.describe(p))]
             self._emit(Remains.read(fields, self._host_job.name))
         for failure in self._undo():
             self._emit(NotUndone(failure, self._host_job.name))
         self._has_finished = True
-        self._channel.send(protocol.pack(messages.FINISHED))
+        memory = read_host()
+        counters = [memory.kills] if memory.limit is None else [*vars(memory).values()]
+        self._channel.send(protocol.pack(messages.FINISHED, *counters))
+
+    def _end_processes(self) -> list[processes.Process]:
+        """End what is left of the instances; return what the kernel does not end."""
+        limit = time.monotonic() + LIMIT_S
+        while True:
+            _, remaining = processes.end(
+                _tree, FINISH_GRACE_S, WAIT_S, all_children=True
+            )
+            if remaining or not _tree() or time.monotonic() >= limit:
+                return remaining
+            self._channel.send(protocol.pack(messages.ALIVE))
 
     def abandon(self) -> None:
         """End the job on this host without poprun, which is gone or lost."""

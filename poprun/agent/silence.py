@@ -59,9 +59,14 @@ class Silence:
 def ends_of(ssh_connection: str) -> tuple[str, str]:
     """Return the client's and the server's end in a value of SSH_CONNECTION."""
     words = ssh_connection.split()
-    if len(words) != 4:
+    try:
+        client, client_port, server, server_port = words
+        ends = f"{client} {client_port}", f"{server} {server_port}"
+        for end in ends:
+            _encode(end, 16)
+    except ValueError:  # not from ssh
         return "", ""
-    return f"{words[0]} {words[1]}", f"{words[2]} {words[3]}"
+    return ends
 
 
 def repeats(own: str, peer: str) -> int:

@@ -14,9 +14,6 @@ from poprun.helpers import protocol
 from poprun.stdio.stream_ends import STREAMS, DescriptorSink, OutputSource
 from poprun.stdio.waiter import READ, WRITE, Interest
 
-# What may be under way of each stream.
-WINDOW = 1 << 18
-
 
 class ForwardedOutput:
     """The stdouts and stderrs of the host's instances: read and sent to poprun."""
@@ -33,7 +30,7 @@ class ForwardedOutput:
         """Read a stream of an instance from now on."""
         key = rank, STREAMS.index(stream)
         self._open[key] = source
-        self._credit[key] = WINDOW
+        self._credit[key] = messages.OUTPUT_WINDOW
         self._channel.send(protocol.pack(messages.STREAM_OPENED, *key))
 
     def grant(self, rank: int, stream: int, num_bytes: int) -> None:

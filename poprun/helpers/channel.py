@@ -46,6 +46,11 @@ class Channel:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
+    @property
+    def num_unsent(self) -> int:
+        """How many bytes have not been sent."""
+        return sum(len(message) for message, _ in self._unsent)
+
     def receive(self) -> list[tuple[int, list[bytes]]] | None:
         """Return the messages that have come; None when the other end is gone."""
         room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)

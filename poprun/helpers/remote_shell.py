@@ -43,6 +43,6 @@ def main(variable: str, words: list[str]) -> None:
             if kind == protocol.SHELL_HERE:
                 os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
             elif kind == protocol.SHELL_OUTPUT:
-                os.write(int(received[0]), received[1])
+                os.write(1 if received[0] == b"1" else 2, received[1])
             elif kind == protocol.SHELL_ENDED:
                 os._exit(int(received[0]))

@@ -84,6 +84,7 @@ def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
         ended_file=job.ended_file,
         cache=(plan.request.cache_path or "") if has_cache else "",
         merge_stderr=job.merge_stderr,
+        has_mpi=job.has_mpi,
         grace=job.grace,
         leftovers=job.leftovers,
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],

@@ -1,6 +1,8 @@
 """A host at the end of a connection to its agent.
 
-It is to the supervisor what LocalHost is for the machine that poprun runs on.
+It is to the supervisor what LocalHost is for the machine that poprun runs on. What it
+sends is checked: a host reports only of its own instances, and sends no more than it
+may. One that does not keep to that is lost.
 """
 
 import time
@@ -12,17 +14,28 @@ from poprun.agent import event_codec, messages
 from poprun.agent.connection import AgentConnection
 from poprun.agent.silence import Silence, ends_of
 from poprun.helpers import protocol
-from poprun.job.events import Event, Exited, FailedInFinalize, HostLost
+from poprun.job.events import (
+    Event,
+    Exited,
+    FailedInFinalize,
+    HostLost,
+    NotUndone,
+    Remains,
+    StacksAvailable,
+)
 from poprun.job.values import HostJob
 from poprun.record import replace
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.stream_ends import STREAMS, OutputReader
 from poprun.stdio.waiter import READ, WRITE, Interest
 
-# As much as the agent has credit for in the beginning.
-INPUT_WINDOW = 1 << 16
 # The exit code of ssh where the connection fails.
 SSH_FAILED = b"255"
+# An agent that says nothing for so long after the job does not finish it.
+FINISH_S = 10.0
+# So many events that are of no instance are taken in of one host.
+MOST_OTHER_EVENTS = 1000
+MOST_DIGITS = 12
 
 
 class RemoteSource:
@@ -34,8 +47,22 @@ class RemoteSource:
         self._host = host
         self._key = rank, stream
         self._pieces: deque[bytes] = deque()
+        # How many bytes have come and have not been read.
+        self._num_unread = 0
+        self._has_ended = False
 
     def receive(self, data: bytes) -> None:
+        """Take in a piece of the stream; nothing at its end.
+
+        Raises:
+            ValueError: The agent has sent more than it may.
+        """
+        if self._has_ended:
+            return
+        if self._num_unread + len(data) > messages.OUTPUT_WINDOW:
+            raise ValueError("more output than there is credit for")
+        self._num_unread += len(data)
+        self._has_ended = not data
         self._pieces.append(data)
 
     @property
@@ -46,6 +73,7 @@ class RemoteSource:
         if not self._pieces:
             return None
         data = self._pieces.popleft()
+        self._num_unread -= len(data)
         if data:
             self._host.send(protocol.pack(messages.CREDIT, *self._key, len(data)))
         return data
@@ -66,7 +94,7 @@ class RemoteSink:
     def __init__(self, host: "RemoteHost", rank: int) -> None:
         self._host = host
         self._rank = rank
-        self._window = INPUT_WINDOW
+        self._window = messages.INPUT_WINDOW
         self._is_broken = False
 
     def take(self, num_bytes: int | None) -> None:
@@ -74,7 +102,7 @@ class RemoteSink:
         if num_bytes is None:
             self._is_broken = True
         else:
-            self._window += num_bytes
+            self._window = min(self._window + num_bytes, messages.INPUT_WINDOW)
 
     def write(self, data: bytes) -> int:
         if self._is_broken:
@@ -117,12 +145,19 @@ class RemoteHost:
         self._on_command = on_command
         self._sources: dict[tuple[int, int], RemoteSource] = {}
         self._sinks: dict[int, RemoteSink] = {}
+        # The streams that have been opened, and which events of which instance have
+        # been reported: each comes once.
+        self._opened: set[tuple[int, int]] = set()
+        self._reported: set[tuple[type[Event], int]] = set()
+        self._num_other_events = 0
         self._size: tuple[int, int] | None = None
         # The numbers of the commands that run there.
         self._commands: set[int] = set()
         self._is_lost = False
         client, server = ends_of(connection.hello.ssh_connection)
         self._silence = Silence(client, server, time.monotonic())
+        # Until when the agent has to be heard of once the job is over.
+        self._finishes_by = inf
 
     def begin(self) -> None:
         """Ask the agent to get ready for the job."""
@@ -155,7 +190,9 @@ class RemoteHost:
             yield Interest(self._channel.write_descriptor, WRITE, flush)
 
     def deadline(self, now: float) -> float:
-        return inf if self._is_lost else self._silence.deadline()
+        if self._is_lost:
+            return inf
+        return min(self._silence.deadline(), self._finishes_by)
 
     def tick(self, now: float) -> None:
         if self._is_lost:
@@ -164,6 +201,8 @@ class RemoteHost:
             self.send(protocol.pack(messages.ALIVE))
         if self._silence.is_lost(now):
             self._lose("it does not answer, and acknowledges nothing")
+        elif now >= self._finishes_by and not self.finished:
+            self._lose("its agent does not say that nothing is left there")
 
     def take_in_losses(self) -> None:
         if not self._is_lost:
@@ -191,6 +230,7 @@ class RemoteHost:
 
     def finish(self) -> None:
         self.finished = self._is_lost
+        self._finishes_by = time.monotonic() + FINISH_S
         self.send(protocol.pack(messages.FINISH))
 
     def close(self) -> None:
@@ -227,7 +267,10 @@ class RemoteHost:
             text = self._connection.ssh_text.rstrip(".")
             self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
             return
-        self._silence.note_heard(time.monotonic())
+        now = time.monotonic()
+        self._silence.note_heard(now)
+        if self._finishes_by < inf:
+            self._finishes_by = inf if self.finished else now + FINISH_S
         try:
             for kind, fields in received:
                 self._receive(kind, fields)
@@ -238,22 +281,27 @@ class RemoteHost:
         if kind == messages.EVENT:
             self._on_event(event_codec.unpack(messages.unpack(fields[0])))
         elif kind == messages.OUTPUT:
-            rank, stream = int(fields[0]), int(fields[1])
+            rank, stream = _number(fields[0]), _number(fields[1])
             if source := self._sources.get((rank, stream)):
                 source.receive(fields[2])
         elif kind == messages.STREAM_OPENED:
-            rank, stream = int(fields[0]), int(fields[1])
-            source = self._sources[rank, stream] = RemoteSource(self, rank, stream)
-            self._streams.open(source, rank, STREAMS[stream])
+            self._on_stream_opened(_number(fields[0]), _number(fields[1]))
         elif kind == messages.STDIN_TAKEN:
-            self._on_stdin_taken(int(fields[0]), fields[1])
+            self._on_stdin_taken(_number(fields[0]), fields[1])
         elif kind == messages.CLEAN:
             self.is_clean = fields[0] == b"1"
         elif kind == messages.RUN_OUTPUT:
-            self._on_command(int(fields[0]), int(fields[1]), fields[2])
+            number, stream = _number(fields[0]), _number(fields[1])
+            if number not in self._commands or stream not in (1, 2):
+                raise ValueError("output of a command that does not run there")
+            self._on_command(number, stream, fields[2])
         elif kind == messages.RUN_ENDED:
-            self._end_command(int(fields[0]), fields[1])
+            number, code = _number(fields[0]), _number(fields[1])
+            if number not in self._commands:
+                raise ValueError("the end of a command that does not run there")
+            self._end_command(number, b"%d" % (code & 255))
         elif kind == messages.FINISHED:
+            self._connection.memory = tuple(map(_number, fields))
             self.finished = True
 
     def _end_command(self, number: int, exit_code: bytes) -> None:
@@ -261,21 +309,49 @@ class RemoteHost:
         self._on_command(number, 0, exit_code)
 
     def _on_event(self, event: Event) -> None:
-        # Its host has a clock of its own.
+        rank: int | None = getattr(event, "rank", None)
+        if rank is None:
+            self._num_other_events += 1
+            if self._num_other_events > MOST_OTHER_EVENTS:
+                return
+        elif rank not in self.ranks:
+            raise ValueError(f"an event of instance {rank}")
+        elif not isinstance(event, StacksAvailable):
+            key = type(event), rank
+            if key in self._reported:
+                return
+            self._reported.add(key)
+        # Its host has a clock of its own, and the name that the user gave it.
         if isinstance(event, Exited | FailedInFinalize):
             event = replace(event, at_ns=time.monotonic_ns())
+        if isinstance(event, NotUndone | Remains):
+            event = replace(event, host=self.name)
         self._emit(event)
 
+    def _on_stream_opened(self, rank: int, stream: int) -> None:
+        key = rank, stream
+        if rank not in self.ranks or key in self._opened:
+            raise ValueError(f"a stream of instance {rank}")
+        name = STREAMS[stream]
+        self._opened.add(key)
+        source = self._sources[key] = RemoteSource(self, rank, stream)
+        self._streams.open(source, rank, name)
+
     def _on_stdin_taken(self, rank: int, taken: bytes) -> None:
+        if rank not in self._job.stdin_ranks:
+            raise ValueError(f"the standard input of instance {rank}")
         if rank not in self._sinks:
             sink = self._sinks[rank] = RemoteSink(self, rank)
             self._stdin.add(sink)
-        self._sinks[rank].take(int(taken) if taken else None)
+        self._sinks[rank].take(_number(taken) if taken else None)
 
     def _lose(self, why: str) -> None:
         if self._is_lost:
             return
         was_finished, self.finished, self._is_lost = self.finished, True, True
+        if self._connection.memory is None:
+            # It is not to be asked any more, which would take until a timeout.
+            self._connection.memory = (0,)
         for source in self._sources.values():
             source.receive(b"")
         for sink in self._sinks.values():
@@ -285,3 +361,14 @@ class RemoteHost:
         # Once nothing is left there, its connection may end.
         if not was_finished:
             self._emit(HostLost(self.name, tuple(self.ranks), why))
+
+
+def _number(field: bytes) -> int:
+    """Return the number in a field.
+
+    Raises:
+        ValueError: There is none, or it is too long.
+    """
+    if not field.isdigit() or len(field) > MOST_DIGITS:
+        raise ValueError(f"{field[:MOST_DIGITS]!r} is no number")
+    return int(field)

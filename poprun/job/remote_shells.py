@@ -5,6 +5,9 @@ from poprun.helpers.channel import Channel
 from poprun.job.control_socket import Handler, Messages
 from poprun.job.remote_host import RemoteHost
 
+# How much of a command's output is kept that mpirun does not read.
+MOST_UNREAD = 1 << 20
+
 
 class RemoteShells:
     """Passes commands on to the hosts, and what they write back to the shells."""
@@ -24,9 +27,9 @@ class RemoteShells:
         if number not in self._shells:
             return
         link, _ = self._shells[number]
-        if stream:
+        if stream and link.num_unsent < MOST_UNREAD:
             link.send(protocol.pack(protocol.SHELL_OUTPUT, stream, data))
-        else:
+        elif not stream:
             link.send(protocol.pack(protocol.SHELL_ENDED, data))
             del self._shells[number]
 

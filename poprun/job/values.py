@@ -41,6 +41,7 @@ class HostJob(Record):
     ended_file: str
     cache: str
     merge_stderr: bool
+    has_mpi: bool
     grace: float
     leftovers: Sequence[str]
     # To which instances poprun sends an input.

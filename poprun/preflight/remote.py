@@ -49,6 +49,9 @@ class RemotePreflight:
         return path
 
     def read_memory_counters(self) -> MemoryCounters:
+        if self.connection.memory is not None:
+            # The agent has ended with the job.
+            return MemoryCounters(*self.connection.memory)
         return MemoryCounters(*self.connection.ask(messages.READ_MEMORY))
 
     def process(self) -> tuple[int, int]:

@@ -74,3 +74,16 @@ def test_output_is_whole_however_slowly_it_is_read(bed: Bed) -> None:
 
     assert ran.returncode == 0
     assert ran.stdout == ("x" * 79 + "\n") * 200_000
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_an_instance_of_another_host_that_is_killed_is_the_cause(
+    bed: Bed, mpi: str
+) -> None:
+    # Whether memory was short there is asked when the agent has ended.
+    program = 'if [ "$RANK" = 3 ]; then kill -9 $$; fi; sleep 60'
+
+    ran = bed.front.run(*poprun(mpi, "--host", "h0,h1", "-n", "4", "sh", "-c", program))
+
+    assert ran.returncode == 137
+    assert ran.stderr == "poprun: error: Instance 3 on h1 was killed by SIGKILL.\n"

@@ -10,13 +10,13 @@ from poprun.agent import event_codec, facts, messages
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.helpers import protocol
 from poprun.job import events
-from poprun.job.events import Event, Exited, HostLost, Started
+from poprun.job.events import Event, Exited, NotUndone, Remains, Started
 from poprun.preflight.hosts import LocalPreflight
 from poprun.record import replace
 
 EVENTS = [
     *(Started(3, 17, (0, 2), memory_is_bound=False), Started(3, 17)),
-    HostLost("n1", (2, 3), "it is gone"),
+    Remains(17, 1000, "sleep 9", "n1"),
     Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
 ]
 
@@ -39,10 +39,29 @@ def test_every_event_has_fields_that_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, [], ["Record", 1], ["os"], ["Clean"], ["Clean", 1, 2, 3], {"a": 1}]
+    "value",
+    [
+        *(None, [], ["Record", 1], ["os"], ["Clean"], ["Clean", 1, 2, 3], {"a": 1}),
+        *(
+            ["Clean", "1", 2],
+            ["Clean", 1, -2],
+            ["Clean", 1, 1 << 31],
+            ["Clean", 1, True],
+        ),
+        ["Started", 3, 17, {}, False],
+        ["Exited", 1, 0x17F, 5, 0.25, 0.5, 1024, True],  # stopped, not ended
+        ["Exited", 1, 9, 5, float("nan"), 0.5, 1024, True],
+        # These are poprun's own.
+        *(
+            ["MpirunExited", 0],
+            ["HostLost", "n2", [], ""],
+            ["Interrupted", 2],
+            ["Tick"],
+        ),
+    ],
 )
-def test_what_is_no_event_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="is no event"):
+def test_what_is_no_event_of_a_host_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="is no event of a host"):
         event_codec.unpack(value)
 
 
@@ -82,3 +101,14 @@ def test_what_is_no_message_ends_the_connection() -> None:
     assert receiver.receive() is None
     os.close(write)
     receiver.close()
+
+
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        messages.unpack(b"[" * 100_000)
+
+
+def test_a_text_of_another_host_controls_no_terminal() -> None:
+    event = event_codec.unpack(["NotUndone", "\x1b[2Jgone\udc80 \xe9\n", "n1"])
+
+    assert event == NotUndone("\\x1b[2Jgone\\xed\\xb2\\x80 \xe9\n", "n1")
