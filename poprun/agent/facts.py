@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from poprun.annotations import Any
+from poprun.helpers import own_process
 from poprun.plan.placement import Machine, Node
 from poprun.plan.values import HostFacts
 
@@ -26,7 +27,8 @@ def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
     fields = {
         **value,
         "machine": Machine(tuple(nodes)),
-        "ignored_signals": tuple(value["ignored_signals"]),
+        # As nohup has it where poprun was started: ssh does not pass it on.
+        "ignored_signals": tuple(own_process.ignored_signals()),
         "environ": environ,
     }
     return HostFacts(**fields)

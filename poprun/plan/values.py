@@ -35,6 +35,8 @@ class HostFacts(Record):
     stack_limit: int = 8 << 20
     # The signals that instances begin with as ignored.
     ignored_signals: tuple[int, ...] = ()
+    # Their soft limit of open files; 0 if it is the hard one.
+    open_files: int = 0
     # The environment of the host's agent, which its instances begin with; None for the
     # host that poprun runs on, whose instances begin with poprun's.
     environ: Mapping[str, str] | None = None

@@ -70,6 +70,7 @@ class LocalPreflight:
             from poprun.preflight.addresses import network_of
 
             network = network_of(address)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return HostFacts(
             machine=machine.describe(),
             free_port=free_port(),
@@ -78,6 +79,7 @@ class LocalPreflight:
             page_bytes=resource.getpagesize(),
             stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
             ignored_signals=tuple(own_process.ignored_signals()),
+            open_files=0 if soft == hard else soft,
             address=address,
             network=network,
         )

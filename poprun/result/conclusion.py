@@ -33,7 +33,9 @@ def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
         ranks = range(len(plan.assignments))
         stderr = ((r, router.tail(r).decode(errors="replace")) for r in ranks)
         verdict = explain_abort(plan.request.mpi, verdict, stderr)
-    outcome = judge(ended.course, ended.events, status, verdict)
+    several = plan.request.names_hosts
+    hosts = [a.host.name for a in plan.assignments] if several else []
+    outcome = judge(ended.course, ended.events, status, verdict, hosts)
     code = outcome.exit_code
     if not code and router.closed:
         code = OUTPUT_CLOSED

@@ -80,11 +80,15 @@ def judge(
     events: Sequence[Event],
     mpirun_status: int | None,
     verdict: MpiVerdict,
+    hosts: Sequence[str] = (),
 ) -> Outcome:
     """Return how the job ended.
 
     The exit code is that of the first instance that failed by itself. What failed
     because it was being stopped counts for nothing.
+
+    Args:
+        hosts: The host of each instance, where the job has several.
     """
     for event in events:
         if isinstance(event, MpirunRefused):
@@ -105,7 +109,7 @@ def judge(
     if cause is not None and _mpirun_broke(cause, mpirun_status, verdict):
         return _mpirun_ended(mpirun_status)
     if cause is not None and not _lost_its_proxy(cause, verdict):
-        return _stopped(course, cause, events, mpirun_status)
+        return _stopped(course, cause, events, mpirun_status, hosts)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
     if loss := _loss(events):
@@ -203,11 +207,15 @@ def _ended_with_0(verdict: MpiVerdict) -> Outcome:
 
 
 def _stopped(
-    course: Course, cause: Cause, events: Sequence[Event], mpirun_status: int | None
+    course: Course,
+    cause: Cause,
+    events: Sequence[Event],
+    mpirun_status: int | None,
+    hosts: Sequence[str],
 ) -> Outcome:
     match cause.reason:
         case Reason.REFUSED:
-            return _refused(events)
+            return _refused(events, hosts)
         case Reason.INTERRUPTED:
             number = cause.signal or signal.SIGINT
             return Outcome(128 + number, f"Stopped by {signal_name(number)}.")
@@ -218,7 +226,7 @@ def _stopped(
                 "was stopped.",
             )
         case Reason.START_TIMEOUT:
-            return _not_started(course)
+            return _not_started(course, hosts)
         case Reason.OUTPUT_CLOSED:
             return Outcome(OUTPUT_CLOSED)
         case Reason.DEVICES_LOST:
@@ -230,9 +238,9 @@ def _stopped(
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
                 MACHINERY_FAILED,
-                f"The supervisor of instance {cause.rank} was killed, and the job with "
-                "it. poprun did not do that: look for who sends SIGKILL, the kernel "
-                "for want of memory among others.",
+                f"The supervisor of instance {cause.rank}{_on(hosts, cause.rank)} was "
+                "killed, and the job with it. poprun did not do that: look for who "
+                "sends SIGKILL, the kernel for want of memory among others.",
             )
     return _mpirun_ended(mpirun_status)
 
@@ -264,7 +272,12 @@ def _mpirun_ended(mpirun_status: int | None) -> Outcome:
     )
 
 
-def _refused(events: Sequence[Event]) -> Outcome:
+def _on(hosts: Sequence[str], rank: int | None) -> str:
+    """Return where an instance is, for a sentence; "" in a job on one host."""
+    return f" on {hosts[rank]}" if hosts and rank is not None else ""
+
+
+def _refused(events: Sequence[Event], hosts: Sequence[str]) -> Outcome:
     refused = next(e for e in events if isinstance(e, Refused))
     if refused.call:
         code = MACHINERY_FAILED
@@ -274,7 +287,9 @@ def _refused(events: Sequence[Event]) -> Outcome:
     reason = explain_errno(refused.errno) if refused.errno else ""
     parts = [part for part in (call, refused.tried, reason) if part]
     return Outcome(
-        code, f"Instance {refused.rank} could not be started: {': '.join(parts)}"
+        code,
+        f"Instance {refused.rank}{_on(hosts, refused.rank)} could not be started: "
+        f"{': '.join(parts)}",
     )
 
 
@@ -284,13 +299,15 @@ def _mpirun_refused(refused: MpirunRefused) -> Outcome:
     return Outcome(MACHINERY_FAILED, f"mpirun could not be started: {call}{reason}")
 
 
-def _not_started(course: Course) -> Outcome:
+def _not_started(course: Course, hosts: Sequence[str]) -> Outcome:
     missing = sorted(set(range(course.num_instances)) - course.started)
+    names = list(dict.fromkeys(hosts[rank] for rank in missing)) if hosts else []
+    where = f" on {' and '.join(names)}" if names else ""
     return Outcome(
         TIMED_OUT,
         f"After the {course.start_timeout:g} s of --start-timeout, {len(missing)} of "
-        f"{course.num_instances} instances had not been started by mpirun, instance "
-        f"{missing[0]} among them.",
+        f"{course.num_instances} instances had not been started by mpirun{where}, "
+        f"instance {missing[0]} among them.",
         quote_mpirun=True,
     )
 

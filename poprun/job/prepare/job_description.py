@@ -223,9 +223,15 @@ def _specs(
             memory_nodes=list(assignment.binding.memory_nodes or ()),
             stdin=protocol.SENT if is_sent else os.fsencode(plan.request.stdin.path),
             ignored=list(facts.ignored_signals),
+            **_own_limits(facts),
         ).pack()
         messages.append(message)
     return messages
+
+
+def _own_limits(facts: HostFacts) -> dict[str, int]:
+    """Return the limits of an instance that are those of its host's login."""
+    return {} if facts.environ is None else {"open_files": facts.open_files}
 
 
 def _check_sizes(

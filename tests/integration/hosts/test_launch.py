@@ -1,5 +1,7 @@
 """Jobs on several hosts: started by each MPI, supervised by an agent on each host."""
 
+from collections.abc import Callable
+
 import pytest
 from beds.bed import Bed
 from conftest import mpirun_of
@@ -87,3 +89,35 @@ def test_an_instance_of_another_host_that_is_killed_is_the_cause(
 
     assert ran.returncode == 137
     assert ran.stderr == "poprun: error: Instance 3 on h1 was killed by SIGKILL.\n"
+
+
+def test_instances_have_the_limits_of_their_host_and_what_the_caller_ignores(
+    bed: Bed,
+) -> None:
+    program = "ulimit -Sn; umask; awk '/SigIgn/ {print substr($2, 16)}' /proc/$$/status"
+    words = poprun("local", "--host", "h0,h1", "-n", "2", "sh", "-c", program)
+
+    ran = bed.front.run(
+        *("sh", "-c", 'trap "" HUP; ulimit -Sn 500; umask 027; exec "$@"', "sh"),
+        *words,
+    )
+
+    usual = bed["h1"].run("ssh", "h1", "ulimit -Sn").stdout
+    assert ran.stderr == ""
+    assert sorted(ran.stdout.split()) == sorted(
+        f"500 0027 1 {usual.strip()} 0027 1".split()
+    )
+
+
+def test_an_agent_has_descriptors_for_more_instances_than_its_login_allows(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    # What a login on h1 gets.
+    bed["h1"].run("sh", "-c", "prlimit --nofile=48: --pid $(cat /run/sshd.pid)")
+
+    ran = bed.front.run(
+        *poprun("local", "--host", "h1", "-n", "20", "sh", "-c", "ulimit -Sn; sleep 1")
+    )
+
+    assert (ran.stderr, ran.stdout) == ("", "48\n" * 20)

@@ -77,7 +77,8 @@ def ends(
     """
     said: list[str] = []
     assignments = [SimpleNamespace(host=host) for host in HOSTS]
-    request = SimpleNamespace(mpi=SimpleNamespace(flavour=OPENMPI5), stdin=Stdin())
+    mpi = SimpleNamespace(flavour=OPENMPI5)
+    request = SimpleNamespace(mpi=mpi, stdin=Stdin(), names_hosts=False)
     plan = SimpleNamespace(request=request, assignments=assignments)
     ended = Ended(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words

@@ -283,6 +283,27 @@ def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None
     )
 
 
+def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
+    hosts = ["n0", "n0", "n1", "n1"]
+
+    def sentence(cause: Cause, *events: Event) -> str:
+        started = frozenset({0, 1})
+        course = Course(num_instances=4, cause=cause, started=started, start_timeout=60)
+        return judge(course, events, None, NOTHING, hosts).sentence
+
+    assert sentence(Cause(Reason.START_TIMEOUT)) == (
+        "After the 60 s of --start-timeout, 2 of 4 instances had not been started by "
+        "mpirun on n1, instance 2 among them."
+    )
+    refused = Refused(3, errno.ENOENT, "./x")
+    assert sentence(Cause(Reason.REFUSED, 3), refused) == (
+        "Instance 3 on n1 could not be started: ./x: No such file or directory."
+    )
+    assert sentence(Cause(Reason.SHIM_LOST, 2)).startswith(
+        "The supervisor of instance 2 on n1 was killed, "
+    )
+
+
 def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
     assert outcome(stopped_by(Reason.OUTPUT_CLOSED)) == Outcome(exit_code=141)
 
