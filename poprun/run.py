@@ -57,7 +57,9 @@ def run(
     check_current_directory()
     temporary = temporary_directory(environ)
     # A dry run plans a job on several hosts as if all were this one.
-    opener = None if guard is None else partial(_open_hosts, settings, environ, guard)
+    opener = (
+        None if guard is None else partial(_open_hosts, settings, environ, guard, log)
+    )
     with closing(Preflights(opener)) as hosts:
         request = read_request(settings, environ, temporary, hosts.describe)
         for note in request.notes:
@@ -92,18 +94,26 @@ def _open_hosts(
     settings: Settings,
     environ: Mapping[str, str],
     guard: StartedGuard,
+    log: Log,
     hosts: Sequence[HostSpec],
 ) -> Sequence[Preflight]:
     """Return what looks things up on each host; this one needs no ssh."""
     if not (settings.is_given("host") or settings.is_given("hostfile")):
         # Without either it is this machine, whatever Slurm calls it.
         return [LocalPreflight()]
-    from poprun.preflight.remote import open_hosts
+    from poprun.preflight.remote import HostAccess, open_hosts
 
     mark = os.urandom(16).hex()
     # The guard ends what has it, if poprun is killed meanwhile.
     guard.tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
-    return open_hosts(hosts, {**environ, MARK: mark}, settings["ssh"])
+    access = HostAccess(
+        ssh=settings["ssh"],
+        tell=guard.tell,
+        log=log,
+        distributes_key=settings["distribute-ssh-key"],
+        synchronises_python=settings["synchronise-python-venv"],
+    )
+    return open_hosts(hosts, {**environ, MARK: mark}, access)
 
 
 def _show(

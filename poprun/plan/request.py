@@ -118,6 +118,11 @@ def _notes(
             for name in FOR_SEVERAL_HOSTS
             if settings[name]
         ]
+    elif settings["synchronise-poplar-sdk"]:
+        notes.append(
+            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, as "
+            "programs use the stand-in that comes with popdist."
+        )
     if settings.is_given("host") or settings.is_given("hostfile"):
         return notes
     try:

@@ -180,7 +180,7 @@ def _other_version(host: HostSpec, there: str) -> str:
     return (
         f"The host {host.name} cannot be used: it has {there}, but here is poprun "
         f"{__version__} in Python {_python()}. Install the same there; "
-        "--synchronise-python-venv copies a virtual environment."
+        "--synchronise-python-venv=yes copies a virtual environment."
     )
 
 

@@ -2,20 +2,34 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from poprun.agent import facts, messages
 from poprun.agent.connection import AgentConnection
 from poprun.agent.silence import ends_of
 from poprun.errors import HostError, ProgramNotFoundError
+from poprun.log import Log
 from poprun.mpirun.values import Mpi
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
 from poprun.plan.values import HostFacts
-from poprun.preflight.addresses import own_address_towards
+from poprun.preflight.addresses import own_address_towards, own_addresses
 from poprun.preflight.agents import open_agents
 from poprun.preflight.hosts import LocalPreflight, Preflight, machine_id
 from poprun.preflight.out_of_memory import MemoryCounters
-from poprun.preflight.ssh import find_ssh
+from poprun.preflight.ssh import Ssh, find_ssh
+from poprun.record import Record
+
+
+class HostAccess(Record):
+    """How other hosts are reached, and what is done there first."""
+
+    # What --ssh names.
+    ssh: str
+    # Sends a message to the guard.
+    tell: Callable[[bytes], None]
+    log: Log
+    distributes_key: bool = False
+    synchronises_python: bool = False
 
 
 class RemotePreflight:
@@ -64,12 +78,12 @@ class RemotePreflight:
 def open_hosts(
     hosts: Sequence[HostSpec],
     environ: Mapping[str, str],
-    command: str,
+    access: HostAccess,
 ) -> list[Preflight]:
     """Return what looks things up on each host: an agent on all but this one.
 
     Args:
-        command: What --ssh names.
+        access: How to reach hosts, and what to do there first.
 
     Raises:
         PoprunError: A host cannot be reached, or is named twice.
@@ -78,7 +92,9 @@ def open_hosts(
     others = [h for h in hosts if h.name != slurm_name and not is_here(h)]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:
-        opened = open_agents(others, find_ssh(command, environ), environ)
+        ssh = find_ssh(access.ssh, environ)
+        _make_ready(others, ssh, environ, access)
+        opened = open_agents(others, ssh, environ)
         connections = dict(zip(others, opened, strict=True))
     towards = next((_address(c) for c in connections.values() if _address(c)), "")
     local = LocalPreflight(own_address_towards(towards) if towards else "")
@@ -91,6 +107,23 @@ def open_hosts(
         for connection in connections.values():
             connection.end()
         raise
+
+
+def _make_ready(
+    hosts: Sequence[HostSpec],
+    ssh: Ssh,
+    environ: Mapping[str, str],
+    access: HostAccess,
+) -> None:
+    """Let hosts accept the user's key, and copy the virtual environment to them."""
+    if access.distributes_key:
+        from poprun.preflight.ssh_key import distribute_key
+
+        distribute_key(hosts, ssh, environ, access.log)
+    if access.synchronises_python:
+        from poprun.preflight.python_environment import synchronise
+
+        synchronise(hosts, ssh, environ, access.tell, access.log)
 
 
 def _remote_connections(
@@ -137,12 +170,4 @@ def is_here(host: HostSpec) -> bool:
 
 def own_names() -> list[str]:
     """Return the names and addresses of this machine."""
-    import psutil
-
-    addresses = [
-        address.address.partition("%")[0]
-        for interface in psutil.net_if_addrs().values()
-        for address in interface
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    ]
-    return [os.uname().nodename, socket.getfqdn(), *addresses]
+    return [os.uname().nodename, socket.getfqdn(), *own_addresses()]

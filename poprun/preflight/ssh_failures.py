@@ -56,7 +56,8 @@ _EXPLANATIONS = (
         pattern=_DENIED,
         meaning="it does not accept your ssh key",
         advice="Run 'ssh-copy-id {target}', or start the job with "
-        "--distribute-ssh-key; a key with a passphrase must be loaded with ssh-add.",
+        "--distribute-ssh-key=yes; a key with a passphrase must be loaded with "
+        "ssh-add.",
     ),
     Explanation(
         pattern="could not resolve hostname",
@@ -101,6 +102,15 @@ class SshFailure(Record):
         has_failed = self.exit_code == SSH_FAILED
         return has_failed and explanation is not None and explanation.is_temporary
 
+    @property
+    def is_for_login(self) -> bool:
+        """Whether an ssh that may ask would get further."""
+        explanation = self._explanation()
+        return explanation is not None and explanation.pattern in (
+            _DENIED,
+            _UNVERIFIED_KEY,
+        )
+
     def explain(self, host: HostSpec, ssh: Ssh, entry: str) -> str:
         """Return a sentence about the host, ssh's words and the way out.
 
@@ -137,14 +147,14 @@ class SshFailure(Record):
             return (
                 f"it cannot run {python}, poprun's Python here{link}",
                 "Install the same Python at the same path there; "
-                "--synchronise-python-venv copies a virtual environment.",
+                "--synchronise-python-venv=yes copies a virtual environment.",
             )
         if self._has(re.escape(entry)) and self._has("no such file"):
             package = entry.rpartition("/agent/")[0]
             return (
                 f"it has no poprun in {package}",
-                "Install poprun at the same path there; --synchronise-python-venv "
-                "copies a virtual environment.",
+                "Install poprun at the same path there; "
+                "--synchronise-python-venv=yes copies a virtual environment.",
             )
         return (
             f"its login shell, or poprun's agent, ended with exit code "

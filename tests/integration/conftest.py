@@ -37,6 +37,18 @@ def bed(common_bed: Bed) -> Iterator[Bed]:
         yield common_bed
 
 
+@pytest.fixture(scope="module")
+def own_homes() -> Iterator[Bed]:
+    """Three hosts with a HOME each, for tests that undo what they do."""
+    need_beds()
+    sshd = [
+        *("Port 22", "Port 2222"),
+        "AuthorizedKeysFile .ssh/authorized_keys /etc/keys_%u",
+    ]
+    with Bed(hosts=3, ipv6=True, sshd=sshd) as bed:
+        yield bed
+
+
 @pytest.fixture(scope="session")
 def common_slurm_bed() -> Iterator[Bed]:
     need_beds(slurm=True)

@@ -15,18 +15,8 @@ pytestmark = pytest.mark.mpi
 PYTHON = f"{BIN}/python"
 ENTRY = f"{ROOT}/poprun/agent/entry.py"
 NO_ADDRESS = "10.31.9.9"
-SSHD = [
-    *("Port 22", "Port 2222"),
-    "AuthorizedKeysFile .ssh/authorized_keys /etc/keys_%u",
-]
 Make = Callable[..., Bed]
 JOB = ("poprun", "--mpirun", "local", "--offline-mode=yes")
-
-
-@pytest.fixture(scope="module")
-def own_homes() -> Iterator[Bed]:
-    with Bed(hosts=3, ipv6=True, sshd=SSHD) as bed:
-        yield bed
 
 
 @pytest.fixture
@@ -53,6 +43,7 @@ def refusal(bed: Bed, hosts: str, *words: str, **options: str) -> str:
 
 
 KNOWN = "/etc/ssh/ssh_known_hosts"
+FORGET_H1 = rf"sed -Ei 's/(^|,)h1([, ])/\1forgotten\2/' {KNOWN}"
 OTHER_KEY = (
     "ssh-keygen -q -t ed25519 -N '' -f /etc/other && "
     f'echo "h1 $(cut -d" " -f1,2 /etc/other.pub)" >>{KNOWN}'
@@ -64,7 +55,7 @@ OTHER_KEY = (
     [
         pytest.param(
             "h0",
-            f"cp {KNOWN} /etc/known; sed -i s/h1,// {KNOWN}",
+            f"cp {KNOWN} /etc/known; {FORGET_H1}",
             f"mv /etc/known {KNOWN}",
             "its host key is not known here. ssh says: 'Host key verification failed'. "
             "Run 'ssh h1 true' once and accept the key.",
@@ -72,7 +63,7 @@ OTHER_KEY = (
         ),
         pytest.param(
             "h0",
-            f"cp {KNOWN} /etc/known; sed -i s/h1,// {KNOWN}; {OTHER_KEY}",
+            f"cp {KNOWN} /etc/known; {FORGET_H1}; {OTHER_KEY}",
             f"mv /etc/known {KNOWN}; rm /etc/other*",
             "its host key is not the one that is known here. ssh says: 'Host key for "
             "h1 has changed and you have requested strict checking; Host key "
@@ -86,8 +77,8 @@ OTHER_KEY = (
             "mv /root/.ssh/away /root/.ssh/authorized_keys",
             "it does not accept your ssh key. ssh says: 'root@h1: Permission denied "
             "(publickey,password,keyboard-interactive)'. Run 'ssh-copy-id h1', or "
-            "start the job with --distribute-ssh-key; a key with a passphrase must be "
-            "loaded with ssh-add.",
+            "start the job with --distribute-ssh-key=yes; a key with a passphrase must "
+            "be loaded with ssh-add.",
             id="permission-denied",
         ),
         pytest.param(
@@ -120,7 +111,7 @@ OTHER_KEY = (
             f"it cannot run {PYTHON}, poprun's Python here, a link to "
             f"{Path(PYTHON).resolve()}. It says: 'bash: line 1: {PYTHON}: No such file "
             "or directory'. Install the same Python at the same path there; "
-            "--synchronise-python-venv copies a virtual environment.",
+            "--synchronise-python-venv=yes copies a virtual environment.",
             id="no-python",
         ),
         pytest.param(
@@ -129,7 +120,8 @@ OTHER_KEY = (
             f"umount {ROOT}/poprun",
             f"it has no poprun in {ROOT}/poprun. It says: '{PYTHON}: can't open file "
             f"'{ENTRY}': [Errno 2] No such file or directory'. Install poprun at the "
-            "same path there; --synchronise-python-venv copies a virtual environment.",
+            "same path there; --synchronise-python-venv=yes copies a virtual "
+            "environment.",
             id="no-poprun",
         ),
         pytest.param(

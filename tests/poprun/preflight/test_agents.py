@@ -110,28 +110,28 @@ def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
             hello(version="0.0.1"),
             f"it has poprun 0.0.1 in Python {agents._python()}, but here is poprun "
             f"{__version__} in Python {agents._python()}. Install the same there; "
-            "--synchronise-python-venv copies a virtual environment.",
+            "--synchronise-python-venv=yes copies a virtual environment.",
             id="poprun",
         ),
         pytest.param(
             hello(python="3.12.0"),
             f"it has poprun {__version__} in Python 3.12.0, but here is poprun "
             f"{__version__} in Python {agents._python()}. Install the same there; "
-            "--synchronise-python-venv copies a virtual environment.",
+            "--synchronise-python-venv=yes copies a virtual environment.",
             id="python",
         ),
         pytest.param(
             r"printf '\n\000poprun-agent-77\nxyz'; cat >/dev/null",
             f"it has another version of poprun, but here is poprun {__version__} in "
             f"Python {agents._python()}. Install the same there; "
-            "--synchronise-python-venv copies a virtual environment.",
+            "--synchronise-python-venv=yes copies a virtual environment.",
             id="messages",
         ),
         pytest.param(
             hello(new_field=1),
             f"it has another version of poprun, but here is poprun {__version__} in "
             f"Python {agents._python()}. Install the same there; "
-            "--synchronise-python-venv copies a virtual environment.",
+            "--synchronise-python-venv=yes copies a virtual environment.",
             id="fields",
         ),
         pytest.param(

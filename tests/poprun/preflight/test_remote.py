@@ -4,16 +4,19 @@ import os
 
 import pytest
 
+from poprun.log import Log
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.hosts import LocalPreflight
-from poprun.preflight.remote import open_hosts
+from poprun.preflight.remote import HostAccess, open_hosts
 
-NO_SSH = "/nonexistent/ssh"
+NO_ACCESS = HostAccess(
+    ssh="/nonexistent/ssh", tell=lambda message: None, log=Log(0, lambda text: None)
+)
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", os.uname().nodename])
 def test_this_host_is_known_by_any_of_its_names(name: str) -> None:
-    [preflight] = open_hosts([HostSpec(name=name)], {}, NO_SSH)
+    [preflight] = open_hosts([HostSpec(name=name)], {}, NO_ACCESS)
 
     assert isinstance(preflight, LocalPreflight)
 
@@ -21,6 +24,6 @@ def test_this_host_is_known_by_any_of_its_names(name: str) -> None:
 def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     environ = {"SLURMD_NODENAME": "gc-poplar-02"}
 
-    [preflight] = open_hosts([HostSpec(name="gc-poplar-02")], environ, NO_SSH)
+    [preflight] = open_hosts([HostSpec(name="gc-poplar-02")], environ, NO_ACCESS)
 
     assert isinstance(preflight, LocalPreflight)

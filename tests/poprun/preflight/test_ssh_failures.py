@@ -50,7 +50,7 @@ def explain(exit_code: int | None, text: str) -> str:
             "Authorized users only!\nalice@h1: Permission denied (publickey).",
             "it does not accept your ssh key. ssh says: 'alice@h1: Permission denied "
             "(publickey)'. Run 'ssh-copy-id alice@h1', or start the job with "
-            "--distribute-ssh-key; a key with a passphrase must be loaded with "
+            "--distribute-ssh-key=yes; a key with a passphrase must be loaded with "
             "ssh-add.",
             id="denied",
         ),
@@ -112,8 +112,8 @@ def test_a_host_without_poprun_is_told_where_it_belongs() -> None:
 
     assert explain(2, text) == (
         f"The host h1 cannot be used: it has no poprun in /opt/poprun. It says: "
-        f"'{text}'. Install poprun at the same path there; --synchronise-python-venv "
-        "copies a virtual environment."
+        f"'{text}'. Install poprun at the same path there; "
+        "--synchronise-python-venv=yes copies a virtual environment."
     )
 
 

@@ -1,0 +1,193 @@
+"""Copies virtual environments to other hosts, for --synchronise-python-venv."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from poprun.errors import HostUnreachableError, OptionError
+from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.log import Log, printable
+from poprun.plan.hosts import HostSpec
+from poprun.preflight.remote_commands import Ran, run_all
+from poprun.preflight.ssh import CONNECT_S, OPTIONS, Ssh, without_questions
+from poprun.preflight.ssh_failures import SSH_FAILED, SshFailure
+
+CONFIGURATION = "pyvenv.cfg"
+LIMIT_S = CONNECT_S + 1.5
+# When rsync gives a host up that takes nothing any more.
+STALLED_S = 60
+MOST_COPIES_AT_ONCE = 16
+
+# Sends a message to the guard.
+Tell = Callable[[bytes], None]
+
+
+def synchronise(
+    hosts: Sequence[HostSpec],
+    ssh: Ssh,
+    environ: Mapping[str, str],
+    tell: Tell,
+    log: Log,
+) -> None:
+    """Copy the active virtual environments to the same paths on other hosts.
+
+    A host on which they are the same files, as in a HOME that is shared, needs none.
+
+    Raises:
+        OptionError: No virtual environment is active, or there is no rsync.
+        HostUnreachableError: A host cannot be reached, or a copy fails; names all.
+    """
+    environ = without_questions(environ)
+    rsync = shutil.which("rsync", path=environ.get("PATH", os.defpath))
+    if rsync is None:
+        raise OptionError(
+            "--synchronise-python-venv needs rsync, here and on the other hosts. "
+            "Install it with: apt install rsync"
+        )
+    for directory in active_environments(environ):
+        with marker_in(directory, tell) as marker:
+            others = _without_marker(hosts, ssh, environ, directory, marker)
+        if not others:
+            continue
+        names = ", ".join(host.name for host in others)
+        log.info(f"Copying the virtual environment {directory} to {names}")
+        _copy(directory, others, rsync, ssh, environ)
+
+
+def active_environments(
+    environ: Mapping[str, str], prefix: str = sys.prefix, base: str = sys.base_prefix
+) -> list[str]:
+    """Return the virtual environments that are active: the shell's, and poprun's own.
+
+    Raises:
+        OptionError: There is none.
+    """
+    candidates = [environ.get("VIRTUAL_ENV", ""), prefix if prefix != base else ""]
+    found = [
+        os.path.normpath(path)
+        for path in candidates
+        if os.path.isabs(path) and os.path.exists(os.path.join(path, CONFIGURATION))
+    ]
+    if not found:
+        raise OptionError(
+            "--synchronise-python-venv copies the active virtual environment, but none "
+            "is active. Activate one with '. DIRECTORY/bin/activate' and install "
+            "poprun in it, or leave the option out."
+        )
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def marker_in(directory: str, tell: Tell) -> Iterator[str]:
+    """Make a file for a while by which hosts see that a directory is the same.
+
+    In a directory that cannot be written there is none: then it is copied, and
+    nothing is different if it is the same.
+    """
+    path = os.path.join(directory, f".poprun-{os.urandom(16).hex()}")
+    actions, action = EndActions(), RemovePath(os.fsencode(path))
+    tell(actions.register(action))
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        tell(actions.withdraw(action))
+
+
+def _without_marker(
+    hosts: Sequence[HostSpec],
+    ssh: Ssh,
+    environ: Mapping[str, str],
+    directory: str,
+    marker: str,
+) -> list[HostSpec]:
+    """Return the hosts that need a copy, where the directory exists from now on.
+
+    Raises:
+        HostUnreachableError: A host cannot be reached, or cannot take a copy.
+    """
+    same, ready = f"{marker} same", f"{marker} ready"
+    # A login shell may print, too.
+    script = (
+        f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
+        f"mkdir -p {shlex.quote(directory)} && command -v rsync >/dev/null && "
+        f"echo {shlex.quote(ready)}; fi"
+    )
+    command = f"exec sh -c {shlex.quote(script)}"
+    commands = [ssh.argv(host, command) for host in hosts]
+    others: list[HostSpec] = []
+    failures: list[str] = []
+    for host, ran in zip(hosts, run_all(commands, environ, LIMIT_S), strict=True):
+        lines = ran.output.splitlines()
+        if ready in lines:
+            others.append(host)
+        elif same not in lines:
+            failures.append(_explain_unready(host, ran, ssh, directory))
+    if failures:
+        raise HostUnreachableError("\n".join(failures))
+    return others
+
+
+def _explain_unready(host: HostSpec, ran: Ran, ssh: Ssh, directory: str) -> str:
+    if ran.exit_code in (None, SSH_FAILED):
+        failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
+        return failure.explain(host, ssh, "")
+    if "mkdir" in ran.errors:
+        return _sentence(host, directory, ran, f"See: {ssh.shown(host)}")
+    return (
+        f"The host {host.name} has no rsync, by which --synchronise-python-venv "
+        "copies. Install it there with: apt install rsync"
+    )
+
+
+def _copy(
+    directory: str,
+    hosts: Sequence[HostSpec],
+    rsync: str,
+    ssh: Ssh,
+    environ: Mapping[str, str],
+) -> None:
+    shell = shlex.join([*ssh.words, *OPTIONS])
+    commands = [
+        [
+            rsync,
+            "--archive",
+            "--delete",
+            "--protect-args",
+            f"--timeout={STALLED_S}",
+            f"--rsh={shell}",
+            "--",
+            f"{directory}/",
+            f"{_rsync_target(host)}:{directory}/",
+        ]
+        for host in hosts
+    ]
+    copies = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
+    failures = [
+        _sentence(host, directory, ran, f"See: {ssh.shown(host, 'df -h')}")
+        for host, ran in zip(hosts, copies, strict=True)
+        if ran.exit_code
+    ]
+    if failures:
+        raise HostUnreachableError("\n".join(failures))
+
+
+def _rsync_target(host: HostSpec) -> str:
+    """Return a host as rsync reads it before a colon."""
+    user = "" if host.user is None else f"{host.user}@"
+    return f"{user}[{host.name}]" if ":" in host.name else f"{user}{host.name}"
+
+
+def _sentence(host: HostSpec, directory: str, ran: Ran, advice: str) -> str:
+    lines = [line.rstrip(".") for line in ran.errors.splitlines() if line.strip()]
+    words = f" It says: '{printable('; '.join(lines[:2]))}'." if lines else ""
+    return (
+        f"The virtual environment {directory} cannot be copied to the host "
+        f"{host.name}.{words} {advice}"
+    )

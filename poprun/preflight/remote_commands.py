@@ -1,0 +1,72 @@
+"""Runs commands that reach other hosts, all at once, and returns what they write."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+from poprun.errors import LaunchError, explain_errno
+from poprun.record import Record
+
+MOST_AT_ONCE = 64
+
+
+class Ran(Record):
+    """How a command ended."""
+
+    # None: it was ended, as it took too long.
+    exit_code: int | None
+    output: str
+    errors: str
+
+
+def run_all(
+    commands: Sequence[Sequence[str]],
+    environ: Mapping[str, str],
+    limit_s: float | None = None,
+    at_once: int = MOST_AT_ONCE,
+) -> list[Ran]:
+    """Run some commands, and return how each ended.
+
+    Args:
+        limit_s: How long each may take.
+
+    Raises:
+        LaunchError: One cannot be started.
+    """
+    run = partial(_run, environ=environ, limit_s=limit_s)
+    with ThreadPoolExecutor(max(1, min(at_once, len(commands)))) as pool:
+        return list(pool.map(run, commands))
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str], limit_s: float | None) -> Ran:
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Without a terminal to ask on.
+            start_new_session=True,
+        )
+    except OSError as error:
+        reason = explain_errno(error.errno or 0)
+        raise LaunchError(f"{argv[0]} cannot be run: {reason}") from None
+    exit_code: int | None
+    try:
+        output, errors = process.communicate(timeout=limit_s)
+        exit_code = process.returncode
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        exit_code = None
+    return Ran(
+        exit_code=exit_code,
+        output=output.decode(errors="backslashreplace"),
+        errors=errors.decode(errors="backslashreplace").strip(),
+    )
