@@ -45,7 +45,8 @@ RESIZE = 22  # rows, columns
 # Commands that mpirun runs on the host instead of by ssh.
 RUN = 30  # number of the command, its text
 END_RUN = 31  # number: mpirun has ended it
-# The program of an instance has been answered about its device: rank, pid, id, refusal
+# What the inventory says of a process that is to be attached to the device of an
+# instance: rank, pid, why it is not, "" if it is
 DEVICE = 40
 # Sent when there has been nothing else for a while, by both.
 ALIVE = 50
@@ -63,7 +64,9 @@ OUTPUT = 110  # rank, which of STREAMS, bytes; none at the end
 STDIN_TAKEN = 111  # rank, how many bytes an instance has taken; "" if it is closed
 RUN_OUTPUT = 120  # number of the command, 1 for stdout or 2 for stderr, bytes
 RUN_ENDED = 121  # number, exit code
-ATTACH = 130  # rank, pid
+# A process of this host is to be attached to the device of an instance: rank, and the
+# fields of its ProcessIdentity
+ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from poprun.agent import event_codec, messages
 from poprun.agent.commands import Commands
+from poprun.agent.devices import ForwardedDevices
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.streams import ForwardedInput, ForwardedOutput
 from poprun.annotations import Any
@@ -16,11 +17,13 @@ from poprun.helpers.end_actions import EndActions
 from poprun.helpers.job_files import LOCK, Leftovers, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
 from poprun.job.events import Event, NotUndone, Remains
+from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, Job
 from poprun.preflight.out_of_memory import read_host
 from poprun.stdio.waiter import READ, Interest
+from poprun.vipu.launch.values import InstanceDevices
 
 # As the guard does with what is left on poprun's host.
 FINISH_GRACE_S = 0.5
@@ -62,7 +65,16 @@ class ServedJob:
             directory=host_job.directory,
             ended_file=host_job.ended_file,
         )
-        self._host = LocalHost(self._job, host_job.name, host_job.ranks, self._add_shim)
+        own = host_job.devices
+        devices = None if own is None else InstanceDevices(*own)
+        self._devices = devices and ForwardedDevices(channel, devices)
+        self._host = LocalHost(
+            self._job,
+            host_job.name,
+            host_job.ranks,
+            self._add_shim,
+            attachments=Attachments(self._devices, devices),
+        )
         self._output = ForwardedOutput(channel)
         self._input = ForwardedInput(channel, host_job.stdin_ranks)
         environment = {**environ, **host_job.environment}
@@ -152,6 +164,11 @@ class ServedJob:
             return
         if kind == messages.RUN:
             self._commands.run(int(fields[0]), fields[1])
+            return
+        if kind == messages.DEVICE:
+            if self._devices is not None:
+                rank, pid = int(fields[0]), int(fields[1])
+                self._devices.receive(rank, pid, fields[2].decode(errors="replace"))
             return
         numbers = [int(field) for field in fields]
         if kind == messages.STOP_STARTING:

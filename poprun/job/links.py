@@ -58,6 +58,7 @@ def open_links(
             _host_job(job, plan, host.name, ranks[index]),
             [job.specs[rank] for rank in ranks[index]],
             shells.write,
+            job.devices,
         )
         shells.hosts[host.name] = link
         remote.append(link)
@@ -73,6 +74,7 @@ def open_links(
 
 def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
     has_cache = plan.request.cache_is_temporary
+    devices = job.devices
     variables = ((k.decode(), v.decode()) for k, v in job.mpirun_environment.items())
     return HostJob(
         name=name,
@@ -88,5 +90,6 @@ def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
         grace=job.grace,
         leftovers=job.leftovers,
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],
+        devices=None if devices is None else devices.of_instances(ranks[0], len(ranks)),
         environment={n: v for n, v in variables if n in FOR_DAEMONS},
     )

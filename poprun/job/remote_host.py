@@ -13,6 +13,7 @@ from math import inf
 from poprun.agent import event_codec, messages
 from poprun.agent.connection import AgentConnection
 from poprun.agent.silence import Silence, ends_of
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.job.events import (
     Event,
@@ -28,6 +29,10 @@ from poprun.record import replace
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.stream_ends import STREAMS, OutputReader
 from poprun.stdio.waiter import READ, WRITE, Interest
+from poprun.vipu.leases import ProcessIdentity
+
+if TYPE_CHECKING:
+    from poprun.vipu.launch.held_devices import Answer, HeldDevices
 
 # The exit code of ssh where the connection fails.
 SSH_FAILED = b"255"
@@ -125,6 +130,7 @@ class RemoteHost:
         specs: The SPEC messages of its instances, in rank order.
         on_command: Is called with a number, 1, 2 or 0 and what a command that mpirun
             runs there has written, or with its exit code.
+        devices: Those of the job, None if it has none.
     """
 
     def __init__(
@@ -133,6 +139,7 @@ class RemoteHost:
         job: HostJob,
         specs: Collection[bytes],
         on_command: Callable[[int, int, bytes], None],
+        devices: "HeldDevices | None" = None,
     ) -> None:
         assert connection.hello is not None
         self.name = job.name
@@ -153,6 +160,9 @@ class RemoteHost:
         self._size: tuple[int, int] | None = None
         # The numbers of the commands that run there.
         self._commands: set[int] = set()
+        self._devices = devices
+        # By instance: the process there that is attached or is to be.
+        self._attached: dict[int, int] = {}
         self._is_lost = False
         client, server = ends_of(connection.hello.ssh_connection)
         self._silence = Silence(client, server, time.monotonic())
@@ -300,9 +310,14 @@ class RemoteHost:
             if number not in self._commands:
                 raise ValueError("the end of a command that does not run there")
             self._end_command(number, b"%d" % (code & 255))
+        elif kind == messages.ATTACH:
+            self._on_attach(fields)
+        elif kind == messages.DETACH:
+            self._detach(_number(fields[0]), _number(fields[1]))
         elif kind == messages.FINISHED:
             self._connection.memory = tuple(map(_number, fields))
             self.finished = True
+            self._detach_all()
 
     def _end_command(self, number: int, exit_code: bytes) -> None:
         self._commands.discard(number)
@@ -345,6 +360,37 @@ class RemoteHost:
             self._stdin.add(sink)
         self._sinks[rank].take(_number(taken) if taken else None)
 
+    def _on_attach(self, fields: list[bytes]) -> None:
+        """Attach a process there to the device of its instance.
+
+        Raises:
+            ValueError: The instance or the process can be none of that host.
+        """
+        rank, pid, start_time = (_number(fields[i]) for i in range(3))
+        boot_id, pid_namespace = fields[3].decode("ascii"), fields[4].decode("ascii")
+        if self._devices is None or rank not in self.ranks or rank in self._attached:
+            raise ValueError(f"a process of instance {rank}")
+        process = ProcessIdentity(pid, start_time, boot_id, pid_namespace)
+        self._attached[rank] = pid
+        hello = self._connection.hello
+        assert hello is not None
+        self._devices.attach_on(hello.hostname, rank, process, self._on_attached)
+
+    def _on_attached(self, answer: "Answer") -> None:
+        rank, pid, refusal = answer
+        if refusal:
+            self._attached.pop(rank, None)
+        self.send(protocol.pack(messages.DEVICE, rank, pid, refusal.encode()))
+
+    def _detach(self, rank: int, pid: int) -> None:
+        if self._devices is not None and self._attached.get(rank) == pid:
+            del self._attached[rank]
+            self._devices.detach(rank, pid)
+
+    def _detach_all(self) -> None:
+        for rank, pid in list(self._attached.items()):
+            self._detach(rank, pid)
+
     def _lose(self, why: str) -> None:
         if self._is_lost:
             return
@@ -358,6 +404,7 @@ class RemoteHost:
             sink.take(None)
         for number in list(self._commands):
             self._end_command(number, SSH_FAILED)
+        self._detach_all()
         # Once nothing is left there, its connection may end.
         if not was_finished:
             self._emit(HostLost(self.name, tuple(self.ranks), why))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from poprun.annotations import TYPE_CHECKING
+from poprun.annotations import TYPE_CHECKING, Any
 from poprun.helpers.end_actions import EndAction
 from poprun.record import Record
 from poprun.stdio.stdin import Stdin
@@ -48,6 +48,8 @@ class HostJob(Record):
     stdin_ranks: Sequence[int]
     # What mpirun's daemons get there, besides the host's own.
     environment: Mapping[str, str]
+    # The fields of its InstanceDevices; None for a job without IPUs.
+    devices: Sequence[Any] | None = None
 
 
 class Job(Record):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
 from popdist.environment import Instance
+from poprun.plan.hosts import means_own_machine
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 from poprun.record import replace
@@ -112,6 +113,9 @@ def _printed_variables(
         variables |= _partition_variables(
             topology, partition, request.target_options, rank
         )
+        is_elsewhere = request.facts_of(rank).environ is not None
+        if is_elsewhere and means_own_machine(partition.server_host):
+            del variables[env.VIPU_API_HOST], variables[env.VIPU_API_PORT]
     return variables | {
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,

@@ -112,6 +112,14 @@ def from_slurm(environ: Mapping[str, str]) -> tuple[HostSpec, ...] | None:
         return parse_hosts(text)
 
 
+def means_own_machine(name: str) -> bool:
+    """Return whether a name or an address is that of whatever machine it is used on."""
+    key = _key(name.strip("[]"))
+    return key in ("localhost", "::1", "::", "0.0.0.0") or (
+        _is_address(key) and key.startswith("127.")
+    )
+
+
 def is_local(host: HostSpec, own_names: Collection[str]) -> bool:
     """Return whether a host is this one, which bears `own_names`.
 
@@ -122,12 +130,7 @@ def is_local(host: HostSpec, own_names: Collection[str]) -> bool:
         return False
     own = {_key(name) for name in own_names}
     own |= {name.partition(".")[0] for name in own if not _is_address(name)}
-    key = _key(host.name)
-    return (
-        key in own
-        or key in ("localhost", "::1")
-        or (_is_address(key) and key.startswith("127."))
-    )
+    return _key(host.name) in own or means_own_machine(host.name)
 
 
 def _split(text: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ Whether a holder lives is decided by what can be known of it:
 
 - a process of this boot and this pid namespace lives as long as the kernel has a
   process of its number and start time that is no zombie, however long its lease;
-- a process of this host under another boot is dead;
+- a process of this host under another boot is dead, if it is the holder's own;
 - any other process (of another host, of another container) lives until its lease
   ends, so its owner renews that.
 """
@@ -75,11 +75,19 @@ def check_holder(holder: Holder) -> None:
     check_process(holder.process)
     texts = {"user": holder.user, "job": holder.job, "host": holder.host}
     for noun, text in texts.items():
-        if not 0 < len(text) <= 256 or not text.isprintable():
-            raise VipuRuleError(
-                f"{text[:64]!r} is no {noun} of a holder: use 1 to 256 printable "
-                "characters."
-            )
+        check_text(f"{noun} of a holder", text)
+
+
+def check_text(noun: str, text: str) -> None:
+    """Check a text that is shown to other users.
+
+    Raises:
+        VipuRuleError: It is not printable, empty or too long.
+    """
+    if not 0 < len(text) <= 256 or not text.isprintable():
+        raise VipuRuleError(
+            f"{text[:64]!r} is no {noun}: use 1 to 256 printable characters."
+        )
 
 
 class Lease(NamedTuple):
@@ -102,6 +110,8 @@ class Reservation(NamedTuple):
     # Which instance it is for; None for a parent device.
     child: int | None = None
     process: ProcessIdentity | None = None
+    # Where the process runs; None for the holder's host.
+    host: str | None = None
 
 
 class Grant(NamedTuple):

@@ -5,13 +5,26 @@ keeps the connection until the process ends, however it ends. The device belongs
 instance: its processes share it, and the first one is attached in the inventory.
 """
 
-from poprun.annotations import TYPE_CHECKING
+from collections.abc import Callable
+
+from poprun.annotations import TYPE_CHECKING, Protocol
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.record import Record
 
 if TYPE_CHECKING:
-    from poprun.vipu.launch.held_devices import Answer, HeldDevices
+    from poprun.vipu.launch.held_devices import Answer
+    from poprun.vipu.launch.values import InstanceDevices
+
+
+class Attacher(Protocol):
+    """What attaches processes: poprun's inventory, or on another host poprun."""
+
+    def attach(
+        self, index: int, pid: int, reply: "Callable[[Answer], None]"
+    ) -> None: ...
+
+    def detach(self, index: int, pid: int) -> None: ...
 
 
 class _Holder(Record):
@@ -26,11 +39,13 @@ class Attachments:
     """The connections of processes that ask for devices.
 
     Args:
-        devices: Those of the job; None if it has none.
+        devices: None for a job without.
+        own: Those of the host's instances.
     """
 
-    def __init__(self, devices: "HeldDevices | None") -> None:
+    def __init__(self, devices: Attacher | None, own: "InstanceDevices | None") -> None:
         self._devices = devices
+        self._own = own
         # In the order in which they came.
         self._holders: dict[Channel, _Holder] = {}
         # The process of each instance that the inventory was asked to attach, and
@@ -39,16 +54,16 @@ class Attachments:
 
     def ask(self, link: Channel, index: int, pid: int, num_ipus: int) -> None:
         """Answer a process that wants the device of its instance, now or later."""
-        devices = self._devices
-        if devices is None:
+        own = self._own
+        if own is None:
             self._refuse(link, f"Instance {index} belongs to a job without IPUs.")
             return
-        if num_ipus > devices.num_ipus:
+        if num_ipus > own.num_ipus:
             reason = (
-                f"it was asked for with {num_ipus} IPUs. Ask for {devices.num_ipus}, "
+                f"it was asked for with {num_ipus} IPUs. Ask for {own.num_ipus}, "
                 "or start the job with more --ipus-per-replica or --num-replicas."
             )
-            self._refuse(link, devices.refusal(index, reason))
+            self._refuse(link, own.refusal(index, reason))
             return
         self._holders[link] = _Holder(index, pid, num_ipus)
         first, is_attached = self._attached.get(index, (0, False))
@@ -77,17 +92,11 @@ class Attachments:
         if others:
             self._attach(index, others[0].pid)
 
-    def answer(self) -> None:
+    def pass_on(self, answer: "Answer") -> None:
         """Pass on what the inventory has answered."""
-        if self._devices is None:
-            return
-        for answer in self._devices.answers():
-            if self._attached.get(answer.instance, (0, False))[0] != answer.pid:
-                continue  # it has ended in the meantime
-            self._pass_on(answer)
-
-    def _pass_on(self, answer: "Answer") -> None:
         index = answer.instance
+        if self._attached.get(index, (0, False))[0] != answer.pid:
+            return  # it has ended in the meantime
         waiting = [k for k, h in self._holders.items() if h.instance == index]
         if not answer.refusal:
             self._attached[index] = answer.pid, True
@@ -102,12 +111,11 @@ class Attachments:
     def _attach(self, index: int, pid: int) -> None:
         assert self._devices is not None
         self._attached[index] = pid, False
-        self._devices.attach(index, pid)
+        self._devices.attach(index, pid, self.pass_on)
 
     def _grant(self, link: Channel, index: int) -> None:
-        assert self._devices is not None
-        device = self._devices.device_id(index)
-        link.send(protocol.pack(protocol.ATTACHED, device))
+        assert self._own is not None
+        link.send(protocol.pack(protocol.ATTACHED, self._own.device_id(index)))
 
     def _refuse(self, link: Channel, sentence: str) -> None:
         link.send(protocol.pack(protocol.NOT_ATTACHED, sentence.encode()))

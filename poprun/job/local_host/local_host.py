@@ -48,6 +48,7 @@ class LocalHost:
         ranks: Those of the instances on this host.
         add_shim: Is called with the connection, pid and start time of each shim.
         handlers: More handlers for the control socket.
+        attachments: Attaches processes where poprun's inventory is not at hand.
     """
 
     # What is left here is ended by the guard.
@@ -60,6 +61,7 @@ class LocalHost:
         ranks: Collection[int],
         add_shim: Callable[[Channel, int, int], None],
         handlers: Mapping[int, Handler] = MappingProxyType({}),
+        attachments: Attachments | None = None,
     ) -> None:
         self._job = job
         self.name = name
@@ -67,7 +69,7 @@ class LocalHost:
         self._add_shim = add_shim
         self._more_handlers = handlers
         self._finalizing = Finalizing(len(job.specs))
-        self._attachments = Attachments(job.devices)
+        self._attachments = attachments or attachments_of(job, ranks)
         self._has_lost_devices = False
         # Whether shims that connect start their programs, or leave.
         self._starts_instances = True
@@ -111,7 +113,7 @@ class LocalHost:
         yield from self.control.interests(now)
         devices = self._job.devices
         if devices is not None and devices.fileno() >= 0:
-            yield Interest(devices.fileno(), READ, self._attachments.answer)
+            yield Interest(devices.fileno(), READ, devices.deliver)
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self.control.deadline(now))
@@ -318,3 +320,11 @@ class LocalHost:
     def _on_interpreter(self, link: Channel, messages: Messages | None) -> None:
         if messages is None:
             self._finalizing.forget(link)
+
+
+def attachments_of(job: Job, ranks: Collection[int]) -> Attachments:
+    """Return what attaches the processes of some neighbouring instances."""
+    devices = job.devices
+    first = min(ranks, default=0)
+    own = None if devices is None else devices.of_instances(first, len(ranks))
+    return Attachments(devices, own)

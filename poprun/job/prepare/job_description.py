@@ -110,6 +110,9 @@ def _inherited(
         # As ssh gives it there, with what the original forwards.
         forwarded = {name: environ[name] for name in request.forwarded}
         environ = {**facts.environ, **forwarded}
+        # poprun asks the V-IPU server for all instances.
+        for name in (env.VIPU_API_HOST, env.VIPU_API_PORT):
+            environ.pop(name, None)
     inherited = instances_environment(request.mpi, environ, directory)
     inherited[env.ENDED_INSTANCES] = ended_file
     return inherited

@@ -44,16 +44,17 @@ def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> N
         partition = inventory.get_partition(name)
         agents = inventory.list_agents(partition.cluster)
         if not ipuof_configs:
-            holders = views.holders_of(inventory.list_reservations(name))
+            reservations = inventory.list_reservations(name)
     names = views.names_by_machine(agents)
     if ipuof_configs:
         gcds = range(partition.num_gcds) if gcd is None else [gcd]
         configs = [ipuof_config(partition, number, agents) for number in gcds]
         session.write_json(configs if len(configs) > 1 else configs[0])
     elif session.as_json:
+        holders = views.holders_of(reservations)
         session.write_json(_value(partition, holders, names))
     else:
-        write(views.partition_properties(partition, holders, names))
+        write(views.partition_properties(partition, reservations, names))
 
 
 def _value(*arguments: Any) -> dict[str, Any]:

@@ -228,20 +228,29 @@ class Devices(Operations):
             LeaseEndedError: It has ended.
         """
 
-    def release(self, lease: str) -> None:
+    def release(self, lease: str, wait_s: float = 0.0) -> None:
         """End a lease: its devices, its attachments, the partitions made for it.
 
-        To end one that has ended already does nothing.
+        To end one that has ended already does nothing. `wait_s` is for how long
+        processes of other hosts that are attached may still live: if there are some,
+        the lease ends after that.
         """
 
     def get_lease(self, lease: str) -> Lease: ...
 
     def list_leases(self) -> tuple[Lease, ...]: ...
 
-    def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
+    def attach(
+        self,
+        lease: str,
+        child: int,
+        process: ProcessIdentity,
+        host: str | None = None,
+    ) -> Device:
         """Attach a process to the child device of an instance, until it ends.
 
-        `child` may be `leases.PARENT` for the guard of the job: see there.
+        `child` may be `leases.PARENT` for the guard of the job: see there. `host` is
+        where the process runs, if not where the holder of the lease does.
         A process that is attached to it already stays so.
 
         Raises:

@@ -12,7 +12,7 @@ from poprun.vipu.rules.numbering import Device
 APPLICATION_ID = 0x76697075
 
 # Goes up with every change of the tables: no inventory of another version is opened.
-VERSION = 7
+VERSION = 8
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bytes: "BLOB"}
 
@@ -38,10 +38,12 @@ TABLES: dict[str, dict[str, Any]] = {
     # When a lease ends, on the clock of the leases.
     "leases": columns_of(Lease) | {"ends": float},
     "partitions": columns_of(Partition) | {"size": int},
-    # `child` is -1 for the parent device. The process is the one that is attached.
+    # `child` is -1 for the parent device. The process is the one that is attached, on
+    # another host than the lease's holder if there is a host.
     "devices": {"lease": str, "child": int, "partition": str}
     | columns_of(Device)
-    | {name: kind | None for name, kind in columns_of(ProcessIdentity).items()},
+    | {name: kind | None for name, kind in columns_of(ProcessIdentity).items()}
+    | {"host": str | None},
     # Jobs that wait for IPUs, in their order. `lease` is the id that the job's will
     # have. The partition is empty if one is to be made, from one of the allocations:
     # names and spaces. `heard` is when the job asked last, on that clock.

@@ -13,13 +13,14 @@ from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
 from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.launch.values import InstanceDevices
 from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
-from poprun.words import counted
 
 # How often a lease is renewed during the time that it lives, 60 s: a job is to learn
 # soon that its partition was removed with --force.
@@ -40,6 +41,10 @@ class Answer(NamedTuple):
     refusal: str = ""
 
 
+# Is called with the answer, by the thread that calls `deliver`.
+Reply = Callable[[Answer], None]
+
+
 class HeldDevices:
     """The devices that one job holds, until they are released. One thread calls it.
 
@@ -58,7 +63,7 @@ class HeldDevices:
         self._timeout_s = timeout_s
         # None ends the thread.
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[tuple[Reply, Answer]] = deque()
         # Used by the thread alone: attached processes, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
         self._event_fd = -1
@@ -69,21 +74,14 @@ class HeldDevices:
         # A sentence when the lease has ended before the job.
         self.loss = ""
 
-    @property
-    def num_ipus(self) -> int:
-        """How many IPUs the device of each instance has."""
-        return self.grant.children[0].num_ipus
-
-    def device_id(self, index: int) -> int:
-        """Return the id of the device of an instance."""
-        return self.grant.children[index].id
-
-    def refusal(self, index: int, reason: str) -> str:
-        """Return a sentence: why an instance cannot attach to its device."""
-        device, partition = self.grant.children[index], self.grant.partition.name
-        return (
-            f"Instance {index} cannot attach to device {device.id} "
-            f"({counted(device.num_ipus, 'IPU')}) of partition {partition}: {reason}"
+    def of_instances(self, first: int, number: int) -> InstanceDevices:
+        """Return the devices of so many instances."""
+        children = self.grant.children[first : first + number]
+        return InstanceDevices(
+            self.grant.partition.name,
+            self.grant.children[0].num_ipus,
+            first,
+            [child.id for child in children],
         )
 
     def fileno(self) -> int:
@@ -93,11 +91,13 @@ class HeldDevices:
         """
         return self._event_fd
 
-    def answers(self) -> list[Answer]:
-        """Return the answers that have come."""
+    def deliver(self) -> None:
+        """Reply with the answers that have come."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event_fd)
-        return [self._answers.popleft() for _ in range(len(self._answers))]
+        for _ in range(len(self._answers)):
+            reply, answer = self._answers.popleft()
+            reply(answer)
 
     def deadline(self) -> float:
         """Return when `tick` is due."""
@@ -108,16 +108,35 @@ class HeldDevices:
         if now >= self.deadline() and not self._is_released:
             self._start()
 
-    def attach(self, index: int, pid: int) -> None:
+    def attach(self, index: int, pid: int, reply: Reply) -> None:
         """Ask for a process to be attached to an instance's device, until detached."""
+        self._ask_to_attach(index, pid, partial(self._attach, index, pid), reply)
 
+    def attach_on(
+        self, host: str, index: int, process: ProcessIdentity, reply: Reply
+    ) -> None:
+        """Ask for the same for a process of another host."""
+
+        def attach() -> ProcessIdentity:
+            self._inventory.attach(self.grant.lease.id, index, process, host)
+            return process
+
+        self._ask_to_attach(index, process.pid, attach, reply)
+
+    def _ask_to_attach(
+        self,
+        index: int,
+        pid: int,
+        attach: Callable[[], ProcessIdentity],
+        reply: Reply,
+    ) -> None:
         def ask() -> None:
             refusal = ""
             try:
-                self._attached[index, pid] = self._attach(index, pid)
+                self._attached[index, pid] = attach()
             except (ProcessLookupError, VipuError) as error:
-                refusal = self.refusal(index, str(error))
-            self._answers.append(Answer(index, pid, refusal))
+                refusal = self.of_instances(index, 1).refusal(index, str(error))
+            self._answers.append((reply, Answer(index, pid, refusal)))
             os.eventfd_write(self._event_fd, 1)
 
         self._put(ask)

@@ -1,9 +1,12 @@
-"""What a job asks of V-IPU, and which inventory it asks. Frozen values.
+"""What a job asks of V-IPU, which inventory it asks, and its devices. Frozen values.
 
 The plan makes them of the settings, for every job, so this imports next to nothing.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from poprun.words import counted
 
 if TYPE_CHECKING:
     from poprun.vipu.client.server_address import ServerAddress
@@ -31,3 +34,25 @@ class PartitionOptions(NamedTuple):
     sync_type: str | None = None
     # None for as many as the size needs.
     num_ilds: int | None = None
+
+
+class InstanceDevices(NamedTuple):
+    """The devices of neighbouring instances: one for each, all of one size."""
+
+    partition: str
+    # How many IPUs each device has.
+    num_ipus: int
+    # The index of the first instance, and the ids of the devices from that on.
+    first: int
+    ids: Sequence[int]
+
+    def device_id(self, index: int) -> int:
+        """Return the id of the device of an instance."""
+        return self.ids[index - self.first]
+
+    def refusal(self, index: int, reason: str) -> str:
+        """Return a sentence: why an instance cannot attach to its device."""
+        return (
+            f"Instance {index} cannot attach to device {self.device_id(index)} "
+            f"({counted(self.num_ipus, 'IPU')}) of partition {self.partition}: {reason}"
+        )

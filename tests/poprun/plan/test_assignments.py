@@ -234,3 +234,27 @@ def test_target_options_of_the_caller_count_more() -> None:
 def test_target_options_are_written_without_a_space() -> None:
     assert compact({"a": "b c", "d": "e"}) == '{"a":"b c","d":"e"}'
     assert compact({}) == "{}"
+
+
+@pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "::1", "LOCALHOST"])
+def test_no_instance_gets_an_address_that_means_its_own_machine(server: str) -> None:
+    facts = [FACTS, replace(FACTS, environ={})]
+    topology = Topology(num_instances=2, num_replicas=2, num_hosts=2)
+
+    own, other = planned(
+        make_request(topology, HOSTS[:2], facts),
+        replace(P64, server_host=server),
+    ).assignments
+
+    assert own.variables["IPUOF_VIPU_API_HOST"] == server
+    assert "IPUOF_VIPU_API_HOST" not in other.variables
+    assert "IPUOF_VIPU_API_PORT" not in other.printed
+    assert other.variables["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+
+
+def test_every_instance_gets_the_address_of_a_server_that_all_can_reach() -> None:
+    facts = [FACTS, replace(FACTS, environ={})]
+    topology = Topology(num_instances=2, num_replicas=2, num_hosts=2)
+
+    for each in planned(make_request(topology, HOSTS[:2], facts), P64).assignments:
+        assert each.variables["IPUOF_VIPU_API_HOST"] == "10.1.3.101"

@@ -39,6 +39,15 @@ HOLDERS: Columns = {
     "PID": "holder.process.pid",
     "Since": lambda lease: local_time(lease.since),
 }
+# Of a device that a process is attached to.
+ATTACHED: Columns = {
+    "Instance": "child",
+    "Device": "device.id",
+    "IPUs": "device.num_ipus",
+    "Job": "lease.holder.job",
+    "Host": lambda reservation: reservation.host or reservation.lease.holder.host,
+    "PID": "process.pid",
+}
 # Of a lease or a job that waits, for JSON.
 HOLDER_JSON: Columns = {
     **{name.lower(): column for name, column in HOLDERS.items()},
@@ -66,6 +75,15 @@ def holders_of(reservations: Sequence[Reservation]) -> Holders:
     for partition, _, lease, *_ in reservations:
         by_id.setdefault(partition, {})[lease.id] = lease
     return {partition: tuple(leases.values()) for partition, leases in by_id.items()}
+
+
+def attached_to(reservations: Sequence[Reservation]) -> list[Reservation]:
+    """Return the devices of instances that processes are attached to."""
+    return [
+        each
+        for each in reservations
+        if each.child is not None and each.process is not None
+    ]
 
 
 def partition_table(
@@ -109,9 +127,12 @@ def names_by_machine(agents: Sequence[Agent]) -> AgentNames:
 
 
 def partition_properties(
-    partition: Partition, holders: Holders, names: AgentNames
+    partition: Partition, reservations: Sequence[Reservation], names: AgentNames
 ) -> str:
-    """Return the tables of `get partition`: what it is, and who holds devices of it."""
+    """Return the tables of `get partition`.
+
+    What it is, who holds devices of it, and which processes are attached to them.
+    """
     used = [names.get(number, f"machine {number}") for number in machines(partition)]
     pairs = [
         ("Partition ID", partition.name),
@@ -122,11 +143,14 @@ def partition_properties(
         ("Created", local_time(partition.created)),
         ("Removed with", "its job" if partition.lease else "vipu remove partition"),
     ]
-    leases = holders.get(partition.name, ())
+    leases = holders_of(reservations).get(partition.name, ())
     if not leases:
         return text_tables.format_properties([*pairs, ("In use by", "-")])
-    users = text_tables.format_values(HOLDERS, leases)
-    return text_tables.format_properties(pairs) + users
+    text = text_tables.format_properties(pairs)
+    text += text_tables.format_values(HOLDERS, leases)
+    if attached := attached_to(reservations):
+        text += text_tables.format_values(ATTACHED, attached)
+    return text
 
 
 _PARTITION_JSON = {

@@ -101,9 +101,12 @@ def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
     return db.select(WaitingJob, "waiting ORDER BY rowid")
 
 
-def release(db: Transaction, lease: str) -> None:
+def release(db: Transaction, lease: str, wait_s: float) -> None:
     """End the lease of a job that has IPUs or waits for them."""
-    leases.end_lease(db, lease)
+    if wait_s and leases.is_used_elsewhere(db, lease):
+        leases.end_after(db, lease, wait_s)
+    else:
+        leases.end_lease(db, lease)
     db.delete("waiting", lease=lease)
 
 

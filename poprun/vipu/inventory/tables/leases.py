@@ -17,6 +17,7 @@ from poprun.vipu.leases import (
     Reservation,
     check_holder,
     check_process,
+    check_text,
 )
 from poprun.vipu.model import Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition
@@ -40,12 +41,21 @@ def _columns(table: str, kind: type) -> str:
 
 _RESERVATIONS = (
     f"SELECT partition, d.id, first, num_ipus, {_columns('l', Lease)}, "
-    f"nullif(child, {PARENT}), {_columns('d', ProcessIdentity)} "
+    f"nullif(child, {PARENT}), {_columns('d', ProcessIdentity)}, d.host "
     "FROM devices d JOIN leases l ON l.id = lease "
 )
 
-# Of a device that no process is attached to.
-_NO_PROCESS = [None] * len(ProcessIdentity._fields)
+
+class _Attached(NamedTuple):
+    """Columns of a device: the process that is attached to it, and where that runs."""
+
+    process: ProcessIdentity
+    # None for the host of the lease's holder.
+    host: str | None
+
+
+# The same of a device that no process is attached to.
+_NO_PROCESS = dict.fromkeys(columns_of(_Attached))
 
 
 class _TimedLease(NamedTuple):
@@ -115,6 +125,18 @@ def end_lease(db: Transaction, lease: str) -> None:
     db.delete("leases", id=lease)
 
 
+def is_used_elsewhere(db: Transaction, lease: str) -> bool:
+    """Return whether processes of other hosts than the holder's are attached."""
+    attached = "SELECT 1 FROM devices WHERE lease = ? AND host IS NOT NULL"
+    return bool(db.column(attached, lease))
+
+
+def end_after(db: Transaction, lease: str, wait_s: float) -> None:
+    """Let a lease that is not renewed any more end after so long at most."""
+    latest = advance_clock(db) + wait_s
+    db.execute("UPDATE leases SET ends = min(ends, ?) WHERE id = ?", latest, lease)
+
+
 def advance_clock(db: Transaction) -> float:
     """Return what the clock of the leases shows now, in seconds.
 
@@ -169,10 +191,18 @@ def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
         life = life_of(lease.holder.process, host)
         if life is not Life.ALIVE:
             attached = "devices WHERE lease = ? AND pid IS NOT NULL"
-            processes = db.select(ProcessIdentity, attached, lease.id)
-            lives = [life, *(life_of(process, host) for process in processes)]
+            processes = db.select(_Attached, attached, lease.id)
+            lives = [life, *(_life(db, process, lease) for process in processes)]
             life = min(lives, key=LIVELIEST.index)
         yield lease, ends, life
+
+
+def _life(db: Transaction, attached: _Attached, lease: Lease) -> Life:
+    """Return the life of an attached process."""
+    # Hosts may have the name of this one: a process of another is dead if it is seen
+    # to be.
+    host = lease.holder.host if attached.host is None else ""
+    return db.observer.life(attached.process, host)
 
 
 def describe_users_of(
@@ -252,7 +282,9 @@ def reserve(
         partition.size, parent, acquisition.num_children, acquisition.ipus_per_child
     )
     for child, device in enumerate((parent, *children), start=PARENT):
-        db.insert("devices", lease.id, child, partition.name, device, *_NO_PROCESS)
+        db.insert(
+            "devices", lease.id, child, partition.name, device, *_NO_PROCESS.values()
+        )
     return parent, children
 
 
@@ -294,13 +326,18 @@ def check_unused(
         )
 
 
-def attach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> Device:
+def attach(
+    db: Transaction, lease: str, child: int, process: ProcessIdentity, host: str | None
+) -> Device:
     """Attach a process to a device, in place of one that has ended."""
     check_process(process)
-    _, device, holder_lease, _, other = _get_child(db, lease, child)
+    if host is not None:
+        check_text("host of a process", host)
+    _, device, holder_lease, _, other, its_host = _get_child(db, lease, child)
     if (
-        other not in (None, process)
-        and db.observer.life(other, holder_lease.holder.host) is not Life.DEAD
+        other is not None
+        and other != process
+        and _life(db, _Attached(other, its_host), holder_lease) is not Life.DEAD
     ):
         raise errors.DeviceError(
             f"Device {device.id} of instance {child} cannot be attached to by process "
@@ -308,14 +345,13 @@ def attach(db: Transaction, lease: str, child: int, process: ProcessIdentity) ->
             "to it. Let one process of each instance attach, and the others work "
             "through it."
         )
-    db.update("devices", process._asdict(), lease=lease, child=child)
+    db.update("devices", process._asdict() | {"host": host}, lease=lease, child=child)
     return device
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
     if _get_child(db, lease, child).process == process:
-        nothing = dict.fromkeys(ProcessIdentity._fields)
-        db.update("devices", nothing, lease=lease, child=child)
+        db.update("devices", _NO_PROCESS, lease=lease, child=child)
 
 
 def list_reservations(

@@ -9,32 +9,20 @@ from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.job.local_host.attachments import Attachments
 from poprun.vipu.launch.held_devices import Answer
+from poprun.vipu.launch.values import InstanceDevices
 
 
 class FakeDevices:
-    """Devices of 2 IPUs each, with ids from 8 on; the test answers."""
-
-    num_ipus = 2
+    """Notes which processes are to be attached; the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
-        self.pending: list[Answer] = []
 
-    def device_id(self, index: int) -> int:
-        return 8 + index
-
-    def refusal(self, index: int, reason: str) -> str:
-        return f"{index}: {reason}"
-
-    def attach(self, index: int, pid: int) -> None:
+    def attach(self, index: int, pid: int, reply: Callable[[Answer], None]) -> None:
         self.asked.append(("attach", index, pid))
 
     def detach(self, index: int, pid: int) -> None:
         self.asked.append(("detach", index, pid))
-
-    def answers(self) -> list[Answer]:
-        found, self.pending = self.pending, []
-        return found
 
 
 class Client:
@@ -75,7 +63,7 @@ def devices() -> FakeDevices:
 
 @pytest.fixture
 def attachments(devices: FakeDevices) -> Attachments:
-    return Attachments(devices)  # type: ignore[arg-type]
+    return Attachments(devices, InstanceDevices("P", 2, 0, [8, 9]))
 
 
 def granted(device: int) -> list[tuple[int, list[bytes]]]:
@@ -89,8 +77,7 @@ def test_a_process_hears_when_the_inventory_has_attached_it(
     attachments.ask(asking.link, 1, 100, 2)
     assert asking.received() == []
 
-    devices.pending = [Answer(1, 100)]
-    attachments.answer()
+    attachments.pass_on(Answer(1, 100))
 
     assert asking.received() == granted(9)
 
@@ -101,8 +88,7 @@ def test_processes_of_one_instance_share_the_attachment_of_the_first(
     first, early, late = client(), client(), client()
     attachments.ask(first.link, 0, 100, 2)
     attachments.ask(early.link, 0, 101, 1)
-    devices.pending = [Answer(0, 100)]
-    attachments.answer()
+    attachments.pass_on(Answer(0, 100))
     attachments.ask(late.link, 0, 102, 2)
 
     assert first.received() == early.received() == late.received() == granted(8)
@@ -125,12 +111,10 @@ def test_an_answer_about_a_process_that_has_ended_is_for_no_other(
     attachments.ask(second.link, 0, 101, 2)
     attachments.receive(first.link, None)
 
-    devices.pending = [Answer(0, 100, "too late")]
-    attachments.answer()
+    attachments.pass_on(Answer(0, 100, "too late"))
     assert second.received() == []
 
-    devices.pending = [Answer(0, 101)]
-    attachments.answer()
+    attachments.pass_on(Answer(0, 101))
     assert second.received() == granted(8)
 
 
@@ -141,8 +125,7 @@ def test_a_refusal_reaches_all_that_wait_and_the_next_may_try_again(
     attachments.ask(first.link, 0, 100, 2)
     attachments.ask(second.link, 0, 101, 2)
 
-    devices.pending = [Answer(0, 100, "The lease has ended.")]
-    attachments.answer()
+    attachments.pass_on(Answer(0, 100, "The lease has ended."))
 
     refused = [(protocol.NOT_ATTACHED, [b"The lease has ended."])]
     assert first.received() == second.received() == refused
@@ -161,14 +144,17 @@ def test_more_ipus_than_the_device_has_are_refused_at_once(
 
     [(kind, [sentence])] = asking.received()
     assert kind == protocol.NOT_ATTACHED
-    assert sentence.startswith(b"0: it was asked for with 4 IPUs. Ask for 2, or start")
+    assert sentence.startswith(
+        b"Instance 0 cannot attach to device 8 (2 IPUs) of partition P: it was asked "
+        b"for with 4 IPUs. Ask for 2, or start"
+    )
     assert devices.asked == []
 
 
 def test_a_job_without_ipus_has_no_device(client: NewClient) -> None:
     asking = client()
 
-    Attachments(None).ask(asking.link, 3, 100, 1)
+    Attachments(None, None).ask(asking.link, 3, 100, 1)
 
     assert asking.received() == [
         (protocol.NOT_ATTACHED, [b"Instance 3 belongs to a job without IPUs."])

@@ -1,13 +1,16 @@
 """What the commands show of partitions, and of the jobs that use them."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from vipu_commands import Run, inventories
 
-from poprun.vipu.leases import Grant
+from poprun.vipu import liveness
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.leases import Grant, ProcessIdentity
 
 pytestmark = [inventories, pytest.mark.usefixtures("pod64")]
 
@@ -59,6 +62,25 @@ def test_get_partition_shows_what_it_is_and_who_holds_it(
     )
     assert unused["In use by"] == "-"
     assert used.splitlines()[-2].split("|")[:3] == [" bob  ", " j7  ", " h1   "]
+
+
+def test_get_partition_shows_which_processes_are_attached_and_where(
+    make: Make, run: Run, hold: Hold, inventory: Inventory
+) -> None:
+    make("vipu create partition p8 --size 8 --reconfigurable")
+    lease = hold("p8", 2).lease.id
+    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    inventory.attach(lease, 0, liveness.identify())
+    inventory.attach(lease, 1, theirs, "h2")
+
+    shown = run("vipu get partition p8").out.splitlines()[-5:-1]
+
+    rows = [[cell.strip() for cell in line.split("|")] for line in shown]
+    assert rows[0] == ["Instance", "Device", "IPUs", "Job", "Host", "PID"]
+    assert rows[2:] == [
+        ["0", "0", "1", "j7", "h1", str(os.getpid())],
+        ["1", "1", "1", "j7", "h2", "7"],
+    ]
 
 
 def test_json_has_the_shape_of_the_original(make: Make, run: Run, hold: Hold) -> None:

@@ -20,11 +20,13 @@ from poprun.vipu.errors import (
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
-from poprun.vipu.leases import PARENT, Grant
+from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
 
 Launch = Callable[..., Grant]
 # For what must happen; a test that waits for it in vain fails.
 SOON_S = 30.0
+# What `deliver` has replied with.
+ANSWERS: list[Answer] = []
 
 
 class Recorder:
@@ -42,8 +44,10 @@ class Recorder:
         if self.failures.get(what):
             raise self.failures[what].pop(0)
 
-    def attach(self, lease: str, child: int, process: object) -> None:
-        self._do("attach", str(child))
+    def attach(
+        self, lease: str, child: int, process: object, host: str | None = None
+    ) -> None:
+        self._do("attach", str(child) if host is None else f"{child} on {host}")
 
     def detach(self, lease: str, child: int, process: object) -> None:
         self._do("detach", str(child))
@@ -73,6 +77,7 @@ def grant(launch: Launch) -> Grant:
 
 @pytest.fixture
 def held(recorder: Recorder, grant: Grant) -> Iterator[HeldDevices]:
+    ANSWERS.clear()
     devices = HeldDevices(lambda: cast("Inventory", recorder), grant, 1.0)
     yield devices
     devices.release()
@@ -89,10 +94,17 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def delivered(devices: HeldDevices) -> list[Answer]:
+    devices.deliver()
+    answers = list(ANSWERS)
+    ANSWERS.clear()
+    return answers
+
+
 def answer_of(devices: HeldDevices) -> Answer:
     """Wait as the loop of the supervisor does, and return the one answer."""
     assert select.select([devices.fileno()], [], [], SOON_S)[0]
-    [answer] = devices.answers()
+    [answer] = delivered(devices)
     return answer
 
 
@@ -100,7 +112,7 @@ def test_an_instance_is_attached_by_a_thread_that_takes_no_signals(
     held: HeldDevices, recorder: Recorder
 ) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    held.attach(1, os.getpid())
+    held.attach(1, os.getpid(), ANSWERS.append)
 
     assert answer_of(held) == Answer(1, os.getpid())
     assert recorder.calls == ["attach 1"]
@@ -113,9 +125,9 @@ def test_a_refused_attach_says_which_device_of_which_instance(
     held: HeldDevices, recorder: Recorder
 ) -> None:
     recorder.failures["attach"] = [ServerUnreachableError("No server answers.")]
-    held.attach(1, os.getpid())
+    held.attach(1, os.getpid(), ANSWERS.append)
 
-    device = held.device_id(1)
+    device = held.grant.children[1].id
     assert answer_of(held) == Answer(
         1,
         os.getpid(),
@@ -129,17 +141,29 @@ def test_a_process_that_has_ended_is_not_attached(
 ) -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
-    held.attach(0, child)
+    held.attach(0, child, ANSWERS.append)
 
     assert answer_of(held).refusal.endswith(f"There is no process {child}.")
     assert recorder.calls == []
+
+
+def test_a_process_of_another_host_is_attached_as_that_knows_it(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    held.attach_on("h2", 1, theirs, ANSWERS.append)
+
+    assert answer_of(held) == Answer(1, 7)
+    held.detach(1, 7)
+    held.release()
+    assert recorder.calls[:2] == ["attach 1 on h2", "detach 1"]
 
 
 def test_only_what_was_attached_is_detached(
     held: HeldDevices, recorder: Recorder
 ) -> None:
     held.detach(0, os.getpid())
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
     answer_of(held)
     held.detach(0, os.getpid())
     held.detach(0, os.getpid())
@@ -156,7 +180,7 @@ def test_a_job_that_asks_for_nothing_needs_no_thread(
     held.tick(time.monotonic())
     assert held.release()
 
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
     held.tick(time.monotonic() + 1000)
 
     assert recorder.calls == ["get_lease", f"release {held.grant.lease.id}"]
@@ -199,7 +223,7 @@ def test_an_inventory_that_is_away_for_a_while_takes_nothing(
     held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
     held.tick(time.monotonic() + 1)
     until(lambda: recorder.calls.count("renew") >= 4)
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
 
     assert answer_of(held).refusal == ""
     assert held.loss == ""
@@ -212,7 +236,7 @@ def test_a_lost_lease_is_reported_once(recorder: Recorder, grant: Grant) -> None
     held.tick(time.monotonic() + 1)
 
     assert select.select([held.fileno()], [], [], SOON_S)[0]
-    assert held.answers() == []
+    assert delivered(held) == []
     until(lambda: recorder.calls.count("renew") >= 3)
     assert held.loss == "It is over."
     assert not select.select([held.fileno()], [], [], 0)[0]
@@ -240,13 +264,13 @@ def test_a_lease_that_a_failed_release_has_ended_is_not_lost(
 
 
 def test_it_is_released_once(held: HeldDevices, recorder: Recorder) -> None:
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
     answer_of(held)
 
     assert [held.release(), held.release()] == [True, True]
     assert recorder.calls.count(f"release {held.grant.lease.id}") == 1
     assert held.fileno() == -1
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
     held.tick(time.monotonic() + 1000)
     assert recorder.calls[-1].startswith("release")
 
@@ -267,7 +291,7 @@ def test_a_new_guard_keeps_the_lease(held: HeldDevices, recorder: Recorder) -> N
     until(lambda: len(recorder.calls) == 2)
 
     assert recorder.calls == [f"attach {PARENT}"] * 2
-    assert held.answers() == []
+    assert delivered(held) == []
 
 
 def test_without_a_thread_it_is_done_at_once(
@@ -277,7 +301,7 @@ def test_without_a_thread_it_is_done_at_once(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("poprun.vipu.launch.held_devices.start_new_thread", refuse)
-    held.attach(0, os.getpid())
+    held.attach(0, os.getpid(), ANSWERS.append)
 
     assert answer_of(held) == Answer(0, os.getpid())
     assert recorder.threads == {threading.get_ident()}
@@ -289,7 +313,7 @@ def test_in_a_real_inventory_the_ipus_are_free_again(
     grant = launch("P", instances=2, replicas=4)
     path = inventory.location
     held = HeldDevices(lambda: EmbeddedInventory(path, host="h1"), grant, 1.0)
-    held.attach(1, os.getpid())
+    held.attach(1, os.getpid(), ANSWERS.append)
     assert answer_of(held).refusal == ""
 
     [attached] = [r for r in inventory.list_reservations("P") if r.child == 1]

@@ -97,6 +97,26 @@ def test_ipus_stay_held_while_an_instance_outlives_its_poprun(
     assert launch("P").created
 
 
+def test_a_process_of_another_host_is_not_dead_because_it_is_not_seen(
+    inventory: EmbeddedInventory, holder: Holder, launch: Launch
+) -> None:
+    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    with other_process() as poprun:
+        mine = holder._replace(process=liveness.identify(poprun.pid))
+        lease = launch("P", holder=mine).lease.id
+        # Its host may have the name of this one.
+        inventory.attach(lease, 0, theirs, holder.host)
+        with pytest.raises(DeviceError, match="because process 7 of the same job"):
+            inventory.attach(lease, 0, liveness.identify())
+
+    assert inventory.end_dead_leases() == ()
+    [_, attached] = inventory.list_reservations("P")
+    assert (attached.process, attached.host) == (theirs, holder.host)
+    inventory.detach(lease, 0, theirs)
+    [ended] = inventory.end_dead_leases()
+    assert ended.id == lease
+
+
 def test_a_device_is_free_again_when_its_process_has_ended(
     inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
@@ -169,6 +189,25 @@ def test_a_lease_does_not_end_while_its_holder_could_not_renew_it(
     inventory.renew(lease)
     assert clock.wait(inventory, 59) == []
     assert clock.wait(inventory, 2) == [lease]
+
+
+def test_a_lease_is_released_late_only_for_processes_of_other_hosts(
+    clock: Clock, inventory: EmbeddedInventory, holder: Holder, launch: Launch
+) -> None:
+    with other_process() as poprun:
+        mine = holder._replace(process=liveness.identify(poprun.pid))
+        there = launch("P", holder=mine).lease.id
+        inventory.attach(there, 0, elsewhere(holder.process), "h2")
+        here = launch("Q", holder=mine).lease.id
+        inventory.attach(here, 0, mine.process)
+    inventory.release(here, wait_s=16)
+    inventory.release(there, wait_s=16)
+
+    assert [lease.id for lease in inventory.list_leases()] == [there]
+    assert clock.wait(inventory, 15) == []
+    with pytest.raises(InUseError):
+        launch("P")
+    assert clock.wait(inventory, 2) == [there]
 
 
 @pytest.mark.parametrize("jump", [-4000.0, 1e9])
