@@ -5,6 +5,7 @@ Each is JSON. Any thread may send and take them; they are kept until they are as
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any
@@ -28,6 +29,8 @@ class Mail:
         self._received: dict[str, list[Message]] = defaultdict(list)
         # Requests of messages, with what they send.
         self._sending: list[tuple[Any, object]] = []
+        # The instances that MPI says have died.
+        self.failed: set[int] = set()
 
     def send(self, instance: int, message: Message) -> None:
         """Send a message to an instance, without waiting until it has come."""
@@ -42,12 +45,36 @@ class Mail:
             return
         try:
             with self._lock:
-                self._sending = [one for one in self._sending if not one[0].Test()]
+                self._sending = [
+                    one for one in self._sending if not self._is_sent(one[0])
+                ]
             while (message := self._probe()) is not None:
                 with self._lock:
                     self._received[_key(message)].append(message)
+        except self._mpi.Exception:
+            self._note_failed()
         finally:
             self._taking.release()
+
+    def _is_sent(self, request: Any) -> bool:
+        """Return whether a message is on its way; also if nothing can send it."""
+        try:
+            sent: bool = request.Test()
+        except self._mpi.Exception:
+            return True
+        return sent
+
+    def _note_failed(self) -> None:
+        """Learn from MPI which processes have died, if it tells that.
+
+        Then it lets messages from all others come again.
+        """
+        with suppress(self._mpi.Exception, AttributeError, NotImplementedError):
+            failed = self._comm.Get_failed()
+            every = self._comm.Get_group()
+            self._comm.Ack_failed(failed.Get_size())
+            ranks = range(failed.Get_size())
+            self.failed |= set(failed.Translate_ranks(list(ranks), every))
 
     def of(self, kind: str, group: str = "") -> list[Message]:
         """Return and forget what has been received of this kind for a group."""

@@ -207,6 +207,7 @@ class HostsMember:
             self._reported = True
         ending = self._translated(found)
         why = explain(ending, self.instances, self._timeout, self.names)
+        self._note_lost(why)
         # Who has found it tells the other hosts.
         if found[1] == self.local.rank:
             self._tell(why)
@@ -223,6 +224,7 @@ class HostsMember:
         """End the group: all members get this error."""
         if self._closed or self.comm.ending() is not None:
             return
+        self._note_lost(error)
         self.comm.end(encode_error(error))
         self._tell(error)
 
@@ -290,7 +292,8 @@ class HostsMember:
         }
         with suppress(self.world.mpi.Exception):
             for peer in self.layout.reachable:
-                self.world.mail.send(self.instances[peer], message)
+                if self.world.may_reach(self.instances[peer]):
+                    self.world.mail.send(self.instances[peer], message)
             self.world.mail.flush(0.05)
 
     def look(self) -> None:
@@ -337,6 +340,16 @@ class HostsMember:
                 return peer
         return None
 
+    def _note_lost(self, error: PopdistError) -> None:
+        """Send nothing to members that the group has lost until they are known to live.
+
+        Those that only have left the group do.
+        """
+        if isinstance(error, PeerLostError):
+            alive = {self.instances[peer] for peer in self._left}
+            self.world.lost |= set(error.instances) - alive
+            self.world.watch_this_host()
+
     def _tell(self, error: PopdistError) -> None:
         """Let the other hosts end the group, if they do not know."""
         if self._told:
@@ -345,7 +358,7 @@ class HostsMember:
         message = {"kind": "ended", "group": self.uid, "error": encode_error(error)}
         with suppress(self.world.mpi.Exception):
             for peer in self.layout.reachable:
-                if self.instances[peer] not in self.world.dead:
+                if self.world.may_reach(self.instances[peer]):
                     self.world.mail.send(self.instances[peer], message)
             self.world.mail.flush(0.05)
 

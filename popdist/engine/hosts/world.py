@@ -35,6 +35,8 @@ _NAME_BYTES = 64
 _LOOK_SECONDS = 0.1
 # How often the launcher's file of ended instances is read.
 _FILE_SECONDS = 0.2
+# How long the news may take that an instance which a group has lost has died.
+_LOST_SECONDS = 0.5
 # How long to wait for another thread that is in MPI before the process ends without it.
 _LAST_SECONDS = 5.0
 
@@ -82,6 +84,9 @@ class World:
         self.arrivals = Arrivals()
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
+        # Those that a group has lost, of which it may not be known whether they have
+        # died. MPI must not be asked to reach one that has: MPICH would crash.
+        self.lost: set[int] = set()
         # To which the launcher appends the instances that have ended, on any host.
         self.ended_file = ""
         self._file_read = 0.0
@@ -116,7 +121,7 @@ class World:
         self.find_deaths()
         if self.mail.of("quit"):
             self.is_broken = True
-        self._watch_this_host()
+        self.watch_this_host()
         for watcher in list(self.watchers):
             watcher()
 
@@ -125,6 +130,8 @@ class World:
         self.mail.take()
         for message in self.mail.of("died"):
             self.note_death(message["instance"])
+        for instance in self.mail.failed - self.dead.keys():
+            self.note_death(instance)
         if self.ended_file and monotonic() - self._file_read > _FILE_SECONDS:
             self._file_read = monotonic()
             with suppress(OSError), open(self.ended_file, "rb") as file:
@@ -141,10 +148,14 @@ class World:
         """Send a message to all instances on other hosts."""
         here = self.hosts[self.rank]
         for other, host in enumerate(self.hosts):
-            if host != here and other not in self.dead:
+            if host != here and self.may_reach(other):
                 self.mail.send(other, message)
 
-    def _watch_this_host(self) -> None:
+    def may_reach(self, instance: int) -> bool:
+        """Return whether messages may be sent to an instance."""
+        return instance not in self.dead and instance not in self.lost
+
+    def watch_this_host(self) -> None:
         """Tell the instances on other hosts of those that have died on this one.
 
         No process ends well before all others have come to their end, too.
@@ -222,6 +233,7 @@ class _Starter:
         # A forked child must leave its parent's MPI alone.
         if world is None or self._finalised or os.getpid() != self._pid:
             return
+        self._find_who_is_lost(world)
         for leave in list(world.leavers):
             leave()
         failed = getattr(sys, "last_type", None) is not None
@@ -232,6 +244,15 @@ class _Starter:
         while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):
             if world.is_broken:
                 break
+
+    def _find_who_is_lost(self, world: World) -> None:
+        """Wait a little until it is known whether those that groups have lost live."""
+        until = monotonic() + _LOST_SECONDS
+        world.look()
+        while world.lost - world.dead.keys() and monotonic() < until:
+            threading.Event().wait(0.01)
+            world.look()
+        world.lost.clear()
 
     def _serve(self, job_hosts: JobHosts) -> None:
         """Start MPI, take messages until the process ends, and end MPI."""
@@ -259,7 +280,7 @@ class _Starter:
         self._ended.set()
 
     def _end(self, world: World) -> None:
-        if not self._library:
+        if not self._library or world.is_broken:
             world.mail.flush(0.2)
             return
         request, pause = world.comm.Ibarrier(), 0.0005
@@ -315,6 +336,8 @@ def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
             "Make popdist's collectives before that."
         )
     if not mpi.Is_initialized():
+        # Or Open MPI would end this process when another one dies.
+        os.environ.setdefault("OMPI_MCA_mpi_ft_enable", "1")
         # mpi4py's own function keeps other threads from running while MPI waits for
         # the other processes; a call by ctypes does not.
         library = ctypes.CDLL(mpi.__file__)
