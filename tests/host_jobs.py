@@ -102,6 +102,28 @@ print(group.last_algorithm, group.transport.__class__.__name__)
 """
 
 
+# What instances do under poprun: the one of the second argument dies, and each of the
+# others writes what it finds to a file of its own, in the folder of the third.
+DEATH = """
+import json, os, signal, sys, time
+if sys.argv[1]:
+    os.environ["POPDIST_INSTANCES_PER_HOST"] = sys.argv[1]
+import numpy as np
+import popdist
+group = popdist.instance_group()
+group.barrier()
+if group.rank == int(sys.argv[2]):
+    with open(f"{sys.argv[3]}/death", "w") as file:
+        file.write(str(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    group.all_reduce(np.ones(int(sys.argv[4])))
+except popdist.PeerLostError as error:
+    with open(f"{sys.argv[3]}/{group.rank}", "w") as file:
+        json.dump([time.monotonic(), list(error.instances), str(error)], file)
+"""
+
+
 class Ended(NamedTuple):
     """What an instance has printed."""
 

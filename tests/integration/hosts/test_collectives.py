@@ -1,5 +1,7 @@
 """Collectives among instances on hosts with networks, memory and processes apart."""
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,8 +9,9 @@ from collections.abc import Callable
 import pytest
 from beds.bed import Bed
 from beds.mpiruns import AS_ROOT, command
+from conftest import mpirun_of
 
-from tests.host_jobs import OPERATIONS
+from tests.host_jobs import DEATH, OPERATIONS
 from tests.jobs import ROOT
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -69,3 +72,35 @@ def test_a_slow_link_that_loses_packets_changes_no_result(
     lines = outputs(bed, "hydra", program.replace("\n    ", "\n") + EPILOGUE)
 
     assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
+
+
+@pytest.mark.parametrize("instances", [2, 4])
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+def test_the_death_of_an_instance_is_named_on_the_other_host(
+    make_bed: Callable[..., Bed], mpi: str, instances: int
+) -> None:
+    bed = make_bed(hosts=2)
+    for host in bed.hosts:
+        host.path("/tmp/program.py").write_text(PROLOGUE.split("import numpy")[0])
+        with host.path("/tmp/program.py").open("a") as file:
+            file.write(DEATH)
+
+    ran = bed.front.run(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "--keep-going"),
+        *("--num-instances", str(instances), "--num-replicas", str(instances)),
+        *("--offline-mode=yes", sys.executable, "/tmp/program.py"),
+        *("", "0", "/tmp", "100000"),
+    )
+
+    for rank in range(1, instances):
+        host = bed.hosts[rank * 2 // instances]
+        found = host.path(f"/tmp/{rank}")
+        assert found.exists(), ran.stderr
+        _, lost, text = json.loads(found.read_text())
+        assert lost == [0]
+        assert re.match(
+            r"Instance 0 on h0 has ended, or closed the group, while instance \d on "
+            r"h\d needed it for all_reduce \(sum, direct\) of 100000 float64\.",
+            text,
+        )
+    assert ran.returncode == 137

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import POPRUN, ROOT
-from tests.host_jobs import run
+from tests.host_jobs import DEATH, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
@@ -227,26 +227,6 @@ def test_mpi_with_fewer_threads_is_refused_with_what_to_set(
         ]
         * 2
     )
-
-
-# What instances do under poprun, which keeps the others alive for its grace period.
-DEATH = """
-import json, os, signal, sys, time
-os.environ["POPDIST_INSTANCES_PER_HOST"] = sys.argv[1]
-import numpy as np
-import popdist
-group = popdist.instance_group()
-group.barrier()
-if group.rank == int(sys.argv[2]):
-    with open(f"{sys.argv[3]}/death", "w") as file:
-        file.write(str(time.monotonic()))
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    group.all_reduce(np.ones(int(sys.argv[4])))
-except popdist.PeerLostError as error:
-    with open(f"{sys.argv[3]}/{group.rank}", "w") as file:
-        json.dump([time.monotonic(), list(error.instances), str(error)], file)
-"""
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
