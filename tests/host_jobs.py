@@ -11,6 +11,7 @@ from textwrap import dedent
 from typing import NamedTuple
 
 from popdist.environment import INSTANCES_PER_HOST
+from poprun.mpirun.identify import library
 from tests import jobs
 from tests.jobs import ROOT
 
@@ -187,8 +188,8 @@ def run(
 
 def _library(mpirun: str) -> dict[str, str]:
     """Return the variable by which mpi4py loads the library of this mpirun."""
-    folder = Path(mpirun).parent.parent / "lib"
-    for name in ("libmpi.so.40", "libmpi.so.12"):
-        if (folder / name).exists():
-            return {"MPI4PY_LIBMPI": str(folder / name)}
+    for flavour in ("openmpi5", "hydra"):
+        found = library(mpirun, flavour)
+        if found:
+            return {"MPI4PY_LIBMPI": found}
     return {}
