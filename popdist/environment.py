@@ -111,6 +111,8 @@ OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
 OMPI_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
+# Whether Open MPI 5 lets a process live on when another one has died.
+OPEN_MPI_SURVIVES = "OMPI_MCA_mpi_ft_enable"
 # Which libmpi an mpi4py wheel loads.
 MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
 

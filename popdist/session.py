@@ -17,7 +17,7 @@ from threading import Lock, RLock, active_count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from popdist.claim import Claim
-from popdist.environment import ENDED_INSTANCES, Instance
+from popdist.environment import ENDED_INSTANCES, OPEN_MPI_SURVIVES, Instance
 from popdist.errors import GroupUnusableError
 from popdist.job import Place, TorchPlace, instance_of, shared_name_of
 from popdist.settings import Settings
@@ -76,6 +76,8 @@ def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
     from popdist.engine.hosts.transport import HostsTransport
 
+    # Or Open MPI 5 would end this process when another one dies.
+    os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
     return partial(HostsTransport.meet, job_hosts=STATE.job_hosts())
 
 

@@ -336,9 +336,6 @@ def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
             "Make popdist's collectives before that."
         )
     if not mpi.Is_initialized():
-        if "Open MPI v5" in mpi.Get_library_version():
-            # Or it would end this process when another one dies.
-            os.environ.setdefault("OMPI_MCA_mpi_ft_enable", "1")
         # mpi4py's own function keeps other threads from running while MPI waits for
         # the other processes; a call by ctypes does not.
         library = ctypes.CDLL(mpi.__file__)
