@@ -470,8 +470,9 @@ READS_ENVIRON = (
     "poptorch.options",
 )
 
-# It takes poprun's entry out of the PYTHONPATH of the program that it runs in.
-WRITES_ENVIRON = ("poprun.interpreter",)
+# The first takes poprun's entry out of the PYTHONPATH of the program that it runs in.
+# The second sets what Open MPI reads nowhere else, before MPI is started.
+WRITES_ENVIRON = ("poprun.interpreter", "popdist.session")
 
 # Where the variables of the contract are spelled, and in what runs in Pythons that
 # cannot import that.
