@@ -19,19 +19,17 @@ from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
-from poprun.plan.hosts import HostSpec
+from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
 from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
-from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
+from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
     from poprun.stages import Stages
 
-# The variable of the processes that reach other hosts, until the job starts.
-MARK = "_POPRUN_PREFLIGHT"
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
 
 
@@ -98,8 +96,9 @@ def _open_hosts(
     hosts: Sequence[HostSpec],
 ) -> Sequence[Preflight]:
     """Return what looks things up on each host; this one needs no ssh."""
-    if not (settings.is_given("host") or settings.is_given("hostfile")):
-        # Without either it is this machine, whatever Slurm calls it.
+    names = [host.name for host in hosts]
+    is_named = settings.is_given("host") or settings.is_given("hostfile")
+    if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
         return [LocalPreflight()]
     from poprun.preflight.remote import HostAccess, open_hosts
 

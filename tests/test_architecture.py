@@ -64,6 +64,7 @@ STAGES = {
             "poprun.agent.messages",
             "poprun.agent.pipe_channel",
             "poprun.agent.silence",
+            "poprun.agent.srun",
         ),
         ("poprun.preflight",),
         (
@@ -186,6 +187,7 @@ PURE = (
     "poprun.plan.drawing",
     "poprun.plan.hosts",
     "poprun.plan.placement",
+    "poprun.plan.slurm",
     "poprun.plan.topology",
     "poprun.record",
     "poprun.result.outcome",

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from poprun import errors
 from poprun.agent import messages
 from poprun.agent.pipe_channel import PipeChannel
+from poprun.agent.srun import SRUN
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import processes
@@ -22,6 +23,8 @@ from poprun.record import Record
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
+# How long srun may take to end when its agent does.
+SRUN_END_S = 5.0
 # How long an agent may take to answer a question before the job, and to start the job.
 REPLY_S = 5.0
 START_S = 30.0
@@ -46,6 +49,8 @@ class AgentHello(Record):
     # The addresses and ports of both ends as the host has them, of ssh's connection;
     # "" where it is none of ssh.
     ssh_connection: str
+    # The address by which other hosts reach it, "" if it is not known.
+    address: str
     # Why temporary files cannot be made there, "" if they can.
     temporary_failure: str
 
@@ -60,15 +65,22 @@ class AgentConnection:
     Args:
         name: The host, as errors name it.
         argv: The command that runs the agent on the host.
+        tool: What it is: ssh or srun.
 
     Raises:
         LaunchError: It cannot be started.
     """
 
     def __init__(
-        self, name: str, argv: Sequence[str], environ: Mapping[str, str]
+        self,
+        name: str,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        tool: str = "ssh",
     ) -> None:
         self.name = name
+        self.tool = tool
+        self._is_open = True
         self.hello: AgentHello | None = None
         # What came before the agent's first byte.
         self.banner = b""
@@ -171,7 +183,7 @@ class AgentConnection:
             refusal = self._refusal([messages.printable(field) for field in fields])
         except (ConnectionError, ValueError):
             lines = [line.strip() for line in self.ssh_text.splitlines()]
-            words = f" ssh says: '{'; '.join(lines[-2:])}'." if lines else ""
+            words = f" {self.tool} says: '{'; '.join(lines[-2:])}'." if lines else ""
             raise LaunchError(
                 f"The host {self.name} was lost before the job has started: the "
                 f"connection to it has ended.{words}"
@@ -229,7 +241,7 @@ class AgentConnection:
 
     @property
     def ssh_text(self) -> str:
-        """What ssh has written to its stderr."""
+        """What ssh or srun has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0)
         return messages.printable(written.rstrip(b"\0")).strip()
 
@@ -248,18 +260,27 @@ class AgentConnection:
             time.sleep(processes.LOOK_AGAIN_S)
         return code
 
+    def hang_up(self) -> None:
+        """Close the connection, whereupon the agent ends, and srun after it."""
+        if self._is_open:
+            self._is_open = False
+            self.channel.close()
+
     def end(self) -> None:
         """End ssh, what it has started to reach a jump host, and wait for it."""
-        process = processes.process(self.pid)
-        if process is not None and process.parent == os.getpid():
+        self.hang_up()
+        if self.tool == SRUN and self._is_child():
+            # Slurm would take a step whose srun was killed for one that has failed.
+            self.wait_for_exit(SRUN_END_S)
+        if self._is_child():
             # The leader of a session is the leader of a group, too.
             processes.kill_group(self.pid)
             processes.wait_for(self.pid)
-        self.close()
-
-    def close(self) -> None:
-        self.channel.close()
         os.close(self._errors)
+
+    def _is_child(self) -> bool:
+        process = processes.process(self.pid)
+        return process is not None and process.parent == os.getpid()
 
 
 def _bounded_file() -> int:

@@ -17,11 +17,13 @@ from poprun.agent import facts, messages
 from poprun.agent.connection import AgentHello
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.served_job import ServedJob
-from poprun.agent.silence import Silence, ends_of
+from poprun.agent.silence import Silence, acknowledges_nothing, ends_of
+from poprun.agent.srun import LAUNCH_ADDRESS, SRUN, SrunPort
 from poprun.annotations import Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes, protocol
 from poprun.mpirun.find import find_mpirun
+from poprun.preflight.addresses import own_address_towards
 from poprun.preflight.directories import temporary_failure
 from poprun.preflight.hosts import LocalPreflight, machine_id
 from poprun.preflight.out_of_memory import read_host
@@ -48,7 +50,7 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    HostAgent(channel, wake, os.environ).run()
+    HostAgent(channel, wake, os.environ, by_srun=sys.argv[1:] == [SRUN]).run()
     os._exit(0)
 
 
@@ -56,15 +58,27 @@ class HostAgent:
     """Serves poprun until that closes the connection, or is lost."""
 
     def __init__(
-        self, channel: PipeChannel, wake: int, environ: Mapping[str, str]
+        self,
+        channel: PipeChannel,
+        wake: int,
+        environ: Mapping[str, str],
+        *,
+        by_srun: bool = False,
     ) -> None:
         self._channel = channel
         self._wake = wake
         self._environ = environ
         self._job: ServedJob | None = None
         self._is_connected = True
-        client, server = ends_of(environ.get(SSH_CONNECTION, ""))
-        self._silence = Silence(server, client, time.monotonic())
+        self._by_srun = by_srun
+        if by_srun:
+            # poprun may have come to its host by ssh.
+            self._environ = {n: v for n, v in environ.items() if n != SSH_CONNECTION}
+            self._silence = Silence(SrunPort(environ).is_gone, time.monotonic())
+        else:
+            client, server = ends_of(environ.get(SSH_CONNECTION, ""))
+            is_gone = acknowledges_nothing(server, client)
+            self._silence = Silence(is_gone, time.monotonic())
 
     def run(self) -> None:
         hello = messages.pack(messages.HELLO, vars(_hello(self._environ)))
@@ -105,7 +119,12 @@ class HostAgent:
     def _on_signals(self) -> None:
         numbers = os.read(self._wake, 4096)
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._is_connected = False
+            if self._by_srun:
+                # Slurm sends it to all processes of a job that it ends; poprun, which
+                # gets it too, decides what follows. It may be gone already.
+                self._silence.look_soon(time.monotonic())
+            else:
+                self._is_connected = False
         ended = processes.reap()
         if self._job is not None:
             for pid, status in ended:
@@ -174,8 +193,16 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
             f"{error.strerror}. Make it there with mkdir -p, or name another directory "
             'for them with --mpi-global-args="--wdir DIRECTORY" and start poprun there.'
         ) from None
-    _, server = ends_of(environ.get(SSH_CONNECTION, ""))
-    return facts.pack(LocalPreflight(server.partition(" ")[0]).facts())
+    return facts.pack(LocalPreflight(_own_address(environ)).facts())
+
+
+def _own_address(environ: Mapping[str, str]) -> str:
+    """Return the address by which other hosts reach this one, "" if it is unknown."""
+    if SSH_CONNECTION in environ:
+        _, server = ends_of(environ[SSH_CONNECTION])
+        return server.partition(" ")[0]
+    launcher = environ.get(LAUNCH_ADDRESS)
+    return own_address_towards(launcher) if launcher else ""
 
 
 def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
@@ -216,5 +243,6 @@ def _hello(environ: Mapping[str, str]) -> AgentHello:
         clock=time.time(),
         environ=dict(environ),
         ssh_connection=environ.get(SSH_CONNECTION, ""),
+        address=_own_address(environ),
         temporary_failure=temporary_failure(environ),
     )

@@ -21,6 +21,7 @@ from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, Job
+from poprun.mpirun.environment import without_batch_system
 from poprun.preflight.out_of_memory import read_host
 from poprun.stdio.waiter import READ, Interest
 from poprun.vipu.launch.values import InstanceDevices
@@ -77,7 +78,7 @@ class ServedJob:
         )
         self._output = ForwardedOutput(channel)
         self._input = ForwardedInput(channel, host_job.stdin_ranks)
-        environment = {**environ, **host_job.environment}
+        environment = {**without_batch_system(environ), **host_job.environment}
         self._commands = Commands(
             channel,
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},

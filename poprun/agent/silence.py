@@ -6,7 +6,10 @@ has been silent and does not acknowledge either.
 """
 
 import ipaddress
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 
 # How often each end sends something, so that there is something to acknowledge.
@@ -17,27 +20,31 @@ LOOK_AGAIN_S = 0.5
 # How often the kernel has sent the same again, at doubling intervals from 0.2 s.
 MOST_REPEATS = 4
 TABLES = (("/proc/net/tcp", 4), ("/proc/net/tcp6", 16))
+ESTABLISHED = "01"
 
 
 class Silence:
     """When the other end was heard last, and when to send something to it.
 
     Args:
-        own: Our address and port in the TCP connection, "" if there is none.
-        peer: Those of the other end.
+        is_gone: Returns whether the other end is gone, as far as can be seen when it
+            is silent; None where nothing can be seen.
     """
 
-    def __init__(self, own: str, peer: str, now: float) -> None:
-        self._own = own
-        self._peer = peer
-        self._heard_at = now
+    def __init__(self, is_gone: Callable[[], bool] | None, now: float) -> None:
+        self._is_gone = is_gone
         self._sent_at = now
-        self._look_at = inf if not own else now + SILENT_S
+        self._look_at = inf
+        self.note_heard(now)
 
     def note_heard(self, now: float) -> None:
-        self._heard_at = now
-        if self._own:
+        if self._is_gone is not None:
             self._look_at = now + SILENT_S
+
+    def look_soon(self, now: float) -> None:
+        """Look for the other end at once, and not only after a silence."""
+        if self._is_gone is not None:
+            self._look_at = now
 
     def note_sent(self, now: float) -> None:
         self._sent_at = now
@@ -49,11 +56,40 @@ class Silence:
         return min(self._sent_at + ALIVE_S, self._look_at)
 
     def is_lost(self, now: float) -> bool:
-        """Return whether the other end's host is gone, as far as the kernel knows."""
-        if now < self._look_at:
+        """Return whether the other end has been silent, and is gone."""
+        if now < self._look_at or self._is_gone is None:
             return False
         self._look_at = now + LOOK_AGAIN_S
-        return repeats(self._own, self._peer) >= MOST_REPEATS
+        return self._is_gone()
+
+
+def acknowledges_nothing(own: str, peer: str) -> Callable[[], bool] | None:
+    """Return what looks whether the peer of a TCP connection acknowledges nothing.
+
+    Args:
+        own: Our address and port, "" if they are not known: then there is nothing
+            to look at.
+    """
+    if not own:
+        return None
+    return lambda: repeats(own, peer) >= MOST_REPEATS
+
+
+def peer_of_process_is_gone(pid: int) -> bool:
+    """Return whether a peer of a process acknowledges nothing that this sends it."""
+    directory = f"/proc/{pid}/fd"
+    inodes = set()
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            with suppress(OSError):
+                kind, _, inode = os.readlink(f"{directory}/{name}").partition(":")
+                if kind == "socket":
+                    inodes.add(inode.strip("[]"))
+    return any(
+        row[9] in inodes and row[3] == ESTABLISHED and int(row[6], 16) >= MOST_REPEATS
+        for path, _ in TABLES
+        for row in _rows(path)
+    )
 
 
 def ends_of(ssh_connection: str) -> tuple[str, str]:
@@ -77,15 +113,18 @@ def repeats(own: str, peer: str) -> int:
     """
     for path, size in TABLES:
         wanted = _encode(own, size), _encode(peer, size)
-        try:
-            with open(path, encoding="ascii") as table:
-                rows = [line.split() for line in table]
-        except OSError:
-            continue
-        for row in rows:
+        for row in _rows(path):
             if (row[1], row[2]) == wanted:
                 return int(row[6], 16)
     return 0
+
+
+def _rows(path: str) -> Iterator[list[str]]:
+    """Yield the rows of one of the kernel's tables, each cut into its columns."""
+    with suppress(OSError), open(path, encoding="ascii") as table:
+        next(table)
+        for line in table:
+            yield line.split()
 
 
 def _encode(end: str, size: int) -> str:

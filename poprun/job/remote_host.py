@@ -8,11 +8,18 @@ may. One that does not keep to that is lost.
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from math import inf
 
 from poprun.agent import event_codec, messages
 from poprun.agent.connection import AgentConnection
-from poprun.agent.silence import Silence, ends_of
+from poprun.agent.silence import (
+    Silence,
+    acknowledges_nothing,
+    ends_of,
+    peer_of_process_is_gone,
+)
+from poprun.agent.srun import SRUN
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.job.events import (
@@ -164,8 +171,13 @@ class RemoteHost:
         # By instance: the process there that is attached or is to be.
         self._attached: dict[int, int] = {}
         self._is_lost = False
-        client, server = ends_of(connection.hello.ssh_connection)
-        self._silence = Silence(client, server, time.monotonic())
+        if connection.tool == SRUN:
+            self._silence = Silence(
+                partial(peer_of_process_is_gone, connection.pid), time.monotonic()
+            )
+        else:
+            ends = ends_of(connection.hello.ssh_connection)
+            self._silence = Silence(acknowledges_nothing(*ends), time.monotonic())
         # Until when the agent has to be heard of once the job is over.
         self._finishes_by = inf
 

@@ -14,12 +14,10 @@ from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
-from poprun.plan import partition, placement
+from poprun.plan import partition, placement, slurm
 from poprun.plan.hosts import (
-    SLURM_NODE_LIST,
     SLURM_NODE_NAME,
     HostSpec,
-    from_slurm,
     parse_hostfile,
     parse_hosts,
 )
@@ -59,7 +57,8 @@ def read_request(
     Raises:
         PoprunError: The settings contradict each other, or what they name is missing.
     """
-    hosts = _read_hosts(settings, environ)
+    slurm.check_is_only_task(environ)
+    hosts, notes = _read_hosts(settings, environ)
     topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
@@ -93,7 +92,7 @@ def read_request(
         forwarded=[name for name in FORWARDED if name in environ],
         partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
-        notes=_notes(settings, hosts, environ, arguments.warnings),
+        notes=[*arguments.warnings, *_notes(settings, hosts), *notes],
         subnet=settings["host-subnet"] or _common_network(facts),
     )
 
@@ -104,43 +103,47 @@ def _common_network(facts: Sequence[HostFacts]) -> str:
     return networks.pop() if len(networks) == 1 else ""
 
 
-def _notes(
-    settings: Settings,
-    hosts: Sequence[HostSpec],
-    environ: Mapping[str, str],
-    warnings: Sequence[str],
-) -> list[str]:
-    """Return the warnings: options without effect, nodes of Slurm that are not used."""
-    notes = list(warnings)
-    if len(hosts) == 1:
-        notes += [
-            f"--{name} has no effect on a job that runs on one host."
-            for name in FOR_SEVERAL_HOSTS
-            if settings[name]
-        ]
-    elif settings["synchronise-poplar-sdk"]:
-        notes.append(
+def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
+    """Return the warnings about options without effect."""
+    if len(hosts) > 1:
+        if not settings["synchronise-poplar-sdk"]:
+            return []
+        return [
             "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, as "
             "programs use the stand-in that comes with popdist."
-        )
-    if settings.is_given("host") or settings.is_given("hostfile"):
-        return notes
-    try:
-        nodes = from_slurm(environ)
-    except HostError as error:
-        return [*notes, f"{error} All instances run on this machine."]
-    if nodes is None or len(nodes) == 1:
-        return notes
+        ]
     return [
-        *notes,
-        f"Slurm has given this job {len(nodes)} nodes ({SLURM_NODE_LIST} is "
-        f"{environ[SLURM_NODE_LIST]!r}), but all instances run on this one: this "
-        "version of poprun cannot start instances on other machines yet.",
+        f"--{name} has no effect on a job that runs on one host."
+        for name in FOR_SEVERAL_HOSTS
+        if settings[name]
     ]
 
 
-def _read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[HostSpec]:
-    """Return the hosts of the job: this machine, if the user names none."""
+def _read_hosts(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Sequence[HostSpec], list[str]]:
+    """Return the hosts of the job, and what the user should know of the choice.
+
+    If the user names none, they are the nodes of the Slurm job that poprun runs in;
+    outside of Slurm it is this machine.
+    """
+    if (named := _read_named_hosts(settings)) is not None:
+        return named, []
+    # Below Slurm the node has a name that its users know it by.
+    here = [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
+    try:
+        allocation = slurm.read_job(environ)
+    except HostError as error:
+        return here, [f"{error} All instances run on this machine."]
+    if allocation is None:
+        return here, []
+    hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
+    note = slurm.unused_nodes_note(allocation, hosts)
+    return hosts, [note] if note else []
+
+
+def _read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
+    """Return the hosts that the user names."""
     if settings["host"] is not None:
         return parse_hosts(settings["host"])
     if settings["hostfile"] is not None:
@@ -159,8 +162,7 @@ def _read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host
                 "more than any list of hosts has. Name another file."
             )
         return parse_hostfile(text, path)
-    # Below Slurm the node has a name that its users know it by.
-    return [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
+    return None
 
 
 def _check_topology(

@@ -1,4 +1,4 @@
-"""Starts an agent on each other host of a job over ssh, all at once.
+"""Starts an agent on each other host of a job over ssh or srun, all at once.
 
 The connections stay: they are the agents' until the job ends.
 """
@@ -6,17 +6,18 @@ The connections stay: they are the agents' until the job ends.
 import os
 import random
 import select
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
 from poprun import __version__
 from poprun.agent.connection import AgentConnection, AgentHello, OtherVersionError
+from poprun.agent.srun import SRUN
 from poprun.errors import HostUnreachableError
 from poprun.helpers import processes
 from poprun.plan.hosts import HostSpec
-from poprun.preflight.ssh import Ssh, without_questions
+from poprun.preflight.srun import Srun
+from poprun.preflight.ssh import Ssh
 from poprun.preflight.ssh_failures import SshFailure
 
 # How long all hosts together may take to answer.
@@ -35,10 +36,12 @@ MOST_CLOCK_DIFFERENCE_S = 60.0
 class _AgentStart:
     """The start of an agent on one host, which may be tried again."""
 
-    def __init__(self, host: HostSpec, ssh: Ssh, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, host: HostSpec, tool: Ssh | Srun, environ: Mapping[str, str]
+    ) -> None:
         self._host = host
-        self._ssh = ssh
-        self._environ = environ
+        self._tool = tool
+        self._environ = tool.environment(environ)
         self.connection: AgentConnection | None = None
         # When to try again while there is no connection.
         self.again_at = 0.0
@@ -53,14 +56,15 @@ class _AgentStart:
         return not self.failure and not has_answered
 
     def begin(self) -> None:
-        """Start ssh.
+        """Start ssh or srun.
 
         Raises:
             LaunchError: It cannot be started.
         """
-        agent = shlex.join([sys.executable, "-I", "-S", ENTRY])
-        argv = self._ssh.argv(self._host, f"exec {agent}")
-        self.connection = AgentConnection(self._host.name, argv, self._environ)
+        agent = [sys.executable, "-I", "-S", ENTRY]
+        argv = self._tool.agent_argv(self._host, agent)
+        tool = "ssh" if isinstance(self._tool, Ssh) else SRUN
+        self.connection = AgentConnection(self._host.name, argv, self._environ, tool)
 
     def receive(self, limit: float) -> None:
         """Read what the agent or ssh has written."""
@@ -74,31 +78,34 @@ class _AgentStart:
             self._on_end(self.connection)
         else:
             assert self.connection.hello is not None
-            self.failure = _check(self._host, self.connection.hello, self._ssh)
+            self.failure = _check(self._host, self.connection.hello, self._tool)
 
     def _on_end(self, connection: AgentConnection) -> None:
-        ended = SshFailure(
-            exit_code=connection.wait_for_exit(EXIT_S), text=connection.ssh_text
-        )
-        sentence = ended.explain(self._host, self._ssh, ENTRY)
+        exit_code, text = connection.wait_for_exit(EXIT_S), connection.ssh_text
+        sentence = self._explain(exit_code, text)
         self.end()
-        if ended.was_dropped:
+        is_ssh = isinstance(self._tool, Ssh)
+        if is_ssh and SshFailure(exit_code=exit_code, text=text).was_dropped:
             self._last = sentence
             self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
         else:
             self.failure = sentence
+
+    def _explain(self, exit_code: int | None, text: str) -> str:
+        if isinstance(self._tool, Srun):
+            return self._tool.explain(self._host, text, ENTRY)
+        ended = SshFailure(exit_code=exit_code, text=text)
+        return ended.explain(self._host, self._tool, ENTRY)
 
     def give_up(self) -> None:
         """Take in that the host has not answered in time."""
         if self.connection is None or not (text := self.connection.ssh_text):
             self.failure = self._last or (
                 f"The host {self._host.name} cannot be used: it does not answer within "
-                f"{LIMIT_S:.0f} s. See: {self._ssh.shown(self._host)}"
+                f"{LIMIT_S:.0f} s. See: {self._tool.shown(self._host)}"
             )
         else:
-            self.failure = SshFailure(exit_code=None, text=text).explain(
-                self._host, self._ssh, ENTRY
-            )
+            self.failure = self._explain(None, text)
 
     def end(self) -> None:
         if self.connection is not None:
@@ -108,18 +115,23 @@ class _AgentStart:
 
 def open_agents(
     hosts: Sequence[HostSpec],
-    ssh: Ssh,
+    tools: Sequence[Ssh | Srun],
     environ: Mapping[str, str],
 ) -> list[AgentConnection]:
     """Start an agent on each host, and return the connections to them.
 
+    Args:
+        tools: What reaches each host.
+
     Raises:
         HostUnreachableError: A host does not answer, or not as it must; names all.
-        LaunchError: ssh cannot be started.
+        LaunchError: ssh or srun cannot be started.
     """
     limit = time.monotonic() + LIMIT_S
-    environ = without_questions(environ)
-    starts = [_AgentStart(host, ssh, environ) for host in hosts]
+    starts = [
+        _AgentStart(host, tool, environ)
+        for host, tool in zip(hosts, tools, strict=True)
+    ]
     try:
         _wait_for_all(starts, limit)
         failures = [start.failure for start in starts if start.failure]
@@ -155,7 +167,7 @@ def _wait_for_all(starts: Sequence[_AgentStart], limit: float) -> None:
         start.give_up()
 
 
-def _check(host: HostSpec, hello: AgentHello, ssh: Ssh) -> str:
+def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
     """Return why a host whose agent has answered cannot be used, "" if it can."""
     if hello.version != __version__ or hello.python != _python():
         there = f"poprun {hello.version} in Python {hello.python}"
@@ -166,12 +178,12 @@ def _check(host: HostSpec, hello: AgentHello, ssh: Ssh) -> str:
         return (
             f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
             f"s {direction} the one here, so files and certificates would have wrong "
-            f"times. Set both by NTP; see: {ssh.shown(host, 'timedatectl')}"
+            f"times. Set both by NTP; see: {tool.shown(host, 'timedatectl')}"
         )
     if hello.temporary_failure:
         return (
             f"The host {host.name} cannot be used: {hello.temporary_failure}; "
-            f"see: {ssh.shown(host, 'df -h /tmp')}"
+            f"see: {tool.shown(host, 'df -h /tmp')}"
         )
     return ""
 

@@ -22,6 +22,8 @@ _INTERPRETER = os.path.join(
     os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
 )
 
+# The variable of the processes that reach other hosts, until the job starts.
+MARK = "_POPRUN_PREFLIGHT"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _NETWORK = "/proc/self/ns/net"
 
@@ -48,6 +50,9 @@ class Preflight(Protocol):
 
     def process(self) -> tuple[int, int] | None:
         """Return the pid and start time of what connects poprun to it, if anything."""
+
+    def hang_up(self) -> None:
+        """Let the host know that nothing more will be asked."""
 
     def close(self) -> None:
         """Release what the look-ups need."""
@@ -97,6 +102,9 @@ class LocalPreflight:
 
     def process(self) -> None:
         """Return None: no process is needed to reach it."""
+
+    def hang_up(self) -> None:
+        """Do nothing: there is no connection."""
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -173,6 +181,8 @@ class Preflights:
 
     def close(self) -> None:
         """End the connections to other hosts."""
+        for preflight in self._hosts.values():
+            preflight.hang_up()
         for preflight in self._hosts.values():
             preflight.close()
 

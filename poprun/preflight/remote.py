@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from poprun.agent import facts, messages
 from poprun.agent.connection import AgentConnection
-from poprun.agent.silence import ends_of
+from poprun.agent.srun import SRUN
 from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
 from poprun.mpirun.values import Mpi
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
+from poprun.plan.slurm import node_environment, read_job
 from poprun.plan.values import HostFacts
 from poprun.preflight.addresses import own_address_towards, own_addresses
 from poprun.preflight.agents import open_agents
-from poprun.preflight.hosts import LocalPreflight, Preflight, machine_id
+from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, machine_id
 from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.preflight.srun import Srun, find_srun
 from poprun.preflight.ssh import Ssh, find_ssh
 from poprun.record import Record
 
@@ -33,16 +35,26 @@ class HostAccess(Record):
 
 
 class RemotePreflight:
-    """A host at the end of a connection."""
+    """A host at the end of a connection.
 
-    def __init__(self, connection: AgentConnection) -> None:
+    Args:
+        environ: poprun's environment.
+    """
+
+    def __init__(self, connection: AgentConnection, environ: Mapping[str, str]) -> None:
         self.connection = connection
+        self._environ = environ
 
     def facts(self) -> HostFacts:
         hello = self.connection.hello
         assert hello is not None
         value = self.connection.ask(messages.DESCRIBE, os.getcwd())
-        return facts.unpack(value, hello.environ)
+        environ = dict(hello.environ)
+        if self.connection.tool == SRUN:
+            environ = node_environment(environ, self._environ)
+            # Of srun, which passes its environment on.
+            environ.pop(MARK, None)
+        return facts.unpack(value, environ)
 
     def check_mpi(self, mpi: Mpi) -> None:
         if mpi.has_mpi:
@@ -71,6 +83,10 @@ class RemotePreflight:
     def process(self) -> tuple[int, int]:
         return self.connection.pid, self.connection.start
 
+    def hang_up(self) -> None:
+        if self.connection.tool == SRUN:
+            self.connection.hang_up()
+
     def close(self) -> None:
         self.connection.end()
 
@@ -92,15 +108,15 @@ def open_hosts(
     others = [h for h in hosts if h.name != slurm_name and not is_here(h)]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:
-        ssh = find_ssh(access.ssh, environ)
-        _make_ready(others, ssh, environ, access)
-        opened = open_agents(others, ssh, environ)
+        tools = _tools(others, environ, access.ssh)
+        _make_ready(others, tools, environ, access)
+        opened = open_agents(others, tools, environ)
         connections = dict(zip(others, opened, strict=True))
     towards = next((_address(c) for c in connections.values() if _address(c)), "")
     local = LocalPreflight(own_address_towards(towards) if towards else "")
     try:
         return [
-            local if connection is None else RemotePreflight(connection)
+            local if connection is None else RemotePreflight(connection, environ)
             for connection in _remote_connections(hosts, connections)
         ]
     except HostError:
@@ -109,21 +125,51 @@ def open_hosts(
         raise
 
 
+def _tools(
+    hosts: Sequence[HostSpec], environ: Mapping[str, str], command: str
+) -> list[Ssh | Srun]:
+    """Return what reaches each host: srun the nodes of poprun's Slurm job."""
+    try:
+        srun = find_srun(read_job(environ), environ)
+    except HostError:
+        srun = None
+    ssh: Ssh | None = None
+    tools: list[Ssh | Srun] = []
+    for host in hosts:
+        if srun is not None and srun.reaches(host):
+            tools.append(srun)
+        else:
+            ssh = ssh or find_ssh(command, environ)
+            tools.append(ssh)
+    return tools
+
+
 def _make_ready(
     hosts: Sequence[HostSpec],
-    ssh: Ssh,
+    tools: Sequence[Ssh | Srun],
     environ: Mapping[str, str],
     access: HostAccess,
 ) -> None:
-    """Let hosts accept the user's key, and copy the virtual environment to them."""
+    """Let hosts accept the user's key, and copy the virtual environment to them.
+
+    Hosts that srun reaches need no key, and share the user's files.
+    """
+    by_ssh = {
+        host: tool
+        for host, tool in zip(hosts, tools, strict=True)
+        if isinstance(tool, Ssh)
+    }
+    if not by_ssh:
+        return
+    ssh = next(iter(by_ssh.values()))
     if access.distributes_key:
         from poprun.preflight.ssh_key import distribute_key
 
-        distribute_key(hosts, ssh, environ, access.log)
+        distribute_key(list(by_ssh), ssh, environ, access.log)
     if access.synchronises_python:
         from poprun.preflight.python_environment import synchronise
 
-        synchronise(hosts, ssh, environ, access.tell, access.log)
+        synchronise(list(by_ssh), ssh, environ, access.tell, access.log)
 
 
 def _remote_connections(
@@ -159,7 +205,7 @@ def _remote_connections(
 def _address(connection: AgentConnection) -> str:
     """Return the address of a host in the connection to it, "" if it is not known."""
     assert connection.hello is not None
-    return ends_of(connection.hello.ssh_connection)[1].partition(" ")[0]
+    return connection.hello.address
 
 
 def is_here(host: HostSpec) -> bool:

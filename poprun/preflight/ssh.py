@@ -44,6 +44,14 @@ class Ssh(Record):
         """Return the argv that runs a shell command on a host."""
         return [*self.words, *options, "--", target(host), command]
 
+    def agent_argv(self, host: HostSpec, words: Sequence[str]) -> list[str]:
+        """Return the argv that runs an agent on a host."""
+        return self.argv(host, f"exec {shlex.join(words)}")
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which it is to run."""
+        return without_questions(environ)
+
     def shown(self, host: HostSpec, command: str = "true") -> str:
         """Return a command for the user to type."""
         return f"{self.text} {target(host)} {command}"

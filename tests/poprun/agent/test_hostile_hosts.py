@@ -47,6 +47,7 @@ class Played:
         connection: Any = SimpleNamespace(
             channel=channel,
             hello=SimpleNamespace(ssh_connection=""),
+            tool="ssh",
             receive=channel.receive,
             ssh_text="",
             memory=None,
@@ -267,4 +268,4 @@ def test_what_a_host_writes_beside_the_connection_is_bounded() -> None:
 
     assert connection.ssh_text.startswith("first")
     assert os.fstat(connection._errors).st_size <= 1 << 14
-    connection.close()
+    connection.end()

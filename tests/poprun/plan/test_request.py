@@ -68,9 +68,10 @@ def granted(plan: Plan, variables: PartitionVariables | None) -> Plan:
     return make_plan(plan.request, plan.attempt, variables)
 
 
-def plan_with(instances: int, *words: str) -> Plan:
+def plan_with(instances: int, *words: str, environ: Mapping[str, str] = PATH) -> Plan:
     number = str(instances)
-    return plan_of("--num-instances", number, "--num-replicas", number, *words)
+    words = ("--num-instances", number, "--num-replicas", number, *words)
+    return plan_of(*words, environ=environ)
 
 
 def refusal(
@@ -246,26 +247,43 @@ def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
     assert job_plan.request.hosts == [HostSpec(name="gc-poplar-02")]
 
 
+def test_the_nodes_of_a_slurm_job_are_the_hosts_if_the_user_names_none() -> None:
+    environ = {**PATH, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
+
+    job_plan = plan_with(4, environ=environ)
+
+    assert [str(h) for h in job_plan.request.hosts] == ["gc-poplar-02", "gc-poplar-03"]
+    assert job_plan.request.notes == []
+
+
 def test_the_user_is_warned_of_nodes_of_slurm_that_the_job_does_not_use() -> None:
-    environ = {**PATH, "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
+    environ = {**PATH, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
 
     assert plan_of(environ=environ).request.notes == [
-        "Slurm has given this job 2 nodes (SLURM_JOB_NODELIST is "
-        "'gc-poplar-[02-03]'), but all instances run on this one: this version of "
-        "poprun cannot start instances on other machines yet."
+        "Slurm has given this job 2 nodes, but 1 instance can use only 1 "
+        "(gc-poplar-02)."
     ]
     assert plan_of("--host", "localhost", environ=environ).request.notes == []
 
 
-def test_a_job_of_slurm_with_one_node_needs_no_note() -> None:
-    assert (
-        plan_of(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).request.notes
-        == []
+def test_each_task_of_a_step_refuses_to_start_the_job() -> None:
+    environ = {**PATH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+
+    assert refusal(OptionError, environ=environ).startswith(
+        "srun has started 2 copies of poprun, and each would start the whole job."
     )
 
 
+def test_a_job_of_slurm_with_one_node_needs_no_note() -> None:
+    environ = {**PATH, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gc-poplar-02"}
+
+    assert plan_of(environ=environ).request.notes == []
+
+
 def test_a_wrong_list_of_slurm_does_not_keep_a_job_from_running_here() -> None:
-    [note] = plan_of(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).request.notes
+    environ = {**PATH, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-"}
+
+    [note] = plan_of(environ=environ).request.notes
 
     assert note.startswith("SLURM_JOB_NODELIST: 'n[0-' ")
     assert note.endswith(" All instances run on this machine.")

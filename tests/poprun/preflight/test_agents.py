@@ -31,7 +31,7 @@ class FakeSsh:
     def open(self, *hosts: HostSpec) -> list[str]:
         """Start agents, end them, and return the names of their hosts."""
         environ = {"PATH": os.environ["PATH"]}
-        connections = open_agents(hosts, self.ssh, environ)
+        connections = open_agents(hosts, [self.ssh] * len(hosts), environ)
         for connection in connections:
             connection.end()
         return [connection.name for connection in connections]
@@ -53,6 +53,7 @@ def hello(**changes: object) -> str:
         "clock": time.time(),
         "environ": {},
         "ssh_connection": "",
+        "address": "",
         "temporary_failure": "",
         **changes,
     }
@@ -168,7 +169,7 @@ def test_a_host_whose_clock_is_far_off_is_refused(
 def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -> None:
     answer = hello().replace("; cat >/dev/null", "; echo 'broken pipe' >&2")
     fake = FakeSsh(tmp_path, answer)
-    [connection] = open_agents([A], fake.ssh, {})
+    [connection] = open_agents([A], [fake.ssh], {})
 
     with pytest.raises(LaunchError) as refusal:
         connection.ask(messages.READ_MEMORY)

@@ -1,0 +1,184 @@
+"""The Slurm job that poprun runs in: its variables -> the hosts of a job.
+
+Slurm's commands give them to what they start: salloc and sbatch those of the job, and
+srun those of one of its steps, too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from poprun.errors import OptionError
+from poprun.plan.hosts import (
+    SLURM_NODE_NAME,
+    HostSpec,
+    from_slurm,
+)
+from poprun.record import Record, replace
+from poprun.words import counted
+
+JOB_ID = "SLURM_JOB_ID"
+STEP_ID = "SLURM_STEP_ID"
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
+TASKS_PER_NODE = "SLURM_TASKS_PER_NODE"
+# Set only where the user has asked for tasks.
+ASKED_FOR_TASKS = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
+# What names the partition that V-IPU's plugin for Slurm, or a prolog, makes for a job.
+PARTITION_NAMES = ("slurm_{}", "p{}")
+_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_")
+# These describe one task or one step.
+_OF_A_TASK = frozenset(
+    [
+        "SLURM_CPU_BIND",
+        "SLURM_CPU_BIND_LIST",
+        "SLURM_CPU_BIND_TYPE",
+        "SLURM_CPU_BIND_VERBOSE",
+        "SLURM_GTIDS",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_PROCID",
+        "SLURM_TASK_PID",
+        "SLURM_TOPOLOGY_ADDR",
+        "SLURM_TOPOLOGY_ADDR_PATTERN",
+        "SRUN_DEBUG",
+    ]
+)
+_OF_A_STEP = ("SLURM_SRUN_COMM_", "SLURM_STEP")
+
+
+class SlurmJob(Record):
+    """The nodes that Slurm has given to a job."""
+
+    job_id: str
+    nodes: tuple[HostSpec, ...]
+
+
+def read_job(environ: Mapping[str, str]) -> SlurmJob | None:
+    """Return the nodes of the Slurm job that poprun runs in; None outside one.
+
+    Raises:
+        HostError: Their list makes no sense.
+    """
+    job_id = environ.get(JOB_ID, "")
+    if not re.fullmatch("[0-9]+", job_id):
+        return None
+    nodes = from_slurm(environ)
+    if nodes is None:
+        return None
+    counts = _tasks_per_node(environ)
+    if len(counts) == len(nodes):
+        nodes = tuple(
+            replace(node, slots=count)
+            for node, count in zip(nodes, counts, strict=True)
+        )
+    return SlurmJob(job_id=job_id, nodes=nodes)
+
+
+def check_is_only_task(environ: Mapping[str, str]) -> None:
+    """Refuse to run in a step of several tasks: each of them would start the job.
+
+    Raises:
+        OptionError: srun has started several.
+    """
+    tasks = environ.get(STEP_TASKS, "")
+    if environ.get(STEP_ID) and tasks.isdigit() and int(tasks) > 1:
+        raise OptionError(
+            f"srun has started {tasks} copies of poprun, and each would start the "
+            "whole job. Start one with 'srun --ntasks=1 poprun ...', or run poprun "
+            "without srun; --num-instances says how many instances it starts."
+        )
+
+
+def choose_nodes(
+    allocation: SlurmJob, num_instances: int, environ: Mapping[str, str]
+) -> tuple[HostSpec, ...]:
+    """Return the nodes of an allocation that a job runs on.
+
+    Each gets as many instances. If there are fewer instances than nodes, each of the
+    first ones gets one; the first is then the node of poprun, if that is on one.
+    """
+    nodes = allocation.nodes
+    if num_instances >= len(nodes):
+        if num_instances % len(nodes):
+            raise OptionError(_does_not_divide(num_instances, len(nodes)))
+        share = num_instances // len(nodes)
+        if too_small := [n for n in nodes if n.slots is not None and n.slots < share]:
+            node = too_small[0]
+            raise OptionError(
+                f"Slurm has given this job {counted(node.slots or 0, 'task')} on the "
+                f"node {node.name}, but {counted(share, 'instance')} would run there. "
+                f"Ask Slurm for --ntasks-per-node={share}, poprun for fewer instances "
+                "by --num-instances, or name the hosts with --host."
+            )
+        return nodes
+    own = environ.get(SLURM_NODE_NAME)
+    return tuple(sorted(nodes, key=lambda node: node.name != own)[:num_instances])
+
+
+def unused_nodes_note(allocation: SlurmJob, hosts: Sequence[HostSpec]) -> str:
+    """Return a sentence about the nodes that a job does not use, "" if it uses all."""
+    if len(hosts) >= len(allocation.nodes):
+        return ""
+    names = ", ".join(host.name for host in hosts[:4])
+    names += ", ..." if len(hosts) > 4 else ""
+    return (
+        f"Slurm has given this job {len(allocation.nodes)} nodes, but "
+        f"{counted(len(hosts), 'instance')} can use only {len(hosts)} ({names})."
+    )
+
+
+def is_of_slurm(name: str) -> bool:
+    """Return whether a variable is one that Slurm sets or reads."""
+    return name.startswith(_PREFIXES)
+
+
+def node_environment(
+    agents: Mapping[str, str], callers: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the instances of a node begin with.
+
+    Of Slurm's variables that is what poprun has of the job. What describes the tasks
+    and steps of poprun and of the agent is left out: an instance is neither.
+
+    Args:
+        agents: The environment of the node's agent, which srun has started.
+        callers: That of poprun.
+    """
+    variables = {n: value for n, value in agents.items() if not is_of_slurm(n)}
+    variables |= {
+        name: value
+        for name, value in callers.items()
+        if is_of_slurm(name)
+        and name not in _OF_A_TASK
+        and not name.startswith(_OF_A_STEP)
+    }
+    if SLURM_NODE_NAME in agents:
+        variables[SLURM_NODE_NAME] = agents[SLURM_NODE_NAME]
+    return variables
+
+
+def _does_not_divide(num_instances: int, num_nodes: int) -> str:
+    fewer = num_instances - num_instances % num_nodes
+    return (
+        f"{num_instances} instances cannot be shared equally by the {num_nodes} nodes "
+        f"that Slurm has given this job. Ask for {fewer} or {fewer + num_nodes} by "
+        "--num-instances, or name fewer of the nodes with --host."
+    )
+
+
+def _tasks_per_node(environ: Mapping[str, str]) -> list[int]:
+    """Return the numbers of tasks that the user has asked Slurm for, by node.
+
+    In a step they are those of the step, which are not what the user wants for a job:
+    srun --ntasks=1 starts poprun.
+    """
+    if environ.get(STEP_ID) or not any(map(environ.get, ASKED_FOR_TASKS)):
+        return []
+    counts: list[int] = []
+    for piece in environ.get(TASKS_PER_NODE, "").split(","):
+        # "2(x3)" stands for three nodes with two tasks each.
+        match = re.fullmatch(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,4})\))?", piece)
+        if not match:
+            return []
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
