@@ -145,6 +145,20 @@ class Session:
         name = self.job.shared_name
         return JobHosts(place.rank, place.size, f"{host}", name, place.per_host)
 
+    def host_and_hosts(self) -> tuple[int, int]:
+        """Return the number of this host in the job, and how many hosts there are.
+
+        Where the launcher does not tell, MPI has: the process must be in a group then.
+        """
+        place = self.job.place
+        if place.host_index is not None and place.hosts is not None:
+            return place.host_index, place.hosts
+        # Not above, as in _shared_memory().
+        from popdist.engine.hosts.world import started
+
+        hosts = started().hosts
+        return hosts[place.rank], len(set(hosts))
+
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
         if self._why_unusable is not None:
@@ -188,14 +202,17 @@ class Session:
         stall: float | None = None,
         known: "Mapping[int, Pidfd]",
         ended_file: str = "",
+        are_instances: bool = False,
     ) -> "Group":
-        """Return a new group of processes of this host that the program itself numbers.
+        """Return a new group of processes that the program itself numbers.
 
         All of them must call it, with the same name, and it blocks until they have.
 
         Args:
             rank: This process among them.
             numbers: What they are called in errors, by rank.
+            are_instances: The numbers are those of instances of the job, which may be
+                on several hosts; otherwise all of them are on this one.
             timeout: In place of that of the user's settings.
             stall: The same for how long a call waits before it is reported.
             known: A pidfd of each that this process knows, by its number.
@@ -205,7 +222,8 @@ class Session:
         from popdist.engine.group import Group
 
         size = len(numbers)
-        place = Place(rank=rank, size=size, local_rank=rank, local_size=size)
+        local = Place(rank=rank, size=size, local_rank=rank, local_size=size)
+        place = self.job.place if are_instances and size > 1 else local
         transport = self._meet_members_of(place)(
             name,
             rank,
@@ -222,10 +240,13 @@ class Session:
 
         Also "" where the program numbers its processes in another way.
         """
-        if not os.environ.get(ENDED_INSTANCES):
-            return ""
+        has_file = bool(os.environ.get(ENDED_INSTANCES))
+        return self.job.ended_file if has_file and self.counts(rank, size) else ""
+
+    def counts(self, rank: int, size: int) -> bool:
+        """Return whether the job numbers this process and all others like this."""
         place = self.job.place
-        return self.job.ended_file if (place.rank, place.size) == (rank, size) else ""
+        return (place.rank, place.size) == (rank, size)
 
     def torch_place(self, rank: str | None, size: str | None) -> TorchPlace | None:
         """Return where torch's env:// puts this process, if poprun counts like that.

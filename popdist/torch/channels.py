@@ -106,6 +106,8 @@ class Channels:
         ranks: Sequence[int],
         known: Mapping[int, Pidfd],
         stall: float,
+        *,
+        are_instances: bool,
     ) -> None:
         """Make channels, none of which is open.
 
@@ -115,9 +117,10 @@ class Channels:
             ranks: What the members are called in errors.
             known: A pidfd of each other member, by what it is called.
             stall: After how many seconds a wait for a message is reported.
+            are_instances: They are called by their numbers in the job.
         """
         self._name, self._rank, self._ranks, self._known = name, rank, ranks, known
-        self._stall = stall
+        self._stall, self._are_instances = stall, are_instances
         # Guards what follows, and tells the threads that receive of a change.
         self._changed = threading.Condition()
         # What the thread for each receiver is to send; it ends at None.
@@ -232,6 +235,7 @@ class Channels:
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
             known={r: self._known[r] for r in ranks if r in self._known},
+            are_instances=self._are_instances,
         )
         if self._rank == to:
             with self._changed:

@@ -154,7 +154,9 @@ def _launcher_variables(
     local = str(topology.local_index(rank))
     size, local_size = str(topology.num_instances), str(topology.instances_per_host)
     first = request.facts[0].address or request.hosts[0].name
+    counts = ",".join([local_size] * topology.num_hosts)
     return {
+        **({env.INSTANCES_PER_HOST: counts} if topology.num_hosts > 1 else {}),
         env.RANK: str(rank),
         env.WORLD_SIZE: size,
         env.LOCAL_RANK: local,

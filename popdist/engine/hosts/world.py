@@ -283,17 +283,26 @@ class _Starter:
         if not self._library or world.is_broken:
             world.mail.flush(0.2)
             return
+        # Twice: what others have sent before the first one has come by the second. UCX
+        # warns of messages that nobody has received.
+        if not all(self._has_met_all(world) for _ in range(2)):
+            world.mail.flush(0.2)
+            return
+        with self._in_mpi:
+            self._finalised = True
+            self._library.MPI_Finalize()
+
+    def _has_met_all(self, world: World) -> bool:
+        """Wait until all processes have come; return False if one will not."""
         request, pause = world.comm.Ibarrier(), 0.0005
         while not request.Test():
             world.look()
             if world.is_broken:
-                world.mail.flush(0.2)
-                return
+                return False
             threading.Event().wait(pause)
             pause = min(2 * pause, 0.02)
-        with self._in_mpi:
-            self._finalised = True
-            self._library.MPI_Finalize()
+        world.look()
+        return True
 
     def _world_of(self, job_hosts: JobHosts) -> World:
         mpi, library = _mpi_of(job_hosts)
@@ -395,6 +404,12 @@ def start(job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
     if _starter.world is not None:
         return _starter.world
     return _starter.start(job_hosts, deadline, roster)
+
+
+def started() -> World:
+    """Return what MPI connects in this process, which has started it."""
+    assert _starter.world is not None
+    return _starter.world
 
 
 def _after_fork() -> None:

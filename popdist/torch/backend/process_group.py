@@ -33,7 +33,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 class ProcessGroupPopdist(  # type: ignore[misc]
     ReductionCalls, ExchangeCalls, dist.ProcessGroup
 ):
-    """A process group whose members are processes of one host."""
+    """A process group whose members are processes of one host, or instances."""
 
     # What torch calls the group, and what it is for. torch keeps these in backends that
     # are written in C++, of which there are none.
@@ -74,10 +74,16 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
                 ended_file=STATE.ended_file_of(*numbering),
+                are_instances=STATE.counts(*numbering),
             )
         self._use(group, timeout)
         self._channels = Channels(
-            name.chosen, rank, self._ranks, group.pidfds, STATE.settings.stall
+            name.chosen,
+            rank,
+            self._ranks,
+            group.pidfds,
+            STATE.settings.stall,
+            are_instances=STATE.counts(*numbering),
         )
         # How many monitored barriers this member has been in.
         self._barriers = 0

@@ -350,22 +350,6 @@ def test_what_the_ranks_are_and_what_there_is() -> None:
         ]
 
 
-def test_hosts_have_numbers_only_where_the_launcher_tells() -> None:
-    def rank(me: int) -> Any:
-        os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1"
-        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = "0"
-        hvd.init()
-        return hvd.local_rank(), hvd.local_size(), error_of(hvd.cross_rank)
-
-    error = (
-        "ValueError",
-        "The job has 2 instances, 1 of them on this host, but its launcher does not "
-        "tell the numbers of hosts, which hvd.cross_rank() and hvd.cross_size() "
-        "return. Start it with torchrun or srun, which do.",
-    )
-    assert [one.value for one in start(2, rank)] == [(0, 1, error)] * 2
-
-
 def test_a_cycle_time_that_is_no_time_is_refused() -> None:
     def rank(me: int) -> Any:
         os.environ["HOROVOD_CYCLE_TIME"] = "2.5"

@@ -240,15 +240,8 @@ class HorovodBasics:
             self.start_timeline(path, os.environ.get(_MARK_CYCLES, "") == "1")
 
     def _cross_place(self) -> tuple[int, int]:
-        place = self._initialized().place
-        if place.host_index is None or place.hosts is None:
-            raise ValueError(
-                f"The job has {place.size} instances, {place.local_size} of them on "
-                "this host, but its launcher does not tell the numbers of hosts, which "
-                "hvd.cross_rank() and hvd.cross_size() return. Start it with torchrun "
-                "or srun, which do."
-            )
-        return place.host_index, place.hosts
+        self._initialized()
+        return STATE.host_and_hosts()
 
 
 # Any: as in init().

@@ -1,0 +1,112 @@
+"""Frameworks on several hosts: what they compute there is what they do on one."""
+
+import pytest
+from beds.bed import Bed
+from conftest import ROOT, mpirun_of
+
+from poprun.mpirun.identify import library
+
+pytestmark = pytest.mark.mpi
+
+TORCH = """
+import torch
+import torch.distributed as dist
+
+import popdist.torch
+
+dist.init_process_group("popdist")
+rank = dist.get_rank()
+total = torch.full((1000,), rank + 1.0)
+dist.all_reduce(total)
+# Members 1 and 2 are on different hosts.
+pair = dist.new_group([1, 2])
+if rank in (1, 2):
+    part = torch.full((3,), float(rank))
+    dist.all_reduce(part, group=pair)
+    if rank == 1:
+        dist.send(part + 4, 2)
+    else:
+        dist.recv(part, 1)
+    assert part.tolist() == ([3.0] * 3 if rank == 1 else [7.0] * 3), part
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
+model(torch.full((2, 64), float(rank))).sum().backward()
+print(total[0].item(), model.module.weight.grad.sum().item())
+"""
+HOROVOD = """
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0), op=hvd.Sum)
+later = hvd.allreduce_async(torch.full((5,), hvd.rank() + 1.0), op=hvd.Sum, name="a")
+places = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+print(hvd.rank(), *places, total[0].item(), hvd.synchronize(later)[0].item())
+"""
+PLACES = [
+    "0 0 2 0 2 10.0 10.0",
+    "1 1 2 0 2 10.0 10.0",
+    "2 0 2 1 2 10.0 10.0",
+    "3 1 2 1 2 10.0 10.0",
+]
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
+def test_torch_has_a_process_group_over_all_hosts(bed: Bed, mpi: str) -> None:
+    # torch makes it in /tmp otherwise, and leaves it there.
+    arguments = "-x TORCHINDUCTOR_CACHE_DIR=/root/inductor"
+
+    output = bed.front.output(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
+        *("--offline-mode=yes", "--mpi-global-args", arguments),
+        *("python3", "-c", TORCH),
+        timeout=120,
+    )
+
+    # The mean of 2 * 64 * 8 * rank over four ranks.
+    assert output == "10.0 1536.0\n" * 4
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
+def test_horovods_ranks_are_on_hosts_and_across_them(bed: Bed, mpi: str) -> None:
+    output = bed.front.output(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
+        *("--offline-mode=yes", "--emulate-sdk=yes", "python3", "-c", HOROVOD),
+        timeout=120,
+    )
+
+    assert sorted(output.splitlines()) == PLACES
+
+
+def test_horovod_learns_the_hosts_from_mpi_where_the_launcher_does_not_tell(
+    bed: Bed,
+) -> None:
+    libmpi = library(mpirun_of("hydra"), "hydra") or ""
+
+    output = bed.front.output(
+        *(mpirun_of("hydra"), "-hosts", "h0:2,h1:2", "-n", "4"),
+        *("python3", "-c", HOROVOD),
+        env={
+            "PYTHONPATH": f"{ROOT}/popdist/sdk/packages",
+            "MPI4PY_LIBMPI": libmpi,
+        },
+        timeout=120,
+    )
+
+    assert sorted(output.splitlines()) == PLACES
+
+
+@pytest.mark.parametrize("hosts", ["h0,h1", "h0,h1,h2"])
+def test_a_training_gives_the_same_bits_on_one_host_and_on_several(
+    bed: Bed, hosts: str
+) -> None:
+    job = ["--num-instances", "6", "--num-replicas", "6", "--offline-mode=yes"]
+    program = ["python3", f"{ROOT}/examples/train.py"]
+    environ = {"POPDIST_REPRODUCIBLE": "1"}
+
+    one = bed.front.output("poprun", *job, *program, env=environ, timeout=120)
+    several = bed.front.output(
+        *("poprun", "--host", hosts, *job, *program), env=environ, timeout=120
+    )
+
+    assert sorted(several.splitlines()) == sorted(one.splitlines())
