@@ -374,7 +374,7 @@ LATE_IMPORTS = {
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},
     "poprun.plan.drawing": {"json"},
-    "poprun.plan.request": {"json"},
+    "poprun.plan.request": {"ipaddress", "json"},
     # 8 ms, for a job with IPUs.
     "poprun.plan.partition": {
         "poprun.vipu.client.server_address",

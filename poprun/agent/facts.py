@@ -28,6 +28,7 @@ def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
         **value,
         "machine": Machine(tuple(nodes)),
         # As nohup has it where poprun was started: ssh does not pass it on.
+        "addresses": tuple(value["addresses"]),
         "ignored_signals": tuple(own_process.ignored_signals()),
         "environ": environ,
     }

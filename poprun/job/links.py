@@ -10,6 +10,7 @@ from poprun.job.local_host.local_host import LocalHost
 from poprun.job.remote_host import RemoteHost
 from poprun.job.remote_shells import RemoteShells
 from poprun.job.values import HostJob, Job
+from poprun.plan.hosts import name_for_mpirun
 from poprun.plan.values import Plan
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.remote import RemotePreflight
@@ -51,7 +52,7 @@ def open_links(
         preflight = preflights[host]
         if not isinstance(preflight, RemotePreflight):
             local = ranks[index]
-            shells.local_name = host.name
+            shells.local_name = name_for_mpirun(host)
             continue
         link = RemoteHost(
             preflight.connection,
@@ -60,7 +61,7 @@ def open_links(
             shells.write,
             job.devices,
         )
-        shells.hosts[host.name] = link
+        shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
     handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
     own = LocalHost(job, here, local, add_shim, handlers)

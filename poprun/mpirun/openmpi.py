@@ -109,6 +109,8 @@ def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
             "OMPI_MCA_plm": "rsh",
             "OMPI_MCA_plm_rsh_agent": REMOTE_SHELL,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+            # Or it cuts names at the first dot.
+            "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
         }
         networks = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include")
     else:

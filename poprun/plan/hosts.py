@@ -55,6 +55,15 @@ class HostSpec(Record):
         return f"{user}{name}{slots}"
 
 
+def name_for_mpirun(host: HostSpec) -> str:
+    """Return the name by which mpirun and its remote shell know a host.
+
+    mpiruns cut an IPv6 address at its colons.
+    """
+    name = host.name
+    return f"ipv6-{name.replace(':', '-')}-literal" if ":" in name else name
+
+
 def parse_hosts(text: str) -> tuple[HostSpec, ...]:
     """Read a list of hosts: "a,b:2", "host[0-2,4]", "alice@10.0.0.1,[::1]"."""
     if not text:

@@ -64,6 +64,8 @@ def read_request(
     arguments = read_arguments(settings, mpi, topology)
     identity = os.urandom(16).hex()
     facts = describe(hosts)
+    if settings["host-subnet"]:
+        _check_subnet(settings["host-subnet"], hosts, facts)
     bindings = _bindings(settings, arguments.job, topology, facts)
     cache = _named_cache(settings, environ)
     needs_cache = cache is None and topology.instances_per_host > 1
@@ -95,6 +97,30 @@ def read_request(
         notes=[*arguments.warnings, *_notes(settings, hosts), *notes],
         subnet=settings["host-subnet"] or _common_network(facts),
     )
+
+
+def _check_subnet(
+    subnet: str, hosts: Sequence[HostSpec], facts: Sequence[HostFacts]
+) -> None:
+    """Check that all hosts whose addresses are known have one in a network.
+
+    Raises:
+        HostError: Others have none.
+    """
+    # Imported here, because hardly any job needs it.
+    from ipaddress import ip_address, ip_network
+
+    network = ip_network(subnet, strict=False)
+    strays = [
+        f"The host {host.name} is not on the network {network}, which --host-subnet "
+        f"names: it has {', '.join(host_facts.addresses)}. Name a network that all "
+        "hosts are on, or leave the option out."
+        for host, host_facts in zip(hosts, facts, strict=True)
+        if host_facts.addresses
+        and not any(ip_address(text) in network for text in host_facts.addresses)
+    ]
+    if strays:
+        raise HostError("\n".join(strays))
 
 
 def _common_network(facts: Sequence[HostFacts]) -> str:

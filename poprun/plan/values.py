@@ -9,7 +9,7 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
-from poprun.plan.hosts import HostSpec
+from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding, Machine
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
@@ -44,6 +44,8 @@ class HostFacts(Record):
     # where it is not known or there are no others.
     address: str = ""
     network: str = ""
+    # All its addresses, where there are others.
+    addresses: tuple[str, ...] = ()
 
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
@@ -220,7 +222,9 @@ class Plan(Record):
             argv = [*shim, str(assignment.rank), *program]
             single = arguments.single.get(assignment.rank, none)
             passed_on = [*arguments.each.passed_on, *single.passed_on]
-            host = assignment.host.name if self.request.names_hosts else None
+            host = None
+            if self.request.names_hosts:
+                host = name_for_mpirun(assignment.host)
             exports = self._exports(assignment)
             contexts.append(Context(argv, exports, passed_on, host))
         return contexts

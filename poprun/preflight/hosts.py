@@ -70,11 +70,13 @@ class LocalPreflight:
 
     def facts(self) -> HostFacts:
         address, network = self._address, ""
+        addresses: list[str] = []
         if address:
             # 5 ms, for a job on several hosts.
-            from poprun.preflight.addresses import network_of
+            from poprun.preflight.addresses import network_of, own_addresses
 
             network = network_of(address)
+            addresses = own_addresses()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return HostFacts(
             machine=machine.describe(),
@@ -87,6 +89,7 @@ class LocalPreflight:
             open_files=0 if soft == hard else soft,
             address=address,
             network=network,
+            addresses=tuple(addresses),
         )
 
     def find_program(

@@ -398,3 +398,38 @@ def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> Non
         "instances its share is.\n"
     )
     assert "drop connection" in bed["h1"].output("cat", "/var/log/sshd")
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra", "local"])
+@pytest.mark.parametrize("names", ["h0.bed,h1.bed", "h0,[fd00::2]"])
+def test_hosts_have_full_names_and_ipv6_addresses(
+    hosts: Bed, mpi: str, names: str
+) -> None:
+    mpirun = mpi if mpi == "local" else mpirun_of(mpi)
+    known = shell(hosts.front, f"sed 's/^[^ ]*/fd00::2/' {KNOWN}").strip()
+    shell(hosts.front, f"cp {KNOWN} /etc/known; echo '{known}' >>{KNOWN}")
+    try:
+        ran = hosts.front.run(
+            *("poprun", "--mpirun", mpirun, "--offline-mode=yes"),
+            *("--host", names, "-n", "2", "hostname"),
+        )
+    finally:
+        shell(hosts.front, f"mv /etc/known {KNOWN}")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.split()) == ["h0", "h1"]
+
+
+def test_hosts_that_are_not_on_the_subnet_are_named(hosts: Bed) -> None:
+    job = (*JOB, "--host", "h0,h1,h2", "-n", "3", "hostname")
+
+    strays = hosts.front.run(*job[:3], "--host-subnet", "10.31.0.0/31", *job[3:])
+    fitting = hosts.front.run(*job[:3], "--host-subnet", "10.31.0.0/24", *job[3:])
+
+    assert strays.returncode == 2
+    lines = strays.stderr.removeprefix("poprun: error: ").splitlines()
+    assert [line.partition(", which")[0] for line in lines] == [
+        "The host h1 is not on the network 10.31.0.0/31",
+        "The host h2 is not on the network 10.31.0.0/31",
+    ]
+    assert (fitting.returncode, fitting.stderr) == (0, "")

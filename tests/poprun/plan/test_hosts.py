@@ -5,14 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poprun import mpirun
 from poprun.errors import HostError
+from poprun.mpirun.values import (
+    HYDRA,
+    LOCAL,
+    OPENMPI4,
+    OPENMPI5,
+    Context,
+    Mpi,
+    MpirunArguments,
+)
 from poprun.plan.hosts import (
     HostSpec,
     from_slurm,
     is_local,
+    name_for_mpirun,
     parse_hostfile,
     parse_hosts,
 )
+from poprun.preflight.ssh import Ssh
 
 NO_NAME = (
     "is not a host name: between its dots that has 1 to 63 letters, digits, '-' and "
@@ -472,3 +484,37 @@ def test_no_accepted_host_can_be_taken_for_something_else(text: str) -> None:
         assert len(host.name) <= 253
         assert host.user is None or re.fullmatch(r"[a-z_][a-z0-9_.-]*", host.user)
         assert host.slots is None or 1 <= host.slots <= 65536
+
+
+NAMELESS = Context(["shim"], host="a")
+
+
+@given(ODD | st.text() | st.lists(HOSTS, min_size=1, max_size=3).map(str))
+def test_only_plain_names_reach_the_command_lines_of_ssh_and_mpirun(text: str) -> None:
+    try:
+        hosts = parse_hosts(text)
+    except HostError:
+        return
+    ssh = Ssh(words=("/usr/bin/ssh",), text="ssh")
+    contexts = [Context(["shim"], host=name_for_mpirun(host)) for host in hosts]
+
+    for host in hosts:
+        *_, separator, target, last = ssh.argv(host, "agent")
+        assert (separator, last) == ("--", "agent")
+        assert re.fullmatch(r"([a-z_][a-z0-9_.-]*@)?[A-Za-z0-9:][\w.:-]*", target)
+    for flavour in (OPENMPI5, OPENMPI4, HYDRA, LOCAL):
+        mpi = Mpi(flavour=flavour, vendor="", version="5.0", path="mpirun")
+        argv = mpirun.command(mpi, MpirunArguments(), contexts, as_root=False)
+        constant = mpirun.command(mpi, MpirunArguments(), [NAMELESS], as_root=False)
+        for word in set(argv) - set(constant):
+            assert re.fullmatch(r"[A-Za-z0-9][\w.,:-]*", word)
+
+
+def test_mpirun_knows_ipv6_addresses_by_a_name_without_colons() -> None:
+    assert [
+        name_for_mpirun(host) for host in parse_hosts("a.b,10.0.0.1,[fd00::2]")
+    ] == [
+        "a.b",
+        "10.0.0.1",
+        "ipv6-fd00--2-literal",
+    ]

@@ -9,6 +9,7 @@ import pytest
 
 import poprun
 from poprun.errors import (
+    HostError,
     MpiArgumentError,
     MpiNotFoundError,
     OptionError,
@@ -928,3 +929,24 @@ def test_a_program_is_looked_for_once_on_each_host() -> None:
         ("a", ["train", "-v"], PATH["PATH"], "/home/a"),
         ("b", ["train", "-v"], PATH["PATH"], "/home/b"),
     ]
+
+
+def test_hosts_that_are_not_on_the_named_network_are_refused() -> None:
+    addresses = {"a": ("10.5.0.1", "fd00::1"), "b": ("127.0.0.1", "10.6.0.2")}
+
+    def describe_addresses(hosts: Sequence[HostSpec]) -> list[HostFacts]:
+        return [
+            replace(FACTS[host.name], addresses=addresses[host.name]) for host in hosts
+        ]
+
+    requested = settings(
+        *("--mpirun", "local", "-n2", "--host=a,b", "--host-subnet=10.5.0.9/16")
+    )
+    with pytest.raises(HostError) as refusal:
+        plan_for(requested, describe=describe_addresses)
+
+    assert str(refusal.value) == (
+        "The host b is not on the network 10.5.0.0/16, which --host-subnet names: it "
+        "has 127.0.0.1, 10.6.0.2. Name a network that all hosts are on, or leave the "
+        "option out."
+    )
