@@ -242,8 +242,9 @@ class AgentConnection:
     @property
     def ssh_text(self) -> str:
         """What ssh or srun has written to its stderr."""
-        written = os.pread(self._errors, MOST_ERRORS, 0)
-        return messages.printable(written.rstrip(b"\0")).strip()
+        written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
+        # ssh ends lines as for a terminal.
+        return messages.printable(written.replace(b"\r\n", b"\n")).strip()
 
     def exit_code(self) -> int | None:
         """Return ssh's exit code if it has ended, at once; None if it has not."""

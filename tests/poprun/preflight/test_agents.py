@@ -179,3 +179,9 @@ def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -
         "The host a was lost before the job has started: the connection to it has "
         "ended. ssh says: 'broken pipe'."
     )
+
+
+def test_lines_of_ssh_are_read_without_their_carriage_returns(tmp_path: Path) -> None:
+    fake = FakeSsh(tmp_path, r"printf 'Connection refused.\r\n' >&2; exit 255")
+
+    assert "ssh says: 'Connection refused'. " in fake.refusal(A)
