@@ -19,7 +19,10 @@ PREAMBLE = PREAMBLE_START + VERSION + b"\n"
 MOST_RECEIVED = 1 << 24
 # What may be under way of each stream: an agent sends more when poprun has read that.
 OUTPUT_WINDOW = 1 << 18
-# And of each standard input, the other way.
+# Besides that, what is left in a stream when its writers have ended: as much as the
+# kernel keeps in a pipe at most.
+LAST_OUTPUT = 1 << 21
+# What may be under way of each standard input, the other way.
 INPUT_WINDOW = 1 << 16
 
 # --- From poprun to an agent.

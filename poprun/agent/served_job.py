@@ -198,7 +198,9 @@ class ServedJob:
     def _finish(self) -> None:
         """End what is left of the job on this host, and undo what it has made."""
         self._host.finish()
-        for p in self._end_processes():
+        remaining = self._end_processes()
+        self._output.send_rest()
+        for p in remaining:
             fields = [b"%d" % p.pid, *(_as_bytes(f) for f in processes.describe(p))]
             self._emit(Remains.read(fields, self._host_job.name))
         for failure in self._undo():

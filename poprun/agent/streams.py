@@ -14,6 +14,8 @@ from poprun.helpers import protocol
 from poprun.stdio.stream_ends import STREAMS, DescriptorSink, OutputSource
 from poprun.stdio.waiter import READ, WRITE, Interest
 
+PIECE = 1 << 16
+
 
 class ForwardedOutput:
     """The stdouts and stderrs of the host's instances: read and sent to poprun."""
@@ -55,6 +57,20 @@ class ForwardedOutput:
         self._channel.send(protocol.pack(messages.OUTPUT, *key, data))
         if not data:
             self._open.pop(key).close()
+
+    def send_rest(self) -> None:
+        """Send what is left in the streams of instances that have ended.
+
+        poprun ends the connection after that, although it may not have read what it has
+        got already.
+        """
+        for key, source in list(self._open.items()):
+            rest = messages.LAST_OUTPUT
+            while rest > 0 and (data := source.read(min(rest, PIECE))):
+                rest -= len(data)
+                self._channel.send(protocol.pack(messages.OUTPUT, *key, data))
+            self._channel.send(protocol.pack(messages.OUTPUT, *key, b""))
+        self.close()
 
     def close(self) -> None:
         for source in self._open.values():

@@ -71,7 +71,7 @@ class RemoteSource:
         """
         if self._has_ended:
             return
-        if self._num_unread + len(data) > messages.OUTPUT_WINDOW:
+        if self._num_unread + len(data) > self._host.most_unread:
             raise ValueError("more output than there is credit for")
         self._num_unread += len(data)
         self._has_ended = not data
@@ -178,6 +178,8 @@ class RemoteHost:
         else:
             ends = ends_of(connection.hello.ssh_connection)
             self._silence = Silence(acknowledges_nothing(*ends), time.monotonic())
+        # How much of each stream may have come and not been read.
+        self.most_unread = messages.OUTPUT_WINDOW
         # Until when the agent has to be heard of once the job is over.
         self._finishes_by = inf
 
@@ -253,6 +255,7 @@ class RemoteHost:
     def finish(self) -> None:
         self.finished = self._is_lost
         self._finishes_by = time.monotonic() + FINISH_S
+        self.most_unread += messages.LAST_OUTPUT
         self.send(protocol.pack(messages.FINISH))
 
     def close(self) -> None:

@@ -1,10 +1,12 @@
 """Jobs on several hosts: started by each MPI, supervised by an agent on each host."""
 
+import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from conftest import mpirun_of
+from conftest import mpirun_of, wait_for
 
 pytestmark = pytest.mark.mpi
 
@@ -121,3 +123,30 @@ def test_an_agent_has_descriptors_for_more_instances_than_its_login_allows(
     )
 
     assert (ran.stderr, ran.stdout) == ("", "48\n" * 20)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_reader_that_sleeps_when_the_job_ends_misses_nothing(
+    bed: Bed, mpi: str
+) -> None:
+    # As much as poprun, the connection, the agent and the pipes hold.
+    program = (
+        "import os, select\n"
+        "os.set_blocking(1, False)\n"
+        "written, poll = 0, select.poll()\n"
+        "poll.register(1, select.POLLOUT)\n"
+        "while poll.poll(2000): written += os.write(1, b'x' * 4096)\n"
+        "open('/root/written', 'w').write(str(written))\n"
+    )
+    process = bed.front.start(
+        *poprun(mpi, "--host", "h1", "python3", "-c", program), stdout=subprocess.PIPE
+    )
+    written = bed.front.path("/root/written")
+    wait_for(lambda: written.exists() and bool(written.read_text()), "full pipes", 50)
+    time.sleep(1.5)  # longer than poprun waits for the last words of a dead program
+    out, _ = process.communicate(timeout=50)
+    expected = int(written.read_text())
+    written.unlink()
+
+    assert process.returncode == 0
+    assert len(out) == expected > 1_000_000

@@ -1,0 +1,123 @@
+"""An agent that gets what makes no sense ends, and with it what it has started."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from poprun import agent as agent_package
+from poprun.agent import messages
+from poprun.helpers import protocol
+
+ENTRY = Path(agent_package.__file__).with_name("entry.py")
+JOB = {
+    "name": "n1",
+    "ranks": [0],
+    "num_instances": 1,
+    "mark": "NOTHING=1",
+    "ended_file": "",
+    "cache": "",
+    "merge_stderr": False,
+    "has_mpi": True,
+    "grace": 0.1,
+    "leftovers": [],
+    "stdin_ranks": [],
+    "environment": {},
+}
+
+
+@pytest.fixture
+def agent() -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", ENTRY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def start_job(directory: Path) -> bytes:
+    control = f"@poprun-{os.urandom(8).hex()}/key"
+    job = json.dumps({**JOB, "directory": str(directory), "control": control}).encode()
+    return protocol.pack(messages.START_JOB, job, b"")
+
+
+def run_until(agent: "subprocess.Popen[bytes]", kind: int) -> None:
+    """Read the agent's messages until one of a kind has come."""
+    assert agent.stdout
+    decoder = protocol.Decoder()
+    data = b""
+    while messages.PREAMBLE not in data:
+        data += os.read(agent.stdout.fileno(), 1 << 16)
+    received = decoder.feed(data.partition(messages.PREAMBLE)[2])
+    while kind not in [k for k, _ in received]:
+        piece = os.read(agent.stdout.fileno(), 1 << 16)
+        assert piece, "the agent has ended"
+        received += decoder.feed(piece)
+
+
+NONSENSE = [
+    pytest.param(b"\xff" * 100, id="no message"),
+    pytest.param(protocol.pack(messages.DESCRIBE, b"["), id="no JSON"),
+    pytest.param(protocol.pack(messages.DESCRIBE), id="no field"),
+    pytest.param(protocol.pack(messages.FIND_PROGRAM, b"[1]"), id="too few parts"),
+    pytest.param(protocol.pack(messages.FIND_PROGRAM, b"[" * 9999), id="deep"),
+    pytest.param(protocol.pack(messages.SIGNAL, b"x"), id="no number"),
+    pytest.param(protocol.pack(messages.SIGNAL, 1, 2, 3), id="too many fields"),
+    pytest.param(protocol.pack(messages.STDIN, 0), id="input without bytes"),
+    pytest.param(protocol.pack(messages.RUN, b""), id="command without text"),
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_it_ends_and_undoes_the_job(
+    agent: "subprocess.Popen[bytes]", tmp_path: Path, nonsense: bytes
+) -> None:
+    assert agent.stdin
+    directory = tmp_path / "poprun-job"
+    agent.stdin.write(start_job(directory))
+    agent.stdin.write(protocol.pack(messages.RUN, 1, b"exec sleep 98765"))
+    agent.stdin.flush()
+    run_until(agent, messages.JOB_STARTED)
+    limit = time.monotonic() + 30
+    while not (below := psutil.Process(agent.pid).children()):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert directory.exists()
+
+    agent.stdin.write(nonsense)
+    agent.stdin.flush()
+    agent.wait(30)
+
+    assert not directory.exists()
+    assert not psutil.wait_procs(below, 30)[1]
+
+
+def test_a_job_that_makes_no_sense_is_none(agent: "subprocess.Popen[bytes]") -> None:
+    assert agent.stdin
+    agent.stdin.write(protocol.pack(messages.START_JOB, b'{"name": 5}', b""))
+    agent.stdin.flush()
+
+    assert agent.wait(30) == 0
+
+
+def test_a_job_that_cannot_be_started_leaves_nothing(
+    agent: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    assert agent.stdin
+    directory = tmp_path / "poprun-job"
+    job = {**JOB, "directory": str(directory), "control": "@" + "x" * 200 + "/key"}
+    agent.stdin.write(protocol.pack(messages.START_JOB, json.dumps(job).encode(), b""))
+    agent.stdin.flush()
+    run_until(agent, messages.REFUSAL)
+
+    assert not directory.exists()
