@@ -7,6 +7,7 @@ authenticated by that, and needs no port and no key.
 import fcntl
 import os
 import select
+import signal
 import socket
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.srun import SRUN
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
-from poprun.helpers import processes
+from poprun.helpers import own_process, processes
 from poprun.record import Record
 
 # How much a login shell may print before the agent's first byte.
@@ -92,16 +93,8 @@ class AgentConnection:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         pairs = {os.fsencode(n): os.fsencode(v) for n, v in environ.items() if n}
         try:
-            # In a session of its own: a Ctrl-C is poprun's to act on, and ssh finds no
-            # terminal to ask for a password on.
-            self.pid = processes.spawn(
-                [os.fsencode(word) for word in argv],
-                pairs,
-                self._errors,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                setsid=True,
-            )
+            words = [os.fsencode(word) for word in argv]
+            self.pid = _start(words, pairs, theirs.fileno(), self._errors)
         except OSError as error:
             ours.close()
             os.close(self._errors)
@@ -282,6 +275,43 @@ class AgentConnection:
     def _is_child(self) -> bool:
         process = processes.process(self.pid)
         return process is not None and process.parent == os.getpid()
+
+
+def _start(
+    argv: list[bytes], environment: Mapping[bytes, bytes], stdio: int, stderr: int
+) -> int:
+    """Start a program that the kernel kills when this process ends; return its pid.
+
+    To a host that is cut off, ssh goes on without poprun and without its guard for as
+    long as TCP does.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    parent = os.getpid()
+    failure, report = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            if own_process.die_with_parent(signal.SIGKILL, parent):
+                # A Ctrl-C is poprun's to act on, and ssh finds no terminal to ask for a
+                # password on.
+                os.setsid()
+                for target, descriptor in enumerate((stdio, stdio, stderr)):
+                    os.dup2(descriptor, target)
+                own_process.default_signals()
+                os.execve(argv[0], argv, environment)
+        except OSError as error:
+            os.write(report, b"%d" % (error.errno or 0))
+        finally:
+            os._exit(127)
+    os.close(report)
+    with open(failure, "rb") as file:
+        number = file.read()
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return pid
 
 
 def _bounded_file() -> int:

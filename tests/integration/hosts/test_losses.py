@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
@@ -105,7 +106,7 @@ def test_a_shim_of_another_host_that_is_killed_is_the_cause(bed: Bed, mpi: str) 
 
     code, stderr = job.end()
     assert code == 125
-    assert "instance 3 was killed" in stderr
+    assert "instance 3 on h1 was killed" in stderr
 
 
 @pytest.mark.parametrize("mpi", MPIS)
@@ -150,3 +151,19 @@ def test_a_job_outlives_stops_that_are_longer_than_a_silence(bed: Bed) -> None:
     assert job.poprun.poll() is None
     os.kill(job.poprun.pid, signal.SIGTERM)
     assert job.end()[0] == 128 + signal.SIGTERM
+
+
+def test_nothing_waits_for_a_host_that_is_cut_off_when_poprun_is_gone(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    job = RunningJob(bed, "local")
+
+    bed["h1"].link.cut()
+    job.send(signal.SIGKILL, "h0", f"{GUARD}|{POPRUN}")
+    job.end()
+
+    limit = time.monotonic() + 15
+    while left := bed.front.processes():
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)
