@@ -105,7 +105,7 @@ def open_hosts(
         PoprunError: A host cannot be reached, or is named twice.
     """
     slurm_name = environ.get(SLURM_NODE_NAME)
-    others = [h for h in hosts if h.name != slurm_name and not is_here(h)]
+    others = [h for h in _on_other_machines(hosts) if h.name != slurm_name]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:
         tools = _tools(others, environ, access.ssh)
@@ -208,10 +208,12 @@ def _address(connection: AgentConnection) -> str:
     return connection.hello.address
 
 
-def is_here(host: HostSpec) -> bool:
-    """Return whether a host is the one that poprun runs on, by its names."""
-    # The names of this machine take a while to find, and are rarely needed.
-    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
+def _on_other_machines(hosts: Sequence[HostSpec]) -> list[HostSpec]:
+    """Return the hosts that have none of the names of this machine."""
+    others = [host for host in hosts if not is_local(host, [os.uname().nodename])]
+    # The other names take a while to find: a name server is asked.
+    names = own_names() if others else []
+    return [host for host in others if not is_local(host, names)]
 
 
 def own_names() -> list[str]:

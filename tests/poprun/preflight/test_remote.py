@@ -4,8 +4,10 @@ import os
 
 import pytest
 
+from poprun.errors import HostError
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
+from poprun.preflight import remote
 from poprun.preflight.hosts import LocalPreflight
 from poprun.preflight.remote import HostAccess, open_hosts
 
@@ -27,3 +29,20 @@ def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     [preflight] = open_hosts([HostSpec(name="gc-poplar-02")], environ, NO_ACCESS)
 
     assert isinstance(preflight, LocalPreflight)
+
+
+def test_the_names_of_this_machine_are_found_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def own_names() -> list[str]:
+        calls.append(1)
+        return ["a", "b"]
+
+    monkeypatch.setattr(remote, "own_names", own_names)
+
+    with pytest.raises(HostError, match="a and b are one machine"):
+        open_hosts([HostSpec(name="a"), HostSpec(name="b")], {}, NO_ACCESS)
+
+    assert len(calls) == 1
