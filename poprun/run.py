@@ -59,7 +59,13 @@ def run(
         None if guard is None else partial(_open_hosts, settings, environ, guard, log)
     )
     with closing(Preflights(opener)) as hosts:
-        request = read_request(settings, environ, temporary, hosts.describe)
+        request = read_request(
+            settings,
+            environ,
+            temporary,
+            hosts.describe,
+            reservation.find_host_servers,
+        )
         for note in request.notes:
             log.warn(note)
         first = new_attempt(request.identity, 0, request.facts[0].free_port)

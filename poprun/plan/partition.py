@@ -1,15 +1,18 @@
 """The partition of a job: settings -> options for V-IPU, and instances' variables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
 from poprun.annotations import TYPE_CHECKING
 from poprun.options.settings import Settings
-from poprun.plan.values import PartitionVariables, Request
+from poprun.plan.values import FindHostServers, PartitionVariables, Request
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.values import PartitionOptions
+
+# How many IPUs an IPU-Machine has.
+SMALLEST_SHARE = 4
 
 
 def read_options(
@@ -52,6 +55,28 @@ def _wait_s(wait: bool | float) -> float | None:
     if isinstance(wait, bool):
         return math.inf if wait else None
     return wait
+
+
+def choose_host_servers(
+    settings: Settings, environ: Mapping[str, str], find_servers: FindHostServers
+) -> Sequence[str]:
+    """Return the host servers that a job goes to if it is too large for one.
+
+    They are as few as are enough, and share the instances equally; where that is not
+    possible, as many as can. There are none for a job that stays on this machine.
+    """
+    instances = settings["num-instances"]
+    num_ipus = settings["num-replicas"] * settings["ipus-per-replica"]
+    # No host server is for less than an IPU-Machine, so small jobs need not ask.
+    if instances == 1 or num_ipus <= SMALLEST_SHARE:
+        return []
+    options = read_options(settings, environ)
+    servers = None if options is None else find_servers(options, environ, num_ipus)
+    if servers is None or num_ipus <= servers.ipus_per_host:
+        return []
+    numbers = [n for n in range(2, len(servers.names) + 1) if instances % n == 0]
+    enough = [n for n in numbers if n * servers.ipus_per_host >= num_ipus]
+    return servers.names[: min(enough or numbers[-1:], default=0)]
 
 
 def own_name(identity: str) -> str:

@@ -28,7 +28,7 @@ from poprun.plan.mpi_arguments import (
 )
 from poprun.plan.stdin_option import read_stdin
 from poprun.plan.topology import Topology, check_rank
-from poprun.plan.values import Describe, HostFacts, Request
+from poprun.plan.values import Describe, FindHostServers, HostFacts, Request
 from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = (
@@ -47,18 +47,20 @@ def read_request(
     environ: Mapping[str, str],
     temporary: str,
     describe: Describe,
+    find_servers: FindHostServers = lambda options, environ, num_ipus: None,
 ) -> Request:
     """Return the request of a job, with all that is known before it has its IPUs.
 
     Args:
         temporary: Where temporary directories are made.
         describe: Returns the facts of each host.
+        find_servers: Returns the host servers that a job may go to.
 
     Raises:
         PoprunError: The settings contradict each other, or what they name is missing.
     """
     slurm.check_is_only_task(environ)
-    hosts, notes = _read_hosts(settings, environ)
+    hosts, notes = _read_hosts(settings, environ, find_servers)
     topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
@@ -146,12 +148,13 @@ def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
 
 
 def _read_hosts(
-    settings: Settings, environ: Mapping[str, str]
+    settings: Settings, environ: Mapping[str, str], find_servers: FindHostServers
 ) -> tuple[Sequence[HostSpec], list[str]]:
     """Return the hosts of the job, and what the user should know of the choice.
 
     If the user names none, they are the nodes of the Slurm job that poprun runs in;
-    outside of Slurm it is this machine.
+    outside of Slurm it is this machine, or as many host servers of the job's cluster
+    as it needs, if it is too large for one.
     """
     if (named := _read_named_hosts(settings)) is not None:
         return named, []
@@ -162,7 +165,8 @@ def _read_hosts(
     except HostError as error:
         return here, [f"{error} All instances run on this machine."]
     if allocation is None:
-        return here, []
+        names = partition.choose_host_servers(settings, environ, find_servers)
+        return [HostSpec(name=name) for name in names] or here, []
     hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
     note = slurm.unused_nodes_note(allocation, hosts)
     return hosts, [note] if note else []

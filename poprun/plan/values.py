@@ -51,6 +51,20 @@ class HostFacts(Record):
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
 
+class HostServers(Record):
+    """The host servers of a V-IPU cluster: each is for as many IPUs as another."""
+
+    names: Sequence[str]
+    ipus_per_host: int
+
+
+# Gets the options for the partition of a job, poprun's environment and the job's number
+# of IPUs; returns None where the host servers of its cluster are not known.
+FindHostServers = Callable[
+    ["PartitionOptions", Mapping[str, str], int], HostServers | None
+]
+
+
 class GivenArguments(Record):
     """The arguments for mpirun that the user gives."""
 

@@ -107,6 +107,9 @@ class Cluster(NamedTuple):
     gateway_topology: ClusterTopology = ClusterTopology.LOOPED
     # Made by the inventory itself, because a job needed one and there was none.
     automatic: bool = False
+    # The host servers of its pods, each for as many IPUs as another; empty if they are
+    # not known.
+    hosts: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -25,6 +25,8 @@ class ClusterRequest(NamedTuple):
     topology: LinkTopology = LinkTopology.TORUS
     gateway_topology: ClusterTopology = ClusterTopology.LOOPED
     automatic: bool = False
+    # The host servers of its pods.
+    hosts: tuple[str, ...] = ()
 
 
 class PartitionRequest(NamedTuple):

@@ -18,7 +18,7 @@ from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.plan import partition
 from poprun.plan.assignments import compact
-from poprun.plan.values import PartitionVariables, Request
+from poprun.plan.values import HostServers, PartitionVariables, Request
 from poprun.record import Record, replace
 from poprun.users import user_name
 from poprun.vipu.errors import (
@@ -26,6 +26,7 @@ from poprun.vipu.errors import (
     InventoryError,
     NoSpaceError,
     ServerError,
+    UnknownNameError,
     VipuError,
 )
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.launch.values import PartitionOptions
     from poprun.vipu.leases import Grant
+    from poprun.vipu.model import Cluster
 
 RELEASE = os.path.join(
     os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
@@ -109,6 +111,42 @@ def reserve(
         if not request.needs_ipus:
             error.add_note("Add --offline-mode=yes to run without IPUs.")
         raise
+
+
+def find_host_servers(
+    options: "PartitionOptions", environ: Mapping[str, str], num_ipus: int
+) -> HostServers | None:
+    """Return the host servers of the cluster that a job gets its IPUs from.
+
+    None if the cluster names none, or is not known before the job has its IPUs.
+    """
+    try:
+        inventory = _open(options, environ, is_copy=True)
+        try:
+            cluster = _cluster_of(inventory, options, num_ipus)
+        finally:
+            inventory.close()
+    except VipuError:
+        return None  # `reserve` reports it
+    if cluster is None or not cluster.hosts:
+        return None
+    return HostServers(cluster.hosts, cluster.size // len(cluster.hosts))
+
+
+def _cluster_of(
+    inventory: "Inventory", options: "PartitionOptions", num_ipus: int
+) -> "Cluster | None":
+    if options.name is not None:
+        with suppress(UnknownNameError):
+            partition = inventory.get_partition(options.name)
+            return inventory.get_cluster(partition.cluster)
+    if options.cluster is not None:
+        return inventory.get_cluster(options.cluster)
+    if options.allocation is not None:
+        allocation = inventory.get_allocation(options.allocation)
+        return inventory.get_cluster(allocation.cluster)
+    large = [each for each in inventory.list_clusters() if each.size >= num_ipus]
+    return large[0] if len(large) == 1 else None
 
 
 def preview(

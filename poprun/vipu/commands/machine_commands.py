@@ -81,7 +81,7 @@ def _create_cluster(
             num_ilds=-(-machines * model.IPUS_PER_MACHINE // model.LARGEST_ILD),
             topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
         )
-    given = {key: value for key, value in choices.items() if value is not None}
+    given = {key: value for key, value in choices.items() if value not in (None, ())}
     with session.open() as inventory:
         inventory.create_cluster(request._replace(**given))
     session.report_success("create", "cluster", name)
@@ -138,6 +138,7 @@ _CLUSTER_OPTIONS: Table = {
     ),
     "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
     "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
+    "hosts": ("--hosts", 'The host servers of its pods, in their order: "h1,h2".'),
 }
 _USER_OPTIONS: Table = {
     "allocations": ("--allocations", "Allocations that are for some users only."),
@@ -214,6 +215,11 @@ ADMIN_COMMANDS = (
         "update agent",
         "Let emulated IPU-Machines fail, or come back.",
         {"status": ("--status", _STATUS_HELP)},
+    ),
+    nouns.change_command(
+        "update cluster",
+        "Name the host servers of clusters: jobs too large for one go to several.",
+        {"hosts": ("--hosts", 'In their order: "h1,h2".')},
     ),
     nouns.change_command("remove agent", "Remove agents that are in no cluster."),
     nouns.change_command(

@@ -26,7 +26,10 @@ Table = Mapping[str, tuple[str, str] | tuple[str, str, dict[str, Any]]]
 # How long to wait for names to complete: a shell that waits for longer feels broken.
 _COMPLETION_TIMEOUT_S = 1.0
 # Of commands that are not called as what they do.
-_OPERATIONS = {"update agent": "set_agent_status"}
+_OPERATIONS = {
+    "update agent": "set_agent_status",
+    "update cluster": "set_cluster_hosts",
+}
 
 
 def list_command(noun: str, help_: str, *options: Decorator) -> Command:
@@ -210,6 +213,9 @@ def comma_separated(
     """
     names = tuple(name for name in re.split(r"[,\s]+", value or "") if name)
     if param.required and not names:
-        option = param.opts[0]
-        raise click.UsageError(f"{option} is empty. List agents: {option} ag1,ag2")
+        option, field = param.opts[0], param.name
+        nouns, example = (
+            ("hosts", "h1,h2") if field == "hosts" else ("agents", "ag1,ag2")
+        )
+        raise click.UsageError(f"{option} is empty. List {nouns}: {option} {example}")
     return names

@@ -51,6 +51,16 @@ class Machines(Operations):
             VipuRuleError: The agents cannot be divided into so many ILDs.
         """
 
+    def set_cluster_hosts(self, name: str, hosts: Sequence[str]) -> Cluster:
+        """Name the host servers of the pods of a cluster, in their order.
+
+        A job of several instances that is too large for one of them runs on as many as
+        it needs.
+
+        Raises:
+            VipuRuleError: They cannot share its IPUs equally, or one is named twice.
+        """
+
     def list_clusters(self) -> tuple[Cluster, ...]: ...
 
     def get_cluster(self, name: str) -> Cluster: ...

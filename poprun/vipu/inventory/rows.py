@@ -127,8 +127,8 @@ def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
     if hasattr(kind, "_fields"):
         readers = [_reader(field) for field in kind.__annotations__.values()]
         return lambda columns: kind(*[read(columns) for read in readers])
-    if items_of(kind):
-        return _read_blocks
+    if item := items_of(kind):
+        return _read_blocks if item is Block else _read_words
     if kind in (str, bytes):
         return next
     return lambda columns: kind(next(columns))
@@ -137,6 +137,10 @@ def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
 def _read_blocks(columns: Iterator[Any]) -> tuple[Block, ...]:
     numbers = [int(number) for number in next(columns).split()]
     return tuple(map(Block, numbers[::2], numbers[1::2]))
+
+
+def _read_words(columns: Iterator[Any]) -> tuple[str, ...]:
+    return tuple(next(columns).split())
 
 
 def _optional_reader(kind: Any) -> Callable[[Iterator[Any]], Any]:

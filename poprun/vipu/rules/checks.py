@@ -40,6 +40,15 @@ def check_cluster(cluster: Cluster) -> None:
             f"Cluster {cluster.name} would have ILDs of {size} IPUs, but with several "
             "ILDs each must have a power of two. Change the number of agents."
         )
+    check_distinct("Host", cluster.hosts)
+    for host in cluster.hosts:
+        check_host(host)
+    if cluster.hosts and cluster.size % len(cluster.hosts):
+        raise VipuRuleError(
+            f"Cluster {cluster.name} would have {len(cluster.hosts)} hosts for its "
+            f"{cluster.size} IPUs, but each host has the same number of them. Change "
+            "the number of hosts."
+        )
 
 
 def check_agent(agent: Agent) -> None:

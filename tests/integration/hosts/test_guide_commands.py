@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 from beds.bed import Bed
+from beds.guide import SERVER_FILES
 
 pytestmark = pytest.mark.mpi
 
@@ -68,3 +69,34 @@ def test_each_host_has_its_half_of_the_partition(
         f"[1,0]<stdout>:0 {hosts[0]} 12 10.3.7.150",
         f"[1,1]<stdout>:1 {hosts[1]} 13 10.3.7.150",
     ]
+
+
+def test_a_job_too_large_for_one_host_goes_to_those_of_its_cluster(
+    guide_bed: Bed,
+) -> None:
+    server = guide_bed["vipu"]
+    admin = ("vipu-admin", "--config", "admin.vipu-cli.hcl")
+    made = "create cluster C16 --num-agents 4 --hosts 10.3.7.153,10.3.7.154"
+    server.output(*admin, *made.split(), cwd=SERVER_FILES)
+    command = "poprun --vipu-server-host=10.3.7.150 --vipu-cluster=C16"
+    words = shlex.split(f"{command} --num-replicas=16 --num-instances=4")
+    try:
+        large = guide_bed["host153"].run(
+            *words, "python3", "-c", ATTACHED, user="ipuser"
+        )
+        shown = guide_bed["host153"].output(
+            *("vipu", "-H", "10.3.7.150", "get", "cluster", "C16"), user="ipuser"
+        )
+        small = guide_bed["host153"].run(
+            *words[:-2], "-n", "4", "python3", "-c", ATTACHED, user="ipuser"
+        )
+    finally:
+        server.output(*admin, "remove", "cluster", "C16", cwd=SERVER_FILES)
+
+    assert (large.returncode, small.returncode) == (0, 0), (large, small)
+    hosts = [line.split()[:2] for line in sorted(large.stdout.splitlines())]
+    assert hosts == [["0", "host153"], ["1", "host153"]] + [
+        [str(rank), "host154"] for rank in (2, 3)
+    ]
+    assert {line.split()[1] for line in small.stdout.splitlines()} == {"host153"}
+    assert "10.3.7.153 10.3.7.154" in shown

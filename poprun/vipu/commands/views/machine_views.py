@@ -90,6 +90,7 @@ VIEWS = {
                 "topology": "cluster.topology",
                 "cluster_topology": "cluster.gateway_topology",
                 "ipu_link_domains": _ild_values,
+                "hosts": "cluster.hosts",
             },
             "automatic": "cluster.automatic",
             "free": "num_free",
@@ -112,6 +113,7 @@ VIEWS = {
             "Cluster Topology": "cluster.gateway_topology",
             "Made for a job": "cluster.automatic",
             "Agents": lambda state: tuple(agent.name for agent in state.agents),
+            "Hosts": lambda state: state.cluster.hosts or "-",
         },
     ),
     "agent": View(

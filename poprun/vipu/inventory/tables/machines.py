@@ -33,6 +33,7 @@ def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
         topology=request.topology,
         gateway_topology=request.gateway_topology,
         automatic=request.automatic,
+        hosts=request.hosts,
     )
     check_cluster(cluster)
     check_new(db, "clusters", cluster.name)
@@ -73,6 +74,14 @@ def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
             f"ag{number}", host, cluster=cluster, machine=machine, allocation=cluster
         )
         db.insert("agents", agent, True)
+
+
+def set_cluster_hosts(db: Transaction, name: str, hosts: Sequence[str]) -> Cluster:
+    """Name the host servers of a cluster."""
+    cluster = get_cluster(db, name)._replace(hosts=tuple(hosts))
+    check_cluster(cluster)
+    db.update("clusters", {"hosts": " ".join(cluster.hosts)}, name=name)
+    return cluster
 
 
 def list_clusters(db: Transaction) -> tuple[Cluster, ...]:

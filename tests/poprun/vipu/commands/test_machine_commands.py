@@ -64,6 +64,42 @@ def test_a_cluster_of_new_agents_has_racks_of_64_ipus(
     assert found["spec"]["topology"] == topology
 
 
+def test_a_cluster_names_the_host_servers_of_its_pods(make: Make, run: Run) -> None:
+    make(
+        "vipu-admin create cluster c16 --num-agents 4 --hosts n1,n2",
+        "vipu-admin create cluster c8 --num-agents 2",
+    )
+
+    assert "| n1 n2\n" in run("vipu get cluster c16").out
+    shown = json.loads(run("vipu get cluster c8 --json").out)
+    assert shown["spec"]["hosts"] == []
+    assert run("vipu-admin update cluster c8 c16 --hosts 10.0.0.1,10.0.0.2").out == (
+        "update cluster (c8): success.\nupdate cluster (c16): success.\n"
+    )
+    shown = json.loads(run("vipu get cluster c16 --json").out)
+    assert shown["spec"]["hosts"] == ["10.0.0.1", "10.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "problem"),
+    [
+        ("a,b,c", "would have 3 hosts for its 16 IPUs, but each host has the same"),
+        ("a,a", "Host a is given twice"),
+        ("a,$x", "'$x' is no name or address of a host"),
+        (",", "--hosts is empty. List hosts: --hosts h1,h2"),
+    ],
+)
+def test_hosts_that_a_cluster_cannot_have_are_refused(
+    make: Make, run: Run, hosts: str, problem: str
+) -> None:
+    make("vipu-admin create cluster c16 --num-agents 4")
+
+    refused = run(f"vipu-admin update cluster c16 --hosts {hosts}")
+
+    assert problem in refused.err.replace("\n", " ")
+    assert "| -\n" in run("vipu get cluster c16").out
+
+
 def test_the_access_key_is_written_once_and_into_a_file_for_its_owner_only(
     run: Run, directory: Path, environ: Environ
 ) -> None:

@@ -49,6 +49,7 @@ def test_wrong_arguments_are_refused_before_anything_is_performed(
 def test_what_changes_machines_and_users_is_for_administrators() -> None:
     assert set(OF_ADMINS) == {
         "create_cluster",
+        "set_cluster_hosts",
         "remove_cluster",
         "create_agent",
         "remove_agent",
