@@ -104,6 +104,7 @@ class HostAgent:
         if self._silence.must_send(now):
             self._channel.send(protocol.pack(messages.ALIVE))
             self._silence.note_sent(now)
+            _continue_parent()
         if self._silence.is_lost(now):
             self._is_connected = False
 
@@ -182,6 +183,17 @@ class HostAgent:
             return
         self._job = job
         self._channel.send(protocol.pack(messages.JOB_STARTED))
+
+
+def _continue_parent() -> None:
+    """Continue the sshd, or what else has started this agent, if it is stopped.
+
+    As long as it is, the kernel has nothing to send from which it would learn that
+    poprun's host is gone.
+    """
+    parent = processes.process(os.getppid())
+    if parent is not None and parent.stopped:
+        processes.send(signal.SIGCONT, parent)
 
 
 def _describe(cwd: str, environ: Mapping[str, str]) -> Any:

@@ -167,3 +167,21 @@ def test_nothing_waits_for_a_host_that_is_cut_off_when_poprun_is_gone(
     while left := bed.front.processes():
         assert time.monotonic() < limit, left
         time.sleep(0.1)
+
+
+def test_a_host_that_is_cut_off_cleans_up_although_its_sshd_was_stopped(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    job = RunningJob(bed, "local")
+
+    job.send(signal.SIGSTOP, "h1", "sshd: root@notty")
+    bed["h1"].link.cut()
+    code, stderr = job.end()
+
+    assert code == 125
+    assert "The host h1 was lost" in stderr
+    limit = time.monotonic() + 20
+    while left := [p for p in bed["h1"].processes() if "sshd" not in p]:
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)
