@@ -269,7 +269,7 @@ class HostsRound(ChaosRound):
         left = self._wait_for_end()
         if left and self._continue_early():
             left = self._wait_for_end()
-        if left and self.supervisors_killed and not self.is_broken:
+        if left and self.supervisors_killed:
             processes = [p for host in self.own_bed.hosts for p in host.processes()]
             if not processes and not self.cut_off:
                 self._run_next_job()
@@ -279,8 +279,11 @@ class HostsRound(ChaosRound):
 
     def _run_next_job(self) -> None:
         """Run a job that does nothing, and removes the files of killed jobs."""
-        words = ["poprun", "--mpirun", "local", "--offline-mode=yes", "-n", "3"]
-        self.own_bed.front.run(*words, "--host", "h0,h1,h2", "true")
+        words = ["poprun", "--mpirun", "local", "--offline-mode=yes"]
+        hosts = [h.name for h in self.own_bed.hosts if h not in self.powered_off]
+        self.own_bed.front.run(
+            *words, "-n", str(len(hosts)), "--host", ",".join(hosts), "true"
+        )
 
     def _continue_early(self) -> bool:
         """Continue helpers that were stopped before they could prevent that.
