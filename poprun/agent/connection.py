@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from poprun import errors
 from poprun.agent import messages
 from poprun.agent.pipe_channel import PipeChannel
-from poprun.agent.srun import SRUN
+from poprun.agent.srun import NO_FAILURE, SRUN
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
@@ -237,7 +237,8 @@ class AgentConnection:
         """What ssh or srun has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
         # ssh ends lines as for a terminal.
-        return messages.printable(written.replace(b"\r\n", b"\n")).strip()
+        text = messages.printable(written.replace(b"\r\n", b"\n"))
+        return "\n".join(s for s in text.splitlines() if NO_FAILURE not in s).strip()
 
     def exit_code(self) -> int | None:
         """Return ssh's exit code if it has ended, at once; None if it has not."""

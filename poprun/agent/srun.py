@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 # The word by which the agent knows that srun has started it.
 SRUN = "srun"
+# What it says where processors are not bound to tasks, which is no failure.
+NO_FAILURE = "cluster configuration lacks support for cpu binding"
 # Where srun runs and where it listens, as it tells its tasks.
 LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"
 HOST, PORT = "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from popdist import environment as env
 from poprun.annotations import TYPE_CHECKING
 from poprun.options.settings import Settings
+from poprun.plan import slurm
 from poprun.plan.values import FindHostServers, PartitionVariables, Request
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def read_options(
         server=find_server(environ, given),
         timeout_s=settings["vipu-server-timeout"],
         name=settings["vipu-partition"] or environ.get(env.VIPU_API_PARTITION_ID),
+        batch_names=slurm.partition_names(environ),
         attempts=settings["vipu-partition-attempts"],
         wait_s=_wait_s(settings["wait-for-ipus"]),
         update=settings["update-partition"],

@@ -127,6 +127,12 @@ def unused_nodes_note(allocation: SlurmJob, hosts: Sequence[HostSpec]) -> str:
     )
 
 
+def partition_names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what V-IPU's partition for the Slurm job may be called."""
+    job_id = environ.get(JOB_ID, "")
+    return tuple(name.format(job_id) for name in PARTITION_NAMES if job_id)
+
+
 def is_of_slurm(name: str) -> bool:
     """Return whether a variable is one that Slurm sets or reads."""
     return name.startswith(_PREFIXES)

@@ -32,8 +32,6 @@ OPTIONS = (
 # These lead srun to Slurm. The others are defaults for its options, such as those of
 # the step that poprun itself runs in.
 _MOST_LINES = 2
-# What srun says where processors are not bound to tasks.
-_NO_FAILURE = "lacks support for cpu binding"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
@@ -74,8 +72,7 @@ class Srun(Record):
             entry: The file of the agent.
         """
         lines = [line.strip().rstrip(".") for line in text.splitlines()]
-        lines = [line for line in lines if line and _NO_FAILURE not in line]
-        words = printable("; ".join(lines[:_MOST_LINES]))
+        words = printable("; ".join(filter(None, lines[:_MOST_LINES])))
         said = f" srun says: '{words}'." if words else ""
         files = [file for file in (sys.executable, entry) if file in text]
         if files and "o such file" in text:

@@ -216,6 +216,15 @@ class _Steps(NamedTuple):
     def _reserve_unnamed(self) -> Grant:
         server = self.job.options.server
         partitions = list(filter(self.job.may_use, self.inventory.list_partitions()))
+        batch_names = self.job.options.batch_names
+        of_batch_job = [p for p in partitions if p.name in batch_names]
+        if len(partitions) > 1 and len(of_batch_job) == 1:
+            [partition] = of_batch_job
+            self.log.info(
+                f"Using V-IPU partition {partition.name} as it is that of the Slurm job"
+            )
+            self._log_connection()
+            return self._use(partition)
         if len(partitions) > 1 and server is not None:
             names = ", ".join(p.name for p in partitions[:8])
             more = f" and {len(partitions) - 8} more" if len(partitions) > 8 else ""

@@ -20,6 +20,8 @@ class PartitionOptions(NamedTuple):
     timeout_s: int = 10
     # None for the only one there is, or else one for this job alone.
     name: str | None = None
+    # What the partition is called that a batch system has made for its job, if it has.
+    batch_names: Sequence[str] = ()
     attempts: int = 1
     # How long to wait for IPUs that are in use; None to be refused at once.
     wait_s: float | None = None

@@ -9,6 +9,7 @@ from poprun.plan.slurm import (
     check_is_only_task,
     choose_nodes,
     node_environment,
+    partition_names,
     read_job,
     unused_nodes_note,
 )
@@ -118,6 +119,11 @@ def test_a_note_says_which_nodes_are_used_if_not_all() -> None:
     assert unused_nodes_note(nodes, [HostSpec(name="n7"), HostSpec(name="n1")]) == (
         "Slurm has given this job 4 nodes, but 2 instances can use only 2 (n7, n1)."
     )
+
+
+def test_the_partition_of_a_slurm_job_bears_its_number() -> None:
+    assert partition_names(FOUR) == ("slurm_12", "p12")
+    assert partition_names({}) == ()
 
 
 def test_only_one_task_of_a_step_may_start_a_job() -> None:

@@ -57,7 +57,6 @@ def test_srun_is_looked_for_in_a_job_only(tmp_path: Path) -> None:
 
 def test_the_words_of_srun_say_why_a_node_cannot_be_used() -> None:
     text = (
-        "srun: cluster configuration lacks support for cpu binding\n"
         "srun: error: Unable to confirm allocation for job 12: Invalid job id "
         "specified.\n"
     )

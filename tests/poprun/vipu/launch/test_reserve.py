@@ -206,6 +206,18 @@ def test_an_update_keeps_the_routing_and_says_what_it_changes(
     )
 
 
+def test_of_several_it_takes_that_of_its_batch_job(
+    ask: Reserve, inventory: EmbeddedInventory, lines: list[str]
+) -> None:
+    for name in ("slurm_7", "slurm_8"):
+        inventory.create_partition(PartitionRequest(name=name, size=2, num_gcds=2))
+
+    grant = ask(batch_names=("slurm_8", "p8"))
+
+    assert (grant.partition.name, grant.created) == ("slurm_8", False)
+    assert lines[0] == "Using V-IPU partition slurm_8 as it is that of the Slurm job"
+
+
 def test_of_several_that_fit_it_takes_none(
     ask: Reserve, inventory: EmbeddedInventory
 ) -> None:
