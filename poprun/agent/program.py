@@ -122,8 +122,8 @@ class HostAgent:
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
             if self._by_srun:
                 # Slurm sends it to all processes of a job that it ends; poprun, which
-                # gets it too, decides what follows. It may be gone already.
-                self._silence.look_soon(time.monotonic())
+                # gets it too, decides what follows. It may soon be gone.
+                self._silence.expect_loss(time.monotonic())
             else:
                 self._is_connected = False
         ended = processes.reap()

@@ -35,16 +35,17 @@ class Silence:
         self._is_gone = is_gone
         self._sent_at = now
         self._look_at = inf
+        self._silent_s = SILENT_S
         self.note_heard(now)
 
     def note_heard(self, now: float) -> None:
         if self._is_gone is not None:
-            self._look_at = now + SILENT_S
+            self._look_at = now + self._silent_s
 
-    def look_soon(self, now: float) -> None:
-        """Look for the other end at once, and not only after a silence."""
-        if self._is_gone is not None:
-            self._look_at = now
+    def expect_loss(self, now: float) -> None:
+        """Look for the other end from now on after the shortest silence."""
+        self._silent_s = LOOK_AGAIN_S
+        self.note_heard(now)
 
     def note_sent(self, now: float) -> None:
         self._sent_at = now

@@ -1,10 +1,12 @@
 """Jobs inside a real Slurm: its nodes are the hosts, and srun reaches them."""
 
+import shlex
 from collections.abc import Callable
 
 import pytest
+from beds import slurm
 from beds.bed import Bed
-from conftest import mpirun_of
+from conftest import ROOT, mpirun_of, wait_for
 
 pytestmark = pytest.mark.mpi
 
@@ -170,3 +172,133 @@ def test_a_job_of_slurm_that_has_ended_is_named(slurm_bed: Bed) -> None:
         "srun says: 'srun: error: Unable to confirm allocation for job 99999: Invalid "
         "job id specified"
     )
+
+
+# Says when it is asked to end, and ends two seconds later.
+SLOW_TO_END = (
+    "trap 'sleep 2; echo ended; exit 0' TERM; sleep 99 & touch /tmp/runs-$RANK; wait; "
+    "wait"
+)
+# Ignores SIGTERM, and leaves its session and its environment.
+STUBBORN = (
+    "trap '' TERM; setsid env -i /bin/sleep 101 & touch /tmp/runs-$RANK; while :; do "
+    "sleep 1; done"
+)
+
+
+class BatchJob:
+    """A job of poprun in a batch script of Slurm, which runs on both nodes.
+
+    Args:
+        program: What its four instances run, in words of a shell.
+    """
+
+    def __init__(self, bed: Bed, program: str, mpi: str = "local") -> None:
+        self.bed = bed
+        words = poprun(mpi, "--grace", "10", "-n", "4", "sh", "-c", program)
+        script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
+        sbatch = ("sbatch", "--parsable", "--nodes=2", "--output=batch.out")
+        self.id = bed.front.output(*sbatch, stdin=script).strip()
+        for rank in range(4):
+            host = bed.hosts[rank // 2]
+            path = f"/tmp/runs-{rank}"
+            wait_for(host.path(path).exists, f"instance {rank} on {host.name}")
+            host.output("rm", path)
+
+    def end(self) -> str:
+        """Wait until it has left all nodes, and return what it has written."""
+        wait_for(
+            lambda: not any(host.processes() for host in self.bed.hosts),
+            "the end of all processes",
+            limit=30,
+        )
+        text = self.bed.front.output("cat", "batch.out")
+        self.bed.front.output("rm", "batch.out")
+        return text
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_cancelled_job_leaves_nothing_on_any_node(slurm_bed: Bed, mpi: str) -> None:
+    job = BatchJob(slurm_bed, STUBBORN, mpi)
+
+    slurm_bed.front.output("scancel", job.id)
+
+    assert "poprun: error: Stopped by SIGTERM." in job.end()
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_signal_to_the_batch_script_ends_a_job_with_its_grace(
+    slurm_bed: Bed, mpi: str
+) -> None:
+    job = BatchJob(slurm_bed, SLOW_TO_END, mpi)
+
+    slurm_bed.front.output("scancel", "--batch", "--signal=TERM", job.id)
+
+    text = job.end()
+    assert text.count("ended\n") == 4
+    assert text.endswith("poprun: error: Stopped by SIGTERM.\n")
+
+
+def test_nothing_stays_on_other_nodes_when_slurm_kills_the_batch_script(
+    slurm_bed: Bed,
+) -> None:
+    job = BatchJob(slurm_bed, STUBBORN)
+
+    slurm_bed.front.output("scancel", "--batch", "--signal=KILL", job.id)
+
+    job.end()
+
+
+@pytest.mark.parametrize("victims", ["bin/poprun ", "bin/poprun |entry.py guard"])
+def test_nothing_stays_on_any_node_when_poprun_is_killed(
+    slurm_bed: Bed, victims: str
+) -> None:
+    job = BatchJob(slurm_bed, STUBBORN)
+
+    slurm_bed.front.output("pkill", "-KILL", "-f", victims)
+
+    job.end()
+
+
+def test_a_node_whose_srun_is_killed_is_lost_and_left_clean(slurm_bed: Bed) -> None:
+    job = BatchJob(slurm_bed, STUBBORN)
+
+    # The younger of its two processes kills the step when the other has died.
+    slurm_bed.front.output("pkill", "-KILL", "--newest", "srun$")
+    slurm_bed.front.output("pkill", "-KILL", "srun$")
+
+    assert "poprun: error: The host h1 was lost: " in job.end()
+
+
+def test_a_node_that_is_cut_off_is_lost_and_ends_its_part(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2, slurm_cpus=2, shared_home=True)
+    job = BatchJob(bed, STUBBORN)
+
+    bed["h1"].link.cut()
+
+    wait_for(
+        lambda: (
+            "The host h1 was lost: it does not answer"
+            in bed.front.output("cat", "batch.out")
+        ),
+        "the loss of the node",
+        limit=40,
+    )
+    wait_for(lambda: "entry.py" not in str(bed["h1"].processes()), "the agent", 40)
+    assert bed["h1"].files() == []
+    assert job.id
+
+
+def test_the_example_trains_on_two_nodes(slurm_bed: Bed) -> None:
+    script = str(ROOT / "examples" / "slurm" / "train.sbatch")
+    slurm_bed.front.output(
+        "sbatch", "--parsable", "--output=/root/train.out", script, cwd=str(ROOT)
+    )
+    wait_for(lambda: not slurm.jobs(slurm_bed.front), "the end of the job", limit=50)
+
+    text = slurm_bed.front.output("cat", "/root/train.out")
+    slurm_bed.front.output("rm", "/root/train.out")
+    assert "error" not in text
+    assert text

@@ -95,13 +95,13 @@ def test_a_peer_that_acknowledges_is_found_in_the_kernels_table(
             assert repeats(own, f"{address} {port}") == 0
 
 
-def test_a_look_can_be_asked_for_before_the_silence_is_long() -> None:
+def test_an_expected_loss_is_noticed_after_a_short_silence() -> None:
     link = Silence(lambda: True, 0.0)
-    assert not link.is_lost(1.0)
+    link.expect_loss(1.0)
+    link.note_heard(2.0)
 
-    link.look_soon(1.0)
-
-    assert link.is_lost(1.0)
+    assert not link.is_lost(2.4)
+    assert link.is_lost(2.6)
 
 
 def test_a_process_whose_peers_acknowledge_has_lost_none() -> None:
