@@ -13,7 +13,12 @@ from poprun.log import Log, printable
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.remote_commands import Ran, run_all
 from poprun.preflight.ssh import CONNECT_S, OPTIONS, Ssh, without_questions
-from poprun.preflight.ssh_failures import SSH_FAILED, SshFailure
+from poprun.preflight.ssh_failures import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    SSH_FAILED,
+    SshFailure,
+)
 
 CONFIGURATION = "pyvenv.cfg"
 LIMIT_S = CONNECT_S + 1.5
@@ -116,7 +121,9 @@ def _without_marker(
     # A login shell may print, too.
     script = (
         f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
-        f"mkdir -p {shlex.quote(directory)} && command -v rsync >/dev/null && "
+        f"mkdir -p {shlex.quote(directory)} && "
+        # A shell's own exit code would be that of a login shell that cannot run.
+        "{ command -v rsync >/dev/null || exit 1; } && "
         f"echo {shlex.quote(ready)}; fi"
     )
     command = f"exec sh -c {shlex.quote(script)}"
@@ -135,7 +142,7 @@ def _without_marker(
 
 
 def _explain_unready(host: HostSpec, ran: Ran, ssh: Ssh, directory: str) -> str:
-    if ran.exit_code in (None, SSH_FAILED):
+    if ran.exit_code in (None, SSH_FAILED, NOT_FOUND, NOT_EXECUTABLE):
         failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
         return failure.explain(host, ssh, "")
     if "mkdir" in ran.errors:

@@ -115,7 +115,7 @@ class SshFailure(Record):
         """Return a sentence about the host, ssh's words and the way out.
 
         Args:
-            entry: The file of the agent that was to be started.
+            entry: The file of the agent that was to be started, "" for another command.
         """
         if self.exit_code in (SSH_FAILED, None):
             meaning, advice = self._explain_ssh(host, ssh)
@@ -140,8 +140,10 @@ class SshFailure(Record):
 
     def _explain_agent(self, host: HostSpec, ssh: Ssh, entry: str) -> tuple[str, str]:
         python = sys.executable
-        is_missing = self._has(rf"{re.escape(python)}.*not found")
-        if self.exit_code in (NOT_FOUND, NOT_EXECUTABLE) or is_missing:
+        # A csh ends with 1; and a login shell that cannot be run ends as these do.
+        is_missing = self._has(rf"{re.escape(python)}.*(not found|permission denied)")
+        has_failed = self.exit_code in (NOT_FOUND, NOT_EXECUTABLE)
+        if is_missing or (has_failed and self._has(re.escape(python))):
             file = os.path.realpath(python)
             link = "" if file == python else f", a link to {file}"
             return (
@@ -149,7 +151,7 @@ class SshFailure(Record):
                 "Install the same Python at the same path there; "
                 "--synchronise-python-venv=yes copies a virtual environment.",
             )
-        if self._has(re.escape(entry)) and self._has("no such file"):
+        if entry and self._has(re.escape(entry)) and self._has("no such file"):
             package = entry.rpartition("/agent/")[0]
             return (
                 f"it has no poprun in {package}",

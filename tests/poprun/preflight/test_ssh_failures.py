@@ -96,6 +96,7 @@ def test_words_of_a_login_shell_are_not_taken_for_those_of_ssh() -> None:
         pytest.param(127, f"bash: line 1: {sys.executable}: not found", id="bash"),
         pytest.param(126, f"{sys.executable}: Exec format error", id="another-machine"),
         pytest.param(1, f"{sys.executable}: Command not found.", id="csh"),
+        pytest.param(1, f"{sys.executable}: Permission denied.", id="csh-rights"),
     ],
 )
 def test_a_host_without_the_python_is_told_by_any_shell(
@@ -104,6 +105,15 @@ def test_a_host_without_the_python_is_told_by_any_shell(
     assert explain(exit_code, text).startswith(
         f"The host h1 cannot be used: it cannot run {sys.executable}, poprun's Python "
         "here"
+    )
+
+
+def test_a_login_shell_that_cannot_run_is_not_taken_for_the_python() -> None:
+    text = "fish: error while loading shared libraries: libpcre2-32.so.0"
+
+    assert explain(127, text) == (
+        "The host h1 cannot be used: its login shell, or poprun's agent, ended with "
+        f"exit code 127. It says: '{text}'. See: ssh -F my_config alice@h1 true"
     )
 
 
