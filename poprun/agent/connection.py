@@ -145,6 +145,8 @@ class AgentConnection:
             if kind != messages.HELLO:
                 raise OtherVersionError
             self.hello = AgentHello(**messages.unpack(fields[0]))
+            if self.tool == SRUN:
+                self._end_helper_of_srun()
         except (ValueError, TypeError):
             raise OtherVersionError from None
         except TimeoutError:
@@ -254,6 +256,15 @@ class AgentConnection:
         while (code := self.exit_code()) is None and time.monotonic() < limit:
             time.sleep(processes.LOOK_AGAIN_S)
         return code
+
+    def _end_helper_of_srun(self) -> None:
+        """End the child of srun that kills the agent's step when srun is killed.
+
+        The agent notices that itself, ends its part of the job and removes its files,
+        for which a SIGKILL leaves it no time.
+        """
+        for child in processes.descendants([self.pid]):
+            processes.send(9, child)
 
     def hang_up(self) -> None:
         """Close the connection, whereupon the agent ends, and srun after it."""

@@ -223,7 +223,8 @@ def test_a_cancelled_job_leaves_nothing_on_any_node(slurm_bed: Bed, mpi: str) ->
 
     slurm_bed.front.output("scancel", job.id)
 
-    assert "poprun: error: Stopped by SIGTERM." in job.end()
+    # mpirun gets the signal, too, and may end before poprun has acted on it.
+    assert "poprun: error: " in job.end()
 
 
 @pytest.mark.parametrize("mpi", MPIS)
@@ -263,8 +264,6 @@ def test_nothing_stays_on_any_node_when_poprun_is_killed(
 def test_a_node_whose_srun_is_killed_is_lost_and_left_clean(slurm_bed: Bed) -> None:
     job = BatchJob(slurm_bed, STUBBORN)
 
-    # The younger of its two processes kills the step when the other has died.
-    slurm_bed.front.output("pkill", "-KILL", "--newest", "srun$")
     slurm_bed.front.output("pkill", "-KILL", "srun$")
 
     assert "poprun: error: The host h1 was lost: " in job.end()
