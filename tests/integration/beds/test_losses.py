@@ -101,11 +101,11 @@ def test_a_host_without_sshd_refuses_connections(make_bed: MakeBed) -> None:
 
 def test_two_beds_at_once_do_not_meet(make_bed: MakeBed) -> None:
     one, other = make_bed(hosts=2), make_bed(hosts=2)
-    one["h1"].path("/tmp/mark").touch()
+    one["h1"].path("/run/mark").touch()
 
-    assert one.front.output(*SSH, "h1", "ls", "/tmp") == "mark\n"
+    assert one.front.output(*SSH, "h1", "ls", "/run/mark") == "/run/mark\n"
     # Nor does the one know the other's key.
-    assert other.front.output(*SSH, "h1", "ls", "/tmp") == ""
+    assert other.front.output(*SSH, "h1", "find", "/run/", "-name", "mark") == ""
 
     one.close()
     assert other.front.output(*SSH, "h1", "hostname") == "h1\n"

@@ -249,9 +249,11 @@ def test_a_failure_among_mpis_ranks_ends_the_job(
 
     assert (ran.code, ran.stdout) == (code, "")
     assert words in ran.stderr
+    failed = "poprun: error: Instance 1 on localhost "
+    waited = f"failed with exit code {code}, and waited in MPI_Finalize for the others"
+    # Now and then Open MPI 5 lets it go, and it ends by itself.
     assert ran.stderr.endswith(
-        f"poprun: error: Instance 1 on localhost failed with exit code {code}, and "
-        f"waited in MPI_Finalize for the others{cause}\n"
+        (f"{failed}{waited}{cause}\n", f"{failed}exited with code {code}{cause}\n")
     )
 
 

@@ -43,7 +43,12 @@ class FakeAgent:
         ours = PipeChannel(to_poprun[0], to_agent[1])
         hello = SimpleNamespace(hostname="h1", ssh_connection="")
         connection: Any = SimpleNamespace(
-            hello=hello, channel=ours, receive=ours.receive, ssh_text="", memory=None
+            hello=hello,
+            channel=ours,
+            receive=ours.receive,
+            ssh_text="",
+            memory=None,
+            tool="ssh",
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3])
         held: Any = devices

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,44 +110,46 @@ def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
     ("answer", "sentence"),
     [
         pytest.param(
-            hello(version="0.0.1"),
+            partial(hello, version="0.0.1"),
             f"it has poprun 0.0.1 in Python {agents._python()}, but here is poprun "
             f"{__version__} in Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="poprun",
         ),
         pytest.param(
-            hello(python="3.12.0"),
+            partial(hello, python="3.12.0"),
             f"it has poprun {__version__} in Python 3.12.0, but here is poprun "
             f"{__version__} in Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="python",
         ),
         pytest.param(
-            r"printf '\n\000poprun-agent-77\nxyz'; cat >/dev/null",
+            lambda: r"printf '\n\000poprun-agent-77\nxyz'; cat >/dev/null",
             f"it has another version of poprun, but here is poprun {__version__} in "
             f"Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="messages",
         ),
         pytest.param(
-            hello(new_field=1),
+            partial(hello, new_field=1),
             f"it has another version of poprun, but here is poprun {__version__} in "
             f"Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="fields",
         ),
         pytest.param(
-            hello(temporary_failure="no file can be made in /tmp: make room there"),
+            partial(
+                hello, temporary_failure="no file can be made in /tmp: make room there"
+            ),
             "no file can be made in /tmp: make room there; see: {ssh} a df -h /tmp",
             id="no-room",
         ),
     ],
 )
 def test_a_host_that_is_not_ready_is_refused(
-    tmp_path: Path, answer: str, sentence: str
+    tmp_path: Path, answer: Callable[[], str], sentence: str
 ) -> None:
-    fake = FakeSsh(tmp_path, answer)
+    fake = FakeSsh(tmp_path, answer())
 
     assert fake.refusal(A) == (
         f"The host a cannot be used: {sentence.format(ssh=fake.ssh.text)}"

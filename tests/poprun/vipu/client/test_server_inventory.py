@@ -171,8 +171,8 @@ def test_of_any_reply_a_job_can_be_described_or_it_is_refused(
             continue
         options = describe_devices.target_options(grant, {})
         describe_devices.parent_device_lines(grant, options)
-        held = HeldDevices(pytest.fail, grant, 1.0)
-        assert (held.device_id(0), held.num_ipus) == (grant.children[0].id, 2)
+        devices = HeldDevices(pytest.fail, grant, 1.0).of_instances(0, 1)
+        assert (devices.device_id(0), devices.num_ipus) == (grant.children[0].id, 2)
         assert str(grant).isprintable()
 
 
