@@ -181,7 +181,23 @@ class Footprint:
             for path in found
             if path.rpartition("-")[2] not in named
             and not any(time < _changed(path) for time in began)
+            and not self._is_mapped_by_others(path)
         }
+
+    def _is_mapped_by_others(self, path: str) -> bool:
+        """Return whether a process without this job's mark has a file in its memory.
+
+        A test beside this one may run an mpirun without poprun.
+        """
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            try:
+                is_mapped = path in maps.read_text(errors="replace")
+                environ = maps.with_name("environ").read_bytes()
+            except OSError:
+                continue
+            if is_mapped and self.mark not in environ.split(b"\0"):
+                return True
+        return False
 
     def _others(self) -> Iterator[tuple[psutil.Process, str, str]]:
         """Yield the processes of other jobs, their command lines and environments."""
