@@ -327,7 +327,7 @@ def _start(
 
 
 def _bounded_file() -> int:
-    """Return a file in memory that cannot grow: whoever writes more to it fails."""
+    """Return a file in memory that cannot grow: a write of more to it fails."""
     descriptor = os.memfd_create("ssh", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, MOST_ERRORS)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)

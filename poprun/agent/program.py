@@ -40,7 +40,7 @@ Question = Callable[[Any, Mapping[str, str]], Any]
 
 def main() -> None:
     own_process.open_umask()
-    # It has to notice that poprun is gone, whoever stops it.
+    # It has to notice that poprun is gone, even if something has stopped it.
     own_process.continue_regularly(CONTINUE_S)
     own_process.become_subreaper()
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)

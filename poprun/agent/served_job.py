@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from poprun.agent import event_codec, messages
 from poprun.agent.commands import Commands
@@ -13,7 +12,8 @@ from poprun.agent.streams import ForwardedInput, ForwardedOutput
 from poprun.annotations import Any
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.helpers.end_actions import EndActions
+from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
 from poprun.helpers.job_files import LOCK, Leftovers, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
 from poprun.job.events import Event, NotUndone, Remains
@@ -26,10 +26,6 @@ from poprun.preflight.out_of_memory import read_host
 from poprun.stdio.waiter import READ, Interest
 from poprun.vipu.launch.values import InstanceDevices
 
-# As the guard does with what is left on poprun's host.
-FINISH_GRACE_S = 0.5
-SHIM_GRACE_S = 1.0
-LIMIT_S = 30.0
 # How long it is waited for processes before poprun is told that this host is alive.
 WAIT_S = 3.0
 
@@ -108,13 +104,13 @@ class ServedJob:
     def _start(self) -> None:
         # Besides what poprun itself needs for an instance, the input to write.
         raise_descriptor_limit(len(self._host_job.ranks), 1)
-        for path in (self._host_job.directory, self._host_job.cache):
-            if path:
-                resource = directory_resource(path)
-                self._end_actions.register(resource.end_action)
-        for path in (self._host_job.directory, self._host_job.cache):
-            if path:
-                directory_resource(path).make()
+        paths = filter(None, (self._host_job.directory, self._host_job.cache))
+        resources = [directory_resource(path) for path in paths]
+        # All are registered first, as this process may be killed at any time.
+        for resource in resources:
+            self._end_actions.register(resource.end_action)
+        for resource in resources:
+            resource.make()
         self._lock = make_lock(os.fsencode(self._job.directory), self._end_actions)
         self._leftovers.watch([os.fsencode(p) for p in self._host_job.leftovers])
         self._host.listen()
@@ -136,8 +132,8 @@ class ServedJob:
         yield from self._output.interests()
         yield from self._input.interests()
         if self._leftovers.descriptor >= 0:
-            call = partial(self._leftovers.read_events)
-            yield Interest(self._leftovers.descriptor, READ, call)
+            read_events = self._leftovers.read_events
+            yield Interest(self._leftovers.descriptor, READ, read_events)
 
     def deadline(self, now: float) -> float:
         due = self._host.deadline(now)
@@ -201,8 +197,9 @@ class ServedJob:
         remaining = self._end_processes()
         self._output.send_rest()
         for p in remaining:
-            fields = [b"%d" % p.pid, *(_as_bytes(f) for f in processes.describe(p))]
-            self._emit(Remains.read(fields, self._host_job.name))
+            user, command = processes.describe(p)
+            text = command.decode(errors="backslashreplace")
+            self._emit(Remains(p.pid, user, text, self._host_job.name))
         for failure in self._undo():
             self._emit(NotUndone(failure, self._host_job.name))
         self._has_finished = True
@@ -239,15 +236,10 @@ class ServedJob:
 
     def _undo(self) -> list[str]:
         for path in self._leftovers.paths:
-            with_path = directory_resource(os.fsdecode(path))
-            self._end_actions.register(with_path.end_action)
+            self._end_actions.register(RemovePath(path))
         failures = self._end_actions.perform()
         return failures + undo_abandoned(self._end_actions.directories())
 
 
 def _tree() -> list[processes.Process]:
     return processes.descendants([os.getpid()]) if processes.has_children() else []
-
-
-def _as_bytes(field: int | bytes) -> bytes:
-    return b"%d" % field if isinstance(field, int) else field

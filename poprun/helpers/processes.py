@@ -284,23 +284,21 @@ def spawn(
     environment: Mapping[bytes, bytes],
     output: int,
     *,
-    stdin: int = -1,
     stdout: int = -1,
     **options: int,
 ) -> int:
-    """Start a program with default signals; return its pid.
+    """Start a program with nothing on stdin and default signals; return its pid.
 
     Args:
-        output: A descriptor that becomes its stderr, and its stdout if no other does.
-        stdin: A descriptor that becomes its stdin; it reads nothing without one.
+        output: A descriptor that becomes its stderr, and its stdout without another.
+        stdout: That other one.
         options: More of os.posix_spawn's.
 
     Raises:
         OSError: It cannot be started.
     """
-    nothing = (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0)
     actions = [
-        nothing if stdin < 0 else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, output if stdout < 0 else stdout, 1),
         (os.POSIX_SPAWN_DUP2, output, 2),
     ]

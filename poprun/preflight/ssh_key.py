@@ -12,21 +12,11 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.remote_commands import run_all
-from poprun.preflight.ssh import CONNECT_S, Ssh, without_questions
+from poprun.preflight.ssh import CONNECT_S, OPTIONS, Ssh, without_questions
 from poprun.preflight.ssh_failures import SSH_FAILED, SshFailure
 
 LIMIT_S = CONNECT_S + 1.5
-ASKING = (
-    "-T",
-    "-x",
-    "-a",
-    "-o",
-    f"ConnectTimeout={CONNECT_S}",
-    "-o",
-    "ClearAllForwardings=yes",
-    "-o",
-    "ControlMaster=no",
-)
+ASKING = tuple("BatchMode=no" if o == "BatchMode=yes" else o for o in OPTIONS)
 # Adds its input to the keys that are accepted, in a line of its own.
 ACCEPT_KEY = (
     "cd && umask 077 && mkdir -p .ssh && "
@@ -54,7 +44,7 @@ def distribute_key(
         raise OptionError(
             f"--distribute-ssh-key must ask for passwords to install your ssh key on "
             f"{names}, and there is no terminal to ask on. Start poprun on a terminal "
-            "once, or let somebody add your key there."
+            "once, or add your key there in another way."
         )
     for host, key in keys.items():
         # Where HOME is shared, one host accepts what was installed on another.

@@ -284,7 +284,7 @@ class _Starter:
             world.mail.flush(0.2)
             return
         # Twice: what others have sent before the first one has come by the second. UCX
-        # warns of messages that nobody has received.
+        # warns of messages that were not received.
         if not all(self._has_met_all(world) for _ in range(2)):
             world.mail.flush(0.2)
             return

@@ -11,6 +11,7 @@ from math import inf
 from popdist import environment as env
 from poprun.errors import OptionError
 from poprun.helpers import protocol
+from poprun.helpers.command import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
 from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
@@ -27,8 +28,6 @@ from poprun.preflight.directories import private_directory_place
 from poprun.stdio.terminal import Terminals
 
 PYTHONPATH = "PYTHONPATH"
-# By which mpirun's remote shell finds this Python.
-PYTHON_VARIABLE = "POPRUN_PYTHON"
 # The kernel's limits: of one word, and of all together a share of the stack's.
 PAGES_PER_WORD = 32
 LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
