@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.hosts.member import PART, RESULTS, HostsMember, Transfer
+from popdist.engine.hosts.member import PART, RESULTS, HostsMember
 from popdist.engine.hosts.records import MOST_BYTES, Bytes, Records
+from popdist.engine.hosts.waiting import Transfer
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
 

@@ -1,11 +1,10 @@
 """One member of a group over several hosts: shared memory here, messages beyond."""
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic, monotonic_ns, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from popdist.engine import _core
 from popdist.engine.failures import (
@@ -17,8 +16,8 @@ from popdist.engine.failures import (
     failed,
     unusable,
 )
-from popdist.engine.hosts.arrivals import Arrivals
 from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.waiting import CallOver, Pauses, Transfer
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
 from popdist.engine.shm.member import ShmMember, check_seconds
@@ -43,28 +42,12 @@ T = TypeVar("T")
 RECORD, NODES, RESULTS, POINT, PART = range(5)
 TAGS = 5
 
-# A wait yields its core this long, and sleeps after that, so long at most.
-_YIELD_SECONDS = 0.002
-_SLEEP = 0.001
-# A yield that lasts longer is late.
-_LATE_SECONDS = 0.0005
 # How often a wait looks at what else may end it.
 _LOOK_SECONDS = 0.001
 # How long messages of a member that has died may still be under way.
 _UNDER_WAY_SECONDS = 0.4
 
 _NO_CALL: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
-
-
-class Transfer(NamedTuple):
-    """A message under way to or from a member."""
-
-    request: Any
-    peer: int
-
-
-class CallOver(Exception):
-    """The group has come to its end in the middle of a call."""
 
 
 class HostsMember:
@@ -418,40 +401,6 @@ class HostsMember:
     def _give_turn(self) -> None:
         self._turn_of = 0
         self._turn.release()
-
-
-class Pauses:
-    """How a wait gives its core to others: it yields, and then sleeps.
-
-    A yield that returns late shows that others had the core for a time slice: waits
-    sleep at once after that, as those of the core do, and try again later and later.
-    """
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
-        self._yield_until = self._sleep_until = 0.0
-        # For how long yields were last not tried.
-        self._late = 0.0
-
-    def begin(self, now: float) -> None:
-        """Begin a wait at this time."""
-        self._yield_until = now + _YIELD_SECONDS
-
-    def end(self) -> None:
-        """End a wait: what it was for has come."""
-        self._arrivals.succeeded()
-
-    def pause(self, now: float) -> float:
-        """Yield or sleep, and return the time after that."""
-        if now > self._yield_until or now < self._sleep_until:
-            self._arrivals.sleep(_SLEEP)
-            return monotonic()
-        os.sched_yield()
-        after = monotonic()
-        if after - now > _LATE_SECONDS:
-            self._late = min(max(2 * self._late, after - now), 1.0)
-            self._sleep_until = after + self._late
-        return after
 
 
 class _Wait:

@@ -1,7 +1,7 @@
 """Reductions among the members of several hosts, in the order of the tree.
 
-Rows of all replicas go between hosts where that is little; else nodes of the tree, as
-shm.host_reductions makes them: the result has the same bits in both cases.
+Rows of all replicas go between hosts where that is little; else nodes of the tree, to
+which each host reduces its own: the result has the same bits in both cases.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.hosts.exchanges import HostExchanges, address_of
-from popdist.engine.hosts.member import NODES, RESULTS, HostsMember, Transfer
+from popdist.engine.hosts.member import NODES, RESULTS, HostsMember
 from popdist.engine.hosts.records import MOST_BYTES, Bytes, Records
+from popdist.engine.hosts.waiting import Transfer
 from popdist.engine.rows import Pair
 from popdist.engine.spec.dtypes import DTYPES, accumulation_code_of, item_bytes_of
 from popdist.engine.spec.operations import Operation

@@ -8,7 +8,6 @@ import pytest
 
 from popdist.engine import _core
 from popdist.engine.rows import Rows
-from popdist.engine.shm.host_reductions import HostReductions
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import (
     DTYPES,
@@ -20,6 +19,7 @@ from popdist.engine.spec.dtypes import (
 from popdist.engine.spec.tree import nodes_of, nodes_of_parts
 from popdist.errors import MismatchError
 from tests.popdist.engine import samples
+from tests.popdist.engine.host_reductions import HostReductions
 from tests.popdist.engine.members import (
     LONG,
     SMALL,

@@ -1,4 +1,4 @@
-"""What a host's members do of a reduction that more hosts take part in."""
+"""The core's two steps of a reduction of several hosts, without MPI between them."""
 
 from collections.abc import Sequence
 
