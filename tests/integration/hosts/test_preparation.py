@@ -117,7 +117,7 @@ def test_one_password_is_enough_where_home_is_shared(make_bed: Make) -> None:
             2,
             "--distribute-ssh-key must ask for passwords to install your ssh key on "
             "h1, and there is no terminal to ask on. Start poprun on a terminal once, "
-            "or let somebody add your key there.",
+            "or add your key there in another way.",
             id="no-terminal",
         ),
         pytest.param(
