@@ -11,7 +11,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from importlib import import_module
 from threading import Event, Lock
@@ -26,7 +26,7 @@ from popdist.engine.hosts.mail import Mail
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.errors import ArenaError, PopdistError
+from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 # How many bytes of a host's name are shown, and identify it.
 _NAME_BYTES = 64
@@ -37,7 +37,8 @@ _LOOK_SECONDS = 0.1
 _FILE_SECONDS = 0.2
 # How long the news may take that an instance which a group has lost has died.
 _LOST_SECONDS = 0.5
-# How long to wait for another thread that is in MPI before the process ends without it.
+# How long to wait for another thread that is in MPI before the process ends without it,
+# and for the end of a process because of which this one fails.
 _LAST_SECONDS = 5.0
 
 
@@ -144,11 +145,12 @@ class World:
         self.is_broken = True
         self.dead.setdefault(instance, monotonic())
 
-    def tell_others(self, message: dict[str, Any]) -> None:
-        """Send a message to all instances on other hosts."""
-        here = self.hosts[self.rank]
+    def tell_others(self, message: dict[str, Any], *, here: bool = False) -> None:
+        """Send a message to all instances on other hosts, and to those of this one."""
+        own = self.hosts[self.rank]
         for other, host in enumerate(self.hosts):
-            if host != here and self.may_reach(other):
+            is_other = other != self.rank and (here or host != own)
+            if is_other and self.may_reach(other):
                 self.mail.send(other, message)
 
     def may_reach(self, instance: int) -> bool:
@@ -236,10 +238,11 @@ class _Starter:
         self._find_who_is_lost(world)
         for leave in list(world.leavers):
             leave()
-        failed = getattr(sys, "last_type", None) is not None
-        if failed or world.is_broken or world.in_calls:
+        error = getattr(sys, "last_value", None)
+        if error is not None or world.is_broken or world.in_calls:
             world.is_broken = True
-            world.tell_others({"kind": "quit"})
+            world.tell_others({"kind": "quit"}, here=True)
+        self._wait_for_deaths(world, _lost_by(error), _LAST_SECONDS)
         self._stop.set()
         while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):
             if world.is_broken:
@@ -247,12 +250,18 @@ class _Starter:
 
     def _find_who_is_lost(self, world: World) -> None:
         """Wait a little until it is known whether those that groups have lost live."""
-        until = monotonic() + _LOST_SECONDS
+        self._wait_for_deaths(world, world.lost, _LOST_SECONDS)
+        world.lost.clear()
+
+    def _wait_for_deaths(
+        self, world: World, instances: Set[int], seconds: float
+    ) -> None:
+        """Wait so long until it is known that these instances have died."""
+        until = monotonic() + seconds
         world.look()
-        while world.lost - world.dead.keys() and monotonic() < until:
+        while instances - world.dead.keys() and monotonic() < until:
             threading.Event().wait(0.01)
             world.look()
-        world.lost.clear()
 
     def _serve(self, job_hosts: JobHosts) -> None:
         """Start MPI, take messages until the process ends, and end MPI."""
@@ -388,6 +397,20 @@ def _wait_for(result: Any, request: Any) -> Any:
         threading.Event().wait(pause)
         pause = min(pause + 0.0002, 0.02)
     return result
+
+
+def _lost_by(error: BaseException | None) -> set[int]:
+    """Return the instances because of whose end an exception was raised.
+
+    They must end first. Otherwise the launcher would take this process, which fails
+    because of them, for the first failure of the job.
+    """
+    instances: set[int] = set()
+    while error is not None:
+        if isinstance(error, PeerLostError):
+            instances |= set(error.instances)
+        error = error.__cause__ or error.__context__
+    return instances
 
 
 _starter = _Starter()

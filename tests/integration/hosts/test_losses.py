@@ -23,6 +23,19 @@ STUBBORN = (
     "trap '' TERM; setsid env -i /bin/sleep 101 & touch /tmp/runs-$RANK; sleep 99"
 )
 
+# One instance ends in the middle of what the others go on with.
+EXITS = """
+import sys
+import numpy as np
+import popdist
+
+group = popdist.instance_group()
+for step in range(10):
+    if step == 5 and group.rank == int(sys.argv[1]):
+        sys.exit(3)
+    group.all_reduce(np.ones(1000, np.float32))
+"""
+
 
 class RunningJob:
     """A job of four instances on h0 and h1, all of which run."""
@@ -185,3 +198,20 @@ def test_a_host_that_is_cut_off_cleans_up_although_its_sshd_was_stopped(
     while left := [p for p in bed["h1"].processes() if "sshd" not in p]:
         assert time.monotonic() < limit, left
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+def test_an_instance_that_exits_while_others_need_it_is_the_cause(
+    bed: Bed, mpi: str, rank: int
+) -> None:
+    job = bed.front.run(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes"),
+        *("--host", "h0,h1", "-n", "4", "python3", "-c", EXITS, f"{rank}"),
+        timeout=100,
+    )
+
+    assert job.returncode == 3, job.stderr
+    host = "h0" if rank < 2 else "h1"
+    sentence = f"poprun: error: Instance {rank} on {host} exited with code 3."
+    assert job.stderr.splitlines()[-1] == sentence
