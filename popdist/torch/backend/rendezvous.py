@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
-from socket import create_connection
+from socket import create_connection, getaddrinfo
 from time import sleep
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from popdist.engine.hosts.world import started
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd
@@ -49,7 +50,6 @@ def rendezvous(
         DistBackendError: The instances cannot meet.
     """
     with backend_errors():
-        _check_place()
         group = STATE.group("torch", STATE.job.members)
         with group:
             _check(url, group.rank, group.size)
@@ -58,7 +58,7 @@ def rendezvous(
                 server = _served(_HOST, 0, group.size, timeout)
                 port[0] = server.port
             tensors.broadcast(group, [port])
-            place = TorchPlace(group.rank, group.size, _HOST, int(port))
+            place = TorchPlace(group.rank, group.size, _first_host(), int(port))
             known = group.pidfds
         store = server or _connected(place, timeout, known)
     yield store, place.rank, place.size
@@ -144,15 +144,28 @@ def _connected(
         sleep(_PAUSE)
 
 
-def _check_place() -> None:
-    """Raise ArenaError if instances of the job are on other hosts."""
-    place = STATE.job.place
-    if not place.on_one_host:
+def _first_host() -> str:
+    """Return the address or the name by which this process reaches instance 0's host.
+
+    Raises:
+        ArenaError: Only the name is known, and has no address here.
+    """
+    if STATE.host_and_hosts()[0] == 0:
+        return _HOST
+    place = STATE.torch_place(None, None)
+    if place:
+        return place.host
+    name = started().names[0]
+    try:
+        getaddrinfo(name, None)
+    except OSError as error:
         raise ArenaError(
-            f"This job has {place.size} instances, but only {place.local_size} of them "
-            "are on this host, and torch's backend popdist reaches the processes of "
-            "one host only. Start all of them on one host, or use the backend gloo."
-        )
+            f"The host of instance 0 is called {name}, but this one knows no address "
+            f"of that name: {error}. Start the program with poprun, or give "
+            "init_process_group an init_method with an address of that host, such as "
+            "tcp://10.0.0.1:29500."
+        ) from error
+    return name
 
 
 def _check(url: str, rank: int, size: int) -> None:

@@ -9,12 +9,14 @@ from poprun.mpirun.identify import library
 pytestmark = pytest.mark.mpi
 
 TORCH = """
+import sys
+
 import torch
 import torch.distributed as dist
 
 import popdist.torch
 
-dist.init_process_group("popdist")
+dist.init_process_group("popdist", *sys.argv[1:])
 rank = dist.get_rank()
 total = torch.full((1000,), rank + 1.0)
 dist.all_reduce(total)
@@ -33,6 +35,8 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
 model(torch.full((2, 64), float(rank))).sum().backward()
 print(total[0].item(), model.module.weight.grad.sum().item())
 """
+# The last is the mean of 2 * 64 * 8 * rank over four ranks.
+TORCHS_OUTPUT = "10.0 1536.0\n" * 4
 HOROVOD = """
 import horovod.torch as hvd
 import torch
@@ -51,20 +55,39 @@ PLACES = [
 ]
 
 
+@pytest.mark.parametrize("method", [[], ["popdist://"]])
 @pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
-def test_torch_has_a_process_group_over_all_hosts(bed: Bed, mpi: str) -> None:
+def test_torch_has_a_process_group_over_all_hosts(
+    bed: Bed, mpi: str, method: list[str]
+) -> None:
     # torch makes it in /tmp otherwise, and leaves it there.
     arguments = "-x TORCHINDUCTOR_CACHE_DIR=/root/inductor"
 
     output = bed.front.output(
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
         *("--offline-mode=yes", "--mpi-global-args", arguments),
-        *("python3", "-c", TORCH),
+        *("python3", "-c", TORCH, *method),
         timeout=120,
     )
 
-    # The mean of 2 * 64 * 8 * rank over four ranks.
-    assert output == "10.0 1536.0\n" * 4
+    assert output == TORCHS_OUTPUT
+
+
+def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
+    bed: Bed,
+) -> None:
+    output = bed.front.output(
+        *(mpirun_of("hydra"), "-hosts", "h0:2,h1:2", "-n", "4"),
+        *("python3", "-c", TORCH, "popdist://"),
+        env={
+            "PYTHONPATH": str(ROOT),
+            "MPI4PY_LIBMPI": library(mpirun_of("hydra"), "hydra") or "",
+            "TORCHINDUCTOR_CACHE_DIR": "/root/inductor",
+        },
+        timeout=120,
+    )
+
+    assert output == TORCHS_OUTPUT
 
 
 @pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])

@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.errors import PeerLostError
+from popdist.errors import ArenaError, PeerLostError
 from popdist.job import TorchPlace
-from popdist.torch.backend.rendezvous import _connected
+from popdist.session import Session
+from popdist.torch.backend import rendezvous
 
 # A process that has a socket, and does not answer there.
 SILENT = """
@@ -32,7 +34,18 @@ def test_a_rank_0_that_ends_while_others_connect_to_its_store_is_missed() -> Non
         end = threading.Timer(0.5, silent.kill)
         end.start()
         with pytest.raises(PeerLostError, match="Instance 0 ended before it could"):
-            _connected(
+            rendezvous._connected(
                 TorchPlace(1, 2, "127.0.0.1", port), timedelta(seconds=1000), known
             )
         end.join()
+
+
+def test_a_first_host_whose_name_has_no_address_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Session, "host_and_hosts", lambda _: (1, 2))
+    world = SimpleNamespace(names=["nowhere.invalid"])
+    monkeypatch.setattr(rendezvous, "started", lambda: world)
+
+    with pytest.raises(ArenaError, match=r"instance 0 is called nowhere\.invalid, but"):
+        rendezvous._first_host()
