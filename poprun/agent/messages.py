@@ -72,6 +72,7 @@ RUN_ENDED = 121  # number, exit code
 ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
+AGENT_LOST = 150  # from the agent's guard: it is gone, and has not said why
 
 
 def pack(kind: int, value: Any) -> bytes:

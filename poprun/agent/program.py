@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from poprun import __version__
 from poprun.agent import facts, messages
 from poprun.agent.connection import AgentHello
+from poprun.agent.guard import go_on_below_guard
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.served_job import ServedJob
 from poprun.agent.silence import Silence, acknowledges_nothing, ends_of
@@ -22,6 +23,7 @@ from poprun.agent.srun import LAUNCH_ADDRESS, SRUN, SrunPort
 from poprun.annotations import Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes, protocol
+from poprun.helpers.channel import Channel
 from poprun.mpirun.find import find_mpirun
 from poprun.preflight.addresses import own_address_towards
 from poprun.preflight.directories import temporary_failure
@@ -32,8 +34,6 @@ from poprun.stdio import waiter
 from poprun.stdio.waiter import READ, WRITE, Interest
 
 SSH_CONNECTION = "SSH_CONNECTION"
-# How often the kernel continues an agent that is stopped, as it does a guard.
-CONTINUE_S = 1.0
 # Gets what the message says, and the environment of the agent.
 Question = Callable[[Any, Mapping[str, str]], Any]
 
@@ -41,7 +41,7 @@ Question = Callable[[Any, Mapping[str, str]], Any]
 def main() -> None:
     own_process.open_umask()
     # It has to notice that poprun is gone, even if something has stopped it.
-    own_process.continue_regularly(CONTINUE_S)
+    own_process.continue_regularly()
     own_process.become_subreaper()
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
     # What a library prints must not go into the connection.
@@ -68,6 +68,7 @@ class HostAgent:
         self._channel = channel
         self._wake = wake
         self._environ = environ
+        self._guard: Channel | None = None  # from the start of the job on
         self._job: ServedJob | None = None
         self._is_connected = True
         self._by_srun = by_srun
@@ -91,6 +92,9 @@ class HostAgent:
             # Also after an error of its own: nothing else would end the job here.
             if self._job is not None:
                 self._job.abandon()
+            if self._guard is not None:
+                # poprun gets what this process writes to stderr when ssh ends.
+                self._guard.send(protocol.pack(protocol.LAST_MESSAGE, b""))
 
     def _turn(self) -> None:
         now = time.monotonic()
@@ -114,6 +118,8 @@ class HostAgent:
         if self._channel.has_unsent:
             flush = self._channel.flush
             yield Interest(self._channel.write_descriptor, WRITE, flush)
+        if self._guard is not None:
+            yield Interest(self._guard.fileno(), READ, self._on_guard)
         if self._job is not None:
             yield from self._job.interests(now)
 
@@ -130,6 +136,15 @@ class HostAgent:
         if self._job is not None:
             for pid, status in ended:
                 self._job.note_child(pid, status)
+
+    def _on_guard(self) -> None:
+        received = self._guard.receive() if self._guard else None
+        if received is None:
+            # Nothing would end the job here if this process were killed, too.
+            self._is_connected = False
+        for kind, fields in received or ():
+            if kind == protocol.FOUND and self._job is not None:
+                self._job.note_leftover(fields[0])
 
     def _on_poprun(self) -> None:
         received = self._channel.receive()
@@ -173,7 +188,9 @@ class HostAgent:
             self._channel, messages.unpack(fields[0]), fields[1:], self._environ
         )
         try:
-            job.start()
+            if self._guard is None:
+                self._guard = go_on_below_guard(self._channel.write_descriptor)
+            job.start(self._guard)
         except PoprunError as error:
             self._refuse(error)
             return
@@ -189,11 +206,12 @@ def _continue_parent() -> None:
     """Continue the sshd, or what else has started this agent, if it is stopped.
 
     As long as it is, the kernel has nothing to send from which it would learn that
-    poprun's host is gone.
+    poprun's host is gone. The guard, if there is one, is between them.
     """
     parent = processes.process(os.getppid())
-    if parent is not None and parent.stopped:
-        processes.send(signal.SIGCONT, parent)
+    for ancestor in parent, parent and processes.process(parent.parent):
+        if ancestor is not None and ancestor.stopped:
+            processes.send(signal.SIGCONT, ancestor)
 
 
 def _describe(cwd: str, environ: Mapping[str, str]) -> Any:

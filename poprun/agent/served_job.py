@@ -14,7 +14,7 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
-from poprun.helpers.job_files import LOCK, Leftovers, make_lock, undo_abandoned
+from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
 from poprun.job.events import Event, NotUndone, Remains
 from poprun.job.local_host.attachments import Attachments
@@ -23,7 +23,7 @@ from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, Job
 from poprun.mpirun.environment import without_batch_system
 from poprun.preflight.out_of_memory import read_host
-from poprun.stdio.waiter import READ, Interest
+from poprun.stdio.waiter import Interest
 from poprun.vipu.launch.values import InstanceDevices
 
 # How long it is waited for processes before poprun is told that this host is alive.
@@ -80,15 +80,17 @@ class ServedJob:
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
         )
         self._end_actions = EndActions()
-        self._leftovers = Leftovers()
-        self._lock = -1
+        self._lock = os.path.join(os.fsencode(host_job.directory), LOCK)
         # Where mpirun runs, shims hold a pipe for it. Here they hold one for nothing.
         _, self._pipe = os.pipe()
         self._is_clean = False
         self._has_finished = False
 
-    def start(self) -> None:
+    def start(self, guard: Channel) -> None:
         """Make the job's files here, and listen for shims.
+
+        Args:
+            guard: Undoes what the job has made here when this process is killed.
 
         Raises:
             LaunchError: A directory cannot be made, or the limit of open files is too
@@ -96,30 +98,34 @@ class ServedJob:
             OSError: There is no descriptor or no memory left.
         """
         try:
-            self._start()
+            self._start(guard)
         except BaseException:
             self._undo()
             raise
 
-    def _start(self) -> None:
+    def _start(self, guard: Channel) -> None:
         # Besides what poprun itself needs for an instance, the input to write.
         raise_descriptor_limit(len(self._host_job.ranks), 1)
         paths = filter(None, (self._host_job.directory, self._host_job.cache))
         resources = [directory_resource(path) for path in paths]
         # All are registered first, as this process may be killed at any time.
         for resource in resources:
-            self._end_actions.register(resource.end_action)
+            guard.send(self._end_actions.register(resource.end_action))
         for resource in resources:
             resource.make()
-        self._lock = make_lock(os.fsencode(self._job.directory), self._end_actions)
-        self._leftovers.watch([os.fsencode(p) for p in self._host_job.leftovers])
+        make_lock(os.fsencode(self._job.directory), self._end_actions)
+        leftovers = map(os.fsencode, self._host_job.leftovers)
+        guard.send(
+            protocol.pack(protocol.MARK, os.fsencode(self._job.mark))
+            + protocol.pack(protocol.HOLD, self._lock)
+            + protocol.pack(protocol.WATCH, *leftovers)
+        )
         self._host.listen()
         self._host.start(self._emit, self._output, self._input)
 
     def _add_shim(self, shim: Channel, _pid: int, _start: int) -> None:
         """Let a shim hold the lock file of the job here."""
-        lock = os.path.join(os.fsencode(self._job.directory), LOCK)
-        shim.send(protocol.pack(protocol.HOLD, lock), (self._pipe,))
+        shim.send(protocol.pack(protocol.HOLD, self._lock), (self._pipe,))
 
     def _emit(self, event: Event) -> None:
         self._channel.send(messages.pack(messages.EVENT, event_codec.pack(event)))
@@ -131,20 +137,12 @@ class ServedJob:
         yield from self._commands.interests()
         yield from self._output.interests()
         yield from self._input.interests()
-        if self._leftovers.descriptor >= 0:
-            read_events = self._leftovers.read_events
-            yield Interest(self._leftovers.descriptor, READ, read_events)
 
     def deadline(self, now: float) -> float:
-        due = self._host.deadline(now)
-        if self._leftovers.has_unclaimed:
-            due = min(due, now + processes.LOOK_AGAIN_S)
-        return due
+        return self._host.deadline(now)
 
     def tick(self, now: float) -> None:
         self._host.tick(now)
-        if self._leftovers.has_unclaimed:
-            self._leftovers.claim(p.pid for p in _tree())
         if self._host.is_clean != self._is_clean:
             self._is_clean = self._host.is_clean
             self._channel.send(protocol.pack(messages.CLEAN, int(self._is_clean)))
@@ -152,6 +150,10 @@ class ServedJob:
     def note_child(self, pid: int, status: int) -> None:
         """Take in that a child of the agent has ended."""
         self._commands.note_end(pid, status)
+
+    def note_leftover(self, path: bytes) -> None:
+        """Take in a file that a process of the job has made, to be removed last."""
+        self._end_actions.register(RemovePath(path))
 
     # --- What poprun says.
 
@@ -235,8 +237,6 @@ class ServedJob:
         self._undo()
 
     def _undo(self) -> list[str]:
-        for path in self._leftovers.paths:
-            self._end_actions.register(RemovePath(path))
         failures = self._end_actions.perform()
         return failures + undo_abandoned(self._end_actions.directories())
 

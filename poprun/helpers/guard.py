@@ -24,16 +24,13 @@ LIMIT_S = 30.0
 # Enough for mpirun with a thousand instances. The hard limit may be 2^30, and some MPIs
 # close every number below the limit in each process that they start.
 MPIRUN_OPEN_FILES = 1 << 14
-# How long it may be stopped when poprun, which would continue it, is gone.
-CONTINUE_S = 1.0
 # poprun, when it lives, gives the tree that long before SIGKILL.
 FINISH_GRACE_S = 0.5
 
 
 def main(descriptor: int) -> None:
     # From the beginning: poprun may be gone when something stops this process.
-    own_process.continue_regularly(CONTINUE_S)
-    os.setsid()
+    own_process.continue_regularly()
     own_process.open_umask()
     own_process.become_subreaper()
     # If something has stopped this process, it continues when it is needed, also where
@@ -64,6 +61,8 @@ class Guard:
         self._leftovers = Leftovers()
         self._end_actions = EndActions()
         self._report_to = -1
+        # What poprun is told, and where, if it is an agent whose guard this is.
+        self._last_message, self._last_message_to = b"", -1
         self._lock_path, self._lock = b"", -1
         self._pipe = -1  # the write end of the pipe with which mpirun is killed
         self._poll = select.poll()
@@ -89,6 +88,7 @@ class Guard:
     def _on_poprun(self) -> None:
         messages = self._poprun.receive()
         if messages is None:
+            self._send_last_message()
             self._end_all(self._grace)
             self._served = False
         for kind, fields in messages or ():
@@ -120,6 +120,10 @@ class Guard:
             self._end_actions.apply(kind, fields)
         elif kind == protocol.REPORT_TO and self._poprun.descriptors:
             self._report_to = self._poprun.descriptors.pop(0)
+        elif kind == protocol.LAST_MESSAGE:
+            self._last_message = fields[0]
+            if self._poprun.descriptors:
+                self._last_message_to = self._poprun.descriptors.pop(0)
         elif kind == protocol.HOLD:
             self._lock_path, self._lock = fields[0], hold(fields[0])
         elif kind == protocol.WATCH:
@@ -193,6 +197,14 @@ class Guard:
             )
         num_ended = num_found - len(remaining)
         self._poprun.send(protocol.pack(protocol.FINISHED, num_ended))
+
+    def _send_last_message(self) -> None:
+        """Tell poprun that its agent is gone, as the connection lasts until the end."""
+        if self._last_message and self._last_message_to >= 0:
+            try:
+                os.write(self._last_message_to, self._last_message)
+            except OSError:
+                return  # poprun is gone, too, or reads nothing
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""

@@ -17,6 +17,8 @@ IN_CREATE = 0x100
 CLOCK_MONOTONIC = 1
 F_SETSIG = 10
 HIGH_DESCRIPTOR = 100
+# How long an agent or a guard may be stopped when nothing else continues it.
+CONTINUE_S = 1.0
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
@@ -61,7 +63,7 @@ def die_with_parent(signal: int, parent: int) -> bool:
     return os.getppid() == parent
 
 
-def continue_regularly(interval: float) -> None:
+def continue_regularly() -> None:
     """Let the kernel continue this process from now on, should it be stopped.
 
     Where the C library has no timers (glibc before 2.34), it stays stopped.
@@ -78,7 +80,7 @@ def continue_regularly(interval: float) -> None:
     timer = _Pointer()
     if _ctypes.call_function(create, (CLOCK_MONOTONIC, event, _ctypes.byref(timer))):
         return
-    seconds, nanoseconds = divmod(int(interval * 1e9), 10**9)
+    seconds, nanoseconds = divmod(int(CONTINUE_S * 1e9), 10**9)
     time_span = b"".join(n.to_bytes(8, sys.byteorder) for n in (seconds, nanoseconds))
     _ctypes.call_function(start, (timer, 0, time_span * 2, None))
 

@@ -47,6 +47,11 @@ WITHDRAW = 27  # kind, fields: an end action that has been performed
 # with it a file for failures of end actions, when poprun is gone
 REPORT_TO = 28
 
+# From an agent to its guard.
+# A message for poprun, empty for none; with it the file that the guard writes it to
+# when the agent is gone.
+LAST_MESSAGE = 80
+
 # From poprun to its guard and to a shim.
 # A lock file, see job_files: to be held as long as the receiver lives. With it, for a
 # shim, the write end of the pipe of START, to be held too.

@@ -76,7 +76,7 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     try:
         # Its output, should it fail, is shown with mpirun's when nothing else explains
         # how a job ended.
-        pid = processes.spawn(argv, dict(pairs), output)
+        pid = processes.spawn(argv, dict(pairs), output, setsid=True)
     except OSError:
         ours.close()
         raise

@@ -289,8 +289,7 @@ class RemoteHost:
     def _on_agent(self) -> None:
         received = self._connection.receive()
         if received is None:
-            text = self._connection.ssh_text.rstrip(".")
-            self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
+            self._lose_connection()
             return
         now = time.monotonic()
         self._silence.note_heard(now)
@@ -333,6 +332,8 @@ class RemoteHost:
             self._connection.memory = tuple(map(_number, fields))
             self.finished = True
             self._detach_all()
+        elif kind == messages.AGENT_LOST:
+            self._lose_connection()
 
     def _end_command(self, number: int, exit_code: bytes) -> None:
         self._commands.discard(number)
@@ -405,6 +406,10 @@ class RemoteHost:
     def _detach_all(self) -> None:
         for rank, pid in list(self._attached.items()):
             self._detach(rank, pid)
+
+    def _lose_connection(self) -> None:
+        text = self._connection.ssh_text.rstrip(".")
+        self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
 
     def _lose(self, why: str) -> None:
         if self._is_lost:

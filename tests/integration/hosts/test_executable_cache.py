@@ -4,6 +4,7 @@ The fixture `bed` checks after each test that no cache is left on any host.
 """
 
 import signal
+import subprocess
 
 import pytest
 from beds.bed import Bed
@@ -38,19 +39,8 @@ def test_the_instances_of_each_host_share_a_cache(bed: Bed, num_ilds: int) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("host", "pattern", "number"),
-    [
-        pytest.param("h0", "bin/poprun ", signal.SIGINT, id="Ctrl-C"),
-        pytest.param("h0", "bin/poprun ", signal.SIGKILL, id="poprun"),
-        pytest.param("h0", "bin/poprun |entry.py guard", signal.SIGKILL, id="guard"),
-        pytest.param("h1", "agent/entry.py", signal.SIGKILL, id="agent"),
-        pytest.param("h1", "^python3 -c", signal.SIGKILL, id="instances"),
-    ],
-)
-def test_every_cache_is_removed_whatever_ends_the_job(
-    bed: Bed, host: str, pattern: str, number: int
-) -> None:
+def start_with_caches(bed: Bed) -> "subprocess.Popen[bytes]":
+    """Start a job, and return when all its instances have written to their caches."""
     job = bed.front.start(*poprun(99))
 
     def has_two_caches() -> bool:
@@ -59,7 +49,39 @@ def test_every_cache_is_removed_whatever_ends_the_job(
         return [len(files) for files in caches] == [2, 2]
 
     wait_for(has_two_caches, "the caches of two hosts")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("host", "pattern", "number"),
+    [
+        pytest.param("h0", "bin/poprun ", signal.SIGINT, id="Ctrl-C"),
+        pytest.param("h0", "bin/poprun ", signal.SIGKILL, id="poprun"),
+        pytest.param("h0", "bin/poprun |entry.py guard", signal.SIGKILL, id="guard"),
+        pytest.param("h1", "agent/entry.py", signal.SIGKILL, id="agent"),
+        pytest.param(
+            "h1", "agent/entry.py|entry.py shim", signal.SIGKILL, id="agent-and-shims"
+        ),
+        pytest.param("h1", "^python3 -c", signal.SIGKILL, id="instances"),
+    ],
+)
+def test_every_cache_is_removed_whatever_ends_the_job(
+    bed: Bed, host: str, pattern: str, number: int
+) -> None:
+    job = start_with_caches(bed)
 
     bed[host].run("pkill", f"-{number}", "-f", pattern)
 
     assert job.wait(60) != 0
+
+
+def test_the_next_job_removes_the_cache_of_a_host_whose_supervisors_were_killed(
+    bed: Bed,
+) -> None:
+    job = start_with_caches(bed)
+    # Stopped first, so that none acts on the end of another.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        bed["h1"].run("pkill", f"-{number}", "-f", "agent/entry|entry.py (guard|shim)")
+    job.wait(60)
+
+    assert bed.front.run(*poprun(0)).returncode == 0

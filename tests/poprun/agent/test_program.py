@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from conftest import wait_for
 
 from poprun import agent as agent_package
 from poprun.agent import messages
@@ -78,20 +78,57 @@ NONSENSE = [
 ]
 
 
+# Outlives SIGTERM, and leaves its session and its environment.
+DAEMON = b"trap '' TERM; env -i setsid sleep 98765 & sleep 98764"
+
+
+def run_daemon(agent: "subprocess.Popen[bytes]", directory: Path) -> psutil.Process:
+    """Let an agent start a job, and a daemon of mpirun's; return the agent itself.
+
+    What was started as the agent has become its guard then.
+    """
+    assert agent.stdin
+    agent.stdin.write(start_job(directory))
+    agent.stdin.write(protocol.pack(messages.RUN, 1, DAEMON))
+    agent.stdin.flush()
+    run_until(agent, messages.JOB_STARTED)
+    (served,) = psutil.Process(agent.pid).children()
+    wait_for(lambda: len(served.children(recursive=True)) == 3, "the daemon")
+    return served
+
+
+def test_nothing_stays_when_it_is_killed_before_an_instance_runs(
+    agent: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    served = run_daemon(agent, tmp_path / "poprun-job")
+    below = served.children(recursive=True)
+
+    served.kill()
+    agent.wait(30)
+
+    assert not psutil.wait_procs(below, 0)[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_stays_when_its_guard_is_killed(
+    agent: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    served = run_daemon(agent, tmp_path / "poprun-job")
+    below = served.children(recursive=True)
+
+    agent.kill()
+
+    assert not psutil.wait_procs([served, *below], 30)[1]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_it_ends_and_undoes_the_job(
     agent: "subprocess.Popen[bytes]", tmp_path: Path, nonsense: bytes
 ) -> None:
     assert agent.stdin
     directory = tmp_path / "poprun-job"
-    agent.stdin.write(start_job(directory))
-    agent.stdin.write(protocol.pack(messages.RUN, 1, b"exec sleep 98765"))
-    agent.stdin.flush()
-    run_until(agent, messages.JOB_STARTED)
-    limit = time.monotonic() + 30
-    while not (below := psutil.Process(agent.pid).children()):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    below = run_daemon(agent, directory).children(recursive=True)
     assert directory.exists()
 
     agent.stdin.write(nonsense)
@@ -99,7 +136,7 @@ def test_it_ends_and_undoes_the_job(
     agent.wait(30)
 
     assert not directory.exists()
-    assert not psutil.wait_procs(below, 30)[1]
+    assert not psutil.wait_procs(below, 0)[1]
 
 
 def test_a_job_that_makes_no_sense_is_none(agent: "subprocess.Popen[bytes]") -> None:

@@ -39,6 +39,7 @@ class Driven:
                 [sys.executable, *PYTHON[1:], "guard", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 cwd=directory,
+                start_new_session=True,
             )
         self.poprun = Channel(ours)
         self._came: list[tuple[int, list[bytes]]] = []

@@ -1,0 +1,44 @@
+"""The guard of an agent: its parent, which ends what an agent leaves that is killed.
+
+It is the program that is beside poprun on its own host (helpers/guard.py), and is to
+the agent what it is there to poprun, but that it starts nothing.
+"""
+
+import os
+import socket
+
+from poprun.agent import messages
+from poprun.helpers import own_process, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.command import PYTHON
+
+
+def go_on_below_guard(connection: int) -> Channel:
+    """Let this process become a guard, and a child of it return the connection to it.
+
+    sshd or srun, whose child the guard is, ends when the guard has ended what is left.
+    This process must be a subreaper: then the guard is one before it has come up.
+
+    Args:
+        connection: Where the guard tells poprun that the agent is gone.
+
+    Raises:
+        OSError: There can be no more processes or descriptors.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.fork():
+        try:
+            number = os.dup(theirs.fileno())
+            os.set_inheritable(number, True)
+            os.execv(PYTHON[0], (*PYTHON, "guard", str(number)))
+        finally:
+            # The child ends, too, when it finds that it has no guard.
+            os._exit(127)
+    theirs.close()
+    # What a child does not inherit.
+    own_process.become_subreaper()
+    own_process.continue_regularly()
+    guard = Channel(ours)
+    last_message = protocol.pack(messages.AGENT_LOST)
+    guard.send(protocol.pack(protocol.LAST_MESSAGE, last_message), (connection,))
+    return guard
