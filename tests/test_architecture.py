@@ -410,6 +410,7 @@ LATE_IMPORTS = {
         "poprun.vipu.opening",
         "poprun.vipu.client.server_address",
         "poprun.vipu.errors",
+        "poprun.vipu.leases",
     },
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.tables.users": {"hashlib", "hmac", "secrets"},

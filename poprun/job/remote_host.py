@@ -424,9 +424,10 @@ class RemoteHost:
             sink.take(None)
         for number in list(self._commands):
             self._end_command(number, SSH_FAILED)
-        self._detach_all()
         # Once nothing is left there, its connection may end.
         if not was_finished:
+            if self._devices is not None:
+                self._devices.note_lost_host()
             self._emit(HostLost(self.name, tuple(self.ranks), why))
 
 

@@ -7,6 +7,9 @@ Whether a holder lives is decided by what can be known of it:
 - a process of this host under another boot is dead, if it is the holder's own;
 - any other process (of another host, of another container) lives until its lease
   ends, so its owner renews that.
+
+None can see from here whether instances on other hosts live. So the lease of a job that
+has some lives until it ends, even if its holder is dead.
 """
 
 from enum import Enum, auto
@@ -19,6 +22,8 @@ from poprun.vipu.rules.numbering import Device
 # The parent device, where the child devices are numbered from 0: its process is the
 # guard of the job, with which the lease lives on if poprun is killed.
 PARENT = -1
+# Instances on a host that has lost poprun end within 15 s.
+CUT_OFF_S = 16.0
 # No Linux kernel gives a higher process number.
 MOST_PID = 4 << 20
 
@@ -99,6 +104,8 @@ class Lease(NamedTuple):
     since: float
     # For how long it lives without being renewed.
     lease_s: float
+    # Whether the job has instances on other hosts, which may outlive its holder.
+    spans_hosts: bool = False
 
 
 class Reservation(NamedTuple):

@@ -12,8 +12,6 @@ still run for a while, and keep the lease so long.
 import os
 import sys
 
-# What is left of a job on a host that has lost poprun ends within 15 s.
-CUT_OFF_S = 16.0
 AFTERWARDS = "They are free as soon as the inventory sees that the job has ended."
 
 
@@ -21,6 +19,7 @@ def main(lease: str, timeout: str, host: str = "", port: str = "") -> None:
     """Release a lease, and exit with a sentence if that fails."""
     from poprun.vipu.client.server_address import find_server
     from poprun.vipu.errors import VipuError
+    from poprun.vipu.leases import CUT_OFF_S
     from poprun.vipu.opening import open_inventory
 
     try:

@@ -107,3 +107,5 @@ class Acquisition(NamedTuple):
     # The id of the lease, 32 random hex digits, so that the job can release it even if
     # it never gets an answer; empty to let the inventory draw one.
     lease: str = ""
+    # Whether instances run on other hosts than the holder: see `Lease`.
+    spans_hosts: bool = False

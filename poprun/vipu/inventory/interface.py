@@ -242,8 +242,8 @@ class Devices(Operations):
         """End a lease: its devices, its attachments, the partitions made for it.
 
         To end one that has ended already does nothing. `wait_s` is for how long
-        processes of other hosts that are attached may still live: if there are some,
-        the lease ends after that.
+        instances on other hosts may still live: if the job has some, the lease ends
+        after that.
         """
 
     def get_lease(self, lease: str) -> Lease: ...

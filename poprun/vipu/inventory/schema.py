@@ -12,7 +12,7 @@ from poprun.vipu.rules.numbering import Device
 APPLICATION_ID = 0x76697075
 
 # Goes up with every change of the tables: no inventory of another version is opened.
-VERSION = 9
+VERSION = 10
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bytes: "BLOB"}
 

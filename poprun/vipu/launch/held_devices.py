@@ -20,7 +20,7 @@ from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.launch.values import InstanceDevices
-from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
+from poprun.vipu.leases import CUT_OFF_S, PARENT, Grant, ProcessIdentity
 
 # How often a lease is renewed during the time that it lives, 60 s: a job is to learn
 # soon that its partition was removed with --force.
@@ -71,6 +71,8 @@ class HeldDevices:
         self._is_started = self._is_checked = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
         self._renew_at = time.monotonic() + self._pause_s
+        # Until when instances of lost hosts may live.
+        self._used_until = 0.0
         # A sentence when the lease has ended before the job.
         self.loss = ""
 
@@ -151,6 +153,10 @@ class HeldDevices:
 
         self._put(ask)
 
+    def note_lost_host(self) -> None:
+        """Let the lease live as long as the instances of a host that is lost now."""
+        self._used_until = time.monotonic() + CUT_OFF_S
+
     def live_with(self, pid: int) -> None:
         """Let the lease live as long as the guard of the job, too."""
         self._put(lambda: self._attach(PARENT, pid))
@@ -158,8 +164,9 @@ class HeldDevices:
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
 
-        It waits for the inventory. No process of the job may run any more. `loss` says
-        afterwards whether the job has held them to its end.
+        It waits for the inventory. No process of the job may run any more, except on
+        hosts that are lost: the inventory holds the devices until those have ended.
+        `loss` says afterwards whether the job has held them to its end.
 
         Returns:
             Whether they are released: if not, the end action says why.
@@ -174,7 +181,8 @@ class HeldDevices:
             if not self._is_checked:  # a release that failed may have ended the lease
                 self._look_at_lease(self._inventory.get_lease)
                 self._is_checked = True
-            self._inventory.release(self.grant.lease.id)
+            wait_s = max(0.0, self._used_until - time.monotonic())
+            self._inventory.release(self.grant.lease.id, wait_s)
             self._is_released = True
             self._inventory.close()
         if self._event_fd >= 0:

@@ -53,6 +53,8 @@ class JobRequest(NamedTuple):
     lease: str
     # What its partition is named if it gets one of its own.
     own_name: str
+    # Whether it has instances on other hosts.
+    spans_hosts: bool = False
 
     @property
     def num_ipus(self) -> int:
@@ -94,6 +96,7 @@ class JobRequest(NamedTuple):
             create=create,
             remove=self.options.remove,
             lease=self.lease,
+            spans_hosts=self.spans_hosts,
         )
 
     def may_use(self, partition: Partition) -> bool:

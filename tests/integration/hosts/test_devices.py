@@ -2,7 +2,8 @@
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from beds.bed import Bed
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.mpi
 
 PROGRAM = """
 import os, socket, sys, time, popdist
-device = popdist.getDeviceId()
+device = popdist.getDeviceId() if sys.argv[2] == "asks" else "none"
 server = os.environ.get("IPUOF_VIPU_API_HOST")
 print(os.environ["RANK"], socket.gethostname(), device, server, flush=True)
 open(f"/tmp/attached-{os.environ['RANK']}", "w").close()
@@ -20,16 +21,16 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-def poprun(*words: str, seconds: float = 0) -> list[str]:
-    program = ("python3", "-c", PROGRAM, str(seconds))
+def poprun(*words: str, seconds: float = 0, use: str = "asks") -> list[str]:
+    program = ("python3", "-c", PROGRAM, str(seconds), use)
     hosts = ("--mpirun", "local", "--host", "h0,h1", "-n", "4")
     return ["poprun", *hosts, "--vipu-partition=P", *words, *program]
 
 
-def start_attached(bed: Bed, *words: str) -> subprocess.Popen[str]:
-    """Start a job, and wait until all of its instances are attached."""
+def start_attached(bed: Bed, use: str = "asks") -> subprocess.Popen[str]:
+    """Start a job, and wait until all of its instances are attached, if they ask."""
     process = bed.front.start(
-        *poprun(*words, seconds=99),
+        *poprun(seconds=99, use=use),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,7 +92,7 @@ def test_an_attached_process_that_is_killed_leaves_the_device_to_its_instance(
 ) -> None:
     twice = f"import subprocess, sys\ncode = {PROGRAM!r}\n" + (
         "for _ in range(2):\n"
-        "    subprocess.run([sys.executable, '-c', code, '0'], check=True)\n"
+        "    subprocess.run([sys.executable, '-c', code, '0', 'asks'], check=True)\n"
     )
     ran = bed.front.run(
         *("poprun", "--mpirun", "local", "--host", "h1", "-n", "1"),
@@ -102,25 +103,53 @@ def test_an_attached_process_that_is_killed_leaves_the_device_to_its_instance(
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "0 h1 0 None\n" * 2)
 
 
+@pytest.mark.parametrize("use", ["asks", "never asks"])
 def test_ipus_stay_held_while_instances_of_another_host_may_outlive_poprun(
-    bed: Bed,
+    bed: Bed, use: str
 ) -> None:
-    job = start_attached(bed)
-    remove_files(bed)
+    job = start_attached(bed, use)
     ours = bed.front.output("pgrep", "-f", "entry.py guard|bin/poprun ").split()
-    agents = bed["h1"].output("pgrep", "-f", "agent/entry.py").split()
-    bed["h1"].run("kill", "-STOP", *agents)
-    bed.front.run("kill", "-KILL", *ours)
-    job.communicate()
 
-    try:
+    with stopped_agents(bed):
+        bed.front.run("kill", "-KILL", *ours)
+        job.communicate()
         # The last shim on this host does what the guard has not done.
         left = ("pgrep", "-f", "helpers/entry.py|release.py")
         wait_for(lambda: not bed.front.run(*left).stdout, "the end of the job here")
         # Nobody on this host can tell that they have ended.
-        assert attached(bed)[2:] == [("2", "h1"), ("3", "h1")]
+        assert attached(bed)[2:] == (
+            [("2", "h1"), ("3", "h1")] if use == "asks" else []
+        )
         refused = bed.front.run(*poprun("--reset-partition=no"))
-        assert "is in use" in refused.stderr
+
+    assert "is in use" in refused.stderr
+
+
+def test_ipus_stay_held_while_instances_of_a_lost_host_may_run(bed: Bed) -> None:
+    job = start_attached(bed, "never asks")
+
+    with stopped_agents(bed):
+        bed.front.output("pkill", "-f", "^/usr/bin/ssh .*h1|^ssh .*h1")
+        _, stderr = job.communicate(timeout=30)
+        assert "The host h1 was lost" in stderr
+        refused = bed.front.run(*poprun("--reset-partition=no"))
+        wait_for(
+            lambda: "is in use" not in bed.front.run(*poprun()).stderr,
+            "the end of the lease",
+            limit=30,
+        )
+
+    assert "is in use" in refused.stderr
+
+
+@contextmanager
+def stopped_agents(bed: Bed) -> Iterator[None]:
+    """Stop the agent of h1, and at the end let it end the job that has lost poprun."""
+    remove_files(bed)
+    agents = bed["h1"].output("pgrep", "-f", "agent/entry.py").split()
+    bed["h1"].run("kill", "-STOP", *agents)
+    try:
+        yield
     finally:
         bed["h1"].run("kill", "-CONT", *agents)
         bed.front.run("vipu", "remove", "partition", "P", "--force")

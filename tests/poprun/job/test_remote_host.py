@@ -33,6 +33,9 @@ class FakeDevices:
     def detach(self, index: int, pid: int) -> None:
         self.asked.append(("detach", index, pid))
 
+    def note_lost_host(self) -> None:
+        self.asked.append(("lost host",))
+
 
 class FakeAgent:
     """The agent's end of a connection, and the link that poprun has to it."""
@@ -64,6 +67,11 @@ class FakeAgent:
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         self.channel.send(protocol.pack(kind, *fields))
+        self.host.take_in_losses()
+
+    def hang_up(self) -> None:
+        os.close(self.channel.write_descriptor)
+        self.channel.write_descriptor = os.dup(self.channel.read_descriptor)
         self.host.take_in_losses()
 
     def close(self) -> None:
@@ -104,17 +112,13 @@ def test_only_what_was_asked_for_is_detached(
     assert devices.asked[1:] == [("detach", 3, 7)]
 
 
-def test_the_processes_of_a_lost_host_are_detached(
+def test_the_processes_of_a_lost_host_stay_attached_as_they_may_still_run(
     agent: FakeAgent, devices: FakeDevices
 ) -> None:
     agent.ask(2)
-    agent.ask(3)
-    agent.send(messages.DETACH, 2, 7)
-    os.close(agent.channel.write_descriptor)
-    agent.channel.write_descriptor = os.dup(agent.channel.read_descriptor)
-    agent.host.take_in_losses()
+    agent.hang_up()
 
-    assert devices.asked[3:] == [("detach", 3, 7)]
+    assert devices.asked[1:] == [("lost host",)]
     assert [type(event) for event in agent.events] == [HostLost]
 
 
@@ -123,6 +127,7 @@ def test_a_host_on_which_nothing_is_left_has_no_attached_process(
 ) -> None:
     agent.ask(3)
     agent.send(messages.FINISHED)
+    agent.hang_up()
 
     assert agent.host.finished
     assert devices.asked[1:] == [("detach", 3, 7)]
@@ -134,7 +139,7 @@ def test_an_agent_that_asks_for_instances_of_others_is_lost(
 ) -> None:
     agent.ask(rank)
 
-    assert devices.asked == []
+    assert devices.asked == [("lost host",)]
     assert [type(event) for event in agent.events] == [HostLost]
 
 

@@ -55,7 +55,7 @@ class _Entry(NamedTuple):
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     partition = _find_partition(db, asked, user)
     _take_turn(db, asked, partition)
-    lease = leases.open_lease(db, asked.holder, asked.lease_s, asked.lease)
+    lease = leases.open_lease(db, asked)
     created = partition is None
     if partition is None:
         assert asked.create is not None
@@ -103,7 +103,7 @@ def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
 
 def release(db: Transaction, lease: str, wait_s: float) -> None:
     """End the lease of a job that has IPUs or waits for them."""
-    if wait_s and leases.is_used_elsewhere(db, lease):
+    if wait_s and leases.spans_hosts(db, lease):
         leases.end_after(db, lease, wait_s)
     else:
         leases.end_lease(db, lease)

@@ -10,7 +10,6 @@ from poprun.vipu.inventory.rows import Transaction, columns_of
 from poprun.vipu.inventory.tables.partitions import delete_partition
 from poprun.vipu.leases import (
     PARENT,
-    Holder,
     Lease,
     Life,
     ProcessIdentity,
@@ -65,14 +64,15 @@ class _TimedLease(NamedTuple):
     ends: float
 
 
-def open_lease(db: Transaction, holder: Holder, lease_s: float, lease_id: str) -> Lease:
+def open_lease(db: Transaction, asked: Acquisition) -> Lease:
     """Make a lease that nothing is held by yet, with an id of its own without one.
 
     Raises:
         VipuRuleError: The holder, the time or the id is not valid.
         NameTakenError: There is a lease with this id.
     """
-    check_holder(holder)
+    lease_id, lease_s = asked.lease, asked.lease_s
+    check_holder(asked.holder)
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
         raise errors.VipuRuleError(
             f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
@@ -85,7 +85,13 @@ def open_lease(db: Transaction, holder: Holder, lease_s: float, lease_id: str) -
         raise errors.VipuRuleError(
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
-    lease = Lease(lease_id or os.urandom(16).hex(), holder, time.time(), lease_s)
+    lease = Lease(
+        lease_id or os.urandom(16).hex(),
+        asked.holder,
+        time.time(),
+        lease_s,
+        asked.spans_hosts,
+    )
     db.insert("leases", _TimedLease(lease, advance_clock(db) + lease_s))
     return lease
 
@@ -125,10 +131,9 @@ def end_lease(db: Transaction, lease: str) -> None:
     db.delete("leases", id=lease)
 
 
-def is_used_elsewhere(db: Transaction, lease: str) -> bool:
-    """Return whether processes of other hosts than the holder's are attached."""
-    attached = "SELECT 1 FROM devices WHERE lease = ? AND host IS NOT NULL"
-    return bool(db.column(attached, lease))
+def spans_hosts(db: Transaction, lease: str) -> bool:
+    """Return whether there is such a lease, of a job with instances on other hosts."""
+    return any(db.column("SELECT spans_hosts FROM leases WHERE id = ?", lease))
 
 
 def end_after(db: Transaction, lease: str, wait_s: float) -> None:
@@ -170,7 +175,8 @@ def end_dead(db: Transaction) -> tuple[Lease, ...]:
     """End the leases of holders that are gone, and return them.
 
     An instance may live a little longer than the poprun that held the lease: a lease
-    lives as long as a process that is attached by it.
+    lives as long as a process that is attached by it, and for its time where instances
+    run on other hosts.
     """
     now = advance_clock(db)
     dead = tuple(
@@ -193,6 +199,8 @@ def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
             attached = "devices WHERE lease = ? AND pid IS NOT NULL"
             processes = db.select(_Attached, attached, lease.id)
             lives = [life, *(_life(db, process, lease) for process in processes)]
+            if lease.spans_hosts:
+                lives.append(Life.UNKNOWN)
             life = min(lives, key=LIVELIEST.index)
         yield lease, ends, life
 
@@ -244,8 +252,8 @@ def describe_holders(
 
 def describe_lease(db: Transaction, lease: str) -> str:
     """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
-    ((_, holder, since, _),) = db.select(Lease, "leases WHERE id = ?", lease)
-    return f"{holder}, since {_time_text(since)}"
+    (existing,) = db.select(Lease, "leases WHERE id = ?", lease)
+    return f"{existing.holder}, since {_time_text(existing.since)}"
 
 
 def _time_text(seconds: float) -> str:

@@ -36,6 +36,7 @@ class Recorder:
         self.calls: list[str] = []
         self.failures: dict[str, list[VipuError]] = {}
         self.threads: set[int] = set()
+        self.waits_s: list[float] = []
         self.closed = 0
 
     def _do(self, what: str, detail: str = "") -> None:
@@ -58,7 +59,8 @@ class Recorder:
     def get_lease(self, lease: str) -> None:
         self._do("get_lease")
 
-    def release(self, lease: str) -> None:
+    def release(self, lease: str, wait_s: float = 0.0) -> None:
+        self.waits_s.append(wait_s)
         self._do("release", lease)
 
     def close(self) -> None:
@@ -273,6 +275,25 @@ def test_it_is_released_once(held: HeldDevices, recorder: Recorder) -> None:
     held.attach(0, os.getpid(), ANSWERS.append)
     held.tick(time.monotonic() + 1000)
     assert recorder.calls[-1].startswith("release")
+
+
+def test_devices_are_held_as_long_as_instances_of_a_lost_host_may_live(
+    held: HeldDevices, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.monotonic()
+    held.note_lost_host()
+    monkeypatch.setattr(time, "monotonic", lambda: before + 10.0)
+    assert held.release()
+
+    assert recorder.waits_s == [pytest.approx(6, abs=1)]
+
+
+def test_devices_are_free_at_the_end_of_a_job_that_has_lost_no_host(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    assert held.release()
+
+    assert recorder.waits_s == [0.0]
 
 
 def test_a_release_that_fails_is_left_to_the_end_action(

@@ -191,13 +191,12 @@ def test_a_lease_does_not_end_while_its_holder_could_not_renew_it(
     assert clock.wait(inventory, 2) == [lease]
 
 
-def test_a_lease_is_released_late_only_for_processes_of_other_hosts(
+def test_a_lease_is_released_late_only_for_instances_on_other_hosts(
     clock: Clock, inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
     with other_process() as poprun:
         mine = holder._replace(process=liveness.identify(poprun.pid))
-        there = launch("P", holder=mine).lease.id
-        inventory.attach(there, 0, elsewhere(holder.process), "h2")
+        there = launch("P", holder=mine, spans_hosts=True).lease.id
         here = launch("Q", holder=mine).lease.id
         inventory.attach(here, 0, mine.process)
     inventory.release(here, wait_s=16)
@@ -208,6 +207,16 @@ def test_a_lease_is_released_late_only_for_processes_of_other_hosts(
     with pytest.raises(InUseError):
         launch("P")
     assert clock.wait(inventory, 2) == [there]
+
+
+def test_instances_on_other_hosts_may_outlive_all_that_is_seen_of_their_job(
+    clock: Clock, inventory: EmbeddedInventory, holder: Holder, launch: Launch
+) -> None:
+    dead = holder._replace(process=holder.process._replace(start_time=1))
+    lease = launch("P", holder=dead, lease_s=60, spans_hosts=True).lease.id
+
+    assert clock.wait(inventory, 59) == []
+    assert clock.wait(inventory, 2) == [lease]
 
 
 @pytest.mark.parametrize("jump", [-4000.0, 1e9])
