@@ -24,14 +24,18 @@ def _list(session: Session, verbose: bool) -> None:
     with session.open() as inventory:
         partitions = inventory.list_partitions()
         if verbose or session.as_json:
-            holders = views.holders_of(inventory.list_reservations())
+            reservations = inventory.list_reservations()
+            holders = views.holders_of(reservations)
         if session.as_json:
+            held = views.by_partition(reservations)
             names = {
                 cluster: views.names_by_machine(inventory.list_agents(cluster))
                 for cluster in {partition.cluster for partition in partitions}
             }
     if session.as_json:
-        session.write_json([_value(p, holders, names[p.cluster]) for p in partitions])
+        session.write_json(
+            [_value(p, held.get(p.name, ()), names[p.cluster]) for p in partitions]
+        )
     else:
         is_admin = session.is_admin
         write(views.partition_table(partitions, for_admin=is_admin, holders=holders))
@@ -51,8 +55,7 @@ def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> N
         configs = [ipuof_config(partition, number, agents) for number in gcds]
         session.write_json(configs if len(configs) > 1 else configs[0])
     elif session.as_json:
-        holders = views.holders_of(reservations)
-        session.write_json(_value(partition, holders, names))
+        session.write_json(_value(partition, reservations, names))
     else:
         write(views.partition_properties(partition, reservations, names))
 

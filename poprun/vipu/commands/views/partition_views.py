@@ -48,6 +48,7 @@ ATTACHED: Columns = {
     "Host": lambda reservation: reservation.host or reservation.lease.holder.host,
     "PID": "process.pid",
 }
+ATTACHED_JSON: Columns = {name.lower(): column for name, column in ATTACHED.items()}
 # Of a lease or a job that waits, for JSON.
 HOLDER_JSON: Columns = {
     **{name.lower(): column for name, column in HOLDERS.items()},
@@ -75,6 +76,16 @@ def holders_of(reservations: Sequence[Reservation]) -> Holders:
     for partition, _, lease, *_ in reservations:
         by_id.setdefault(partition, {})[lease.id] = lease
     return {partition: tuple(leases.values()) for partition, leases in by_id.items()}
+
+
+def by_partition(
+    reservations: Sequence[Reservation],
+) -> Mapping[str, Sequence[Reservation]]:
+    """Return the reservations of each partition that has some."""
+    groups: dict[str, list[Reservation]] = {}
+    for each in reservations:
+        groups.setdefault(each.partition, []).append(each)
+    return groups
 
 
 def attached_to(reservations: Sequence[Reservation]) -> list[Reservation]:
@@ -169,11 +180,16 @@ _PARTITION_JSON = {
 
 
 def partition_value(
-    partition: Partition, holders: Holders, names: AgentNames
+    partition: Partition, reservations: Sequence[Reservation], names: AgentNames
 ) -> dict[str, Any]:
-    """Return a partition for JSON, in the form of the original's `--showjson`."""
+    """Return a partition for JSON, in the form of the original's `--showjson`.
+
+    Args:
+        reservations: Those of the partition.
+    """
     ipus = ipu_names(positions(partition), names)
-    leases = holders.get(partition.name, ())
+    leases = holders_of(reservations).get(partition.name, ())
+    attached = attached_to(reservations)
     return {
         "id": partition.name,
         "spec": {**json_value(_PARTITION_JSON, partition), "ipus": ipus},
@@ -183,6 +199,7 @@ def partition_value(
         "created": utc_time(partition.created),
         "removed_with_job": partition.lease is not None,
         "holders": [json_value(HOLDER_JSON, lease) for lease in leases],
+        "attached": [json_value(ATTACHED_JSON, each) for each in attached],
     }
 
 

@@ -137,7 +137,7 @@ def draw_waiting(jobs: Sequence[WaitingJob]) -> str:
 def state_value(state: ClusterState) -> dict[str, Any]:
     """Return a cluster and the use of its IPUs for JSON."""
     cluster, names = state.cluster, views.names_by_machine(state.agents)
-    holders = views.holders_of(state.reservations)
+    reservations = views.by_partition(state.reservations)
     ipus = []
     for position, ipu in enumerate(ipus_of(state)):
         (name,) = views.ipu_names([position], names)
@@ -156,8 +156,8 @@ def state_value(state: ClusterState) -> dict[str, Any]:
             for first in range(0, cluster.size, cluster.ild_size)
         ],
         "partitions": [
-            views.partition_value(partition, holders, names)
-            for partition in state.partitions
+            views.partition_value(each, reservations.get(each.name, ()), names)
+            for each in state.partitions
         ],
     }
 

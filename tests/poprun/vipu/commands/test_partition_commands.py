@@ -81,6 +81,15 @@ def test_get_partition_shows_which_processes_are_attached_and_where(
         ["0", "0", "1", "j7", "h1", str(os.getpid())],
         ["1", "1", "1", "j7", "h2", "7"],
     ]
+    names = ("instance", "device", "ipus", "job", "host", "pid")
+    attached = [
+        dict(zip(names, values, strict=True))
+        for values in ((0, 0, 1, "j7", "h1", os.getpid()), (1, 1, 1, "j7", "h2", 7))
+    ]
+    entry = json.loads(run("vipu get partition p8 --json").out)
+    [cluster] = json.loads(run("vipu show --json").out)["clusters"]
+    assert entry["partition"]["attached"] == attached
+    assert cluster["partitions"][0]["attached"] == attached
 
 
 def test_json_has_the_shape_of_the_original(make: Make, run: Run, hold: Hold) -> None:
