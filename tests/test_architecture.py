@@ -54,6 +54,7 @@ STAGES = {
         ("poprun.record",),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
+        ("poprun.plan.hosts",),
         ("poprun.vipu",),
         ("poprun.options", "poprun.mpirun"),
         ("poprun.plan",),

@@ -165,8 +165,8 @@ def _read_hosts(
     except HostError as error:
         return here, [f"{error} All instances run on this machine."]
     if allocation is None:
-        names = partition.choose_host_servers(settings, environ, find_servers)
-        return [HostSpec(name=name) for name in names] or here, []
+        servers = partition.choose_host_servers(settings, environ, find_servers)
+        return parse_hosts(",".join(servers)) if servers else here, []
     hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
     note = slurm.unused_nodes_note(allocation, hosts)
     return hosts, [note] if note else []

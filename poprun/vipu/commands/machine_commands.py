@@ -138,7 +138,7 @@ _CLUSTER_OPTIONS: Table = {
     ),
     "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
     "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
-    "hosts": ("--hosts", 'The host servers of its pods, in their order: "h1,h2".'),
+    "hosts": ("--hosts", 'The host servers of its pods, in their order: "h[1-2],n3".'),
 }
 _USER_OPTIONS: Table = {
     "allocations": ("--allocations", "Allocations that are for some users only."),
@@ -219,7 +219,7 @@ ADMIN_COMMANDS = (
     nouns.change_command(
         "update cluster",
         "Name the host servers of clusters: jobs too large for one go to several.",
-        {"hosts": ("--hosts", 'In their order: "h1,h2".')},
+        {"hosts": ("--hosts", 'In their order: "h[1-2],n3"; "" for none.')},
     ),
     nouns.change_command("remove agent", "Remove agents that are in no cluster."),
     nouns.change_command(

@@ -18,6 +18,7 @@ from poprun.vipu.commands.views.pod_picture import ClusterState
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.inventory.interface import Inventory, operation
 from poprun.vipu.model import Cluster
+from poprun.vipu.rules.checks import read_hosts
 
 Decorator = Callable[[Any], Any]
 # By an argument of an operation: how the option is spelled, its help, and what click
@@ -159,7 +160,8 @@ def options_of(request: Any, table: Table) -> list[Decorator]:
 def _attributes_of(field: str, kind: Any) -> dict[str, Any]:
     kind = wire.optional_of(kind) or kind
     if wire.items_of(kind):
-        return {"metavar": "LIST", "callback": comma_separated}
+        callback = host_list if field == "hosts" else comma_separated
+        return {"metavar": "LIST", "callback": callback}
     if kind is bool:
         return {"is_flag": True}
     if kind is int:
@@ -211,11 +213,23 @@ def comma_separated(
     Raises:
         click.UsageError: It must list some, and lists none.
     """
-    names = tuple(name for name in re.split(r"[,\s]+", value or "") if name)
+    names = _cut(value)
     if param.required and not names:
-        option, field = param.opts[0], param.name
-        nouns, example = (
-            ("hosts", "h1,h2") if field == "hosts" else ("agents", "ag1,ag2")
-        )
-        raise click.UsageError(f"{option} is empty. List {nouns}: {option} {example}")
+        option = param.opts[0]
+        raise click.UsageError(f"{option} is empty. List agents: {option} ag1,ag2")
     return names
+
+
+def host_list(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Return the hosts that an option lists as poprun's --host does; it may be empty.
+
+    Raises:
+        VipuRuleError: They are no hosts.
+    """
+    return read_hosts(_cut(value))
+
+
+def _cut(value: str | None) -> tuple[str, ...]:
+    return tuple(name for name in re.split(r"[,\s]+", value or "") if name)

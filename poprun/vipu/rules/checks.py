@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from poprun.errors import HostError
+from poprun.plan.hosts import parse_hosts
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
@@ -40,9 +42,6 @@ def check_cluster(cluster: Cluster) -> None:
             f"Cluster {cluster.name} would have ILDs of {size} IPUs, but with several "
             "ILDs each must have a power of two. Change the number of agents."
         )
-    check_distinct("Host", cluster.hosts)
-    for host in cluster.hosts:
-        check_host(host)
     if cluster.hosts and cluster.size % len(cluster.hosts):
         raise VipuRuleError(
             f"Cluster {cluster.name} would have {len(cluster.hosts)} hosts for its "
@@ -88,6 +87,18 @@ def check_host(host: str) -> None:
     """
     if not 0 < len(host) <= 253 or not re.fullmatch(r"[\w.:%\[\]-]+", host, re.ASCII):
         raise VipuRuleError(f"{host[:64]!r} is no name or address of a host.")
+
+
+def read_hosts(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return each of the hosts in lists as poprun's --host takes them.
+
+    Raises:
+        VipuRuleError: They are no hosts, or one is listed twice.
+    """
+    try:
+        return tuple(map(str, parse_hosts(",".join(texts)))) if texts else ()
+    except HostError as error:
+        raise VipuRuleError(str(error)) from None
 
 
 def check_distinct(noun: str, names: Sequence[str]) -> None:

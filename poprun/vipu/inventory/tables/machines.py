@@ -12,6 +12,7 @@ from poprun.vipu.rules.checks import (
     check_cluster,
     check_distinct,
     check_name,
+    read_hosts,
 )
 from poprun.vipu.rules.free_ipus import bits_of, free_blocks
 
@@ -33,7 +34,7 @@ def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
         topology=request.topology,
         gateway_topology=request.gateway_topology,
         automatic=request.automatic,
-        hosts=request.hosts,
+        hosts=read_hosts(request.hosts),
     )
     check_cluster(cluster)
     check_new(db, "clusters", cluster.name)
@@ -78,7 +79,7 @@ def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
 
 def set_cluster_hosts(db: Transaction, name: str, hosts: Sequence[str]) -> Cluster:
     """Name the host servers of a cluster."""
-    cluster = get_cluster(db, name)._replace(hosts=tuple(hosts))
+    cluster = get_cluster(db, name)._replace(hosts=read_hosts(hosts))
     check_cluster(cluster)
     db.update("clusters", {"hosts": " ".join(cluster.hosts)}, name=name)
     return cluster

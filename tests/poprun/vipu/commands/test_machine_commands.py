@@ -81,12 +81,34 @@ def test_a_cluster_names_the_host_servers_of_its_pods(make: Make, run: Run) -> N
 
 
 @pytest.mark.parametrize(
+    ("hosts", "shown"),
+    [
+        ("n[08-10],m", ["n08", "n09", "n10", "m"]),
+        ("n[1,3],10.0.0.1[0-1]", ["n1", "n3", "10.0.0.10", "10.0.0.11"]),
+        ("alice@a:2,[fd00::1]:4", ["alice@a:2", "[fd00::1]:4"]),
+        ("", []),
+        (",", []),
+    ],
+)
+def test_hosts_of_a_cluster_are_written_as_for_poprun(
+    make: Make, run: Run, hosts: str, shown: list[str]
+) -> None:
+    make("vipu-admin create cluster c16 --num-agents 4 --hosts x,y")
+
+    make(f"vipu-admin update cluster c16 --hosts={hosts}")
+
+    cluster = json.loads(run("vipu get cluster c16 --json").out)
+    assert cluster["spec"]["hosts"] == shown
+
+
+@pytest.mark.parametrize(
     ("hosts", "problem"),
     [
         ("a,b,c", "would have 3 hosts for its 16 IPUs, but each host has the same"),
-        ("a,a", "Host a is given twice"),
-        ("a,$x", "'$x' is no name or address of a host"),
-        (",", "--hosts is empty. List hosts: --hosts h1,h2"),
+        ("a,a", "'a' is listed twice"),
+        ("a,$x", "'$x' is not a host name"),
+        ("-oProxyCommand=x", "'-oProxyCommand=x' is not a host name"),
+        ("a[1-99999]", "'a[1-99999]' stands for too many hosts"),
     ],
 )
 def test_hosts_that_a_cluster_cannot_have_are_refused(
