@@ -16,7 +16,14 @@ class Split:
 
     # With a base, of a part of a job's replicas, those from this number on: it can only
     # be reduced to nodes. -1 stands for all replicas.
-    def __new__(cls, rank: int, rows: Sequence[int], base: int = -1) -> Split: ...
+    # With `hosts`, of members on these hosts, numbered from 0.
+    def __new__(
+        cls,
+        rank: int,
+        rows: Sequence[int],
+        base: int = -1,
+        hosts: Sequence[int] | None = None,
+    ) -> Split: ...
 
 class Comm:
     """One member's endpoint in an arena. One call at a time; others wait for it."""
@@ -92,10 +99,41 @@ class Comm:
     ) -> tuple[int, int, int, int, Described, Described, str] | None: ...
     # For the waits that begin from now on.
     def set_timeout(self, seconds: float, /) -> None: ...
-    # Of what call of a larger group the calls from now on are steps: a Described and a
-    # hash of its details. Members announce that call in place of the steps. Without
-    # arguments: of none.
-    def set_larger_call(self, *call: int) -> None: ...
+    # True in the middle of a call of this thread, False in one of another thread.
+    def in_call(self) -> bool | None: ...
+    # How to reach the other hosts of a larger group: the addresses of MPI_Isend,
+    # MPI_Irecv and MPI_Test, the handles of a communicator and of MPI_BYTE, this host's
+    # number, whether this member leads it, and of all hosts their leaders, these ones'
+    # ranks for MPI and first tags. `hooks` has look_while_waiting, end_for_mismatch and
+    # end_after_mpi.
+    def connect_hosts(
+        self,
+        isend: int,
+        irecv: int,
+        test: int,
+        comm: int,
+        byte: int,
+        here: int,
+        leads: bool,
+        leaders: Sequence[int],
+        ranks: Sequence[int],
+        tags: Sequence[int],
+        epoll: int,
+        hooks: object,
+        /,
+    ) -> None: ...
+    # A call of the larger group: a Described and a hash of its details. Until it ends,
+    # all calls of this thread are steps of it: members announce it in place of these.
+    def begin_larger_call(self, *call: int) -> None: ...
+    def end_larger_call(self) -> None: ...
+    # The last one, and how many there were.
+    def larger_call(self) -> tuple[Described, int]: ...
+    # Wait for requests of MPI: where their handles are, and who is at the other ends.
+    def await_requests(
+        self, handles: Sequence[int], peers: Sequence[int], /
+    ) -> None: ...
+    # On a leader: see that all hosts make the same call, and return their data.
+    def share_records(self, data: Any, /) -> list[bytes]: ...
     # What is told of each call that is over; it must not keep this alive.
     def set_trace(self, trace: Trace | None, /) -> None: ...
     def set_heap(self, address: int, span: int, /) -> None: ...

@@ -10,42 +10,45 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from popdist.engine.hosts.member import PART, RESULTS, HostsMember
-from popdist.engine.hosts.records import MOST_BYTES, Bytes, Records
-from popdist.engine.hosts.waiting import Transfer
+from popdist.engine.hosts.member import DATA, PART, HostsMember, Transfer
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
 
+Bytes = NDArray[np.uint8]
+
 # How many bytes go between hosts at once.
 BLOCK_BYTES = 1 << 20
+# The most bytes of all members that go with the description of a call.
+MOST_BYTES = 16 << 10
 
 
 class HostExchanges:
     """Hands rows on among the members of a group on several hosts."""
 
-    def __init__(self, member: HostsMember, records: Records) -> None:
-        self._member, self._records = member, records
+    def __init__(self, member: HostsMember) -> None:
+        self._member, self._share = member, member.comm.share_records
         self._layout = member.layout
         self._size = len(member.layout.instances)
 
     def barrier(self) -> None:
         self._barrier_on_host()
         if self._layout.is_leader:
-            self._records.share(())
+            self._share(b"")
         self._barrier_on_host()
 
-    def broadcast(self, row: Rows, root: int, details: object) -> None:
+    def broadcast(self, row: Rows, root: int) -> None:
         layout = self._layout
         if layout.is_leader:
-            self._records.share(details)
+            self._share(b"")
         if layout.host == layout.host_of[root]:
             transfers: list[Transfer] = []
             if layout.rank == root:
                 for leader in layout.leaders:
                     if leader != layout.leaders[layout.host]:
                         transfers += self._send(row.address, row.nbytes, leader)
-            self.broadcast_on_host(
+            self._broadcast_on_host(
                 row.address, row.nbytes, layout.local_ranks.index(root)
             )
             self._member.wait(transfers)
@@ -54,13 +57,13 @@ class HostExchanges:
 
     def all_gather(self, source: Rows, target: Rows, lengths: tuple[int, ...]) -> None:
         if sum(lengths) <= MOST_BYTES:
-            gathered = self._gather_small(lengths, source, lengths)
+            gathered = self._gather_small(source, lengths)
             data = self._handed_back(gathered, sum(lengths))
             memmove(target.address, address_of(data), target.nbytes)
             return
         layout = self._layout
         if layout.is_leader:
-            self._records.share(lengths)
+            self._share(b"")
         begins = layout.begins(lengths)
         # Those of a host lie together in `where`: in the target, if its own are so.
         where = target.address
@@ -89,7 +92,7 @@ class HostExchanges:
     ) -> None:
         layout = self._layout
         if layout.is_leader:
-            self._records.share(lengths)
+            self._share(b"")
         begins = layout.begins(lengths)
         local = [lengths[rank] for rank in layout.local_ranks]
         to, here = layout.host_of[root], layout.host
@@ -123,7 +126,7 @@ class HostExchanges:
     ) -> None:
         layout = self._layout
         if layout.is_leader:
-            self._records.share(lengths)
+            self._share(b"")
         begins = layout.begins(lengths)
         local = [lengths[rank] for rank in layout.local_ranks]
         here = layout.host
@@ -152,7 +155,7 @@ class HostExchanges:
     def all_to_all(self, source: Rows, target: Rows) -> None:
         layout = self._layout
         if layout.is_leader:
-            self._records.share(source.shape)
+            self._share(b"")
         each = source.nbytes // self._size
         received = np.empty(source.nbytes, np.uint8)
         where = address_of(received)
@@ -171,18 +174,10 @@ class HostExchanges:
 
     # --- Within the host
 
-    def broadcast_on_host(self, address: int, nbytes: int, root: int = 0) -> None:
+    def _broadcast_on_host(self, address: int, nbytes: int, root: int = 0) -> None:
         """Overwrite memory of this host's members with that of one of them."""
         lengths = [nbytes] * len(self._layout.local_ranks)
         self._exchange(Operation.BROADCAST, root, lengths, address, address)
-
-    def gather_on_host(self, data: Bytes, lengths: Sequence[int]) -> Bytes | None:
-        """Return on the leader the bytes of this host's members, else None."""
-        is_leader = self._layout.is_leader
-        gathered = np.empty(sum(lengths) if is_leader else 0, np.uint8)
-        places = address_of(data), address_of(gathered)
-        self._exchange(Operation.GATHER, 0, lengths, *places)
-        return gathered if is_leader else None
 
     def _barrier_on_host(self) -> None:
         if len(self._layout.local_ranks) > 1:
@@ -213,35 +208,27 @@ class HostExchanges:
 
     # --- Between hosts
 
-    def _gather_small(
-        self, details: object, source: Rows, lengths: Sequence[int]
-    ) -> Bytes | None:
+    def _gather_small(self, source: Rows, lengths: Sequence[int]) -> Bytes | None:
         """Return on the leader the bytes of all members, in their order, else None."""
-        own = np.empty(source.nbytes, np.uint8)
-        memmove(address_of(own), source.address, source.nbytes)
-        return self.gather_all(details, own, lengths)
-
-    def gather_all(
-        self, details: object, own: Bytes, lengths: Sequence[int]
-    ) -> Bytes | None:
-        """Return on the leader what all members have, in their order, else None."""
         layout = self._layout
         local = [lengths[rank] for rank in layout.local_ranks]
-        data = self.gather_on_host(own, local)
-        if data is None:
+        data = np.empty(sum(local) if layout.is_leader else 0, np.uint8)
+        places = source.address, address_of(data)
+        self._exchange(Operation.GATHER, 0, local, *places)
+        if not layout.is_leader:
             return None
-        whole = np.concatenate(self._records.share(details, data))
+        whole = np.frombuffer(b"".join(self._share(data)), np.uint8)
         return whole if layout.in_blocks else self._in_order(whole, lengths)
 
     def _handed_back(self, data: Bytes | None, nbytes: int) -> Bytes:
         """Return on all members of this host what the leader has."""
         if data is None:
             data = np.empty(nbytes, np.uint8)
-        self.broadcast_on_host(address_of(data), nbytes)
+        self._broadcast_on_host(address_of(data), nbytes)
         return data
 
     def _send(
-        self, address: int, nbytes: int, to: int, kind: int = RESULTS
+        self, address: int, nbytes: int, to: int, kind: int = DATA
     ) -> list[Transfer]:
         return [
             self._member.send(self._memory(address + begin, length), to, kind)
@@ -249,7 +236,7 @@ class HostExchanges:
         ]
 
     def _receive(
-        self, address: int, nbytes: int, source: int, kind: int = RESULTS
+        self, address: int, nbytes: int, source: int, kind: int = DATA
     ) -> list[Transfer]:
         return [
             self._member.receive(self._memory(address + begin, length), source, kind)
@@ -263,7 +250,7 @@ class HostExchanges:
         for index, (begin, length) in enumerate(_blocks(nbytes)):
             if self._layout.is_leader:
                 self._member.wait([transfers[index]])
-            self.broadcast_on_host(address + begin, length)
+            self._broadcast_on_host(address + begin, length)
 
     def _memory(self, address: int, nbytes: int) -> Any:
         return self._member.world.mpi.buffer.fromaddress(address, nbytes)

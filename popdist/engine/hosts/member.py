@@ -1,10 +1,11 @@
 """One member of a group over several hosts: shared memory here, messages beyond."""
 
-import threading
+import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic, monotonic_ns, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from popdist.engine import _core
 from popdist.engine.failures import (
@@ -17,18 +18,10 @@ from popdist.engine.failures import (
     unusable,
 )
 from popdist.engine.hosts.layout import Layout
-from popdist.engine.hosts.waiting import CallOver, Pauses, Transfer
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
 from popdist.engine.shm.member import ShmMember, check_seconds
-from popdist.engine.spec.operations import (
-    ALGORITHMS,
-    DIRECT,
-    Described,
-    Operation,
-    Status,
-    Trace,
-)
+from popdist.engine.spec.operations import Described, Operation, Status, Trace
 from popdist.errors import (
     CollectiveAbortedError,
     GroupUnusableError,
@@ -38,16 +31,20 @@ from popdist.errors import (
 
 T = TypeVar("T")
 
-# What the messages of a group are tagged with, from the receiver's first tag on.
-RECORD, NODES, RESULTS, POINT, PART = range(5)
+# What the messages of a group are tagged with, from the receiver's first tag on. The
+# core uses the three first ones.
+DATA, POINT, PART = 2, 3, 4
 TAGS = 5
 
-# How often a wait looks at what else may end it.
-_LOOK_SECONDS = 0.001
 # How long messages of a member that has died may still be under way.
 _UNDER_WAY_SECONDS = 0.4
 
-_NO_CALL: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+
+class Transfer(NamedTuple):
+    """A message under way to or from a member."""
+
+    request: Any
+    peer: int
 
 
 class HostsMember:
@@ -82,71 +79,102 @@ class HostsMember:
         self._tags = tuple(tags)
         self._own_tag = self._tags[self.rank]
         self._timeout, self._stall = timeout, stall
-        self._isend, self._irecv = world.comm.Isend, world.comm.Irecv
-        self._test_all = world.mpi.Request.Testall
-        # Collective calls of this member so far, and what the last one is about.
-        self.calls = 0
-        self.call: Described = _NO_CALL
         # After how many calls other members have left the group.
         self._left: dict[int, int] = {}
-        # How many reductions each algorithm has carried out, and the last one's.
-        self.runs = dict.fromkeys(ALGORITHMS.values(), 0)
-        self.ran = DIRECT
         self._trace: Trace | None = None
         self._reported = self._told = self._closed = False
-        self._turn = threading.Lock()
-        self._turn_of = 0
-        self._pauses = Pauses(world.arrivals)
+        # The call in which a stall has been reported.
+        self._stalled_in = 0
         # Requests of the call at hand, with what they read or write.
         self._under_way: list[tuple[Any, object]] = []
         local.group_instances = self.instances
         self.set_timeout(timeout)
+        self._connect()
         world.pidfds |= local.arena.watching()
         world.watchers.add(self.look)
         world.leavers.add(self.leave)
+        world.callers.add(self.comm.in_call)
+
+    def _connect(self) -> None:
+        """Let the core reach the leaders of the other hosts."""
+        world, layout = self.world, self.layout
+        library = ctypes.CDLL(world.mpi.__file__)
+
+        def function(name: str) -> int:
+            return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+
+        self.comm.connect_hosts(
+            function("MPI_Isend"),
+            function("MPI_Irecv"),
+            function("MPI_Test"),
+            world.mpi._handleof(world.comm),
+            world.mpi._handleof(world.mpi.BYTE),
+            layout.host,
+            layout.is_leader,
+            layout.leaders,
+            [self.instances[leader] for leader in layout.leaders],
+            [self._tags[leader] for leader in layout.leaders],
+            world.arrivals.fileno(),
+            weakref.proxy(self),
+        )
 
     # --- Calls
 
-    def run(self, call: Described, details: object, step: Callable[[], T]) -> T:
-        """Make a call, whose details must be the same on all members, in its turn."""
-        self._take_turn()
-        began, succeeded = monotonic_ns() if self._trace else 0, False
-        self.world.in_calls.add(self)
+    @property
+    def call(self) -> Described:
+        """What the last call is about."""
+        return self.comm.larger_call()[0]
+
+    @property
+    def calls(self) -> int:
+        """How many collective calls this member has made so far."""
+        return self.comm.larger_call()[1]
+
+    def reduce(self, *call: Any) -> None:
+        """Make a reduction; see _core.Comm.reduce_rows()."""
         try:
-            if self._closed or self.comm.ending() is not None:
-                raise self.failure()
-            self.call = call
-            if call[0] not in (Operation.SEND, Operation.RECEIVE):
-                self.calls += 1
-                self.comm.set_larger_call(*call, hash(details) & (1 << 64) - 1)
+            self.comm.reduce_rows(*call)
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        else:
+            return
+        raise self.failure()
+
+    def run(self, call: Described, details: object, steps: Callable[[], T]) -> T:
+        """Make a call, whose details must be the same on all members, in its turn."""
+        try:
+            self.comm.begin_larger_call(*call, hash(details) & (1 << 64) - 1)
+        except _core.Failure:
+            began = None
+        else:
+            began = monotonic_ns()
+        if began is None:
+            raise self.failure()
+        succeeded = False
+        try:
             try:
-                result = step()
-            except (_core.Failure, CallOver):
+                result = steps()
+            except _core.Failure:
                 # Explained below: Ctrl-C while that is done must not show this one.
                 pass
             except self.world.mpi.Exception as error:
-                self._end_after_mpi(error)
+                self.end_after_mpi(error.Get_error_code())
             else:
                 self._under_way.clear()
                 succeeded = True
                 return result
             raise self.failure()
         finally:
-            self.world.in_calls.discard(self)
             if not succeeded:
                 self._abandon()
-            self._give_turn()
+            self.comm.end_larger_call()
             if self._trace is not None:
                 self._trace(call, began, monotonic_ns(), succeeded)
 
-    def count_run(self, algorithm: int) -> None:
-        """Count a reduction that this algorithm has carried out."""
-        self.ran = algorithm
-        self.runs[algorithm] += 1
-
     def send(self, memory: Any, to: int, kind: int) -> Transfer:
         """Begin to send memory to a member."""
-        request = self._isend(
+        request = self.world.comm.Isend(
             [memory, self.world.mpi.BYTE], self.instances[to], self._tags[to] + kind
         )
         self._under_way.append((request, memory))
@@ -154,7 +182,7 @@ class HostsMember:
 
     def receive(self, memory: Any, source: int, kind: int) -> Transfer:
         """Begin to receive in memory what a member sends."""
-        request = self._irecv(
+        request = self.world.comm.Irecv(
             [memory, self.world.mpi.BYTE], self.instances[source], self._own_tag + kind
         )
         self._under_way.append((request, memory))
@@ -162,22 +190,55 @@ class HostsMember:
 
     def wait(self, transfers: Sequence[Transfer]) -> None:
         """Wait until these messages are through."""
-        test_all = self._test_all
-        requests = [transfer.request for transfer in transfers]
-        if test_all(requests):
+        address_of = self.world.mpi._addressof
+        self.comm.await_requests(
+            [address_of(transfer.request) for transfer in transfers],
+            [transfer.peer for transfer in transfers],
+        )
+
+    # --- What the core tells in the middle of a call
+
+    def look_while_waiting(self, peer: int, waited: float) -> None:
+        """End the group where a wait cannot come to its end, or lasts too long.
+
+        Args:
+            peer: The member whose message is waited for.
+        """
+        self.world.arrivals.refresh()
+        self.world.find_deaths()
+        self.look()
+        if self.comm.ending() is not None:
             return
-        began = looked = now = monotonic()
-        wait = _Wait(self, transfers, began)
-        pauses = self._pauses
-        pauses.begin(began)
-        while True:
-            now = pauses.pause(now)
-            if test_all(requests):
-                pauses.end()
-                return
-            if now - looked > _LOOK_SECONDS:
-                looked = now
-                wait.look(now)
+        lost = self.lost_member(monotonic() - waited)
+        if lost is not None:
+            self._end_for(Status.PEER_LOST, lost)
+        elif waited > self._timeout:
+            self._end_for(Status.TIMED_OUT, peer)
+        elif waited > self._stall and self._stalled_in != self.calls:
+            self._stalled_in = self.calls
+            self._report_stall(peer, waited)
+
+    def end_for_mismatch(self, peer: int, theirs: Described) -> None:
+        """End the group because another member makes another call."""
+        self._end_for(Status.MISMATCH, peer, theirs)
+
+    def end_after_mpi(self, error: int) -> None:
+        """End the group because MPI has failed, once it is known whether one died."""
+        until = monotonic() + 1.0
+        while self.comm.ending() is None and monotonic() < until:
+            self.world.find_deaths()
+            self.look()
+            lost = self.lost_member(0.0)
+            if lost is not None:
+                self._end_for(Status.PEER_LOST, lost)
+            sleep(0.01)
+        self.end(
+            CollectiveAbortedError(
+                f"Instance {self.names[self.rank]} could not reach another host in "
+                f"{describe_call(self.call, self.names)}: "
+                f"{self.world.mpi.Get_error_string(error)}."
+            )
+        )
 
     # --- The end of the group
 
@@ -211,16 +272,24 @@ class HostsMember:
         self.comm.end(encode_error(error))
         self._tell(error)
 
-    def end_for(
+    def end_call(self, about: int, theirs: Described) -> None:
+        """End the group in the middle of a call because another member makes another.
+
+        Raises:
+            Failure: Always, for run().
+        """
+        self.end_for_mismatch(about, theirs)
+        raise _core.Failure(Status.MISMATCH)
+
+    def _end_for(
         self, status: Status, about: int, theirs: Described | None = None
     ) -> None:
-        """End the group for what this member has found of another one, and raise."""
+        """End the group for what this member has found of another one."""
         ending = (
             *(status, self.rank, about, self.calls),
             *(self.call, theirs or self.call, ""),
         )
         self.end(explain(ending, self.instances, self._timeout, self.names))
-        raise CallOver
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because of an error between the steps of a call."""
@@ -237,7 +306,7 @@ class HostsMember:
         Raises:
             RuntimeError: This thread is in the middle of a call of the group.
         """
-        if self._turn_of == threading.get_ident():
+        if self.comm.in_call():
             self.end(
                 CollectiveAbortedError(
                     f"Instance {self.names[self.rank]} closed the group in the middle "
@@ -250,14 +319,13 @@ class HostsMember:
                 "its end for all members. Let the handler raise an exception, and "
                 "close the group once the call is over."
             )
-        with self._turn:
-            self.leave()
-            self._closed = True
-            self.local.close()
+        # Once the call of another thread is over.
+        self.local.close()
+        self._closed = True
+        self.leave()
 
     def disown(self) -> None:
         """Make no calls any more, in a forked child."""
-        self._turn = threading.Lock()
         self._closed = True
         self.comm.close()
 
@@ -266,6 +334,7 @@ class HostsMember:
         if self.leave not in self.world.leavers:
             return
         self.world.leavers.discard(self.leave)
+        self.world.callers.discard(self.comm.in_call)
         self.world.watchers.discard(self.look)
         message = {
             "kind": "left",
@@ -299,8 +368,9 @@ class HostsMember:
     def set_trace(self, trace: Trace | None) -> None:
         """Tell this of each call from now on."""
         self._trace = trace
+        self.comm.set_trace(trace)
 
-    def report_stall(self, peer: int, waited: float) -> None:
+    def _report_stall(self, peer: int, waited: float) -> None:
         """Print on stderr which member a call has been waiting for."""
         report(
             f"popdist: instance {self.names[self.rank]} has waited {waited:.0f} s for "
@@ -345,24 +415,6 @@ class HostsMember:
                     self.world.mail.send(self.instances[peer], message)
             self.world.mail.flush(0.05)
 
-    def _end_after_mpi(self, error: Exception) -> None:
-        """End the group because MPI has failed, once it is known whether one died."""
-        until = monotonic() + 1.0
-        while self.comm.ending() is None and monotonic() < until:
-            self.world.find_deaths()
-            self.look()
-            lost = self.lost_member(0.0)
-            if lost is not None:
-                with suppress(CallOver):
-                    self.end_for(Status.PEER_LOST, lost)
-            sleep(0.01)
-        self.end(
-            CollectiveAbortedError(
-                f"Instance {self.names[self.rank]} could not reach another host in "
-                f"{describe_call(self.call, self.names)}: {error}."
-            )
-        )
-
     def _translated(self, ending: Ending) -> Ending:
         """Return an ending among this host's members as one of all members."""
         here = self.layout.local_ranks
@@ -386,55 +438,3 @@ class HostsMember:
                 if not request.Test():
                     self.world.abandoned.append((request, memory))
         self._under_way.clear()
-
-    def _take_turn(self) -> None:
-        if self._turn_of == threading.get_ident():
-            raise RuntimeError(
-                "This thread is in the middle of a call to this group, and what "
-                "interrupted it, a signal's handler perhaps, made another one, which "
-                "would wait for the first for ever. Let the handler only note the "
-                "signal, and make the call once the first one is over."
-            )
-        self._turn.acquire()
-        self._turn_of = threading.get_ident()
-
-    def _give_turn(self) -> None:
-        self._turn_of = 0
-        self._turn.release()
-
-
-class _Wait:
-    """What a long wait for messages looks at: failures, and how long it lasts."""
-
-    def __init__(
-        self,
-        member: HostsMember,
-        transfers: Sequence[Transfer],
-        began: float,
-    ) -> None:
-        self._member, self._transfers, self._began = member, transfers, began
-        self._stalled = False
-
-    def look(self, now: float) -> None:
-        """End the group where the wait cannot come to its end, or lasts too long."""
-        member = self._member
-        member.world.find_deaths()
-        member.look()
-        if member.comm.ending() is not None:
-            raise CallOver
-        lost = member.lost_member(self._began)
-        if lost is not None:
-            member.end_for(Status.PEER_LOST, lost)
-        waited = now - self._began
-        if waited > member._timeout:
-            member.end_for(Status.TIMED_OUT, self._missing())
-        if waited > member._stall and not self._stalled:
-            self._stalled = True
-            member.report_stall(self._missing(), waited)
-
-    def _missing(self) -> int:
-        """Return the first member whose message is not through."""
-        for request, peer in self._transfers:
-            if not request.Test():
-                return peer
-        return self._transfers[0].peer

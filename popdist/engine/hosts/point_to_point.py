@@ -7,7 +7,7 @@ import numpy as np
 
 from popdist.engine.hosts.member import POINT, HostsMember
 from popdist.engine.rows import Rows
-from popdist.engine.spec.operations import Operation, Status
+from popdist.engine.spec.operations import Operation
 
 # What comes before the elements: dtype, and how many there are.
 _LABEL = Struct("<2Q")
@@ -20,7 +20,6 @@ def send_row(member: HostsMember, row: Rows, to: int) -> None:
     layout = member.layout
     if layout.host_of[to] == layout.host:
         peer = layout.local_ranks.index(to)
-        member.comm.set_larger_call()
         member.comm.send(peer, row.dtype, row.address, row.nbytes)
         return
     label = np.frombuffer(_LABEL.pack(row.dtype, row.count), np.uint8)
@@ -34,7 +33,6 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
     layout = member.layout
     if layout.host_of[source] == layout.host:
         peer = layout.local_ranks.index(source)
-        member.comm.set_larger_call()
         member.comm.receive(peer, row.dtype, row.address, row.nbytes)
         return
     label = np.empty(_LABEL.size, np.uint8)
@@ -42,7 +40,7 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
     dtype, count = _LABEL.unpack(label.tobytes())
     if (dtype, count) != (row.dtype, row.count):
         theirs = (Operation.SEND, dtype, 0, 0, layout.rank, count, 0)
-        member.end_for(Status.MISMATCH, source, theirs)
+        member.end_call(source, theirs)
     member.wait([member.receive(part, source, POINT) for part in _parts(member, row)])
 
 

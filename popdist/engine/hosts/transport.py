@@ -7,12 +7,11 @@ from typing import Self
 
 import numpy as np
 
+from popdist.engine import _core
 from popdist.engine.hosts.exchanges import HostExchanges
 from popdist.engine.hosts.meeting import MeetOverHosts
 from popdist.engine.hosts.member import HostsMember
 from popdist.engine.hosts.point_to_point import receive_row, send_row
-from popdist.engine.hosts.records import MOST_BYTES, Records
-from popdist.engine.hosts.reductions import HostsReduction, SmallReduction
 from popdist.engine.hosts.world import JobHosts
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
@@ -30,22 +29,19 @@ from popdist.engine.spec.operations import (
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import Tuning, cores_of_members
 
-_ONESHOT = ALGORITHMS["oneshot"]
-
 
 class HostsTransport:
     """Carries rows among the members of a group on several hosts."""
 
-    core: Core | None = None
-
-    def __init__(
-        self, member: HostsMember, replicas: Sequence[int], records: Records
-    ) -> None:
+    def __init__(self, member: HostsMember, replicas: Sequence[int]) -> None:
         self.rank, self.instances = member.rank, member.instances
         self.replicas = tuple(replicas)
-        self._member, self._records = member, records
-        self._layout = member.layout
-        self._exchanges = HostExchanges(member, records)
+        self._member = member
+        self._split = _core.Split(
+            member.rank, self.replicas, hosts=member.layout.host_of
+        )
+        self.core = Core(member.comm, self._split, member.failure)
+        self._exchanges = HostExchanges(member)
         # What does not depend on the rows.
         self.queue, self.disown = member.comm.queue, member.disown
         self.set_trace, self.set_timeout = member.set_trace, member.set_timeout
@@ -80,10 +76,10 @@ class HostsTransport:
         if len(set(meet.hosts())) == 1:
             return ShmTransport(ShmMember(meeting, simd, tuning), [1] * len(instances))
         member = meet.run(simd, tuning)
-        return cls(member, [1] * len(instances), Records(member))
+        return cls(member, [1] * len(instances))
 
     def view(self, replicas: Sequence[int]) -> Self:
-        return type(self)(self._member, replicas, self._records)
+        return type(self)(self._member, replicas)
 
     @property
     def pidfds(self) -> dict[int, Pidfd]:
@@ -96,11 +92,11 @@ class HostsTransport:
 
     @property
     def last_algorithm(self) -> str:
-        return ALGORITHM_NAMES[self._member.ran]
+        return ALGORITHM_NAMES[self._member.comm.last()[0]]
 
     @property
     def runs(self) -> dict[str, int]:
-        return {name: self._member.runs[code] for name, code in ALGORITHMS.items()}
+        return dict(zip(ALGORITHMS, self._member.comm.runs(), strict=True))
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
@@ -132,9 +128,9 @@ class HostsTransport:
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
     ) -> None:
         check_pair(source, target, source.dtype)
-        row = Rows((target.address,), target.shape, target.dtype, target.owner)
-        pair = source, row
-        self._reduce(Operation.REDUCE, [pair], reduction, DIRECT, root, name)
+        where = (target.address,) * len(source.addresses)
+        row = Rows(where, target.shape, target.dtype, target.owner)
+        self._reduce(Operation.REDUCE, [(source, row)], reduction, DIRECT, root, name)
 
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
@@ -148,7 +144,7 @@ class HostsTransport:
         # All of the result first: between hosts as many bytes go as in an all_reduce.
         result = np.empty(source.nbytes, np.uint8)
         address = result.__array_interface__["data"][0]
-        row = Rows((address,), source.shape, source.dtype, result)
+        row = Rows((address,) * local, source.shape, source.dtype, result)
         scatter = Operation.REDUCE_SCATTER
         self._reduce(scatter, [(source, row)], reduction, DIRECT, -1, name)
         begin = sum(self.replicas[: self.rank]) * (source.nbytes // total)
@@ -164,7 +160,7 @@ class HostsTransport:
     ) -> None:
         shapes = row.shape if prelude_to is None else ()
         call = _call(Operation.BROADCAST, row, root, row.count, name, prelude_to)
-        step = partial(self._exchanges.broadcast, row, root, shapes)
+        step = partial(self._exchanges.broadcast, row, root)
         self._member.run(call, shapes, step)
 
     def all_gather(
@@ -254,21 +250,12 @@ class HostsTransport:
         name: int,
     ) -> None:
         """Reduce arrays into the rows of all members, or of the root alone."""
-        dtype = arrays[0][0].dtype
-        count = sum(source.count for source, _ in arrays)
-        nbytes = sum(source.nbytes for source, _ in arrays)
-        # The rows of all replicas go between the hosts, or nodes of the tree.
-        small = nbytes * sum(self.replicas) <= MOST_BYTES
-        chosen = _ONESHOT if small else DIRECT
-        how = chosen if algorithm < 0 else algorithm
-        call: Described = (operation, dtype, reduction, how, root, count, name)
-        shapes = tuple(source.shape for source, _ in arrays)
-        details = self.replicas, shapes
-        kind = SmallReduction if small or not self._layout.in_blocks else HostsReduction
-        made = kind(self._member, self._records, self.replicas, arrays, reduction)
-        self._member.run(call, details, partial(made.run, details))
-        if operation is not Operation.REDUCE_SCATTER:
-            self._member.count_run(chosen)
+        self._member.reduce(
+            self._split,
+            [(s.count, s.addresses, t.addresses) for s, t in arrays],
+            [source.shape for source, _ in arrays],
+            *(operation, arrays[0][0].dtype, reduction, algorithm, root, name, 0),
+        )
 
 
 def _item(rows: Rows) -> int:

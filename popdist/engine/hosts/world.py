@@ -95,9 +95,9 @@ class World:
         self.pidfds: dict[int, Pidfd] = {}
         # Called every _LOOK_SECONDS in the thread beside the program.
         self.watchers: set[Callable[[], None]] = set()
-        # The groups that are in a call, and those that are told when this process makes
-        # no calls any more.
-        self.in_calls: set[object] = set()
+        # What tells whether a group is in a call, and what is called when this process
+        # makes no calls any more.
+        self.callers: set[Callable[[], bool | None]] = set()
         self.leavers: set[Callable[[], None]] = set()
         # Buffers of messages that were under way when their group came to its end.
         self.abandoned: list[object] = []
@@ -236,10 +236,11 @@ class _Starter:
         if world is None or self._finalised or os.getpid() != self._pid:
             return
         self._find_who_is_lost(world)
+        in_call = any(asked() is not None for asked in world.callers)
         for leave in list(world.leavers):
             leave()
         error = getattr(sys, "last_value", None)
-        if error is not None or world.is_broken or world.in_calls:
+        if error is not None or world.is_broken or in_call:
             world.is_broken = True
             world.tell_others({"kind": "quit"}, here=True)
         self._wait_for_deaths(world, _lost_by(error), _LAST_SECONDS)

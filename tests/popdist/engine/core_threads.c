@@ -483,7 +483,7 @@ static void complete(endpoint *s, const turn *t, chunk share, char *const *nodes
         fail(s, t, "no program for the nodes of all parts", 0);
     for (int i = 0; i < 2; i++)
         rows[i] = allocated(count * a.element);
-    complete_nodes(&s->c, &a, &p, (const char *const *)nodes, count, rows, 2);
+    complete_nodes(&s->c, &a, &p, (const char *const *)nodes, false, count, rows, 2);
     for (int i = 0; i < 2; i++) {
         expect(s, t, &total, share.begin, share.end, rows[i]);
         free(rows[i]);

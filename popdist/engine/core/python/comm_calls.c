@@ -16,14 +16,14 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
     call k = call_of(&self->c, split_of(split_object), (operation)op, type, reduction);
     k.root = root;
     k.name = name;
-    if (k.split->of_part)
+    if (k.split->of_part && !k.split->over_hosts)
         return PyErr_Format(PyExc_ValueError, "The split is that of a part of a job, "
                                               "which can only be reduced to nodes.");
     if (!find_segments(&k, list, shapes))
         return NULL;
     if (enter(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank])) {
         prepare(&k, wanted);
-        result = leave(self, k.op == REDUCE_SCATTER
+        result = leave(self, k.op == REDUCE_SCATTER && !k.split->over_hosts
                                  ? reduce_scatter(&k, (char *)(uintptr_t)out)
                                  : reduce_counted(self, &k));
     }
@@ -68,7 +68,7 @@ PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
     uint64_t *out = shares_from(self, shares, k.total, lengths)
                         ? addresses_from(nodes, k.split->part_nodes, "nodes")
                         : NULL;
-    if (out && enter(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank]))
+    if (out && enter_step(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank]))
         result = leave(self, reduce_to_nodes(&k, lengths, (char *const *)out));
     PyMem_Free(out);
     give_back_segments(&k);
@@ -83,11 +83,11 @@ static PyObject *complete(CommObject *self, const arithmetic *a, const program *
     const Py_ssize_t rows = PySequence_Size(out);
     uint64_t *from = rows < 0 ? NULL : addresses_from(nodes, p->leaves, "nodes");
     uint64_t *to = from ? addresses_from(out, (uint64_t)rows, "rows") : NULL;
-    if (to && enter(self, count * a->accumulated * p->leaves)) {
+    if (to && enter_step(self, count * a->accumulated * p->leaves)) {
         /* No trace: no other member takes part, so nothing describes it. */
         self->entered_ns = 0;
         if (rows > 0)
-            complete_nodes(&self->c, a, p, (const char *const *)from, count,
+            complete_nodes(&self->c, a, p, (const char *const *)from, false, count,
                            (char *const *)to, (uint32_t)rows);
         result = leave(self, DONE);
     }
@@ -155,7 +155,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
         .in = (const char *)(uintptr_t)in,
         .out = (char *)(uintptr_t)out,
     };
-    if (!enter(self, all))
+    if (!enter_step(self, all))
         return NULL;
     return leave(self, exchange_run(&x));
 }
@@ -163,7 +163,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
 PyObject *comm_barrier(CommObject *self, PyObject *args)
 {
     unsigned long long name;
-    if (!PyArg_ParseTuple(args, "K", &name) || !enter(self, 0))
+    if (!PyArg_ParseTuple(args, "K", &name) || !enter_step(self, 0))
         return NULL;
     return leave(self, barrier(&self->c, name));
 }
@@ -172,7 +172,7 @@ PyObject *comm_send(CommObject *self, PyObject *args)
 {
     int to, type;
     unsigned long long from, bytes;
-    if (!PyArg_ParseTuple(args, "iiKK", &to, &type, &from, &bytes) || !enter(self, bytes))
+    if (!PyArg_ParseTuple(args, "iiKK", &to, &type, &from, &bytes) || !enter_step(self, bytes))
         return NULL;
     return leave(self, send_message(&self->c, to, (dtype)type,
                                     (const char *)(uintptr_t)from, bytes));
@@ -182,7 +182,7 @@ PyObject *comm_receive(CommObject *self, PyObject *args)
 {
     int from, type;
     unsigned long long to, bytes;
-    if (!PyArg_ParseTuple(args, "iiKK", &from, &type, &to, &bytes) || !enter(self, bytes))
+    if (!PyArg_ParseTuple(args, "iiKK", &from, &type, &to, &bytes) || !enter_step(self, bytes))
         return NULL;
     return leave(self, receive_message(&self->c, from, (dtype)type,
                                        (char *)(uintptr_t)to, bytes));

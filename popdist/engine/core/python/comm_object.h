@@ -4,6 +4,8 @@
 
 #include "python/binding.h"
 
+#include "hosts/links.h"
+
 enum { ALGORITHMS = IN_ARENA + 1 };
 
 typedef struct {
@@ -18,6 +20,9 @@ typedef struct {
     int waiting;
     PyThread_type_lock gate;
     int queued; /* calls that a thread of our own will make before any other */
+    bool in_steps; /* of a call of a larger group, whose turn this is */
+    links links;   /* to its other hosts; `hooks` is told of what they meet, or NULL */
+    PyObject *hooks;
     PyThreadState *saved;    /* while a call lets other threads run */
     uint64_t float_mode;
     uint64_t stall_ns;
@@ -43,10 +48,20 @@ bool in_own_call(const CommObject *self);
 bool take_turn(CommObject *self);
 void give_turn(CommObject *self);
 
-/* Around every call. False with an exception set where there can be none; leave
+/* Around every call, and around every step of a call of a larger group. False with an exception set where there can be none; leave
  * returns None, or NULL with an exception for all but DONE. */
 bool enter(CommObject *self, uint64_t bytes);
+bool take_open_turn(CommObject *self);
+bool enter_step(CommObject *self, uint64_t bytes);
 PyObject *leave(CommObject *self, status s);
+
+/* Calls of a group on several hosts: see host_calls.c. */
+PyObject *comm_connect_hosts(CommObject *self, PyObject *args);
+PyObject *comm_begin_larger_call(CommObject *self, PyObject *args);
+PyObject *comm_end_larger_call(CommObject *self, PyObject *unused);
+PyObject *comm_larger_call(CommObject *self, PyObject *unused);
+PyObject *comm_await_requests(CommObject *self, PyObject *args);
+PyObject *comm_share_records(CommObject *self, PyObject *data);
 
 /* The calls that a member makes of the others, as methods of its endpoint. */
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args);

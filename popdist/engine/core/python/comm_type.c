@@ -34,15 +34,17 @@ static PyObject *comm_ending(CommObject *self, PyObject *unused)
     bool ended = state == EXPLAINED && why_ended(&self->c, &why);
     if (!ended && state) {
         /* Another member is still telling why. Meanwhile our other threads may run,
-         * but not close the group. */
-        if (!take_turn(self))
+         * but not close the group: in a call of this thread they cannot. */
+        const bool in_call = in_own_call(self);
+        if (!in_call && !take_turn(self))
             return NULL;
         if (self->open) {
             Py_BEGIN_ALLOW_THREADS
             ended = why_ended(&self->c, &why);
             Py_END_ALLOW_THREADS
         }
-        give_turn(self);
+        if (!in_call)
+            give_turn(self);
     }
     if (!ended)
         Py_RETURN_NONE;
@@ -87,6 +89,15 @@ static PyObject *comm_doing(CommObject *self, PyObject *unused)
     member *mine = member_at(&self->c, self->c.rank);
     copy_descriptor(&doing, &mine->calls[calls_of(&self->c) & 1]);
     return described(&doing);
+}
+
+/* Whether a thread is in a call: True if it is this one, False another one, else None. */
+static PyObject *comm_in_call(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!self->busy)
+        Py_RETURN_NONE;
+    return PyBool_FromLong(in_own_call(self));
 }
 
 static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
@@ -226,32 +237,6 @@ static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* What the calls from now on are steps of: a call as described() has it and a hash of
- * its details, or None. */
-static PyObject *comm_set_larger_call(CommObject *self, PyObject *args)
-{
-    int op, type, reduction, how, root;
-    unsigned long long count, name, details;
-    self->c.in_larger_call = false;
-    if (PyTuple_Size(args) == 0)
-        Py_RETURN_NONE;
-    if (!PyArg_ParseTuple(args, "iiiiiKKK", &op, &type, &reduction, &how, &root, &count,
-                          &name, &details))
-        return NULL;
-    self->c.larger_call = (descriptor){
-        .count = count,
-        .name = name,
-        .details_hash = details,
-        .operation = (uint8_t)op,
-        .dtype = (uint8_t)type,
-        .reduction = (uint8_t)reduction,
-        .algorithm = (uint8_t)how,
-        .root = root,
-    };
-    self->c.in_larger_call = true;
-    Py_RETURN_NONE;
-}
-
 static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
 {
     PyObject *before = self->trace;
@@ -299,6 +284,9 @@ static void comm_end_of_life(PyObject *object)
     }
     if (self->gate)
         PyThread_free_lock(self->gate);
+    if (self->c.links)
+        links_close(self->c.links);
+    Py_XDECREF(self->hooks);
     Py_XDECREF(self->on_stall);
     Py_XDECREF(self->trace);
     free_object(object);
@@ -322,7 +310,13 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
-        METHOD("set_larger_call", comm_set_larger_call, METH_VARARGS),
+        METHOD("in_call", comm_in_call, METH_NOARGS),
+        METHOD("connect_hosts", comm_connect_hosts, METH_VARARGS),
+        METHOD("begin_larger_call", comm_begin_larger_call, METH_VARARGS),
+        METHOD("end_larger_call", comm_end_larger_call, METH_NOARGS),
+        METHOD("larger_call", comm_larger_call, METH_NOARGS),
+        METHOD("await_requests", comm_await_requests, METH_VARARGS),
+        METHOD("share_records", comm_share_records, METH_O),
         METHOD("set_trace", comm_set_trace, METH_O),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),

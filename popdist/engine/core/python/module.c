@@ -47,33 +47,67 @@ void free_object(PyObject *object)
 
 /* --- Split */
 
+/* Read how many replicas each member has. Returns how many members there are, or -1 with an
+ * exception. */
+static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, uint32_t *rows,
+                            uint64_t *all)
+{
+    uint64_t *wide = PyMem_Calloc((size_t)most, sizeof *wide);
+    Py_ssize_t size = wide ? numbers_from(given, wide, most) : -1;
+    *all = 0;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (wide[i] < 1 || wide[i] > MAX_LEAVES) {
+            PyErr_Format(PyExc_ValueError,
+                         "Member %zd has %llu replicas in the group, but must have "
+                         "1 to %d. Leave members without any out of the group.",
+                         i, (unsigned long long)wide[i], MAX_LEAVES);
+            size = -1;
+            break;
+        }
+        rows[i] = (uint32_t)wide[i];
+        *all += wide[i];
+    }
+    PyMem_Free(wide);
+    if (size < 0 || (rank >= 0 && rank < size && *all <= MAX_LEAVES))
+        return size;
+    PyErr_Format(PyExc_ValueError,
+                 "A group has %llu replicas and this is member %d of %zd, but "
+                 "it can have 1 to %d replicas, and members count from 0.",
+                 (unsigned long long)*all, rank, size, MAX_LEAVES);
+    return -1;
+}
+
+/* Read on which host each member is: hosts are numbered from 0. */
+static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
+{
+    uint64_t *wide = PyMem_Calloc((size_t)size, sizeof *wide);
+    bool right = wide && numbers_from(given, wide, size) == size;
+    for (Py_ssize_t i = 0; right && i < size; i++) {
+        right = wide[i] < (uint64_t)size;
+        hosts[i] = (uint32_t)wide[i];
+    }
+    PyMem_Free(wide);
+    if (!right && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "There must be the number of a host for each of %zd "
+                                       "members.", size);
+    return right;
+}
+
 static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"rank", "rows", "base", NULL};
+    static char *names[] = {"rank", "rows", "base", "hosts", NULL};
+    static uint32_t rows[MAX_LEAVES], hosts[MAX_LEAVES]; /* we have the GIL */
     int rank, base = -1;
-    PyObject *given;
-    uint64_t wide[MAX_MEMBERS];
-    uint32_t rows[MAX_MEMBERS];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|i", names, &rank, &given, &base))
+    PyObject *given, *given_hosts = Py_None;
+    uint64_t all;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|iO", names, &rank, &given, &base,
+                                     &given_hosts))
         return NULL;
-    Py_ssize_t size = numbers_from(given, wide, MAX_MEMBERS);
-    if (size < 0)
+    const bool over_hosts = given_hosts != Py_None;
+    const Py_ssize_t size = rows_from(given, rank, over_hosts ? MAX_LEAVES : MAX_MEMBERS,
+                                      rows, &all);
+    if (size < 0 || (over_hosts && !hosts_from(given_hosts, size, hosts)))
         return NULL;
-    uint64_t all = 0;
-    for (Py_ssize_t i = 0; i < size; i++) {
-        if (wide[i] < 1 || wide[i] > MAX_LEAVES)
-            return PyErr_Format(PyExc_ValueError,
-                                "Member %zd has %llu replicas in the group, but must have "
-                                "1 to %d. Leave members without any out of the group.",
-                                i, (unsigned long long)wide[i], MAX_LEAVES);
-        rows[i] = (uint32_t)wide[i];
-        all += wide[i];
-    }
-    if (rank < 0 || rank >= size || all > MAX_LEAVES)
-        return PyErr_Format(PyExc_ValueError,
-                            "A group has %llu replicas and this is member %d of %zd, but "
-                            "it can have 1 to %d replicas, and members count from 0.",
-                            (unsigned long long)all, rank, size, MAX_LEAVES);
     if (base > 0 && (uint64_t)base > MAX_LEAVES - all)
         return PyErr_Format(PyExc_ValueError,
                             "A part has %llu replicas from number %d on, but a job can "
@@ -82,8 +116,9 @@ static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywor
     SplitObject *self = new_object(type);
     if (!self)
         return NULL;
-    self->split = base < 0 ? split_new(rank, (int)size, rows)
-                       : split_new_of_part(rank, (int)size, rows, (uint32_t)base);
+    self->split = over_hosts ? split_new_over_hosts(rank, (int)size, rows, hosts)
+                  : base < 0 ? split_new(rank, (int)size, rows)
+                             : split_new_of_part(rank, (int)size, rows, (uint32_t)base);
     if (self->split)
         return (PyObject *)self;
     Py_DECREF(self);

@@ -58,7 +58,7 @@ PyObject *scatter_array(PyObject *object, PyObject *split_object, PyObject *from
     CommObject *self = (CommObject *)object;
     const replica_split *split = split_of(split_object);
     pair p;
-    if (self->queued || !get_parts(&p, from, to))
+    if (self->queued || self->c.links || !get_parts(&p, from, to))
         return not_plain();
     PyObject *result = NULL;
     const bool plain = are_apart(&p) && has_parts(&p, split, leading)
@@ -130,7 +130,7 @@ PyObject *gather_array(PyObject *object, PyObject *from, PyObject *to)
 {
     CommObject *self = (CommObject *)object;
     pair p;
-    if (self->queued || !get_parts(&p, from, to))
+    if (self->queued || self->c.links || !get_parts(&p, from, to))
         return not_plain();
     const bool plain = has_places(&p, &self->c);
     PyObject *result = plain ? gather_pair(self, &p) : NULL;

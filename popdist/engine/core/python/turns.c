@@ -3,6 +3,8 @@
 
 #include "python/comm_object.h"
 
+#include "hosts/reduce.h"
+
 enum {
     /* Calls that move more let other threads run from their beginning. */
     LONG_CALL_BYTES = 64 << 10,
@@ -90,7 +92,7 @@ void give_turn(CommObject *self)
         PyThread_release_lock(self->gate);
 }
 
-bool enter(CommObject *self, uint64_t bytes)
+bool take_open_turn(CommObject *self)
 {
     if (!take_turn(self)) {
         /* The others would wait for a call that this member has given up. */
@@ -98,12 +100,31 @@ bool enter(CommObject *self, uint64_t bytes)
             end_group(&self->c, STOPPED, self->c.rank, "");
         return false;
     }
-    uint32_t ended = self->open ? atomic_load(&self->c.head->ended) : 0;
-    if (!self->open || ended) {
-        give_turn(self);
+    if (self->open && !atomic_load(&self->c.head->ended))
+        return true;
+    give_turn(self);
+    PyErr_SetObject(failure, NULL);
+    return false;
+}
+
+bool enter_step(CommObject *self, uint64_t bytes)
+{
+    if (!self->in_steps || !in_own_call(self))
+        return enter(self, bytes);
+    if (atomic_load(&self->c.head->ended)) {
         PyErr_SetObject(failure, NULL);
         return false;
     }
+    self->float_mode = float_mode_enter();
+    if (bytes >= LONG_CALL_BYTES)
+        release_gil(&self->c);
+    return true;
+}
+
+bool enter(CommObject *self, uint64_t bytes)
+{
+    if (!take_open_turn(self))
+        return false;
     self->entered_ns = self->trace ? now_ns() : 0;
     self->float_mode = float_mode_enter();
     if (bytes >= LONG_CALL_BYTES)
@@ -147,7 +168,9 @@ PyObject *leave(CommObject *self, status s)
         self->saved = NULL;
     }
     float_mode_leave(self->float_mode);
-    if (self->entered_ns)
+    if (self->in_steps)
+        ; /* the turn is the larger call's */
+    else if (self->entered_ns)
         give_traced_turn(self, s);
     else
         give_turn(self);
@@ -164,8 +187,8 @@ PyObject *leave(CommObject *self, status s)
 
 status reduce_counted(CommObject *self, const call *k)
 {
-    status s = reduce(k);
-    if (s == DONE)
+    status s = k->split->over_hosts ? reduce_over_hosts(k) : reduce(k);
+    if (s == DONE && k->op != REDUCE_SCATTER)
         self->runs[self->c.ran]++;
     return s;
 }

@@ -22,6 +22,7 @@ typedef struct {
     unsigned reduction;
     operation op;
     int root; /* who gets the result, or -1 for all */
+    bool nodes_as_given; /* nodes are rows, and stay of the type of elements */
     algorithm how;
     uint64_t name;
     const segment *segments; /* one after the other they are one long row */

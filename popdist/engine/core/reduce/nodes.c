@@ -1,8 +1,12 @@
 #include "reduce/nodes.h"
 
 static void store_node(const arithmetic *a, const program *p, const void *const *leaf,
-                       const bool *accumulated, uint64_t n, char *to)
+                       const bool *accumulated, bool as_given, uint64_t n, char *to)
 {
+    if (as_given) {
+        copy(a->simd, to, leaf[0], n * a->element, false);
+        return;
+    }
     const void *sum = fold(a, p, leaf, accumulated, n);
     /* A node of one row of bools still has whatever bytes the program put there. */
     if (a->type == BOOL)
@@ -17,6 +21,7 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
     const void **leaf = k->c->rows->leaf;
     bool *accumulated = k->c->rows->accumulated;
     const uint64_t first = begin;
+    const size_t element = k->nodes_as_given ? t->a.element : t->a.accumulated;
     while (begin < end) {
         const piece own = piece_at(k, at, begin, end);
         const uint64_t n = own.count < t->a.piece ? own.count : t->a.piece;
@@ -24,8 +29,8 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
         uint32_t leaves = 0;
         for (uint32_t i = 0; i < k->split->part_nodes; i++) {
             const program *of_node = &k->split->of_part[i];
-            store_node(&t->a, of_node, leaf + leaves, accumulated + leaves, n,
-                       to[i] + (skip + begin - first) * t->a.accumulated);
+            store_node(&t->a, of_node, leaf + leaves, accumulated + leaves,
+                       k->nodes_as_given, n, to[i] + (skip + begin - first) * element);
             leaves += of_node->leaves;
         }
         begin += n;
@@ -33,16 +38,17 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
 }
 
 void complete_nodes(comm *c, const arithmetic *a, const program *p,
-                    const char *const *nodes, uint64_t count, char *const *out,
-                    uint32_t rows)
+                    const char *const *nodes, bool as_given, uint64_t count,
+                    char *const *out, uint32_t rows)
 {
+    const size_t element = as_given ? a->element : a->accumulated;
     const void **leaf = c->rows->leaf;
     bool *accumulated = c->rows->accumulated;
     for (uint64_t done = 0, n; done < count; done += n) {
         n = count - done < a->piece ? count - done : a->piece;
         for (uint32_t i = 0; i < p->leaves; i++) {
-            leaf[i] = nodes[i] + done * a->accumulated;
-            accumulated[i] = true;
+            leaf[i] = nodes[i] + done * element;
+            accumulated[i] = !as_given;
         }
         char *first = out[0] + done * a->element;
         fold_finished(a, p, leaf, accumulated, n, first);

@@ -2,7 +2,8 @@
  *
  * Each part has a row of the job's replicas and is a group of its own. It reduces them to
  * the largest nodes of the job's tree that lie in it, in the accumulation type; the nodes
- * of all parts, wherever they come from, are then completed to the result.
+ * of all parts, wherever they come from, are then completed to the result. Where every
+ * node is a row, nodes may be as they are given instead: of elements.
  */
 #ifndef POPDIST_NODES_H
 #define POPDIST_NODES_H
@@ -17,7 +18,7 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
 /* Complete the nodes of all parts, in the order of `p`, to rows of finished elements. The
  * arithmetic's divisor is for all parts. The memory of rows is not that of nodes. */
 void complete_nodes(comm *c, const arithmetic *a, const program *p,
-                    const char *const *nodes, uint64_t count, char *const *out,
-                    uint32_t rows);
+                    const char *const *nodes, bool as_given, uint64_t count,
+                    char *const *out, uint32_t rows);
 
 #endif

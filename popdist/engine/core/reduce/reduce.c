@@ -4,6 +4,8 @@ static algorithm choose(const call *k, int wanted)
 {
     if (wanted >= 0)
         return (algorithm)wanted;
+    if (k->split->over_hosts)
+        return DIRECT;
     uint64_t width = k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
     uint64_t bytes = k->total * k->split->most_nodes * width;
     return bytes <= k->c->agreed.oneshot_bytes ? ONESHOT : DIRECT;

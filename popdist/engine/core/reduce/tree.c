@@ -75,11 +75,16 @@ static uint32_t rows_of(uint64_t begin, uint64_t end, span *out)
     return count;
 }
 
-static uint32_t leaves_of(const replica_split *split, uint64_t base, span *leaves)
+/* Which replica of the job is the first one of each member. */
+typedef struct {
+    uint64_t of[MAX_MEMBERS];
+} firsts;
+
+static uint32_t leaves_of(const replica_split *split, const firsts *at, span *leaves)
 {
     uint32_t count = 0;
     for (int q = 0; q < split->size; q++) {
-        uint64_t begin = base + split->first[q], end = begin + split->rows[q];
+        uint64_t begin = at->of[q], end = begin + split->rows[q];
         count += q == split->rank ? rows_of(begin, end, leaves + count)
                               : nodes_of(begin, end, leaves + count);
     }
@@ -87,9 +92,9 @@ static uint32_t leaves_of(const replica_split *split, uint64_t base, span *leave
 }
 
 /* Find the nodes that this member publishes. */
-static bool make_own_nodes(replica_split *split, uint64_t base, span *leaves)
+static bool make_own_nodes(replica_split *split, const firsts *at, span *leaves)
 {
-    const uint64_t first = base + split->first[split->rank], rows = split->rows[split->rank];
+    const uint64_t first = at->of[split->rank], rows = split->rows[split->rank];
     uint32_t count = nodes_of(first, first + rows, leaves), largest = 1;
     split->mine = calloc(count + 1, sizeof *split->mine);
     if (!split->mine)
@@ -103,9 +108,9 @@ static bool make_own_nodes(replica_split *split, uint64_t base, span *leaves)
     return program_of(&split->of_node, leaves, count);
 }
 
-static bool make_programs(replica_split *split, span *leaves)
+static bool make_programs(replica_split *split, const firsts *at, span *leaves)
 {
-    uint32_t count = leaves_of(split, 0, leaves);
+    uint32_t count = leaves_of(split, at, leaves);
     if (!program_of(&split->of_all, leaves, count))
         return false;
     count = rows_of(0, split->rows[split->rank], leaves);
@@ -115,16 +120,33 @@ static bool make_programs(replica_split *split, span *leaves)
     return program_of(&split->of_rows, leaves, count);
 }
 
-static bool make_part_programs(replica_split *split, uint64_t base, span *leaves)
+/* Where the replicas end that follow each other from those of a member on. */
+static uint64_t run_end(const replica_split *split, const firsts *at, int member)
 {
-    const uint32_t count = leaves_of(split, base, leaves);
-    const uint64_t end = base + split->replicas;
-    split->of_part = calloc(nodes_of(base, end, NULL) + 1, sizeof *split->of_part);
+    while (member + 1 < split->size
+           && at->of[member] + split->rows[member] == at->of[member + 1])
+        member++;
+    return at->of[member] + split->rows[member];
+}
+
+static uint64_t run_end_from(const replica_split *split, const firsts *at, uint64_t begin)
+{
+    int member = 0;
+    while (begin >= at->of[member] + split->rows[member])
+        member++;
+    return run_end(split, at, member);
+}
+
+static bool make_part_programs(replica_split *split, const firsts *at, span *leaves)
+{
+    const uint32_t count = leaves_of(split, at, leaves);
+    split->of_part = calloc(count + 1, sizeof *split->of_part);
     if (!split->of_part)
         return false;
     for (uint32_t i = 0, next; i < count; i = next) {
-        const uint64_t node_end = leaves[i].begin + node_size(leaves[i].begin, end);
-        for (next = i; next < count && leaves[next].begin < node_end;)
+        const uint64_t begin = leaves[i].begin;
+        const uint64_t end = begin + node_size(begin, run_end_from(split, at, begin));
+        for (next = i; next < count && leaves[next].begin < end;)
             next++;
         if (!program_of(&split->of_part[split->part_nodes], leaves + i, next - i))
             return false;
@@ -133,8 +155,8 @@ static bool make_part_programs(replica_split *split, uint64_t base, span *leaves
     return true;
 }
 
-/* Share out the replicas from number `base` on. */
-static replica_split *share_out(int rank, int size, const uint32_t *rows, uint64_t base)
+/* Share out the replicas among members, of which each one's first is known. */
+static replica_split *share_out(int rank, int size, const uint32_t *rows, const firsts *at)
 {
     replica_split *split = calloc(1, sizeof *split);
     if (!split)
@@ -142,32 +164,33 @@ static replica_split *share_out(int rank, int size, const uint32_t *rows, uint64
     split->rank = rank;
     split->size = size;
     split->single = true;
-    split->hash = hash_with(1, base);
+    split->hash = 1;
     for (int q = 0; q < size; q++) {
         split->rows[q] = rows[q];
         split->first[q] = (uint32_t)split->replicas;
         split->replicas += rows[q];
         split->single &= rows[q] == 1;
-        split->hash = hash_with(split->hash, rows[q]);
-        split->nodes[q] = nodes_of(base + split->first[q], base + split->replicas, NULL);
+        split->hash = hash_with(hash_with(split->hash, at->of[q]), rows[q]);
+        split->nodes[q] = nodes_of(at->of[q], at->of[q] + rows[q], NULL);
         if (split->nodes[q] > split->most_nodes)
             split->most_nodes = split->nodes[q];
     }
     return split;
 }
 
-static replica_split *make_split(int rank, int size, const uint32_t *rows, uint64_t base,
-                           bool part)
+static replica_split *make_split(int rank, int size, const uint32_t *rows,
+                                 const firsts *at, bool part)
 {
-    replica_split *split = share_out(rank, size, rows, base);
+    replica_split *split = share_out(rank, size, rows, at);
     if (!split)
         return NULL;
-    span *leaves = split->replicas && base + split->replicas <= MAX_LEAVES
+    span *leaves = split->replicas
+                           && at->of[size - 1] + split->rows[size - 1] <= MAX_LEAVES
                        ? calloc(split->replicas, sizeof *leaves)
                        : NULL;
-    const bool complete = leaves && make_own_nodes(split, base, leaves)
-                      && (part ? make_part_programs(split, base, leaves)
-                               : make_programs(split, leaves));
+    const bool complete = leaves && make_own_nodes(split, at, leaves)
+                          && (part ? make_part_programs(split, at, leaves)
+                                   : make_programs(split, at, leaves));
     free(leaves);
     if (complete)
         return split;
@@ -175,14 +198,113 @@ static replica_split *make_split(int rank, int size, const uint32_t *rows, uint6
     return NULL;
 }
 
+static firsts following(int size, const uint32_t *rows, uint64_t base)
+{
+    firsts at;
+    for (int q = 0; q < size; base += rows[q++])
+        at.of[q] = base;
+    return at;
+}
+
 replica_split *split_new(int rank, int size, const uint32_t *rows)
 {
-    return make_split(rank, size, rows, 0, false);
+    const firsts at = following(size, rows, 0);
+    return make_split(rank, size, rows, &at, false);
 }
 
 replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base)
 {
-    return make_split(rank, size, rows, base, true);
+    const firsts at = following(size, rows, base);
+    return make_split(rank, size, rows, &at, true);
+}
+
+/* Find the nodes of all hosts, of members that follow each other on one host at once. */
+static bool make_host_nodes(host_split *split, int size, const uint32_t *rows,
+                            const uint32_t *host_of)
+{
+    span *leaves = calloc(split->replicas, sizeof *leaves);
+    uint32_t count = 0;
+    split->leaf = calloc(split->replicas, sizeof *split->leaf);
+    split->nodes = calloc(split->hosts, sizeof *split->nodes);
+    uint64_t begin = 0, end = 0;
+    for (int q = 0; leaves && split->leaf && split->nodes && q < size; q++) {
+        end += rows[q];
+        if (q + 1 < size && host_of[q + 1] == host_of[q])
+            continue;
+        const uint32_t found = nodes_of(begin, end, leaves + count);
+        for (uint32_t i = 0; i < found; i++) {
+            split->single &= leaves[count].size == 1;
+            split->leaf[count++] = (host_node){host_of[q], split->nodes[host_of[q]]++};
+        }
+        begin = end;
+    }
+    for (uint32_t host = 0; split->nodes && host < split->hosts; host++)
+        if (split->nodes[host] > split->most_nodes)
+            split->most_nodes = split->nodes[host];
+    const bool complete = count && program_of(&split->of_hosts, leaves, count);
+    free(leaves);
+    return complete;
+}
+
+static void host_split_free(host_split *split)
+{
+    if (!split)
+        return;
+    free(split->leaf);
+    free(split->nodes);
+    free(split->host_of);
+    free(split->of_hosts.merges);
+    free(split);
+}
+
+static host_split *host_split_new(int rank, int size, const uint32_t *rows,
+                                  const uint32_t *host_of)
+{
+    host_split *split = calloc(1, sizeof *split);
+    if (!split)
+        return NULL;
+    split->here = host_of[rank];
+    split->hash = 1;
+    split->size = size;
+    split->single = true;
+    split->host_of = calloc((size_t)size, sizeof *split->host_of);
+    for (int q = 0; split->host_of && q < size; q++) {
+        split->host_of[q] = host_of[q];
+        split->replicas += rows[q];
+        split->single &= rows[q] == 1;
+        split->hosts = host_of[q] >= split->hosts ? host_of[q] + 1 : split->hosts;
+        split->hash = hash_with(hash_with(split->hash, host_of[q]), rows[q]);
+    }
+    if (split->host_of && make_host_nodes(split, size, rows, host_of))
+        return split;
+    host_split_free(split);
+    return NULL;
+}
+
+replica_split *split_new_over_hosts(int rank, int size, const uint32_t *rows,
+                                    const uint32_t *host_of)
+{
+    uint32_t local_rows[MAX_MEMBERS];
+    firsts at;
+    int local = 0, local_rank = 0;
+    uint64_t first = 0;
+    for (int q = 0; q < size; first += rows[q++]) {
+        if (host_of[q] != host_of[rank])
+            continue;
+        if (local == MAX_MEMBERS)
+            return NULL;
+        local_rank = q == rank ? local : local_rank;
+        at.of[local] = first;
+        local_rows[local++] = rows[q];
+    }
+    replica_split *split = make_split(local_rank, local, local_rows, &at, true);
+    if (!split)
+        return NULL;
+    split->over_hosts = host_split_new(rank, size, rows, host_of);
+    if (split->over_hosts)
+        return split;
+    split_free(split);
+    return NULL;
 }
 
 void split_free(replica_split *split)
@@ -192,6 +314,7 @@ void split_free(replica_split *split)
     for (uint32_t i = 0; split->of_part && i <= split->part_nodes; i++)
         free(split->of_part[i].merges);
     free(split->of_part);
+    host_split_free(split->over_hosts);
     free(split->mine);
     free(split->of_node.merges);
     free(split->of_all.merges);

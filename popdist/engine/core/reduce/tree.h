@@ -24,6 +24,26 @@ typedef struct {
     uint32_t first, rows; /* local rows that it sums */
 } node;
 
+/* A leaf of the tree among hosts: node number `node` of a host. */
+typedef struct {
+    uint32_t host, node;
+} host_node;
+
+/* How the replicas of a group are shared out among hosts. Each host reduces its own to
+ * nodes; those of all hosts are then completed to the result. */
+typedef struct {
+    uint32_t hosts, here;
+    uint64_t replicas;  /* of all hosts */
+    uint64_t hash;      /* equal for equal splits */
+    bool single;        /* each node is a row, the only one of its member */
+    uint32_t *nodes;    /* how many each host has */
+    uint32_t most_nodes;
+    host_node *leaf;    /* those of the program, in the order of replicas */
+    int size;           /* members of the group */
+    uint32_t *host_of;  /* each of them */
+    program of_hosts;
+} host_split;
+
 /* How the replicas of a group are shared out, as one member sees it. */
 typedef struct {
     int rank, size;
@@ -43,6 +63,7 @@ typedef struct {
      * leaves among own rows and others' nodes, which follow each other. */
     uint32_t part_nodes;
     program *of_part;
+    host_split *over_hosts; /* of a part that is a host's, else NULL */
 } replica_split;
 
 /* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
@@ -51,6 +72,11 @@ replica_split *split_new(int rank, int size, const uint32_t *rows);
 /* The same for a group that has only a part of the replicas of a job, those from number
  * `base` on, and reduces them to the largest nodes of the job's tree that lie in it. */
 replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base);
+
+/* The same for the members on the host of member `rank`, of a group of `size` members on
+ * hosts that are numbered from 0. Their ranks need not follow each other. */
+replica_split *split_new_over_hosts(int rank, int size, const uint32_t *rows,
+                                    const uint32_t *host_of);
 void split_free(replica_split *split);
 
 /* Make the program whose leaves are the nodes of all parts of a job, in their order. Its

@@ -39,6 +39,7 @@ typedef struct {
 } block_costs;
 
 typedef struct comm comm;
+typedef struct links links;
 
 struct comm {
     header *head;
@@ -78,6 +79,8 @@ struct comm {
      * it in place of the step, and must agree on both. */
     bool in_larger_call;
     descriptor larger_call;
+    uint64_t larger_calls; /* so far */
+    links *links; /* to the other hosts of that group, or NULL */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
     block_costs block_costs[BLOCK_CLASSES];

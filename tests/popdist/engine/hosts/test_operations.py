@@ -151,16 +151,6 @@ def test_calls_beside_the_program_and_traces(hydra: str, tmp_path: Path) -> None
     assert ran.outputs == ["[3, 3] [(1, True), (1, True), (0, True)]"] * 3
 
 
-def test_several_members_of_a_host_may_share_what_goes_between_hosts(
-    hydra: str, tmp_path: Path
-) -> None:
-    shared = "from popdist.engine.hosts import reductions; reductions.CARRIERS = 2\n"
-
-    ran = run(hydra, (2, 3), shared + dedent(OPERATIONS), tmp_path)
-
-    assert ran.outputs == ["direct HostsTransport"] * 5
-
-
 def test_instances_of_hosts_in_turn_give_the_same_results(
     hydra: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,255 @@
+#define _GNU_SOURCE
+#include "hosts/links.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    /* How long the core is only yielded before we sleep, unless yields return late. */
+    YIELD_NS = 2000000,
+    /* How often we look at what else may end a wait. */
+    LOOK_NS = 20000000,
+    /* Larger than the status of any MPI. */
+    STATUS_BYTES = 256,
+};
+
+/* What a leader tells of a call, and how many bytes of data follow. */
+typedef struct {
+    uint64_t number; /* of the call */
+    descriptor call;
+    uint64_t bytes;
+} record;
+
+enum { LONGEST_RECORD = sizeof(record) + RECORD_DATA_BYTES };
+
+bool links_open(links *l, uint32_t hosts)
+{
+    l->hosts = hosts;
+    l->leaders = calloc(hosts, sizeof *l->leaders);
+    l->records = malloc((size_t)hosts * LONGEST_RECORD);
+    return l->leaders && l->records;
+}
+
+/* Whether MPI may still write to, or read from, our memory. */
+static bool messages_under_way(links *l)
+{
+    unsigned char unused[STATUS_BYTES];
+    bool under_way = false;
+    for (uint32_t i = 0; i < l->count_of_messages; i++) {
+        message *m = &l->messages[i];
+        int done = 1;
+        if (m->request && !m->done && l->test(m->request, &done, unused) == 0)
+            m->done = done;
+        under_way |= !done;
+    }
+    return under_way;
+}
+
+void links_close(links *l)
+{
+    free(l->leaders);
+    if (messages_under_way(l))
+        return;
+    free(l->records);
+    free(l->memory);
+    free(l->messages);
+}
+
+bool links_reserve(links *l, uint64_t bytes, uint32_t messages)
+{
+    if (messages > l->count_of_messages) {
+        free(l->messages);
+        l->messages = calloc(messages, sizeof *l->messages);
+        l->count_of_messages = l->messages ? messages : 0;
+    }
+    if (bytes > l->memory_bytes) {
+        free(l->memory);
+        l->memory = aligned_alloc(PAGE, round_up(bytes, PAGE));
+        l->memory_bytes = l->memory ? bytes : 0;
+    }
+    return l->messages && l->memory_bytes >= bytes;
+}
+
+void begin_larger_call(comm *c, const descriptor *d)
+{
+    c->larger_call = *d;
+    c->larger_call.in = c->larger_call.out = NOT_IN_HEAP;
+    c->larger_call.stride = 0;
+    c->larger_calls++;
+    c->in_larger_call = true;
+}
+
+/* --- Messages */
+
+status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void *data,
+               uint64_t bytes)
+{
+    const links *l = c->links;
+    const leader *to = &l->leaders[host];
+    *m = (message){.request = &m->own, .peer = to->member};
+    const int error = l->isend(data, (int)bytes, l->byte, to->rank, to->tag + (int)kind,
+                               l->group, m->request);
+    return error ? l->on_mpi_error(c, error) : DONE;
+}
+
+status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void *data,
+                    uint64_t bytes)
+{
+    const links *l = c->links;
+    const leader *from = &l->leaders[host];
+    *m = (message){.request = &m->own, .peer = from->member};
+    const int error = l->irecv(data, (int)bytes, l->byte, from->rank,
+                               l->leaders[l->here].tag + (int)kind, l->group, m->request);
+    return error ? l->on_mpi_error(c, error) : DONE;
+}
+
+/* Test which of the messages are done. Of those that are not, `open` gets the number, and
+ * `peer` who is at the other end of the first one. */
+static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int *peer)
+{
+    unsigned char unused[STATUS_BYTES];
+    *open = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        int done = 0;
+        if (m[i].done)
+            continue;
+        const int error = c->links->test(m[i].request, &done, unused);
+        if (error)
+            return c->links->on_mpi_error(c, error);
+        m[i].done = done;
+        if (!done && !(*open)++)
+            *peer = m[i].peer;
+    }
+    return DONE;
+}
+
+/* Look at what may end a wait. */
+static status look(comm *c, int peer, uint64_t waited_ns)
+{
+    const bool stop = c->links->during_wait(c, peer, waited_ns);
+    if (!is_ours(c))
+        return STOPPED;
+    return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
+}
+
+static void give_core_up(comm *c, uint64_t began, uint64_t now)
+{
+    if (now - began < YIELD_NS && may_yield(&c->waits, now)) {
+        sched_yield();
+        note_yield(&c->waits, now, now_ns());
+    } else {
+        c->waits.sleeps++;
+        arrivals_sleep(&c->links->sockets);
+    }
+}
+
+static status await_long(comm *c, message *m, uint32_t count, int peer)
+{
+    const uint64_t began = now_ns();
+    uint64_t next_look = began + LOOK_NS;
+    uint32_t open;
+    if (c->before_long_wait)
+        c->before_long_wait(c);
+    for (uint64_t now = began;; now = now_ns()) {
+        give_core_up(c, began, now);
+        status s = test_all(c, m, count, &open, &peer);
+        if (s == DONE && open && now >= next_look) {
+            s = look(c, peer, now - began);
+            next_look = now + LOOK_NS;
+        }
+        if (s != DONE || !open)
+            return s;
+        if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
+            return ENDED;
+    }
+}
+
+status await_messages(comm *c, message *m, uint32_t count)
+{
+    int peer = 0;
+    uint32_t open;
+    status s = test_all(c, m, count, &open, &peer);
+    const uint64_t until = now_ns() + c->waits.spin_ns;
+    const bool polls = s == DONE && open && c->waits.spin_ns;
+    while (polls && s == DONE && open && now_ns() < until)
+        s = test_all(c, m, count, &open, &peer);
+    if (polls && s == DONE)
+        note_spin(&c->waits, !open);
+    if (s == DONE && open)
+        s = await_long(c, m, count, peer);
+    if (s == DONE)
+        arrivals_succeeded(&c->links->sockets);
+    return s;
+}
+
+/* --- Records */
+
+static const record *record_in(const unsigned char *at)
+{
+    return (const record *)(const void *)at;
+}
+
+static uint64_t extent_of(const record *r)
+{
+    return round_up(sizeof *r + r->bytes, sizeof(uint64_t));
+}
+
+/* Return where the records end of which the first one begins here. */
+static unsigned char *end_of_records(unsigned char *at, uint32_t count)
+{
+    while (count--)
+        at += extent_of(record_in(at));
+    return at;
+}
+
+static bool is_same_call(const comm *c, const record *r)
+{
+    return r->number == c->larger_calls && r->bytes <= RECORD_DATA_BYTES
+           && memcmp(&r->call, &c->larger_call, sizeof r->call) == 0;
+}
+
+/* Hand the records that are here on to the host `step` places before, which has none of
+ * them, and get those of the host as many places behind. */
+static status exchange_records(comm *c, unsigned char *end, uint32_t step)
+{
+    links *l = c->links;
+    const uint32_t count = step < l->hosts - step ? step : l->hosts - step;
+    const uint32_t to = (l->here + l->hosts - step) % l->hosts;
+    const uint32_t from = (l->here + step) % l->hosts;
+    const uint64_t bytes = (uint64_t)(end_of_records(l->records, count) - l->records);
+    message *m = l->messages;
+    status s = receive_from(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
+    if (s == DONE)
+        s = send_to(c, &m[1], to, RECORD, l->records, bytes);
+    return s == DONE ? await_messages(c, m, 2) : s;
+}
+
+status share_records(comm *c, const void *data, uint64_t bytes,
+                     const unsigned char **data_of, uint64_t *bytes_of)
+{
+    links *l = c->links;
+    record own = {.number = c->larger_calls, .call = c->larger_call, .bytes = bytes};
+    memcpy(l->records, &own, sizeof own);
+    if (bytes)
+        memcpy(l->records + sizeof own, data, bytes);
+    unsigned char *end = end_of_records(l->records, 1);
+    for (uint32_t step = 1; step < l->hosts; step *= 2) {
+        const status s = exchange_records(c, end, step);
+        if (s != DONE)
+            return s;
+        end = end_of_records(end, step < l->hosts - step ? step : l->hosts - step);
+    }
+    const unsigned char *at = l->records;
+    for (uint32_t i = 0; i < l->hosts; i++) {
+        const uint32_t host = (l->here + i) % l->hosts;
+        const record *r = record_in(at);
+        if (!is_same_call(c, r)) {
+            return l->on_mismatch(c, l->leaders[host].member, &r->call);
+        }
+        data_of[host] = at + sizeof *r;
+        bytes_of[host] = r->bytes;
+        at += extent_of(r);
+    }
+    return DONE;
+}

@@ -1,0 +1,404 @@
+/* A reduction over several hosts: the members of each reduce their rows to nodes of the
+ * tree, which the leaders exchange and complete; the leader of each host then hands the
+ * result out.
+ *
+ * What is little goes with the records of the call. More goes in blocks. Of a small total,
+ * each leader gets all nodes and completes them all: one exchange. Of a large one, each
+ * completes a part of every block, and hands the result of that on: two exchanges, of
+ * less data. Blocks overlap: while one is reduced on the hosts, the nodes of the one
+ * before go between them, and the result of the one before that.
+ */
+#include "hosts/reduce.h"
+
+#include "hosts/window.h"
+#include "move/blocks.h"
+#include "move/slots.h"
+#include "reduce/nodes.h"
+
+#include <stdlib.h>
+
+/* What a member ends the group with; the first character is of failures.py. */
+#define NO_MEMORY                                                                        \
+    "\x15" "A member had no memory left for a call over several hosts, which ended it "   \
+    "for all. Give it more memory, or make calls of fewer arrays at once."
+
+enum {
+    /* Bytes of a block's nodes on one host. */
+    BLOCK_BYTES = 512 << 10,
+    /* Blocks on their way. */
+    DEPTH = 3,
+    /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
+     * records. */
+    WHOLE_BYTES = 128 << 10,
+    RECORDS_BYTES = 64 << 10,
+    /* Messages that records need. */
+    RECORD_MESSAGES = 2,
+};
+
+/* A block on its way, and the memory that it needs. */
+typedef struct {
+    uint64_t begin, end;
+    unsigned char *nodes;    /* of this host, one after the other */
+    unsigned char *received; /* of the others, for the part that is completed here */
+    unsigned char *result;
+    message *incoming, *results, *outgoing;
+    uint32_t count_incoming, count_results, count_outgoing;
+} transit;
+
+typedef struct {
+    const call *k;
+    const host_split *hosts;
+    links *l;
+    arithmetic a;      /* of all hosts together */
+    size_t node_element; /* bytes of an element of a node */
+    int root_host;       /* whose members get the result, or -1 for all */
+    bool whole;          /* each leader completes all of a block */
+    uint64_t block;      /* elements */
+    window reduced, handed_out;
+    transit blocks[DEPTH];
+    /* Room for where nodes are: of this host, of all in the order of the tree, and the
+     * first one of each host. */
+    char **own;
+    const char **leaf;
+    const unsigned char **of_host;
+    uint64_t *bytes_of_host;
+} job;
+
+/* --- On this host */
+
+/* Reduce a block's rows to nodes, which the leader gets. */
+static status reduce_here(job *j, transit *b)
+{
+    uint64_t lengths[MAX_MEMBERS] = {b->end - b->begin};
+    window_move(&j->reduced, b->begin, b->end);
+    for (uint32_t i = 0; j->l->leads && i < j->k->split->part_nodes; i++)
+        j->own[i] = (char *)b->nodes + i * j->block * j->node_element;
+    return reduce_to_nodes(&j->reduced.part, lengths, j->own);
+}
+
+typedef struct {
+    const call *k;
+    terms t;
+    cursor at;
+    const unsigned char *result; /* the leader's */
+    uint64_t length;             /* elements of a block in a slot */
+} handing;
+
+static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    const handing *h = what;
+    comm *c = h->k->c;
+    const chunk all = block_of(h->k->total, h->length, block);
+    if (c->rank == 0)
+        copy(c->simd, input_at(c, 0, number), h->result + all.begin * h->t.a.element,
+             (all.end - all.begin) * h->t.a.element, streaming);
+}
+
+static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    (void)streaming; /* what is read goes to the program's memory */
+    handing *h = what;
+    comm *c = h->k->c;
+    const chunk all = block_of(h->k->total, h->length, block);
+    copy_out(h->k, &h->t, &h->at, all.begin, all.end,
+             c->rank == 0 ? h->result + all.begin * h->t.a.element : input_at(c, 0, number));
+}
+
+/* Give the members of this host the result of a block. */
+static status hand_out(job *j, const transit *b)
+{
+    if (j->root_host >= 0 && j->root_host != (int)j->hosts->here)
+        return DONE;
+    window_move(&j->handed_out, b->begin, b->end);
+    const call *k = &j->handed_out.part;
+    handing h = {.k = k, .t = terms_of(k), .result = b->result};
+    h.t.stream_out = j->k->total * h.t.a.element >= STREAM_OUT_BYTES;
+    if (k->c->size == 1) {
+        copy_out(k, &h.t, &h.at, 0, k->total, h.result);
+        return DONE;
+    }
+    h.length = k->c->agreed.block_bytes / h.t.a.element;
+    const uint64_t bytes = (k->total < h.length ? k->total : h.length) * h.t.a.element;
+    blocks all = {
+        .c = k->c,
+        .count = (k->total + h.length - 1) / h.length,
+        .bytes = bytes,
+        .extent = bytes,
+        .what = &h,
+        .write = write_block,
+        .read = read_block,
+    };
+    descriptor d = descriptor_of(k);
+    d.operation = BROADCAST;
+    const status s = blocks_run(&all, &d);
+    if (h.t.stream_out)
+        stores_done();
+    return s;
+}
+
+/* --- Between hosts */
+
+/* Which elements of a block a host completes. */
+static chunk share_of(const job *j, const transit *b, uint32_t host)
+{
+    const uint64_t count = b->end - b->begin;
+    if (j->whole)
+        return (chunk){0, count};
+    return chunk_of(count, (int)j->l->hosts, (int)host, CHUNK_UNIT);
+}
+
+/* Begin to send this host's nodes to those that complete them, and to receive those that
+ * are completed here. */
+static status exchange_nodes(job *j, transit *b)
+{
+    links *l = j->l;
+    const chunk own = share_of(j, b, l->here);
+    const uint64_t length = own.end - own.begin;
+    unsigned char *to = b->received;
+    b->count_incoming = b->count_results = b->count_outgoing = 0;
+    for (uint32_t host = 0; host < l->hosts; host++)
+        for (uint32_t i = 0; host != l->here && i < j->hosts->nodes[host]; i++) {
+            const status s = receive_from(j->k->c, &b->incoming[b->count_incoming++], host,
+                                          NODES, to, length * j->node_element);
+            if (s != DONE)
+                return s;
+            to += j->block * j->node_element;
+        }
+    for (uint32_t step = 1; step < l->hosts; step++) {
+        const uint32_t host = (l->here + step) % l->hosts;
+        const chunk theirs = share_of(j, b, host);
+        for (uint32_t i = 0; i < j->k->split->part_nodes; i++) {
+            const status s = send_to(
+                j->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
+                b->nodes + (i * j->block + theirs.begin) * j->node_element,
+                (theirs.end - theirs.begin) * j->node_element);
+            if (s != DONE)
+                return s;
+        }
+    }
+    return DONE;
+}
+
+/* Complete a part of a block. The other hosts' nodes of it begin where `of_host` says. */
+static void complete(job *j, const transit *b, chunk part)
+{
+    const host_split *h = j->hosts;
+    const uint64_t node = j->block * j->node_element;
+    char *to = (char *)b->result + part.begin * j->a.element;
+    j->of_host[h->here] = b->nodes + part.begin * j->node_element;
+    for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
+        const host_node n = h->leaf[i];
+        j->leaf[i] = (const char *)j->of_host[n.host] + n.node * node;
+    }
+    complete_nodes(j->k->c, &j->a, &h->of_hosts, j->leaf, j->k->nodes_as_given,
+                   part.end - part.begin, &to, 1);
+}
+
+/* Begin to hand on the part of a result that was completed here, and to receive the parts
+ * of other hosts. */
+static status exchange_results(job *j, transit *b, chunk own)
+{
+    links *l = j->l;
+    for (uint32_t step = 1; step < l->hosts; step++) {
+        const uint32_t to = (l->here + step) % l->hosts;
+        const uint32_t from = (l->here + l->hosts - step) % l->hosts;
+        const chunk theirs = share_of(j, b, from);
+        status s = DONE;
+        if (j->root_host < 0 || j->root_host == (int)l->here)
+            s = receive_from(j->k->c, &b->results[b->count_results++], from, RESULTS,
+                             b->result + theirs.begin * j->a.element,
+                             (theirs.end - theirs.begin) * j->a.element);
+        if (s == DONE && (j->root_host < 0 || j->root_host == (int)to))
+            s = send_to(j->k->c, &b->outgoing[b->count_outgoing++], to, RESULTS,
+                        b->result + own.begin * j->a.element,
+                        (own.end - own.begin) * j->a.element);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+/* Complete this host's part of a block once the nodes have come. */
+static status complete_block(job *j, transit *b)
+{
+    const unsigned char *at = b->received;
+    const status s = await_messages(j->k->c, b->incoming, b->count_incoming);
+    if (s != DONE)
+        return s;
+    for (uint32_t host = 0; host < j->l->hosts; host++) {
+        j->of_host[host] = at;
+        at += host == j->l->here ? 0 : j->hosts->nodes[host] * j->block * j->node_element;
+    }
+    const chunk own = share_of(j, b, j->l->here);
+    complete(j, b, own);
+    return j->whole ? DONE : exchange_results(j, b, own);
+}
+
+static status await_results(job *j, transit *b)
+{
+    const status s = await_messages(j->k->c, b->results, b->count_results);
+    return s == DONE ? await_messages(j->k->c, b->outgoing, b->count_outgoing) : s;
+}
+
+/* --- The whole */
+
+static status reduce_with_records(job *j)
+{
+    transit *b = &j->blocks[0];
+    b->end = j->k->total;
+    status s = reduce_here(j, b);
+    if (s == DONE && j->l->leads) {
+        const uint64_t bytes = j->k->split->part_nodes * j->block * j->node_element;
+        s = share_records(j->k->c, b->nodes, bytes, j->of_host, j->bytes_of_host);
+        if (s == DONE)
+            complete(j, b, (chunk){0, b->end});
+    }
+    return s == DONE ? hand_out(j, b) : s;
+}
+
+static status agree(job *j)
+{
+    return j->l->leads ? share_records(j->k->c, NULL, 0, j->of_host, j->bytes_of_host)
+                       : DONE;
+}
+
+static status step_of(job *j, uint64_t step, uint64_t count)
+{
+    const bool leads = j->l->leads;
+    status s = DONE;
+    if (step < count) {
+        transit *b = &j->blocks[step % DEPTH];
+        b->begin = step * j->block;
+        b->end = b->begin + j->block < j->k->total ? b->begin + j->block : j->k->total;
+        s = reduce_here(j, b);
+        if (s == DONE && step == 0)
+            s = agree(j);
+        if (s == DONE && leads)
+            s = exchange_nodes(j, b);
+    }
+    if (s == DONE && leads && step >= 1 && step <= count)
+        s = complete_block(j, &j->blocks[(step - 1) % DEPTH]);
+    if (s == DONE && step >= 2) {
+        transit *b = &j->blocks[(step - 2) % DEPTH];
+        s = leads ? await_results(j, b) : DONE;
+        if (s == DONE)
+            s = hand_out(j, b);
+    }
+    return s;
+}
+
+static status reduce_in_blocks(job *j)
+{
+    const uint64_t count = (j->k->total + j->block - 1) / j->block;
+    for (uint64_t step = 0; step < count + 2; step++) {
+        const status s = step_of(j, step, count);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+/* Find memory for blocks on their way. */
+static bool place_blocks(job *j, uint32_t count)
+{
+    const host_split *h = j->hosts;
+    const uint64_t node = j->block * j->node_element;
+    const uint64_t result = round_up(j->block * j->a.element, PAGE);
+    const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
+    const uint64_t each = round_up(h->of_hosts.leaves * node, PAGE) + result;
+    const uint32_t outgoing = (h->hosts - 1) * (own + 1);
+    const uint32_t messages = others + h->hosts + outgoing;
+    if (!links_reserve(j->l, count * each, RECORD_MESSAGES + count * messages))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned char *at = j->l->memory + i * each;
+        message *m = j->l->messages + RECORD_MESSAGES + i * messages;
+        j->blocks[i] = (transit){
+            .nodes = at,
+            .received = at + own * node,
+            .result = at + each - result,
+            .incoming = m,
+            .results = m + others,
+            .outgoing = m + others + h->hosts,
+        };
+    }
+    return true;
+}
+
+static bool open_job(job *j, uint32_t blocks_on_their_way)
+{
+    const host_split *h = j->hosts;
+    if (!window_open(&j->reduced, j->k) || !window_open(&j->handed_out, j->k))
+        return false;
+    j->reduced.part.op = REDUCE_TO_NODES;
+    if (!j->l->leads)
+        return true;
+    j->own = calloc(j->k->split->part_nodes, sizeof *j->own);
+    j->leaf = calloc(h->of_hosts.leaves, sizeof *j->leaf);
+    j->of_host = calloc(h->hosts, sizeof *j->of_host);
+    j->bytes_of_host = calloc(h->hosts, sizeof *j->bytes_of_host);
+    return j->own && j->leaf && j->of_host && j->bytes_of_host
+           && place_blocks(j, blocks_on_their_way);
+}
+
+static void close_job(job *j)
+{
+    window_close(&j->reduced);
+    window_close(&j->handed_out);
+    free(j->own);
+    free(j->leaf);
+    free(j->of_host);
+    free(j->bytes_of_host);
+}
+
+/* Choose how the call goes, by size. */
+static bool choose(job *j)
+{
+    const host_split *h = j->hosts;
+    const uint64_t bytes = j->k->total * h->most_nodes * j->node_element;
+    const bool in_records = bytes <= RECORD_DATA_BYTES && bytes * h->hosts <= RECORDS_BYTES;
+    j->whole = bytes * (h->hosts - 1) <= WHOLE_BYTES;
+    j->block = BLOCK_BYTES / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
+    if (j->block < CHUNK_UNIT)
+        j->block = CHUNK_UNIT;
+    if (j->block > j->k->total)
+        j->block = in_records ? j->k->total : round_up(j->k->total, CHUNK_UNIT);
+    return in_records;
+}
+
+/* Return the rank of a member among those of its host. */
+static int local_rank_of(const host_split *h, int member)
+{
+    int rank = 0;
+    for (int q = 0; q < member; q++)
+        rank += h->host_of[q] == h->host_of[member];
+    return rank;
+}
+
+status reduce_over_hosts(const call *given)
+{
+    call k = *given;
+    comm *c = k.c;
+    job j = {.k = &k, .hosts = k.split->over_hosts, .l = c->links, .root_host = -1};
+    j.a = arithmetic_of(c, k.type, k.reduction, j.hosts->replicas);
+    /* A node that is a row of bools has whatever bytes the program put there. */
+    k.nodes_as_given = j.hosts->single && k.type != BOOL;
+    j.node_element = k.nodes_as_given ? j.a.element : j.a.accumulated;
+    const bool in_records = choose(&j);
+    c->ran = in_records ? ONESHOT : DIRECT;
+    k.how = k.how == DIRECT ? c->ran : k.how;
+    descriptor d = descriptor_of(&k);
+    d.details_hash = j.hosts->hash ^ k.shapes_hash;
+    begin_larger_call(c, &d);
+    if (k.root >= 0) {
+        j.root_host = (int)j.hosts->host_of[k.root];
+        k.root = local_rank_of(j.hosts, k.root);
+    }
+    status s = ENDED;
+    if (!open_job(&j, in_records ? 1 : DEPTH))
+        end_group(c, END_REQUESTED, c->rank, NO_MEMORY);
+    else
+        s = in_records ? reduce_with_records(&j) : reduce_in_blocks(&j);
+    close_job(&j);
+    return s;
+}

@@ -1,0 +1,12 @@
+/* The reductions of a group on several hosts. */
+#ifndef POPDIST_HOSTS_REDUCE_H
+#define POPDIST_HOSTS_REDUCE_H
+
+#include "hosts/links.h"
+#include "reduce/call.h"
+
+/* Carry out a call whose split is over hosts; its root, if it has one, is a member of the
+ * whole group. */
+status reduce_over_hosts(const call *k);
+
+#endif

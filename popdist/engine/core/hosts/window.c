@@ -1,0 +1,41 @@
+#include "hosts/window.h"
+
+#include <stdlib.h>
+
+bool window_open(window *w, const call *whole)
+{
+    const uint32_t rows = whole->split->rows[whole->split->rank];
+    const size_t many = whole->count_of_segments + 1;
+    *w = (window){.whole = whole, .part = *whole};
+    w->segments = calloc(many, sizeof *w->segments);
+    w->addresses = calloc(2 * many * rows, sizeof *w->addresses);
+    w->part.segments = w->segments;
+    return w->segments && w->addresses;
+}
+
+void window_close(window *w)
+{
+    free(w->segments);
+    free(w->addresses);
+}
+
+void window_move(window *w, uint64_t begin, uint64_t end)
+{
+    const call *k = w->whole;
+    const uint32_t rows = k->split->rows[k->split->rank];
+    const size_t element = element_bytes(k->type);
+    char **to = w->addresses;
+    w->part.total = end - begin;
+    w->part.count_of_segments = 0;
+    while (begin < end) {
+        const piece p = piece_at(k, &w->at, begin, end);
+        segment *s = &w->segments[w->part.count_of_segments++];
+        *s = (segment){.count = p.count, .in = to, .out = p.s->out ? to + rows : NULL};
+        for (uint32_t row = 0; row < rows; row++) {
+            to[row] = p.s->in[row] + p.offset * element;
+            to[rows + row] = p.s->out ? p.s->out[row] + p.offset * element : NULL;
+        }
+        to += 2 * rows;
+        begin += p.count;
+    }
+}
