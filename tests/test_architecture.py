@@ -155,7 +155,7 @@ IN_NO_STAGE = (*PACKAGES, "popdist.engine")
 
 # The folders of the C core: a file includes headers of its own one and of those before.
 CORE = ROOT / "popdist" / "engine" / "core"
-CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "python")
+CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "hosts", "python")
 
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
