@@ -5,10 +5,11 @@ from typing import Any
 
 from poprun.mpirun.values import Mpi
 from poprun.plan.assignments import make_plan
+from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec
-from poprun.plan.placement import Binding, Machine, Node
+from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.plan.values import Attempt, HostFacts, PartitionVariables, Plan, Request
+from poprun.plan.values import Attempt, PartitionVariables, Plan, Request
 
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711

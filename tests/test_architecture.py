@@ -186,6 +186,7 @@ PURE = (
     "poprun.options.types",
     "poprun.plan.assignments",
     "poprun.plan.drawing",
+    "poprun.plan.host_facts",
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.slurm",
@@ -421,7 +422,8 @@ LATE_IMPORTS = {
         "poprun.preflight.ssh_key",
     },
     # For questions to several hosts.
-    "poprun.preflight.hosts": {"concurrent.futures", "poprun.preflight.addresses"},
+    "poprun.preflight.hosts": {"concurrent.futures"},
+    "poprun.preflight.own_facts": {"poprun.preflight.addresses"},
     "poprun.preflight.addresses": {"ipaddress"},
     # 4 ms, for a stdout that is a socket.
     "poprun.stdio.writer": {"socket"},

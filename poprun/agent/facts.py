@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from poprun.annotations import Any
 from poprun.helpers import own_process
-from poprun.plan.placement import Machine, Node
-from poprun.plan.values import HostFacts
+from poprun.plan.host_facts import HostFacts, Machine, Node
 
 
 def pack(facts: HostFacts) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from poprun.helpers.channel import Channel
 from poprun.mpirun.find import find_mpirun
 from poprun.preflight.addresses import own_address_towards
 from poprun.preflight.directories import temporary_failure
-from poprun.preflight.hosts import LocalPreflight, machine_id
+from poprun.preflight.hosts import LocalPreflight
 from poprun.preflight.out_of_memory import read_host
+from poprun.preflight.own_facts import machine_id
 from poprun.preflight.program import find_program
 from poprun.stdio import waiter
 from poprun.stdio.waiter import READ, WRITE, Interest

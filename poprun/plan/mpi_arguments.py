@@ -13,8 +13,9 @@ from poprun.mpirun.arguments import (
 from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology, check_rank
-from poprun.plan.values import GivenArguments, HostFacts
+from poprun.plan.values import GivenArguments
 
 
 def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:

@@ -9,37 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import lcm
 
 from poprun.annotations import TypeVar
+from poprun.plan.host_facts import Machine
 from poprun.record import Record
 
 Item = TypeVar("Item")
-
-
-class Node(Record):
-    """CPUs that are equally near to each other's memory.
-
-    The index is None where that memory is unknown, missing or not allowed.
-    """
-
-    index: int | None
-    # In an order that puts the threads of a core next to each other.
-    cpus: tuple[int, ...]
-
-
-class Machine(Record):
-    """The CPUs of the machine that the caller may use, by NUMA node."""
-
-    nodes: tuple[Node, ...]
-
-    def __post_init__(self) -> None:
-        if not self.nodes or not all(node.cpus for node in self.nodes):
-            raise ValueError("A machine has nodes, and each of its nodes has CPUs.")
-        if len(set(self.cpus)) < len(self.cpus):
-            raise ValueError("A CPU belongs to one node of a machine only.")
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """All CPUs, so that those next to each other share as much as they can."""
-        return tuple(cpu for node in self.nodes for cpu in node.cpus)
 
 
 class Binding(Record):
@@ -96,24 +69,6 @@ def format_ranges(numbers: Iterable[int]) -> str:
     return ",".join(
         f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
     )
-
-
-def parse_ranges(text: str) -> tuple[int, ...]:
-    """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.
-
-    Raises:
-        ValueError: It is not a list of CPUs.
-    """
-    cpus: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not all(word.isascii() and word.isdigit() for word in (first, last)):
-            raise ValueError(f"{text.strip()!r} is not a list of CPUs such as 0-3,8.")
-        if int(first) > int(last):
-            raise ValueError(f"{part} in {text.strip()!r} runs backwards.")
-        cpus.update(range(int(first), int(last) + 1))
-    return tuple(sorted(cpus))
 
 
 # The CPUs of the k-th of `count` instances. --numa-aware=yes asks for roundrobin.

@@ -15,6 +15,7 @@ from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
 from poprun.plan import partition, placement, slurm
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import (
     SLURM_NODE_NAME,
     HostSpec,
@@ -28,7 +29,7 @@ from poprun.plan.mpi_arguments import (
 )
 from poprun.plan.stdin_option import read_stdin
 from poprun.plan.topology import Topology, check_rank
-from poprun.plan.values import Describe, FindHostServers, HostFacts, Request
+from poprun.plan.values import Describe, FindHostServers, Request
 from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = (

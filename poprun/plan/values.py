@@ -9,44 +9,15 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec, name_for_mpirun
-from poprun.plan.placement import Binding, Machine
+from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.values import PartitionOptions
 from poprun.stdio.stdin import Stdin
-
-
-class HostFacts(Record):
-    """The facts of one host that the plan depends on."""
-
-    # The CPUs and NUMA nodes that instances may use there.
-    machine: Machine
-    # A TCP port that no process listens on there.
-    free_port: int
-    # The directory in which instances run there, unless they have one of their own.
-    cwd: str
-    # The folder of poprun's sitecustomize there.
-    interpreter: str = ""
-    # The kernel's limits of argv and environment follow from these.
-    page_bytes: int = 4096
-    stack_limit: int = 8 << 20
-    # The signals that instances begin with as ignored.
-    ignored_signals: tuple[int, ...] = ()
-    # Their soft limit of open files; 0 if it is the hard one.
-    open_files: int = 0
-    # The environment of the host's agent, which its instances begin with; None for the
-    # host that poprun runs on, whose instances begin with poprun's.
-    environ: Mapping[str, str] | None = None
-    # The address by which other hosts of the job reach it, and the network of that; ""
-    # where it is not known or there are no others.
-    address: str = ""
-    network: str = ""
-    # All its addresses, where there are others.
-    addresses: tuple[str, ...] = ()
-
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 

@@ -1,31 +1,22 @@
 """Looks up facts, programs and memory of the hosts of a job before it starts."""
 
-import os
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import Protocol, TypeVar
 from poprun.errors import PoprunError
-from poprun.helpers import own_process
-from poprun.helpers.tcp_ports import free_port
 from poprun.mpirun.values import Mpi
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
-from poprun.plan.values import HostFacts, Request
-from poprun.preflight import machine, out_of_memory, program
+from poprun.plan.values import Request
+from poprun.preflight import out_of_memory, program
 from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.preflight.own_facts import own_facts
 
 Answer = TypeVar("Answer")
 
-# The folder of the sitecustomize that runs in every Python of an instance.
-_INTERPRETER = os.path.join(
-    os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
-)
-
 # The variable of the processes that reach other hosts, until the job starts.
 MARK = "_POPRUN_PREFLIGHT"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_NETWORK = "/proc/self/ns/net"
 
 
 class Preflight(Protocol):
@@ -69,28 +60,7 @@ class LocalPreflight:
         self._address = address
 
     def facts(self) -> HostFacts:
-        address, network = self._address, ""
-        addresses: list[str] = []
-        if address:
-            # 5 ms, for a job on several hosts.
-            from poprun.preflight.addresses import network_of, own_addresses
-
-            network = network_of(address)
-            addresses = own_addresses()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return HostFacts(
-            machine=machine.describe(),
-            free_port=free_port(),
-            cwd=os.getcwd(),
-            interpreter=_INTERPRETER,
-            page_bytes=resource.getpagesize(),
-            stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
-            ignored_signals=tuple(own_process.ignored_signals()),
-            open_files=0 if soft == hard else soft,
-            address=address,
-            network=network,
-            addresses=tuple(addresses),
-        )
+        return own_facts(self._address)
 
     def find_program(
         self, argv: Sequence[str], search_path: str | None, cwd: str
@@ -218,12 +188,3 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
             first.args = ("\n".join(sentences),)
         raise first
     return [future.result() for future in asked]
-
-
-def machine_id() -> str:
-    """Return the same text in all processes of one host, and in no others.
-
-    Containers of one machine are different hosts if their networks are.
-    """
-    with open(_BOOT_ID, encoding="ascii") as file:
-        return f"{file.read().strip()} {os.readlink(_NETWORK)}"

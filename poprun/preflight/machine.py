@@ -7,7 +7,7 @@ without known memory, and nothing here fails.
 import os
 from collections.abc import Collection
 
-from poprun.plan.placement import Machine, Node, parse_ranges
+from poprun.plan.host_facts import Machine, Node, parse_ranges
 
 
 def describe(

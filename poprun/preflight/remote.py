@@ -10,13 +10,14 @@ from poprun.agent.srun import SRUN
 from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
 from poprun.mpirun.values import Mpi
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
 from poprun.plan.slurm import node_environment, read_job
-from poprun.plan.values import HostFacts
 from poprun.preflight.addresses import own_address_towards, own_addresses
 from poprun.preflight.agents import open_agents
-from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, machine_id
+from poprun.preflight.hosts import MARK, LocalPreflight, Preflight
 from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.preflight.own_facts import machine_id
 from poprun.preflight.srun import Srun, find_srun
 from poprun.preflight.ssh import Ssh, find_ssh
 from poprun.record import Record

@@ -23,7 +23,8 @@ from poprun.mpirun.environment import (
     instances_environment,
 )
 from poprun.options.settings import Settings
-from poprun.plan.values import Assignment, HostFacts, Plan, Request
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.values import Assignment, Plan, Request
 from poprun.preflight.directories import private_directory_place
 from poprun.stdio.terminal import Terminals
 

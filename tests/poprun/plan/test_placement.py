@@ -5,14 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poprun.plan.host_facts import Machine, Node, parse_ranges
 from poprun.plan.placement import (
     Binding,
-    Machine,
-    Node,
     choose_strategy,
     fair_threads,
     format_ranges,
-    parse_ranges,
     place,
 )
 

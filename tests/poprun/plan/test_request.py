@@ -20,8 +20,9 @@ from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import partition
 from poprun.plan.assignments import make_plan
+from poprun.plan.host_facts import Machine, Node
 from poprun.plan.hosts import HostSpec
-from poprun.plan.placement import Binding, Machine, Node
+from poprun.plan.placement import Binding
 from poprun.plan.request import read_request
 from poprun.plan.values import (
     Describe,

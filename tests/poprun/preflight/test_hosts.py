@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec
-from poprun.plan.placement import Machine, Node
-from poprun.plan.values import HostFacts
 from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
 from poprun.preflight.out_of_memory import MemoryCounters
 

@@ -1,7 +1,8 @@
 import os
 from pathlib import Path
 
-from poprun.plan.placement import Machine, Node, place
+from poprun.plan.host_facts import Machine, Node
+from poprun.plan.placement import place
 from poprun.preflight import machine
 
 STATUS = "Name:\tpython\nCpus_allowed_list:\t0-63\nMems_allowed_list:\t{}\n"

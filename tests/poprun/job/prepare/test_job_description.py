@@ -13,9 +13,10 @@ from poprun.job.values import Job
 
 # What the user has, and what an outer poprun and its MPI have left.
 from poprun.mpirun.environment import without_outer_poprun
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.plan.values import HostFacts, Plan
+from poprun.plan.values import Plan
 from poprun.record import replace
 
 USERS = {

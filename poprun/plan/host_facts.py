@@ -1,0 +1,80 @@
+"""The facts of a host that a plan depends on. Agents import this: it imports little."""
+
+from collections.abc import Mapping
+
+from poprun.record import Record
+
+
+class Node(Record):
+    """CPUs that are equally near to each other's memory.
+
+    The index is None where that memory is unknown, missing or not allowed.
+    """
+
+    index: int | None
+    # In an order that puts the threads of a core next to each other.
+    cpus: tuple[int, ...]
+
+
+class Machine(Record):
+    """The CPUs of the machine that the caller may use, by NUMA node."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes or not all(node.cpus for node in self.nodes):
+            raise ValueError("A machine has nodes, and each of its nodes has CPUs.")
+        if len(set(self.cpus)) < len(self.cpus):
+            raise ValueError("A CPU belongs to one node of a machine only.")
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """All CPUs, so that those next to each other share as much as they can."""
+        return tuple(cpu for node in self.nodes for cpu in node.cpus)
+
+
+class HostFacts(Record):
+    """The facts of one host that the plan depends on."""
+
+    # The CPUs and NUMA nodes that instances may use there.
+    machine: Machine
+    # A TCP port that no process listens on there.
+    free_port: int
+    # The directory in which instances run there, unless they have one of their own.
+    cwd: str
+    # The folder of poprun's sitecustomize there.
+    interpreter: str = ""
+    # The kernel's limits of argv and environment follow from these.
+    page_bytes: int = 4096
+    stack_limit: int = 8 << 20
+    # The signals that instances begin with as ignored.
+    ignored_signals: tuple[int, ...] = ()
+    # Their soft limit of open files; 0 if it is the hard one.
+    open_files: int = 0
+    # The environment of the host's agent, which its instances begin with; None for the
+    # host that poprun runs on, whose instances begin with poprun's.
+    environ: Mapping[str, str] | None = None
+    # The address by which other hosts of the job reach it, and the network of that; ""
+    # where it is not known or there are no others.
+    address: str = ""
+    network: str = ""
+    # All its addresses, where there are others.
+    addresses: tuple[str, ...] = ()
+
+
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.
+
+    Raises:
+        ValueError: It is not a list of CPUs.
+    """
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not all(word.isascii() and word.isdigit() for word in (first, last)):
+            raise ValueError(f"{text.strip()!r} is not a list of CPUs such as 0-3,8.")
+        if int(first) > int(last):
+            raise ValueError(f"{part} in {text.strip()!r} runs backwards.")
+        cpus.update(range(int(first), int(last) + 1))
+    return tuple(sorted(cpus))

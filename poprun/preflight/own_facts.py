@@ -1,0 +1,56 @@
+"""Reads the facts of the host that poprun, or an agent, runs on."""
+
+import os
+import resource
+
+from poprun.helpers import own_process
+from poprun.helpers.tcp_ports import free_port
+from poprun.plan.host_facts import HostFacts
+from poprun.preflight import machine
+
+# The folder of the sitecustomize that runs in every Python of an instance.
+_INTERPRETER = os.path.join(
+    os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
+)
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_NETWORK = "/proc/self/ns/net"
+
+
+def own_facts(address: str = "") -> HostFacts:
+    """Return the facts of this host.
+
+    Args:
+        address: The address by which other hosts of the job reach it.
+    """
+    network = ""
+    addresses: list[str] = []
+    if address:
+        # 5 ms, for a job on several hosts.
+        from poprun.preflight.addresses import network_of, own_addresses
+
+        network = network_of(address)
+        addresses = own_addresses()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return HostFacts(
+        machine=machine.describe(),
+        free_port=free_port(),
+        cwd=os.getcwd(),
+        interpreter=_INTERPRETER,
+        page_bytes=resource.getpagesize(),
+        stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
+        ignored_signals=tuple(own_process.ignored_signals()),
+        open_files=0 if soft == hard else soft,
+        address=address,
+        network=network,
+        addresses=tuple(addresses),
+    )
+
+
+def machine_id() -> str:
+    """Return the same text in all processes of one host, and in no others.
+
+    Containers of one machine are different hosts if their networks are.
+    """
+    with open(_BOOT_ID, encoding="utf-8") as file:
+        return f"{file.read().strip()} {os.readlink(_NETWORK)}"
