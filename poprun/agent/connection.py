@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from poprun import errors
 from poprun.agent import messages
+from poprun.agent.messages import AgentHello
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.srun import NO_FAILURE, SRUN
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
-from poprun.record import Record
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
@@ -31,29 +31,6 @@ REPLY_S = 5.0
 START_S = 30.0
 # How much is kept of what ssh and the agent's host write to ssh's stderr.
 MOST_ERRORS = 1 << 14
-
-
-class AgentHello(Record):
-    """What an agent says of itself and its host."""
-
-    # Of poprun and of Python there.
-    version: str
-    python: str
-    hostname: str
-    user: int
-    # The same for all names of one host.
-    machine: str
-    # Seconds since 1970, when it was sent.
-    clock: float
-    # The environment of the agent, which instances of that host begin with.
-    environ: Mapping[str, str]
-    # The addresses and ports of both ends as the host has them, of ssh's connection;
-    # "" where it is none of ssh.
-    ssh_connection: str
-    # The address by which other hosts reach it, "" if it is not known.
-    address: str
-    # Why temporary files cannot be made there, "" if they can.
-    temporary_failure: str
 
 
 class OtherVersionError(ConnectionError):

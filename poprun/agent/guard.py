@@ -4,8 +4,8 @@ It is the program that is beside poprun on its own host (helpers/guard.py), and 
 the agent what it is there to poprun, but that it starts nothing.
 """
 
+import _socket
 import os
-import socket
 
 from poprun.agent import messages
 from poprun.helpers import own_process, protocol
@@ -25,7 +25,7 @@ def go_on_below_guard(connection: int) -> Channel:
     Raises:
         OSError: There can be no more processes or descriptors.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     if os.fork():
         try:
             number = os.dup(theirs.fileno())

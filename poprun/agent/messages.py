@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from poprun.annotations import Any
 from poprun.helpers import protocol
+from poprun.record import Record
 
 # The agent writes this before its first message: a login shell may have printed
 # something before. The number is the version of these messages.
@@ -73,6 +74,29 @@ ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
 AGENT_LOST = 150  # from the agent's guard: it is gone, and has not said why
+
+
+class AgentHello(Record):
+    """What an agent says of itself and its host."""
+
+    # Of poprun and of Python there.
+    version: str
+    python: str
+    hostname: str
+    user: int
+    # The same for all names of one host.
+    machine: str
+    # Seconds since 1970, when it was sent.
+    clock: float
+    # The environment of the agent, which instances of that host begin with.
+    environ: Mapping[str, str]
+    # The addresses and ports of both ends as the host has them, of ssh's connection;
+    # "" where it is none of ssh.
+    ssh_connection: str
+    # The address by which other hosts reach it, "" if it is not known.
+    address: str
+    # Why temporary files cannot be made there, "" if they can.
+    temporary_failure: str
 
 
 def pack(kind: int, value: Any) -> bytes:

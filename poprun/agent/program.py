@@ -6,33 +6,32 @@ processes descend from it: when poprun or its host is gone, it ends them, undoes
 the job has made here, and ends itself.
 """
 
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
 from poprun import __version__
 from poprun.agent import facts, messages
-from poprun.agent.connection import AgentHello
 from poprun.agent.guard import go_on_below_guard
+from poprun.agent.messages import AgentHello
 from poprun.agent.pipe_channel import PipeChannel
-from poprun.agent.served_job import ServedJob
 from poprun.agent.silence import Silence, acknowledges_nothing, ends_of
 from poprun.agent.srun import LAUNCH_ADDRESS, SRUN, SrunPort
-from poprun.annotations import Any
+from poprun.annotations import TYPE_CHECKING, Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.mpirun.find import find_mpirun
 from poprun.preflight.addresses import own_address_towards
 from poprun.preflight.directories import temporary_failure
-from poprun.preflight.hosts import LocalPreflight
 from poprun.preflight.out_of_memory import read_host
-from poprun.preflight.own_facts import machine_id
-from poprun.preflight.program import find_program
+from poprun.preflight.own_facts import machine_id, own_facts
 from poprun.stdio import waiter
 from poprun.stdio.waiter import READ, WRITE, Interest
+
+if TYPE_CHECKING:
+    from poprun.agent.served_job import ServedJob
 
 SSH_CONNECTION = "SSH_CONNECTION"
 # Gets what the message says, and the environment of the agent.
@@ -126,7 +125,7 @@ class HostAgent:
 
     def _on_signals(self) -> None:
         numbers = os.read(self._wake, 4096)
-        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
+        if _signal.SIGTERM in numbers or _signal.SIGHUP in numbers:
             if self._by_srun:
                 # Slurm sends it to all processes of a job that it ends; poprun, which
                 # gets it too, decides what follows. It may soon be gone.
@@ -185,6 +184,9 @@ class HostAgent:
         self._channel.send(protocol.pack(messages.REFUSAL, *map(os.fsencode, fields)))
 
     def _start_job(self, fields: list[bytes]) -> None:
+        # 15 ms: many agents only answer questions.
+        from poprun.agent.served_job import ServedJob
+
         job = ServedJob(
             self._channel, messages.unpack(fields[0]), fields[1:], self._environ
         )
@@ -212,7 +214,7 @@ def _continue_parent() -> None:
     parent = processes.process(os.getppid())
     for ancestor in parent, parent and processes.process(parent.parent):
         if ancestor is not None and ancestor.stopped:
-            processes.send(signal.SIGCONT, ancestor)
+            processes.send(_signal.SIGCONT, ancestor)
 
 
 def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
@@ -224,7 +226,7 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
             f"{error.strerror}. Make it there with mkdir -p, or name another directory "
             'for them with --mpi-global-args="--wdir DIRECTORY" and start poprun there.'
         ) from None
-    return facts.pack(LocalPreflight(_own_address(environ)).facts())
+    return facts.pack(own_facts(_own_address(environ)))
 
 
 def _own_address(environ: Mapping[str, str]) -> str:
@@ -237,6 +239,9 @@ def _own_address(environ: Mapping[str, str]) -> str:
 
 
 def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
+    # 5 ms, for hosts that have an mpirun.
+    from poprun.mpirun.find import find_mpirun
+
     path, title = question
     own = find_mpirun(path, environ).title
     if own != title:
@@ -247,6 +252,8 @@ def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
 
 
 def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
+    from poprun.preflight.program import find_program
+
     argv, search_path, cwd = question
     return find_program(argv, search_path, cwd)
 

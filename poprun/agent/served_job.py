@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.agent import event_codec, messages
 from poprun.agent.commands import Commands
-from poprun.agent.devices import ForwardedDevices
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.agent.streams import ForwardedInput, ForwardedOutput
 from poprun.annotations import Any
@@ -24,7 +23,6 @@ from poprun.job.values import HostJob, Job
 from poprun.mpirun.environment import without_batch_system
 from poprun.preflight.out_of_memory import read_host
 from poprun.stdio.waiter import Interest
-from poprun.vipu.launch.values import InstanceDevices
 
 # How long it is waited for processes before poprun is told that this host is alive.
 WAIT_S = 3.0
@@ -62,15 +60,20 @@ class ServedJob:
             directory=host_job.directory,
             ended_file=host_job.ended_file,
         )
-        own = host_job.devices
-        devices = None if own is None else InstanceDevices(*own)
-        self._devices = devices and ForwardedDevices(channel, devices)
+        own = self._devices = None
+        if host_job.devices is not None:
+            # 10 ms, for a job with IPUs.
+            from poprun.agent.devices import ForwardedDevices
+            from poprun.vipu.launch.values import InstanceDevices
+
+            own = InstanceDevices(*host_job.devices)
+            self._devices = ForwardedDevices(channel, own)
         self._host = LocalHost(
             self._job,
             host_job.name,
             host_job.ranks,
             self._add_shim,
-            attachments=Attachments(self._devices, devices),
+            attachments=Attachments(self._devices, own),
         )
         self._output = ForwardedOutput(channel)
         self._input = ForwardedInput(channel, host_job.stdin_ranks)

@@ -5,7 +5,7 @@ what is sent to it all the same. So silence alone ends nothing: a host is lost w
 has been silent and does not acknowledge either.
 """
 
-import ipaddress
+import _socket
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -101,7 +101,7 @@ def ends_of(ssh_connection: str) -> tuple[str, str]:
         ends = f"{client} {client_port}", f"{server} {server_port}"
         for end in ends:
             _encode(end, 16)
-    except ValueError:  # not from ssh
+    except (ValueError, OSError):  # not from ssh
         return "", ""
     return ends
 
@@ -122,7 +122,7 @@ def repeats(own: str, peer: str) -> int:
 
 def _rows(path: str) -> Iterator[list[str]]:
     """Yield the rows of one of the kernel's tables, each cut into its columns."""
-    with suppress(OSError), open(path, encoding="ascii") as table:
+    with suppress(OSError), open(path, encoding="utf-8") as table:
         next(table)
         for line in table:
             yield line.split()
@@ -131,8 +131,9 @@ def _rows(path: str) -> Iterator[list[str]]:
 def _encode(end: str, size: int) -> str:
     """Return an address and a port as the kernel's tables have them."""
     text, _, port = end.partition(" ")
-    address = ipaddress.ip_address(text.partition("%")[0])
-    packed = address.packed
+    address = text.partition("%")[0]
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    packed = _socket.inet_pton(family, address)
     mapped = bytes(10) + b"\xff\xff"
     if size == 4:
         packed = packed.removeprefix(mapped)

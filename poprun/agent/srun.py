@@ -4,9 +4,9 @@ The agent's stdin and stdout are pipes of Slurm's daemon, which stay open when s
 killed. But srun listens on a port, which the kernel of its host closes with it.
 """
 
+import _socket
 import errno
 import select
-import socket
 from collections.abc import Mapping
 
 # The word by which the agent knows that srun has started it.
@@ -26,7 +26,7 @@ class SrunPort:
     def __init__(self, environ: Mapping[str, str]) -> None:
         port = environ.get(PORT, "")
         self._address = environ.get(HOST, ""), int(port) if port.isdigit() else 0
-        self._connecting: socket.socket | None = None
+        self._connecting: _socket.socket | None = None
         self._num_unanswered = 0
 
     def is_gone(self) -> bool:
@@ -46,7 +46,7 @@ class SrunPort:
                 return False
             error = errno.ETIMEDOUT
         else:
-            error = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            error = self._connecting.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
         self._connecting.close()
         self._connecting = None
         self._num_unanswered = 0
@@ -54,8 +54,8 @@ class SrunPort:
 
     def _connect(self) -> int:
         """Begin to connect; return the error."""
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        family = _socket.AF_INET6 if ":" in self._address[0] else _socket.AF_INET
+        sock = _socket.socket(family, _socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
             error = sock.connect_ex(self._address)

@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from poprun import __version__
-from poprun.agent.connection import AgentConnection, AgentHello, OtherVersionError
+from poprun.agent.connection import AgentConnection, OtherVersionError
+from poprun.agent.messages import AgentHello
 from poprun.agent.srun import SRUN
 from poprun.errors import HostUnreachableError
 from poprun.helpers import processes

@@ -65,6 +65,19 @@ def run_until(agent: "subprocess.Popen[bytes]", kind: int) -> None:
         received += decoder.feed(piece)
 
 
+def test_it_answers_before_it_imports_what_only_jobs_need() -> None:
+    command = [sys.executable, "-I", "-S", "-X", "importtime", ENTRY]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    names = {line.split("|")[-1].strip() for line in ran.stderr.decode().splitlines()}
+
+    assert messages.PREAMBLE in ran.stdout
+    assert "poprun.agent.program" in names
+    assert names.isdisjoint({"ipaddress", "signal", "socket", "typing"})
+    assert not [
+        name for name in names if name.startswith(("poprun.job", "poprun.vipu"))
+    ]
+
+
 NONSENSE = [
     pytest.param(b"\xff" * 100, id="no message"),
     pytest.param(protocol.pack(messages.DESCRIBE, b"["), id="no JSON"),
