@@ -32,7 +32,8 @@ INPUT_WINDOW = 1 << 16
 DESCRIBE = 1  # JSON: the current directory of poprun, which becomes the agent's
 FIND_PROGRAM = 2  # JSON: argv, search path, current directory
 READ_MEMORY = 3  # nothing
-CHECK_MPI = 4  # JSON: the path of an mpirun, and the title of its MPI
+# JSON: the path of an mpirun, the title of its MPI, and poprun's site-packages
+CHECK_MPI = 4
 # The job: JSON of what is in HostJob, then the SPEC messages of its instances
 START_JOB = 10
 STOP_STARTING = 11

@@ -12,21 +12,26 @@ from poprun.mpirun.no_mpi import launcher
 from poprun.mpirun.values import LOCAL, Mpi
 
 
-def find_mpirun(option: str | None, environ: Mapping[str, str]) -> Mpi:
+def find_mpirun(
+    option: str | None, environ: Mapping[str, str], packages: str | None = None
+) -> Mpi:
     """Return the mpirun to start a job with.
 
     Args:
         option: A path, a name, or "local" for poprun's own launcher.
+        packages: The site-packages in which its wheel may be; None for that of this
+            Python, which must have been started with site-packages.
 
     Raises:
         MpiNotFoundError: There is none, or it is not an mpirun.
     """
     if option == LOCAL:
         return launcher([*PYTHON, "local"], __version__)
-    return detect(find_path(environ, option, sys.prefix), environ, _packages())
+    path = find_path(environ, option, sys.prefix)
+    return detect(path, environ, packages or site_packages())
 
 
-def _packages() -> str:
+def site_packages() -> str:
     """Return the site-packages of this Python, without a slow import."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return os.path.join(sys.prefix, "lib", version, "site-packages")

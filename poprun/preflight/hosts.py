@@ -176,15 +176,26 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """
     if len(questions) == 1:
         return [questions[0]()]
-    from concurrent.futures import ThreadPoolExecutor
+    from threading import Thread
 
-    with ThreadPoolExecutor(len(questions)) as pool:
-        asked = [pool.submit(question) for question in questions]
-    failures = [error for future in asked if (error := future.exception()) is not None]
+    answers: dict[int, Answer] = {}
+    failures: dict[int, BaseException] = {}
+
+    def ask(number: int) -> None:
+        try:
+            answers[number] = questions[number]()
+        except BaseException as error:
+            failures[number] = error
+
+    threads = [Thread(target=ask, args=(number,)) for number in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if failures:
-        first = failures[0]
+        first = failures[min(failures)]
         if isinstance(first, PoprunError):
-            sentences = dict.fromkeys(str(failure) for failure in failures)
+            sentences = dict.fromkeys(str(failures[n]) for n in sorted(failures))
             first.args = ("\n".join(sentences),)
         raise first
-    return [future.result() for future in asked]
+    return [answers[number] for number in range(len(questions))]

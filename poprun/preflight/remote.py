@@ -9,6 +9,7 @@ from poprun.agent.connection import AgentConnection
 from poprun.agent.srun import SRUN
 from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
+from poprun.mpirun.find import site_packages
 from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
@@ -59,7 +60,9 @@ class RemotePreflight:
 
     def check_mpi(self, mpi: Mpi) -> None:
         if mpi.has_mpi:
-            self.connection.ask(messages.CHECK_MPI, [mpi.path, mpi.title])
+            # The agent runs without site-packages, and does not know them.
+            question = [mpi.path, mpi.title, site_packages()]
+            self.connection.ask(messages.CHECK_MPI, question)
 
     def find_program(
         self, argv: Sequence[str], search_path: str | None, cwd: str
