@@ -200,7 +200,8 @@ class AgentConnection:
         """
         poll = select.poll()
         while not self._received:
-            poll.register(self.fileno(), select.POLLIN)
+            writes = select.POLLOUT if self.channel.has_unsent else 0
+            poll.register(self.fileno(), select.POLLIN | writes)
             wait = limit - time.monotonic()
             if wait <= 0 or not poll.poll(processes.poll_timeout(wait)):
                 raise TimeoutError

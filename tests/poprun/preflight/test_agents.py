@@ -70,6 +70,21 @@ def test_what_a_login_shell_prints_before_is_skipped(tmp_path: Path) -> None:
     assert fake.open(A, B) == ["a", "b"]
 
 
+def test_a_question_may_be_longer_than_what_fits_into_the_connection_at_once(
+    tmp_path: Path,
+) -> None:
+    fake = FakeSsh(tmp_path, RUN)
+    environ = {"PATH": os.environ["PATH"]}
+    [connection] = open_agents([A], [fake.ssh], environ)
+    try:
+        question = [["true", "x" * (4 << 20)], "/usr/bin:/bin", "/"]
+        path = connection.ask(messages.FIND_PROGRAM, question)
+    finally:
+        connection.end()
+
+    assert path == "/usr/bin/true"
+
+
 def test_what_an_sshd_drops_is_tried_again(tmp_path: Path) -> None:
     dropped = "Connection closed by 10.0.0.1 port 22"
     once = tmp_path / "once"
