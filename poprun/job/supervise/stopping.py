@@ -40,6 +40,9 @@ KILL_TIMEOUT_S = 1.0
 # How long mpirun may take to leave after its last child: at least, and per instance.
 MPIRUN_TIMEOUT_S = 2.0
 MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
+# The least when it gets SIGTERM: Open MPI 4.1 then sleeps twice for a second before it
+# ends those of its children that it has not seen end.
+MPIRUN_TERM_TIMEOUT_S = 5.0
 
 
 class Phase(IntEnum):
@@ -188,7 +191,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
         case OutputClosed() if running:
             return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
         case ShimLeft() if course.phase is Phase.LEAVING:
-            return replace(course, phase_ends=_leaves_by(course, now)), []
+            ends = max(course.phase_ends, _leaves_by(course, now))
+            return replace(course, phase_ends=ends), []
         case StacksShown() if course.phase is Phase.TRACING:
             return _signal(course, now, course.grace)
         case Interrupted(number):
@@ -274,12 +278,12 @@ def _all_gone(course: Course) -> bool:
 
 def _leave(course: Course, now: float) -> Step:
     ends = _leaves_by(course, now)
-    course = replace(course, phase=Phase.LEAVING, phase_ends=ends)
     actions: list[Action] = [ReleaseShims()]
     if len(course.connected) < course.num_instances and not course.mpirun_ended:
         # It has not even started them all, and need not begin now.
         actions.append(SignalMpirun(signal.SIGTERM))
-    return course, actions
+        ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
+    return replace(course, phase=Phase.LEAVING, phase_ends=ends), actions
 
 
 def _leaves_by(course: Course, now: float) -> float:

@@ -327,7 +327,7 @@ def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
         "release shims",
         "SIGTERM to mpirun",
     ]
-    assert (story.phase, story.deadline) == (Phase.LEAVING, 2.1)
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 5.1)
 
 
 # --- mpirun dies, in each phase.
@@ -553,6 +553,21 @@ def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
     assert (story.phase, story.deadline) == (Phase.ENDING, 3)
     assert story(3, Tick()) == []
     assert (story.phase, story.deadline) == (Phase.OVER, inf)
+
+
+def test_mpirun_that_is_told_to_end_has_more_time_for_it() -> None:
+    story = Story(Course(num_instances=2))
+    story(0, MpirunStarted(100), Connected(0), Started(0, 200))
+    assert story(0, Connected(0), exited(0, KILL), Clean(0, 0)) == [
+        "SIGTERM to instances",
+        "release shims",
+        "SIGTERM to mpirun",
+    ]
+
+    assert story(0.5, Connected(1), ShimLeft(1)) == []
+    assert story(2.6, Tick()) == []
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 5)
+    assert story(5, Tick()) == ["SIGKILL to mpirun"]
 
 
 def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
