@@ -6,7 +6,8 @@ of the job on its host, and finds what mpirun leaves.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from poprun.agent import messages
@@ -15,7 +16,6 @@ from poprun.helpers import processes, protocol
 from poprun.stdio.waiter import READ, Interest
 
 PIECE = 1 << 16
-SHELL = b"/bin/sh"
 
 
 class RunningCommand:
@@ -33,13 +33,18 @@ class Commands:
 
     Args:
         environment: What each of them gets.
+        blocked: Signals that they do not get.
     """
 
     def __init__(
-        self, channel: PipeChannel, environment: Mapping[bytes, bytes]
+        self,
+        channel: PipeChannel,
+        environment: Mapping[bytes, bytes],
+        blocked: Sequence[int] = (),
     ) -> None:
         self._channel = channel
         self._environment = environment
+        self._blocked = blocked
         self._running: dict[int, RunningCommand] = {}
 
     def run(self, number: int, text: bytes) -> None:
@@ -48,10 +53,11 @@ class Commands:
         err_read, err_write = os.pipe()
         try:
             pid = processes.spawn(
-                [SHELL, b"-c", text],
+                processes.shell(text, keeps_mask=bool(self._blocked)),
                 self._environment,
                 err_write,
                 stdout=out_write,
+                blocked=self._blocked,
                 setsid=True,
             )
         except OSError as error:
@@ -74,7 +80,8 @@ class Commands:
         command = self._running.get(number)
         process = None if command is None else processes.process(command.pid)
         if process is not None and process.parent == os.getpid():
-            processes.send(15, process)
+            is_blocked = signal.SIGTERM in self._blocked
+            processes.send(signal.SIGKILL if is_blocked else signal.SIGTERM, process)
 
     def interests(self) -> Iterator[Interest]:
         for command in self._running.values():

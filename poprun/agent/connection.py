@@ -290,6 +290,9 @@ def _start(
                 for target, descriptor in enumerate((stdio, stdio, stderr)):
                     os.dup2(descriptor, target)
                 own_process.default_signals()
+                # Slurm sends it to all processes of a job that it ends. ssh, which
+                # would end by it, is still needed then.
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
                 os.execve(argv[0], argv, environment)
         except OSError as error:
             os.write(report, b"%d" % (error.errno or 0))

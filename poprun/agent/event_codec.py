@@ -28,6 +28,7 @@ OF_HOSTS = (
     events.Remains,
     events.ShimLeft,
     events.ShimLost,
+    events.SlurmEndsJob,
     events.StacksAvailable,
     events.Started,
     events.WaitsInFinalize,

@@ -128,7 +128,9 @@ class HostAgent:
         if _signal.SIGTERM in numbers or _signal.SIGHUP in numbers:
             if self._by_srun:
                 # Slurm sends it to all processes of a job that it ends; poprun, which
-                # gets it too, decides what follows. It may soon be gone.
+                # may be none of them, decides what follows. It may soon be gone.
+                if self._job is not None:
+                    self._job.note_slurms_end()
                 self._silence.expect_loss(time.monotonic())
             else:
                 self._is_connected = False
@@ -188,7 +190,11 @@ class HostAgent:
         from poprun.agent.served_job import ServedJob
 
         job = ServedJob(
-            self._channel, messages.unpack(fields[0]), fields[1:], self._environ
+            self._channel,
+            messages.unpack(fields[0]),
+            fields[1:],
+            self._environ,
+            is_in_slurm=self._by_srun,
         )
         try:
             if self._guard is None:

@@ -1,6 +1,7 @@
 """The part of a job that runs on an agent's host: LocalHost, files and processes."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,7 +16,7 @@ from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
 from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
-from poprun.job.events import Event, NotUndone, Remains
+from poprun.job.events import Event, NotUndone, Remains, SlurmEndsJob
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.resource_limits import raise_descriptor_limit
@@ -35,6 +36,7 @@ class ServedJob:
         value: The HostJob as JSON.
         specs: The SPEC messages of the host's instances, in rank order.
         environ: The environment of the agent.
+        is_in_slurm: Whether Slurm may send SIGTERM to all processes of the job here.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class ServedJob:
         value: Mapping[str, Any],
         specs: Sequence[bytes],
         environ: Mapping[str, str],
+        *,
+        is_in_slurm: bool = False,
     ) -> None:
         self._channel = channel
         host_job = self._host_job = HostJob(**value)
@@ -81,6 +85,7 @@ class ServedJob:
         self._commands = Commands(
             channel,
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
+            blocked=(signal.SIGTERM,) if is_in_slurm else (),
         )
         self._end_actions = EndActions()
         self._lock = os.path.join(os.fsencode(host_job.directory), LOCK)
@@ -149,6 +154,10 @@ class ServedJob:
         if self._host.is_clean != self._is_clean:
             self._is_clean = self._host.is_clean
             self._channel.send(protocol.pack(messages.CLEAN, int(self._is_clean)))
+
+    def note_slurms_end(self) -> None:
+        """Let poprun know that Slurm has sent SIGTERM to all processes here."""
+        self._emit(SlurmEndsJob())
 
     def note_child(self, pid: int, status: int) -> None:
         """Take in that a child of the agent has ended."""

@@ -97,7 +97,10 @@ class Guard:
     def _on_message(self, kind: int, fields: list[bytes]) -> None:
         if kind == protocol.START:
             self._set_job(fields)
-            count = int(fields[2])
+            # Slurm sends it to all processes of a job that it ends; poprun decides
+            # what follows.
+            blocked = (_signal.SIGTERM,) if int(fields[2]) else ()
+            count = int(fields[3])
             if len(self._poprun.descriptors) < 3:
                 # The kernel drops what its receiver has no number left for.
                 message = protocol.pack(
@@ -108,7 +111,8 @@ class Guard:
             output, read, self._pipe = (
                 self._poprun.descriptors.pop(0) for _ in range(3)
             )
-            self._start(fields[3 : 3 + count], fields[3 + count :], output, read)
+            words, environment = fields[4 : 4 + count], fields[4 + count :]
+            self._start(words, environment, blocked, output, read)
         elif kind == protocol.MARK:
             self._mark = fields[0]
         elif kind == protocol.ADOPT:
@@ -154,7 +158,12 @@ class Guard:
         self._mark = fields[1]
 
     def _start(
-        self, argv: list[bytes], environment: list[bytes], output: int, read: int
+        self,
+        argv: list[bytes],
+        environment: list[bytes],
+        blocked: tuple[int, ...],
+        output: int,
+        read: int,
     ) -> None:
         """Start mpirun, which is killed when the pipe `read` has no writer any more."""
         _raise_open_files()
@@ -163,7 +172,7 @@ class Guard:
             # has the write end too.
             own_process.die_with_pipe(read)
             variables = processes.read_assignments(environment)
-            pid = processes.spawn(argv, variables, output)
+            pid = processes.spawn(argv, variables, output, blocked=blocked)
         except OSError as error:
             # Otherwise it is the file that cannot be executed.
             is_shortage = error.errno in (errno.EAGAIN, errno.ENOMEM)

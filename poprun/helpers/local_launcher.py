@@ -25,16 +25,17 @@ NEVER = float("inf")
 
 def main(words: list[str]) -> None:
     # Before the first start: a child may end at once.
-    wake = own_process.wake_up_on(
-        _signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP
-    )
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    sigterm = own_process.receive_sigterm()
+    wake = own_process.wake_up_on(_signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP)
     poll = select.poll()
     poll.register(wake, select.POLLIN)
+    poll.register(sigterm, select.POLLIN)
     children: set[int] = set()
     exit_code, end_at = 0, NEVER
     try:
         for argv in groups(words):
-            children.add(os.posix_spawn(argv[0], argv, os.environ))
+            children.add(os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask))
     except OSError as error:
         _say(f"The local launcher cannot start {argv[0]}: {error.strerror}.")
         is_unusable = isinstance(error, FileNotFoundError | PermissionError)
@@ -43,7 +44,11 @@ def main(words: list[str]) -> None:
         for descriptor, _ in poll.poll(
             processes.poll_timeout(end_at - time.monotonic())
         ):
-            if set(os.read(descriptor, 4096)) - {_signal.SIGCHLD}:
+            if descriptor == sigterm:
+                is_to_end = not own_process.read_sigterm(sigterm)
+            else:
+                is_to_end = bool(set(os.read(descriptor, 4096)) - {_signal.SIGCHLD})
+            if is_to_end:
                 exit_code, end_at = exit_code or 1, 0.0
         if time.monotonic() >= end_at:
             _end(children)

@@ -16,6 +16,10 @@ MPOL_BIND = 2
 IN_CREATE = 0x100
 CLOCK_MONOTONIC = 1
 F_SETSIG = 10
+# The kernel's struct signalfd_siginfo, and where the sender's pid is in it.
+SIGINFO_BYTES, SENDER = 128, slice(12, 16)
+# The process of Slurm's above all others of a step, which signals them all.
+SLURM_DAEMON = b"slurmstepd\n"
 HIGH_DESCRIPTOR = 100
 # How long an agent or a guard may be stopped when nothing else continues it.
 CONTINUE_S = 1.0
@@ -40,6 +44,7 @@ _prctl = _ctypes.dlsym(_libc, "prctl")
 _syscall = _ctypes.dlsym(_libc, "syscall")
 _inotify_init1 = _ctypes.dlsym(_libc, "inotify_init1")
 _inotify_add_watch = _ctypes.dlsym(_libc, "inotify_add_watch")
+_signalfd = _ctypes.dlsym(_libc, "signalfd")
 
 
 def open_umask() -> int:
@@ -163,6 +168,30 @@ def wake_up_on(*signals: int) -> int:
     # A caller may have blocked them: a signal that ends a job must not wait for ever.
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, signals)
     return read
+
+
+def receive_sigterm() -> int:
+    """Block SIGTERM; return the descriptor from which `read_sigterm` reads it."""
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
+    mask = (1 << _signal.SIGTERM - 1).to_bytes(8, sys.byteorder) + bytes(120)
+    flags = os.O_NONBLOCK | os.O_CLOEXEC
+    return int(_ctypes.call_function(_signalfd, (-1, mask, flags)))
+
+
+def read_sigterm(descriptor: int) -> bool:
+    """Return whether Slurm has sent the SIGTERM that has come.
+
+    It sends one to all processes of a job that it ends, on all nodes.
+
+    Raises:
+        BlockingIOError: None has come.
+    """
+    sender = int.from_bytes(os.read(descriptor, SIGINFO_BYTES)[SENDER], sys.byteorder)
+    try:
+        with open(f"/proc/{sender}/comm", "rb") as file:
+            return file.read() == SLURM_DAEMON
+    except OSError:  # it has ended
+        return False
 
 
 def end_wake_up(read: int) -> None:

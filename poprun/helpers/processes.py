@@ -10,6 +10,7 @@ import time
 from _collections_abc import Callable, Iterable, Mapping  # os has imported them
 
 LONGEST_POLL_MS = 3_600_000
+SHELL, BASH = b"/bin/sh", b"/bin/bash"
 # Between two looks at a tree that is being ended.
 LOOK_AGAIN_S = 0.01
 # How long to wait for processes that may not be signalled.
@@ -285,6 +286,7 @@ def spawn(
     output: int,
     *,
     stdout: int = -1,
+    blocked: Iterable[int] = (),
     **options: int,
 ) -> int:
     """Start a program with nothing on stdin and default signals; return its pid.
@@ -292,6 +294,7 @@ def spawn(
     Args:
         output: A descriptor that becomes its stderr, and its stdout without another.
         stdout: That other one.
+        blocked: Signals that are blocked in it.
         options: More of os.posix_spawn's.
 
     Raises:
@@ -308,10 +311,23 @@ def spawn(
         words,
         environment,
         file_actions=actions,
-        setsigmask=(),
+        setsigmask=blocked,
         setsigdef=_signal.valid_signals(),
         **options,  # type: ignore[arg-type]
     )
+
+
+def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:
+    """Return the argv by which a shell runs a command.
+
+    Args:
+        keeps_mask: Whether what is blocked in the shell must stay so. Some shells, as
+            dash, unblock everything.
+    """
+    if keeps_mask and os.access(BASH, os.X_OK):
+        # Without --posix it would read a file of the user's.
+        return [BASH, b"--posix", b"-c", command]
+    return [SHELL, b"-c", command]
 
 
 def read_assignments(words: Iterable[bytes]) -> dict[bytes, bytes]:

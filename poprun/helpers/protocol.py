@@ -33,8 +33,9 @@ RELEASE = 13  # leave
 SHOW_STACKS = 14
 
 # From poprun to its guard.
-# grace in ms, mark, count of argv, argv..., environment...; with it a file for output,
-# and both ends of a pipe: the kernel kills mpirun when that has no writer any more
+# grace in ms, mark, 1 if mpirun is not to get SIGTERM or 0, count of argv, argv...,
+# environment...; with it a file for output, and both ends of a pipe: the kernel kills
+# mpirun when that has no writer any more
 START = 20
 MARK = 29  # NAME=VALUE in the environment of what ends with poprun before START
 ADOPT = 21  # grace in ms, mark: mpirun runs already
@@ -82,7 +83,9 @@ REMOTE_SHELL = 43  # version, key, host, command
 # From poprun to a remote shell.
 SHELL_OUTPUT = 70  # 1 for stdout or 2 for stderr, bytes
 SHELL_ENDED = 71  # exit code
-SHELL_HERE = 72  # the host is this one: the shell runs the command itself
+# The host is this one: the shell runs the command itself, which does not get SIGTERM if
+# the field is 1 and not 0.
+SHELL_HERE = 72
 
 # From poprun to popdist.
 ATTACHED = 60  # id of the device
@@ -96,7 +99,7 @@ SENT = b"sent"
 STACKS_SIGNAL = 55
 
 # Who ended a program, in EXITED.
-BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
+BY_ITSELF, BY_POPRUN, BY_MPI, BY_SLURM = b"itself", b"poprun", b"mpi", b"slurm"
 
 # The fields of what poprun receives: i for a number that fits in a C int, n for one of
 # 64 bits, l for a list of i with commas, t for any bytes.

@@ -6,11 +6,12 @@ poprun has a connection to each host already. This sends the command there by wa
 poprun, writes what it writes, and ends as it ends.
 """
 
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import select
 import sys
 
-from poprun.helpers import protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel, connect
 
 
@@ -19,6 +20,7 @@ def main(variable: str, words: list[str]) -> None:
     while words and words[0].startswith("-"):
         words = words[1:]
     host, *command = words
+    sigterm = own_process.receive_sigterm()
     try:
         sock, key = connect(os.environb[os.fsencode(variable)])
     except OSError as error:
@@ -33,15 +35,23 @@ def main(variable: str, words: list[str]) -> None:
     channel.send(protocol.pack(protocol.REMOTE_SHELL, *fields))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
+    poll.register(sigterm, select.POLLIN)
     while True:
-        poll.poll()
+        for descriptor, _ in poll.poll():
+            if descriptor == sigterm and not own_process.read_sigterm(sigterm):
+                sys.exit(128 + _signal.SIGTERM)
         channel.flush()
         messages = channel.receive()
         if messages is None:
             sys.exit(f"The connection to the host {host} has ended.")
         for kind, received in messages:
             if kind == protocol.SHELL_HERE:
-                os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
+                is_in_slurm = received[0] == b"1"
+                if not is_in_slurm:
+                    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTERM,))
+                text = os.fsencode(" ".join(command))
+                argv = processes.shell(text, keeps_mask=is_in_slurm)
+                os.execv(argv[0], argv)
             elif kind == protocol.SHELL_OUTPUT:
                 os.write(1 if received[0] == b"1" else 2, received[1])
             elif kind == protocol.SHELL_ENDED:

@@ -45,12 +45,14 @@ ORPHAN_LIMIT_S = 30.0
 
 NEVER = float("inf")
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
+OTHER_SIGNALS = [n for n in own_process.HELPER_SIGNALS if n != _signal.SIGTERM]
 
 
 def main(variable: str, rank: int) -> None:
     parent = os.getppid()
     own_process.become_subreaper()
-    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
+    sigterm = own_process.receive_sigterm()
+    wake = own_process.wake_up_on(*OTHER_SIGNALS)
     if not own_process.die_with_parent(_signal.SIGTERM, parent):
         return
     try:
@@ -61,7 +63,7 @@ def main(variable: str, rank: int) -> None:
         _undo_abandoned()
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     pid = os.getpid()
-    Shim(sock, wake).run(
+    Shim(sock, wake, sigterm).run(
         protocol.pack(
             protocol.HELLO,
             protocol.VERSION,
@@ -115,9 +117,10 @@ def _report(failures: list[str]) -> None:
 class Shim:
     """Supervises one program, from its start until no process of it is left."""
 
-    def __init__(self, sock: _socket.socket, wake: int) -> None:
+    def __init__(self, sock: _socket.socket, wake: int, sigterm: int) -> None:
         self._poprun = Channel(sock)
         self._wake = wake
+        self._sigterm = sigterm
         self._connected = True
         self._released = False
         self._released_by_poprun = False
@@ -129,6 +132,8 @@ class Shim:
         self._left_behind = 0
         # The signal by which poprun or mpirun stops the program, 0 before that.
         self._stopping = 0
+        # Whether Slurm has sent SIGTERM to all processes of the job.
+        self._is_ended_by_slurm = False
         # The processes that have got an ending signal, by pid and start time.
         self._signalled: set[tuple[int, int]] = set()
         self._signal_tree_at = NEVER
@@ -147,11 +152,15 @@ class Shim:
         poll = select.poll()
         poll.register(self._poprun.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
+        poll.register(self._sigterm, select.POLLIN)
         while not self._is_done():
-            for descriptor, _ in poll.poll(self._wait_ms()):
+            ready = poll.poll(self._wait_ms())
+            # It explains what has come with it: an end, or what poprun asks for.
+            self._on_sigterm()
+            for descriptor, _ in ready:
                 if descriptor == self._wake:
-                    self._on_signals(os.read(self._wake, 4096))
-                elif not self._on_poprun():
+                    os.read(self._wake, 4096)
+                elif descriptor == self._poprun.fileno() and not self._on_poprun():
                     poll.unregister(descriptor)
             now = time.monotonic()
             if now >= self._signal_tree_at:
@@ -204,12 +213,23 @@ class Shim:
                 self._show_stacks(int(fields[0]))
         return True
 
-    def _on_signals(self, numbers: bytes) -> None:
-        # SIGTERM comes from an mpirun that ends the job, or from the kernel because
-        # mpirun has died. The other signals are poprun's to pass on, by message.
-        if _signal.SIGTERM in numbers:
+    def _on_sigterm(self) -> None:
+        # It comes from an mpirun that ends the job, from the kernel because mpirun has
+        # died, or from Slurm. Other signals are poprun's to pass on, by message.
+        try:
+            is_of_slurm = own_process.read_sigterm(self._sigterm)
+        except BlockingIOError:
+            return
+        if not is_of_slurm:
             self._stop(MPI_GRACE_S, protocol.BY_MPI)
             self._released = True
+        elif self._program and not self._clean:
+            # The program gets it, too. poprun decides what follows.
+            self._is_ended_by_slurm = True
+            below = processes.descendants([os.getpid()])
+            self._signalled.update((p.pid, p.start) for p in below)
+            if not self._ended:
+                self._stopped_by = protocol.BY_SLURM
 
     # --- The program.
 
@@ -267,7 +287,8 @@ class Shim:
     def _signal_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""
         self._stopping = number
-        self._signal_group(number)
+        if number != _signal.SIGTERM or not self._is_ended_by_slurm:
+            self._signal_group(number)
         self._signal_tree_at = time.monotonic() + REST_OF_TREE_S
 
     def _signal_group(self, number: int) -> None:

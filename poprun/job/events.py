@@ -170,6 +170,10 @@ class Interrupted(Event):
     signal: int
 
 
+class SlurmEndsJob(Event):
+    """Slurm has sent SIGTERM to all processes of its job on a host."""
+
+
 class OutputClosed(Event):
     """The reader of poprun's stdout has closed it."""
 

@@ -85,6 +85,7 @@ class GuardClient:
             protocol.START,
             self._grace_ms,
             self._mark,
+            int(self._job.is_in_slurm),
             len(words),
             *words,
             *assignments,

@@ -47,7 +47,7 @@ def open_links(
         )
     local: list[int] = []
     remote: list[RemoteHost] = []
-    shells = RemoteShells()
+    shells = RemoteShells(is_in_slurm=job.is_in_slurm)
     for index, host in enumerate(request.hosts):
         preflight = preflights[host]
         if not isinstance(preflight, RemotePreflight):

@@ -131,6 +131,8 @@ class MpirunProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to mpirun, if it runs."""
+        if self._job.is_in_slurm and number == signal.SIGTERM:
+            number = signal.SIGKILL  # that one is blocked
         if self._pid:
             self._guard.signal_mpirun(self._pid, number)
 

@@ -10,9 +10,14 @@ MOST_UNREAD = 1 << 20
 
 
 class RemoteShells:
-    """Passes commands on to the hosts, and what they write back to the shells."""
+    """Passes commands on to the hosts, and what they write back to the shells.
 
-    def __init__(self) -> None:
+    Args:
+        is_in_slurm: Whether Slurm may send SIGTERM to the commands.
+    """
+
+    def __init__(self, *, is_in_slurm: bool) -> None:
+        self._is_in_slurm = is_in_slurm
         # By the names that mpirun knows them by.
         self.hosts: dict[str, RemoteHost] = {}
         self.local_name = ""
@@ -36,7 +41,7 @@ class RemoteShells:
     def _on_shell(self, link: Channel, fields: list[bytes]) -> bool:
         name, command = fields[2].decode(errors="replace"), fields[3]
         if name == self.local_name:
-            link.send(protocol.pack(protocol.SHELL_HERE))
+            link.send(protocol.pack(protocol.SHELL_HERE, int(self._is_in_slurm)))
             return True
         if name not in self.hosts:
             reason = f"{name} is no host of this job.\n".encode()

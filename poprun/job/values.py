@@ -74,6 +74,8 @@ class Job(Record):
     has_mpi: bool = True
     timeout: float = inf
     start_timeout: float = inf
+    # Whether Slurm may send SIGTERM to all its processes.
+    is_in_slurm: bool = False
     # What is made for this attempt alone, in this order; undone in the opposite one.
     attempt_resources: Sequence[Resource] = ()
     # What the attempts of a job share, undone after the last: its IPUs, its cache.

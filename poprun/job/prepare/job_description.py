@@ -23,6 +23,7 @@ from poprun.mpirun.environment import (
     instances_environment,
 )
 from poprun.options.settings import Settings
+from poprun.plan import slurm
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Assignment, Plan, Request
 from poprun.preflight.directories import private_directory_place
@@ -89,6 +90,7 @@ def make_job(
         has_mpi=request.mpi.has_mpi,
         timeout=inf if settings["timeout"] is None else settings["timeout"],
         start_timeout=settings["start-timeout"],
+        is_in_slurm=slurm.JOB_ID in environ,
         descriptor_limits=limits,
         attempt_resources=[directory_resource(directory)],
         job_resources=_cache(plan),

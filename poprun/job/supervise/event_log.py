@@ -17,6 +17,7 @@ from poprun.job.events import (
     NotUndone,
     Rejected,
     Remains,
+    SlurmEndsJob,
     Started,
     WaitsInFinalize,
 )
@@ -70,6 +71,10 @@ class EventLog:
                 )
             case Interrupted(number):
                 self._on_interrupt(number)
+            case SlurmEndsJob() if not self._interrupts:
+                self._warn_once(
+                    SlurmEndsJob, "Slurm ends its job: stopping the instances."
+                )
             case _:
                 self._on_mpi(event)
                 self._on_machinery(event)

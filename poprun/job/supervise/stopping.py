@@ -26,6 +26,7 @@ from poprun.job.events import (
     Refused,
     ShimLeft,
     ShimLost,
+    SlurmEndsJob,
     StacksShown,
     Started,
 )
@@ -33,6 +34,8 @@ from poprun.record import Record, replace
 
 # The longest grace period when mpirun, the guard or a shim has died.
 MACHINERY_GRACE_S = 1.0
+# How long Slurm may take to send SIGTERM to all processes of a job.
+SLURM_SIGNALS_S = 0.2
 # How long instances may take to show their Python stacks, all together.
 STACKS_S = 5.0
 # From "kill everything" to "then without the shims".
@@ -114,9 +117,13 @@ class Course(Record):
     # The seconds that the user allowed for each.
     timeout: float = inf
     start_timeout: float = inf
+    # Whether Slurm may send SIGTERM to all processes, to poprun too.
+    is_in_slurm: bool = False
 
     phase: Phase = Phase.RUNNING
     phase_ends: float = inf
+    # When the instances get SIGTERM that Slurm may have signalled.
+    signals_at: float = inf
     cause: Cause | None = None
     connected: frozenset[int] = frozenset()
     started: frozenset[int] = frozenset()
@@ -124,12 +131,15 @@ class Course(Record):
     mpirun_ended: bool = False
     mpirun_hung: bool = False
     mpirun_killed: bool = False  # by poprun
+    got_sigterm: bool = False
 
     @property
     def deadline(self) -> float:
         """When something is to be done even if nothing happens."""
         if self.phase is Phase.RUNNING:
             return min(self.ends_by, self.starts_by)
+        if self.phase is Phase.STOPPING:
+            return min(self.phase_ends, self.signals_at)
         return self.phase_ends
 
 
@@ -195,6 +205,10 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return replace(course, phase_ends=ends), []
         case StacksShown() if course.phase is Phase.TRACING:
             return _signal(course, now, course.grace)
+        case SlurmEndsJob() if running:
+            return _stop_with_slurm(course, now), []
+        case Interrupted(signal.SIGTERM) if course.is_in_slurm:
+            return _interrupt_in_slurm(course, now)
         case Interrupted(number):
             return _interrupt(course, number, now)
     return _tick(course, now) if now >= course.deadline else (course, [])
@@ -240,6 +254,36 @@ def _interrupt(course: Course, number: int, now: float) -> Step:
     return course, []
 
 
+def _interrupt_in_slurm(course: Course, now: float) -> Step:
+    """Stop a job because of a SIGTERM that Slurm may have sent to all processes.
+
+    Instances and other hosts may have got it before poprun: then it is no second one.
+    """
+    is_first = not course.got_sigterm
+    course = replace(course, got_sigterm=True)
+    if course.phase is Phase.RUNNING:
+        return _stop_with_slurm(course, now), []
+    signal_before = course.cause and course.cause.signal
+    is_stopping = course.phase is Phase.STOPPING
+    if is_first and is_stopping and signal_before in (None, signal.SIGTERM):
+        return course, []
+    return _interrupt(course, signal.SIGTERM, now)
+
+
+def _stop_with_slurm(course: Course, now: float) -> Course:
+    """Return a job that stops, and signals instances soon that Slurm has not signalled.
+
+    A second signal might interrupt what a program does because of the first.
+    """
+    return replace(
+        course,
+        phase=Phase.STOPPING,
+        phase_ends=now + course.grace,
+        signals_at=now + SLURM_SIGNALS_S,
+        cause=Cause(Reason.INTERRUPTED, signal=signal.SIGTERM),
+    )
+
+
 def _tick(course: Course, now: float) -> Step:
     match course.phase:
         case Phase.RUNNING if now >= course.ends_by:
@@ -249,6 +293,9 @@ def _tick(course: Course, now: float) -> Step:
             return _stop(course, Cause(Reason.START_TIMEOUT), now, grace)
         case Phase.TRACING:
             return _signal(course, now, course.grace)
+        case Phase.STOPPING if now < course.phase_ends:
+            course = replace(course, signals_at=inf)
+            return course, [SignalInstances(signal.SIGTERM)]
         case Phase.STOPPING:
             return _kill(course, now)
         case Phase.KILLING:

@@ -91,6 +91,7 @@ class Supervisor:
             keep_going=job.keep_going,
             timeout=job.timeout,
             start_timeout=job.start_timeout,
+            is_in_slurm=job.is_in_slurm,
         )
         self.ended = Ended(course=self._course)
         self._stdin_feeder = StdinFeeder(job.stdin)

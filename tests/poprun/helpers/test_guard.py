@@ -52,12 +52,19 @@ class Driven:
         self.ask(*argv, grace=grace, **environ)
         return int(self.wait(protocol.MPIRUN_STARTED)[0])
 
-    def ask(self, *argv: str, grace: float = 1.0, **environ: str) -> None:
+    def ask(
+        self,
+        *argv: str,
+        grace: float = 1.0,
+        is_in_slurm: bool = False,
+        **environ: str,
+    ) -> None:
         variables = {"PATH": os.environ["PATH"], **environ}
         message = protocol.pack(
             protocol.START,
             int(grace * 1000),
             MARK,
+            int(is_in_slurm),
             len(argv),
             *map(os.fsencode, argv),
             *(f"{name}={value}".encode() for name, value in variables.items()),
@@ -169,8 +176,19 @@ def test_an_mpirun_that_cannot_run_is_refused_with_the_errno(guard: Driven) -> N
     assert guard.wait(protocol.MPIRUN_REFUSED) == [b"%d" % errno.ENOENT, b""]
 
 
+def test_mpirun_does_not_get_the_signal_by_which_slurm_ends_a_job(
+    guard: Driven,
+) -> None:
+    guard.ask("/bin/sleep", "600", is_in_slurm=True)
+    pid = int(guard.wait(protocol.MPIRUN_STARTED)[0])
+
+    status = Path(f"/proc/{pid}/status").read_text()
+    [blocked] = [s for s in status.splitlines() if s.startswith("SigBlk:")]
+    assert int(blocked.split()[1], 16) == 1 << signal.SIGTERM - 1
+
+
 def test_an_mpirun_without_its_file_is_refused(guard: Driven) -> None:
-    guard.send(protocol.START, 0, MARK, 1, b"/bin/true")
+    guard.send(protocol.START, 0, MARK, 0, 1, b"/bin/true")
 
     refused = guard.wait(protocol.MPIRUN_REFUSED)
     assert refused == [b"%d" % errno.EMFILE, b"recvmsg()"]

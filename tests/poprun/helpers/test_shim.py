@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,11 +29,12 @@ class Unprivileged(Shim):
         super()._start(spec)
         os.setresuid(65534, 65534, 65534)
 own_process.become_subreaper()
-wake = own_process.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
+sigterm = own_process.receive_sigterm()
+wake = own_process.wake_up_on(signal.SIGCHLD)
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
 if "lingering" in sys.argv:
     shim.LINGER_S = 30.0
-kind(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
+kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
 """
 LIMIT_S = 30.0
 
@@ -186,6 +187,64 @@ def test_kill_ends_the_grace(shim: Driven) -> None:
 
     assert shim.wait(protocol.EXITED)[5] == protocol.BY_POPRUN
     assert shim.wait(protocol.CLEAN) == [b"0"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Send SIGTERM to some processes, as Slurm does to all of a job."""
+    # The kernel names a process after its script.
+    script = tmp_path / "slurmstepd"
+    script.write_text("#!/bin/sh\nkill -TERM $@\nread line\n")
+    script.chmod(0o755)
+    senders: list[subprocess.Popen[bytes]] = []
+
+    def send(*pids: int) -> None:
+        words = [str(script), *map(str, pids)]
+        senders.append(subprocess.Popen(words, stdin=subprocess.PIPE))
+
+    yield send
+    for sender in senders:
+        sender.communicate(timeout=LIMIT_S)
+
+
+COUNTS = "trap 'echo >>signals' TERM; : >ready; while :; do sleep 0.01; done"
+
+
+def test_what_slurm_has_signalled_goes_on_and_is_not_signalled_again(
+    shim: Driven, slurm: Callable[..., None]
+) -> None:
+    pid = shim.start("sh", "-c", COUNTS, grace=600.0)
+    shim.appears("ready")
+
+    slurm(shim.process.pid, pid)
+    shim.appears("signals")
+    shim.send(protocol.SIGNAL, signal.SIGTERM)
+    shim.send(protocol.SHOW_STACKS, 0)
+    shim.wait(protocol.STACKS)
+    shim.send(protocol.SIGNAL, signal.SIGKILL)
+
+    assert shim.wait(protocol.EXITED)[0] == b"9"
+    assert (shim.directory / "signals").read_text() == "\n"
+
+
+def test_a_program_that_slurm_ends_has_not_ended_by_itself(
+    shim: Driven, slurm: Callable[..., None]
+) -> None:
+    pid = shim.start("sleep", "600")
+
+    slurm(shim.process.pid, pid)
+
+    assert shim.wait(protocol.EXITED)[5] == protocol.BY_SLURM
+
+
+def test_a_signal_of_mpirun_s_ends_the_program_at_once(shim: Driven) -> None:
+    shim.start("sh", "-c", COUNTS, grace=600.0)
+    shim.appears("ready")
+
+    shim.process.terminate()
+
+    status, *_, by = shim.wait(protocol.EXITED)
+    assert (status, by) == (b"9", protocol.BY_MPI)
 
 
 def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:

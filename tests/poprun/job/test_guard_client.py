@@ -114,7 +114,7 @@ def test_mpirun_is_started_with_the_file_for_its_words(
 
     argv = [b"/bin/mpirun", b"-n", b"2"]
     environ = [b"HOME=/root", b"EMPTY="]
-    started = [b"2500", MARK, b"3", *argv, *environ]
+    started = [b"2500", MARK, b"0", b"3", *argv, *environ]
     assert guards.heard() == [(protocol.START, started)]
     stderr, output, read, write = guards.far[0].descriptors
     assert os.path.sameopenfile(stderr, 2)

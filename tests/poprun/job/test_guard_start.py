@@ -116,7 +116,7 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
     channel = Channel(socket.socket(fileno=os.dup(guard.descriptor)))
     pipe = os.pipe()
     channel.send(
-        protocol.pack(protocol.START, 0, b"MARK=1", len(argv), *argv, b"WORD=said"),
+        protocol.pack(protocol.START, 0, b"MARK=1", 0, len(argv), *argv, b"WORD=said"),
         (guard.output, *pipe),
     )
     came: list[tuple[int, list[bytes]]] = []

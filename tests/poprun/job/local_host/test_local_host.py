@@ -45,7 +45,7 @@ def test_the_guard_is_told_of_the_job_before_it_is_to_start_mpirun(two: Driven) 
         (
             protocol.START,
             [
-                *(b"0", b"POPDIST_JOB_ID=abc", b"4"),
+                *(b"0", b"POPDIST_JOB_ID=abc", b"0", b"4"),
                 *(b"/bin/mpirun", b"-n", b"2", b"shim", b"HOME=/root"),
             ],
         ),

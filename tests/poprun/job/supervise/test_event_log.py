@@ -21,6 +21,7 @@ from poprun.job.events import (
     Refused,
     Remains,
     ShimLost,
+    SlurmEndsJob,
     Started,
     Tick,
     WaitsInFinalize,
@@ -127,6 +128,13 @@ def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None
         "poprun: SIGINT: stopping the instances; once more kills them.\n",
         "poprun: SIGTERM again: killing everything.\n",
     ]
+
+
+def test_the_end_of_slurm_s_job_is_told_of_once() -> None:
+    assert told(0, SlurmEndsJob(), SlurmEndsJob()) == [
+        "poprun: warning: Slurm ends its job: stopping the instances.\n"
+    ]
+    assert len(told(0, Interrupted(signal.SIGTERM), SlurmEndsJob())) == 1
 
 
 def test_a_process_that_may_not_be_ended_is_named() -> None:

@@ -24,6 +24,7 @@ from poprun.job.events import (
     Refused,
     ShimLeft,
     ShimLost,
+    SlurmEndsJob,
     StacksShown,
     Started,
     Tick,
@@ -328,6 +329,53 @@ def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
         "SIGTERM to mpirun",
     ]
     assert (story.phase, story.deadline) == (Phase.LEAVING, 5.1)
+
+
+# --- Slurm sends SIGTERM to all processes, which get it in any order.
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(Interrupted(TERM), id="poprun"),
+        pytest.param(SlurmEndsJob(), id="another host"),
+        pytest.param(exited(0, TERM), id="an instance"),
+    ],
+)
+def test_the_signal_that_ends_a_job_of_slurm_leaves_it_its_grace(first: Event) -> None:
+    story = running(grace=60, is_in_slurm=True)
+
+    signals = story(1, first)
+    rest = [Interrupted(TERM)] if not isinstance(first, Interrupted) else []
+    signals += story(1.1, exited(1, TERM, by_itself=False), SlurmEndsJob(), *rest)
+    signals += story(1.2, Tick())
+    assert signals == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 61)
+    assert story(2, Interrupted(TERM)) == ["kill instances"]
+
+
+def test_slurm_s_own_signal_reaches_the_instances_first() -> None:
+    story = running(grace=60, is_in_slurm=True)
+
+    assert story(1, Interrupted(TERM)) == []
+    assert story.deadline == 1.2
+    assert story(1.2, Tick()) == ["SIGTERM to instances"]
+    assert story.deadline == 61
+
+
+def test_an_instance_that_slurm_ends_is_no_failure() -> None:
+    story = running(is_in_slurm=True)
+
+    assert story(1, exited(0, TERM, by_itself=False)) == []
+    assert story(1.1, Interrupted(TERM)) == []
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
+
+
+def test_a_signal_after_ctrl_c_kills_in_slurm_too() -> None:
+    story = running(grace=60, is_in_slurm=True)
+    story(1, Interrupted(INT))
+
+    assert story(2, Interrupted(TERM)) == ["kill instances"]
 
 
 # --- mpirun dies, in each phase.
