@@ -10,6 +10,8 @@ class Routes(Record):
     """What a job's output is to look like."""
 
     tag: bool = False
+    # The host of each instance, for its tag; empty for a job on one host.
+    hosts: tuple[str, ...] = ()
     # The time before each line, before its tag if it has one.
     timestamp: bool = False
     # All of it on stdout, as elements, instead of tags and times.
@@ -44,11 +46,14 @@ class Routes(Record):
         if self.xml or not (self.tag or self.timestamp):
             return 0
         time_width = len(time.ctime()) if self.timestamp else 0
-        return time_width + len(self.tag_of(instances - 1, "stdout"))
+        tags = (self.tag_of(rank, "stdout") for rank in range(instances))
+        return time_width + max(map(len, tags))
 
     def tag_of(self, rank: int, stream: str) -> bytes:
-        instance = b"[1,%d]" % rank if self.tag else b""
-        return b"%s<%s>:" % (instance, stream.encode())
+        # Two fields, as mpirun has them: tools look for those.
+        host = f"@{self.hosts[rank]}" if self.hosts else ""
+        instance = f"[1{host},{rank}]" if self.tag else ""
+        return f"{instance}<{stream}>:".encode()
 
     def is_shown(self, rank: int) -> bool:
         return not self.only_files and self.only_instance in (None, rank)

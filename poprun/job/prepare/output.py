@@ -11,8 +11,11 @@ from poprun.stdio.routes import Routes
 def routes(request: Request, settings: Settings) -> Routes:
     """Return how the output is marked, and where it is shown."""
     arguments = request.arguments.job
+    ranks = range(request.topology.num_instances)
+    has_several_hosts = len(request.hosts) > 1
     return Routes(
         tag=arguments.tag_output,
+        hosts=tuple(request.host_of(r).name for r in ranks if has_several_hosts),
         timestamp=arguments.timestamp_output,
         xml=arguments.xml,
         merged=arguments.merge_stderr,
