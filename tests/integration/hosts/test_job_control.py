@@ -1,0 +1,110 @@
+"""Ctrl-Z, fg and Ctrl-\\ reach the instances of all hosts."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from beds.bed import Bed
+from beds.host import Host
+from conftest import mpirun_of, wait_for
+
+pytestmark = pytest.mark.mpi
+
+MPIS = ["openmpi5", "openmpi4", "hydra", "local"]
+# No shell: one that starts a command by vfork cannot be stopped until the command runs.
+UNTIL_GO = """
+import os, time
+with open("/tmp/pid", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("/tmp/pid", "/tmp/up")
+def wait_for_go():
+    while not os.path.exists("/tmp/go"):
+        time.sleep(0.05)
+wait_for_go()
+print("done")
+"""
+
+
+def poprun(mpi: str) -> list[str]:
+    path = "local" if mpi == "local" else mpirun_of(mpi)
+    words = ["poprun", "--mpirun", path, "--offline-mode=yes", "--host", "h0,h1"]
+    return [*words, "-n", "2", "python3", "-c", UNTIL_GO]
+
+
+@pytest.fixture
+def hosts(bed: Bed) -> Iterator[list[Host]]:
+    """The two hosts of a job, which its instances have for themselves."""
+    yield bed.hosts[:2]
+    for host in bed.hosts[:2]:
+        host.output("rm", "-f", "/tmp/up", "/tmp/go")
+
+
+def wait_for_instances(hosts: list[Host]) -> None:
+    wait_for(lambda: all(h.path("/tmp/up").exists() for h in hosts), "the instances")
+
+
+def are_stopped(hosts: list[Host]) -> bool:
+    pids = [host.path("/tmp/up").read_text() for host in hosts]
+    stats = [
+        host.path(f"/proc/{pid}/stat").read_text()
+        for host, pid in zip(hosts, pids, strict=True)
+    ]
+    return {stat.rpartition(") ")[2][0] for stat in stats} == {"T"}
+
+
+def let_them_end(hosts: list[Host]) -> None:
+    for host in hosts:
+        host.output("touch", "/tmp/go")
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_what_is_stopped_for_a_while_goes_on(hosts: list[Host], mpi: str) -> None:
+    process = hosts[0].start(*poprun(mpi), stdout=subprocess.PIPE)
+    wait_for_instances(hosts)
+
+    process.send_signal(signal.SIGTSTP)
+    wait_for(lambda: are_stopped(hosts), "stopped instances")
+    let_them_end(hosts)
+    process.send_signal(signal.SIGCONT)
+    out, _ = process.communicate(timeout=50)
+
+    assert (process.returncode, out) == (0, b"done\ndone\n")
+
+
+def test_a_shell_s_fg_continues_what_its_ctrl_z_has_stopped(hosts: list[Host]) -> None:
+    shell = hosts[0].spawn("bash", "--norc", "--noprofile", "-i", env={"PS1": "$ "})
+    shell.expect_exact("$ ")
+    words = [*poprun("local")[:-1], '"$(cat /root/program)"']
+    hosts[0].path("/root/program").write_text(UNTIL_GO)
+    shell.sendline(" ".join(words))
+    wait_for_instances(hosts)
+
+    shell.sendcontrol("z")
+    shell.expect(r"\[1\]\+ +Stopped")
+    wait_for(lambda: are_stopped(hosts), "stopped instances")
+    shell.sendline("fg")
+    let_them_end(hosts)
+
+    shell.expect("done\r\n")
+    shell.expect("done\r\n")
+    shell.sendline("echo code $?; exit")
+    shell.expect("code 0")
+    shell.close()
+    hosts[0].output("rm", "/root/program")
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_sigquit_shows_the_stacks_of_all_hosts(hosts: list[Host], mpi: str) -> None:
+    process = hosts[0].start(*poprun(mpi), stderr=subprocess.PIPE)
+    wait_for_instances(hosts)
+
+    process.send_signal(signal.SIGQUIT)
+    _, err = process.communicate(timeout=50)
+
+    assert process.returncode == 131
+    label = r"poprun: Python stacks of instance (\d) \(PID \d+\):\n"
+    _, *shown = re.split(label, err.decode())
+    assert shown[::2] == ["0", "1"]
+    assert all("in wait_for_go\n" in text for text in shown[1::2])
