@@ -1,5 +1,6 @@
 """Jobs inside a real Slurm: its nodes are the hosts, and srun reaches them."""
 
+import re
 import shlex
 from collections.abc import Callable
 
@@ -128,6 +129,34 @@ def test_instances_see_the_job_and_no_step_of_an_agent(slurm_bed: Bed) -> None:
     second = [line[2:] for line in lines if line.startswith("1:")]
     assert "SLURM_JOB_NODELIST=h[0-1]" in first
     assert second == sorted(["SLURMD_NODENAME=h1", *first])
+
+
+@pytest.mark.parametrize("form", ["slurm_{}", "p{}"])
+def test_the_partition_of_the_slurm_job_is_that_of_the_instances(
+    slurm_bed: Bed, form: str
+) -> None:
+    own = form.format("$SLURM_JOB_ID")
+    program = (
+        "import os, popdist; print(os.environ['RANK'], "
+        "os.environ['IPUOF_VIPU_API_PARTITION_ID'], popdist.getDeviceId() is not None)"
+    )
+    job = ("poprun", "--mpirun", "local", "-n", "4", "python3", "-c", program)
+    script = (
+        "for name in other-1 other-2 $own; do vipu create partition $name --size 4 "
+        "--num-gcds 4 --total-num-replicas 4; done; "
+        f"{shlex.join(job)}; vipu list partitions"
+    ).replace("$own", own)
+
+    ran = slurm_bed.front.run("salloc", "--quiet", "--nodes=2", "sh", "-c", script)
+
+    slurm_bed.front.output("rm", "-rf", "/root/.local/state/poprun")
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    instances = sorted(words for words in lines if len(words) == 3)
+    [name] = {words[1] for words in instances}
+    assert re.fullmatch(form.format("[0-9]+"), name), ran
+    assert instances == [[str(rank), name, "True"] for rank in range(4)]
+    # It outlives the job, which has not made it.
+    assert f" {name} " in ran.stdout.rpartition(" Partition ")[2]
 
 
 def test_what_instances_write_is_passed_on_to_the_bit(slurm_bed: Bed) -> None:
