@@ -17,7 +17,7 @@ from poprun import errors
 from poprun.agent import messages
 from poprun.agent.messages import AgentHello
 from poprun.agent.pipe_channel import PipeChannel
-from poprun.agent.srun import NO_FAILURE, SRUN
+from poprun.agent.srun import SRUN, failures_in
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
@@ -217,8 +217,7 @@ class AgentConnection:
         """What ssh or srun has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
         # ssh ends lines as for a terminal.
-        text = messages.printable(written.replace(b"\r\n", b"\n"))
-        return "\n".join(s for s in text.splitlines() if NO_FAILURE not in s).strip()
+        return failures_in(messages.printable(written.replace(b"\r\n", b"\n")))
 
     def exit_code(self) -> int | None:
         """Return ssh's exit code if it has ended, at once; None if it has not."""

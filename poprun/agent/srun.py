@@ -12,12 +12,17 @@ from collections.abc import Mapping
 # The word by which the agent knows that srun has started it.
 SRUN = "srun"
 # What it says where processors are not bound to tasks, which is no failure.
-NO_FAILURE = "cluster configuration lacks support for cpu binding"
+_NO_FAILURE = "cluster configuration lacks support for cpu binding"
 # Where srun runs and where it listens, as it tells its tasks.
 LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"
 HOST, PORT = "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT"
 # Its host is gone if so many looks in turn have found no answer.
 MOST_UNANSWERED = 8
+
+
+def failures_in(text: str) -> str:
+    """Return what srun, or what it runs, says of failures."""
+    return "\n".join(s for s in text.splitlines() if _NO_FAILURE not in s).strip()
 
 
 class SrunPort:

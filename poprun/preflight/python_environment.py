@@ -7,18 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from poprun.agent.srun import failures_in
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.log import Log, printable
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.remote_commands import Ran, run_all
-from poprun.preflight.ssh import CONNECT_S, OPTIONS, Ssh, without_questions
-from poprun.preflight.ssh_failures import (
-    NOT_EXECUTABLE,
-    NOT_FOUND,
-    SSH_FAILED,
-    SshFailure,
-)
+from poprun.preflight.srun import Srun
+from poprun.preflight.ssh import CONNECT_S, Ssh
+from poprun.preflight.ssh_failures import SshFailure
 
 CONFIGURATION = "pyvenv.cfg"
 LIMIT_S = CONNECT_S + 1.5
@@ -32,7 +29,7 @@ Tell = Callable[[bytes], None]
 
 def synchronise(
     hosts: Sequence[HostSpec],
-    ssh: Ssh,
+    tool: Ssh | Srun,
     environ: Mapping[str, str],
     tell: Tell,
     log: Log,
@@ -45,7 +42,7 @@ def synchronise(
         OptionError: No virtual environment is active, or there is no rsync.
         HostUnreachableError: A host cannot be reached, or a copy fails; names all.
     """
-    environ = without_questions(environ)
+    environ = tool.environment(environ)
     rsync = shutil.which("rsync", path=environ.get("PATH", os.defpath))
     if rsync is None:
         raise OptionError(
@@ -54,12 +51,12 @@ def synchronise(
         )
     for directory in active_environments(environ):
         with marker_in(directory, tell) as marker:
-            others = _without_marker(hosts, ssh, environ, directory, marker)
+            others = _without_marker(hosts, tool, environ, directory, marker)
         if not others:
             continue
         names = ", ".join(host.name for host in others)
         log.info(f"Copying the virtual environment {directory} to {names}")
-        _copy(directory, others, rsync, ssh, environ)
+        _copy(directory, others, rsync, tool, environ)
 
 
 def active_environments(
@@ -107,7 +104,7 @@ def marker_in(directory: str, tell: Tell) -> Iterator[str]:
 
 def _without_marker(
     hosts: Sequence[HostSpec],
-    ssh: Ssh,
+    tool: Ssh | Srun,
     environ: Mapping[str, str],
     directory: str,
     marker: str,
@@ -117,50 +114,52 @@ def _without_marker(
     Raises:
         HostUnreachableError: A host cannot be reached, or cannot take a copy.
     """
-    same, ready = f"{marker} same", f"{marker} ready"
+    same, ready, no_rsync = (f"{marker} {word}" for word in ("same", "ready", "lacks"))
     # A login shell may print, too.
     script = (
         f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
         f"mkdir -p {shlex.quote(directory)} && "
-        # A shell's own exit code would be that of a login shell that cannot run.
-        "{ command -v rsync >/dev/null || exit 1; } && "
-        f"echo {shlex.quote(ready)}; fi"
+        f"if command -v rsync >/dev/null; then echo {shlex.quote(ready)}; "
+        f"else echo {shlex.quote(no_rsync)}; fi; fi"
     )
     command = f"exec sh -c {shlex.quote(script)}"
-    commands = [ssh.argv(host, command) for host in hosts]
+    commands = [tool.argv(host, command) for host in hosts]
     others: list[HostSpec] = []
     failures: list[str] = []
     for host, ran in zip(hosts, run_all(commands, environ, LIMIT_S), strict=True):
         lines = ran.output.splitlines()
         if ready in lines:
             others.append(host)
+        elif no_rsync in lines:
+            failures.append(
+                f"The host {host.name} has no rsync, by which "
+                "--synchronise-python-venv copies. Install it there with: apt install "
+                "rsync"
+            )
         elif same not in lines:
-            failures.append(_explain_unready(host, ran, ssh, directory))
+            failures.append(_explain_unready(host, ran, tool, directory))
     if failures:
         raise HostUnreachableError("\n".join(failures))
     return others
 
 
-def _explain_unready(host: HostSpec, ran: Ran, ssh: Ssh, directory: str) -> str:
-    if ran.exit_code in (None, SSH_FAILED, NOT_FOUND, NOT_EXECUTABLE):
-        failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
-        return failure.explain(host, ssh, "")
+def _explain_unready(host: HostSpec, ran: Ran, tool: Ssh | Srun, directory: str) -> str:
     if "mkdir" in ran.errors:
-        return _sentence(host, directory, ran, f"See: {ssh.shown(host)}")
-    return (
-        f"The host {host.name} has no rsync, by which --synchronise-python-venv "
-        "copies. Install it there with: apt install rsync"
-    )
+        return _sentence(host, directory, ran, f"See: {tool.shown(host)}")
+    if isinstance(tool, Srun):
+        return tool.explain(host, failures_in(ran.errors), sys.executable)
+    failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
+    return failure.explain(host, tool, "")
 
 
 def _copy(
     directory: str,
     hosts: Sequence[HostSpec],
     rsync: str,
-    ssh: Ssh,
+    tool: Ssh | Srun,
     environ: Mapping[str, str],
 ) -> None:
-    shell = shlex.join([*ssh.words, *OPTIONS])
+    shell = shlex.join(tool.remote_shell)
     commands = [
         [
             rsync,
@@ -177,7 +176,7 @@ def _copy(
     ]
     copies = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
     failures = [
-        _sentence(host, directory, ran, f"See: {ssh.shown(host, 'df -h')}")
+        _sentence(host, directory, ran, f"See: {tool.shown(host, 'df -h')}")
         for host, ran in zip(hosts, copies, strict=True)
         if ran.exit_code
     ]
@@ -192,7 +191,8 @@ def _rsync_target(host: HostSpec) -> str:
 
 
 def _sentence(host: HostSpec, directory: str, ran: Ran, advice: str) -> str:
-    lines = [line.rstrip(".") for line in ran.errors.splitlines() if line.strip()]
+    errors = failures_in(ran.errors)
+    lines = [line.rstrip(".") for line in errors.splitlines() if line.strip()]
     words = f" It says: '{printable('; '.join(lines[:2]))}'." if lines else ""
     return (
         f"The virtual environment {directory} cannot be copied to the host "

@@ -156,24 +156,20 @@ def _make_ready(
 ) -> None:
     """Let hosts accept the user's key, and copy the virtual environment to them.
 
-    Hosts that srun reaches need no key, and share the user's files.
+    Hosts that srun reaches need no key.
     """
-    by_ssh = {
-        host: tool
-        for host, tool in zip(hosts, tools, strict=True)
-        if isinstance(tool, Ssh)
-    }
-    if not by_ssh:
-        return
-    ssh = next(iter(by_ssh.values()))
-    if access.distributes_key:
-        from poprun.preflight.ssh_key import distribute_key
+    by_tool: dict[Ssh | Srun, list[HostSpec]] = {}
+    for host, tool in zip(hosts, tools, strict=True):
+        by_tool.setdefault(tool, []).append(host)
+    for tool, group in by_tool.items():
+        if access.distributes_key and isinstance(tool, Ssh):
+            from poprun.preflight.ssh_key import distribute_key
 
-        distribute_key(list(by_ssh), ssh, environ, access.log)
-    if access.synchronises_python:
-        from poprun.preflight.python_environment import synchronise
+            distribute_key(group, tool, environ, access.log)
+        if access.synchronises_python:
+            from poprun.preflight.python_environment import synchronise
 
-        synchronise(list(by_ssh), ssh, environ, access.tell, access.log)
+            synchronise(group, tool, environ, access.tell, access.log)
 
 
 def _remote_connections(

@@ -46,10 +46,18 @@ class Srun(Record):
         names = {node.name for node in self.allocation.nodes}
         return host.user is None and host.name in names
 
+    @property
+    def remote_shell(self) -> list[str]:
+        """The words before a node and a command: a remote shell, for rsync."""
+        return [self.path, f"--jobid={self.allocation.job_id}", *OPTIONS, "--nodelist"]
+
+    def argv(self, host: HostSpec, command: str) -> list[str]:
+        """Return the argv that runs a shell command on a node."""
+        return [*self.remote_shell, host.name, "sh", "-c", command]
+
     def agent_argv(self, host: HostSpec, words: Sequence[str]) -> list[str]:
         """Return the argv that runs an agent on a node."""
-        place = [f"--jobid={self.allocation.job_id}", f"--nodelist={host.name}"]
-        return [self.path, *place, *OPTIONS, *words, SRUN]
+        return [*self.remote_shell, host.name, *words, SRUN]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of srun, which becomes that of the agent."""

@@ -44,6 +44,11 @@ class Ssh(Record):
         """Return the argv that runs a shell command on a host."""
         return [*self.words, *options, "--", target(host), command]
 
+    @property
+    def remote_shell(self) -> list[str]:
+        """The words before a host and a command: a remote shell, for rsync."""
+        return [*self.words, *OPTIONS]
+
     def agent_argv(self, host: HostSpec, words: Sequence[str]) -> list[str]:
         """Return the argv that runs an agent on a host."""
         return self.argv(host, f"exec {shlex.join(words)}")

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.mpi
 Make = Callable[..., Bed]
 JOB = ("poprun", "--mpirun", "local", "--offline-mode=yes")
 DISTRIBUTE = (*JOB, "--distribute-ssh-key=yes")
+SYNCHRONISE = "--synchronise-python-venv=yes"
 NO_KEYS = "rm /root/.ssh/authorized_keys"
 # Does what a virtual environment with poprun in it does, and takes a tenth of the time.
 VENV = "/root/job/venv"
@@ -175,7 +176,7 @@ class Venv:
         )
 
     def synchronise(self) -> "subprocess.CompletedProcess[str]":
-        return self.run("--synchronise-python-venv=yes", "-v")
+        return self.run(SYNCHRONISE, "-v")
 
 
 def test_a_virtual_environment_is_copied_to_the_same_path(make_bed: Make) -> None:
@@ -201,6 +202,30 @@ def test_a_virtual_environment_that_hosts_share_is_not_copied(make_bed: Make) ->
 
     assert (ran.returncode, ran.stdout) == (0, f"{venv.file}\n" * 3)
     assert "Copying" not in ran.stderr
+
+
+def test_srun_copies_a_virtual_environment_to_nodes_without_sshd(
+    make_bed: Make,
+) -> None:
+    bed = make_bed(hosts=2, slurm_cpus=2)
+    bed["h1"].stop_sshd()
+    venv = Venv(bed)
+    words = ("salloc", "--quiet", "--nodes=2", f"{VENV}/bin/python", "-m", *JOB)
+    job = ("-v", "-n", "2", "python", "-c", SHOW)
+    environ = {"PATH": f"{VENV}/bin:/usr/bin:/bin"}
+
+    copied = bed.front.run(*words, SYNCHRONISE, *job, env=environ)
+    shell(bed["h1"], f"mount --bind /dev/null /usr/bin/rsync; rm {venv.file}")
+    refused = bed.front.run(*words, SYNCHRONISE, *job, env=environ)
+
+    assert (copied.returncode, copied.stdout) == (0, f"{venv.file}\n" * 2), copied
+    assert f"Copying the virtual environment {VENV} to h1\n" in copied.stderr
+    assert refused.returncode == 125
+    assert refused.stderr == (
+        "poprun: error: The host h1 has no rsync, by which --synchronise-python-venv "
+        "copies. Install it there with: apt install rsync\n"
+    )
+    bed.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ def test_the_agent_is_one_task_that_takes_nothing_from_others() -> None:
     argv = SRUN.agent_argv(HostSpec(name="n2"), ["python", "agent"])
 
     assert argv == [
-        *("/usr/bin/srun", "--jobid=12", "--nodelist=n2", "--overlap", "--nodes=1"),
+        *("/usr/bin/srun", "--jobid=12", "--overlap", "--nodes=1"),
         *("--ntasks=1", "--mem=0", "--cpu-bind=none", "--unbuffered", "--export=ALL"),
-        *("--chdir=/", "--mpi=none", "--job-name=poprun-agent"),
+        *("--chdir=/", "--mpi=none", "--job-name=poprun-agent", "--nodelist", "n2"),
         *("python", "agent", "srun"),
     ]
 
