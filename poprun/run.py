@@ -12,11 +12,11 @@ from functools import partial
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers import protocol
-from poprun.helpers.own_process import open_umask
+from poprun.helpers.own_process import open_umask, without_own_changes
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import reservation
 from poprun.log import DEBUG, Log
-from poprun.mpirun.environment import without_outer_poprun, without_own_changes
+from poprun.mpirun.environment import without_outer_poprun
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec

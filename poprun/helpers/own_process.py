@@ -8,7 +8,7 @@ import _ctypes
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import sys
-from _collections_abc import Iterable  # os has imported it
+from _collections_abc import Iterable, Mapping  # os has imported it
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -23,6 +23,8 @@ SLURM_DAEMON = b"slurmstepd\n"
 HIGH_DESCRIPTOR = 100
 # How long an agent or a guard may be stopped when nothing else continues it.
 CONTINUE_S = 1.0
+# What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
+PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
@@ -45,6 +47,25 @@ _syscall = _ctypes.dlsym(_libc, "syscall")
 _inotify_init1 = _ctypes.dlsym(_libc, "inotify_init1")
 _inotify_add_watch = _ctypes.dlsym(_libc, "inotify_add_watch")
 _signalfd = _ctypes.dlsym(_libc, "signalfd")
+
+
+def without_own_changes(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment as it was given: Python may have added to it.
+
+    Args:
+        environ: os.environ.
+    """
+    # exec accepts no variable without a name, and no program can read one.
+    given = {name: value for name, value in environ.items() if name}
+    if given.get("LC_CTYPE") in PYTHONS_OWN_LOCALES:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+        del given["LC_CTYPE"]
+        for entry in entries:
+            name, _, value = entry.partition(b"=")
+            if name == b"LC_CTYPE":
+                given["LC_CTYPE"] = os.fsdecode(value)
+    return given
 
 
 def open_umask() -> int:

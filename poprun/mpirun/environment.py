@@ -1,4 +1,4 @@
-"""Environments without what an outer job, its MPI or this Python has added to them.
+"""Environments without what an outer job or its MPI has added to them.
 
 A job may be started by an instance of another one. Variables describe to a process its
 place in the outer job, and the processes of the inner job must not inherit them.
@@ -56,9 +56,6 @@ INSTANCE_PREFIXES = ("HYDI", "I_MPI_", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PR
 # These steer mpirun itself: an mpirun that the program starts is none of ours.
 MPIRUN_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
 
-# What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
-PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
-
 # Wrong for another job in any case.
 _OF_ONE_JOB = frozenset({*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES})
 # Right if the user has set them, wrong if an outer poprun has.
@@ -81,25 +78,6 @@ def without_outer_poprun(environ: Mapping[str, str]) -> dict[str, str]:
     if env.JOB_ID in environ:
         wrong |= _OF_AN_OUTER_JOB
     return {name: value for name, value in environ.items() if name not in wrong}
-
-
-def without_own_changes(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment as it was given: Python may have added to it.
-
-    Args:
-        environ: os.environ.
-    """
-    # exec accepts no variable without a name, and no program can read one.
-    given = {name: value for name, value in environ.items() if name}
-    if given.get("LC_CTYPE") in PYTHONS_OWN_LOCALES:
-        with open("/proc/self/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-        del given["LC_CTYPE"]
-        for entry in entries:
-            name, _, value = entry.partition(b"=")
-            if name == b"LC_CTYPE":
-                given["LC_CTYPE"] = os.fsdecode(value)
-    return given
 
 
 def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
