@@ -50,7 +50,8 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    HostAgent(channel, wake, os.environ, by_srun=sys.argv[1:] == [SRUN]).run()
+    environ = own_process.without_own_changes(os.environ)
+    HostAgent(channel, wake, environ, by_srun=sys.argv[1:] == [SRUN]).run()
     os._exit(0)
 
 

@@ -1,5 +1,6 @@
 """The links to the hosts of an attempt: this machine's, and those over agents."""
 
+import os
 from collections.abc import Callable, Sequence
 
 from popdist import environment as env
@@ -76,7 +77,8 @@ def open_links(
 def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
     has_cache = plan.request.cache_is_temporary
     devices = job.devices
-    variables = ((k.decode(), v.decode()) for k, v in job.mpirun_environment.items())
+    environment = job.mpirun_environment
+    for_daemons = ((n, environment.get(os.fsencode(n))) for n in FOR_DAEMONS)
     return HostJob(
         name=name,
         ranks=ranks,
@@ -92,5 +94,5 @@ def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
         leftovers=job.leftovers,
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],
         devices=None if devices is None else devices.of_instances(ranks[0], len(ranks)),
-        environment={n: v for n, v in variables if n in FOR_DAEMONS},
+        environment={n: os.fsdecode(v) for n, v in for_daemons if v is not None},
     )

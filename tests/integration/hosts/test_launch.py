@@ -150,3 +150,30 @@ def test_a_reader_that_sleeps_when_the_job_ends_misses_nothing(
 
     assert process.returncode == 0
     assert len(out) == expected > 1_000_000
+
+
+def test_bytes_that_are_no_text_reach_the_instances_of_all_hosts(bed: Bed) -> None:
+    program = 'printf %s "$ODD|$1|$(pwd)|" | od -An -tx1 | tr -d " \\n"; echo'
+    shared = bed.front.path("/root") / "d\udcfe"
+    shared.mkdir()
+
+    ran = bed.front.run(
+        *poprun("local", "--host", "h0,h1", "-n", "2", "--mpi-global-args=-x ODD"),
+        *("sh", "-c", program, "sh", "\udcfd"),
+        env={"ODD": "\udcff\udc80", "UNUSED": "\udcff"},
+        cwd="/root/d\udcfe",
+    )
+    shared.rmdir()
+
+    expected = b"\xff\x80|\xfd|/root/d\xfe|".hex()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == f"{expected}\n" * 2
+
+
+def test_what_python_sets_for_itself_is_passed_on_by_no_host(bed: Bed) -> None:
+    # A login on a host has no language here.
+    ran = bed.front.run(
+        *poprun("local", "--host", "h0,h1", "-n", "2", "sh", "-c", "env | grep ^LC_")
+    )
+
+    assert ran.stdout == ""
