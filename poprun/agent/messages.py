@@ -74,7 +74,8 @@ RUN_ENDED = 121  # number, exit code
 ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
-AGENT_LOST = 150  # from the agent's guard: it is gone, and has not said why
+# The agent or its guard was killed, as the other of them says.
+SUPERVISOR_LOST = 150
 
 
 class AgentHello(Record):

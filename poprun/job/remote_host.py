@@ -332,7 +332,7 @@ class RemoteHost:
             self._connection.memory = tuple(map(_number, fields))
             self.finished = True
             self._detach_all()
-        elif kind == messages.AGENT_LOST:
+        elif kind == messages.SUPERVISOR_LOST:
             self._lose_connection()
 
     def _end_command(self, number: int, exit_code: bytes) -> None:

@@ -97,11 +97,14 @@ def test_nothing_stays_when_poprun_and_its_guard_are_killed(bed: Bed, mpi: str) 
     assert job.end()[0] == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("supervisor", [AGENT, GUARD])
 @pytest.mark.parametrize("mpi", MPIS)
-def test_a_host_whose_agent_is_killed_is_named(bed: Bed, mpi: str) -> None:
+def test_a_host_whose_supervisor_is_killed_is_named(
+    bed: Bed, mpi: str, supervisor: str
+) -> None:
     job = RunningJob(bed, mpi)
 
-    job.send(signal.SIGKILL, "h1", AGENT)
+    job.send(signal.SIGKILL, "h1", supervisor)
 
     code, stderr = job.end()
     assert code == 125
@@ -149,6 +152,25 @@ def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(bed: Bed) -> No
 
     assert code == 125
     assert "The host h1 was lost: it does not answer" in stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_host_that_is_cut_off_cleans_up_although_its_agent_was_killed(
+    bed: Bed, mpi: str
+) -> None:
+    job = RunningJob(bed, mpi)
+    h1 = bed["h1"]
+
+    h1.link.cut()
+    try:
+        job.send(signal.SIGKILL, "h1", f"{AGENT}|{SHIM}")
+        limit = time.monotonic() + 15
+        while left := [p for p in [*h1.processes(), *h1.files()] if "sshd" not in p]:
+            assert time.monotonic() < limit, left
+            time.sleep(0.1)
+    finally:
+        h1.link.mend()
+    job.end()
 
 
 def test_a_job_outlives_stops_that_are_longer_than_a_silence(bed: Bed) -> None:
