@@ -14,7 +14,7 @@ from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
 from poprun.job.guard_start import StartedGuard
-from poprun.job.prepare import reservation
+from poprun.job.prepare import output, reservation
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun
 from poprun.options.settings import Settings
@@ -66,7 +66,7 @@ def run(
             hosts.describe,
             reservation.find_host_servers,
         )
-        for note in request.notes:
+        for note in (*request.notes, *output.note_on_terminal(request)):
             log.warn(note)
         first = new_attempt(request.identity, 0, request.facts[0].free_port)
         if guard is None:

@@ -8,6 +8,19 @@ from poprun.plan.values import Request
 from poprun.stdio.routes import Routes
 
 
+def note_on_terminal(request: Request) -> list[str]:
+    """Return a sentence where what is to read the terminal gets no terminal."""
+    rank = request.stdin.rank
+    if rank is None or not os.isatty(0) or request.facts_of(rank).environ is None:
+        return []
+    host = request.host_of(rank).name
+    return [
+        f"Instance {rank} runs on {host} and gets the lines that are typed by a pipe, "
+        "which is no terminal for the program: what it asks for as a password is "
+        f"shown. Start poprun on {host} to give it a terminal."
+    ]
+
+
 def routes(request: Request, settings: Settings) -> Routes:
     """Return how the output is marked, and where it is shown."""
     arguments = request.arguments.job

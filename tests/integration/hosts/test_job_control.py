@@ -1,4 +1,4 @@
-"""Ctrl-Z, fg and Ctrl-\\ reach the instances of all hosts."""
+"""A terminal and the instances of all hosts: Ctrl-Z, fg, Ctrl-\\, what is typed."""
 
 import re
 import signal
@@ -108,3 +108,45 @@ def test_sigquit_shows_the_stacks_of_all_hosts(hosts: list[Host], mpi: str) -> N
     _, *shown = re.split(label, err.decode())
     assert shown[::2] == ["0", "1"]
     assert all("in wait_for_go\n" in text for text in shown[1::2])
+
+
+READS = """
+import sys
+print("terminal" if sys.stdin.isatty() else "pipe", sys.stdout.isatty())
+for line in sys.stdin:
+    print("got", line.strip())
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "what"), [pytest.param(0, "terminal"), pytest.param(1, "pipe")]
+)
+def test_lines_that_are_typed_reach_an_instance_of_any_host(
+    hosts: list[Host], rank: int, what: str
+) -> None:
+    program = f"import os\nif os.environ['RANK'] == '{rank}':" + READS.replace(
+        "\n", "\n    "
+    )
+    words = ("poprun", "--mpirun", "local", "--offline-mode=yes", "--host", "h0,h1")
+    terminal = hosts[0].spawn(
+        *(*words, "-n", "2", "--stdin", str(rank), "python3", "-c", program)
+    )
+
+    shown = ""
+    for expected, typed in ((f"{what} True", "Ann"), ("got Ann", "Bob")):
+        terminal.expect_exact(f"{expected}\r\n")
+        shown += str(terminal.before)
+        terminal.sendline(typed)
+    terminal.expect_exact("got Bob\r\n")
+    terminal.sendeof()
+    terminal.expect_exact("end\r\n")
+    terminal.wait()
+
+    assert terminal.exitstatus == 0
+    warning = (
+        "poprun: warning: Instance 1 runs on h1 and gets the lines that are typed by a "
+        "pipe, which is no terminal for the program: what it asks for as a password is "
+        "shown. Start poprun on h1 to give it a terminal."
+    )
+    assert shown.count(warning) == rank
