@@ -109,7 +109,7 @@ class HostAgent:
         if self._silence.must_send(now):
             self._channel.send(protocol.pack(messages.ALIVE))
             self._silence.note_sent(now)
-            _continue_parent()
+            _continue_ancestors(1 if self._guard is None else 2)
         if self._silence.is_lost(now):
             self._is_connected = False
 
@@ -213,16 +213,20 @@ class HostAgent:
         self._channel.send(protocol.pack(messages.JOB_STARTED))
 
 
-def _continue_parent() -> None:
-    """Continue the sshd, or what else has started this agent, if it is stopped.
+def _continue_ancestors(count: int) -> None:
+    """Continue the guard, and the sshd or what else has started it, if it is stopped.
 
-    As long as it is, the kernel has nothing to send from which it would learn that
-    poprun's host is gone. The guard, if there is one, is between them.
+    As long as sshd is, the kernel has nothing to send from which it would learn that
+    poprun's host is gone.
     """
-    parent = processes.process(os.getppid())
-    for ancestor in parent, parent and processes.process(parent.parent):
-        if ancestor is not None and ancestor.stopped:
+    pid = os.getppid()
+    for _ in range(count):
+        ancestor = processes.process(pid)
+        if ancestor is None:
+            return
+        if ancestor.stopped:
             processes.send(_signal.SIGCONT, ancestor)
+        pid = ancestor.parent
 
 
 def _describe(cwd: str, environ: Mapping[str, str]) -> Any:

@@ -3,6 +3,9 @@
 It reads a socket whose other end only poprun holds. End of file means that poprun is
 gone, in whatever way, and then this process ends everything below it. It is a
 subreaper, so what shims and mpirun leave when they are killed becomes its child.
+
+On another host of a job it is the parent of the agent there, which is to it what poprun
+is, and starts no mpirun (agent/guard.py).
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only

@@ -75,7 +75,7 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     pairs = ((os.fsencode(k), os.fsencode(v)) for k, v in environ.items() if k)
     try:
         # Its output, should it fail, is shown with mpirun's when nothing else explains
-        # how a job ended.
+        # how a job ended. What kills mpirun kills its process group.
         pid = processes.spawn(argv, dict(pairs), output, setsid=True)
     except OSError:
         ours.close()
