@@ -6,8 +6,6 @@
 #include <string.h>
 
 enum {
-    /* How long the core is only yielded before we sleep, unless yields return late. */
-    YIELD_NS = 2000000,
     /* How often we look at what else may end a wait. */
     LOOK_NS = 20000000,
     /* Larger than the status of any MPI. */
@@ -135,7 +133,7 @@ static status look(comm *c, int peer, uint64_t waited_ns)
 
 static void give_core_up(comm *c, uint64_t began, uint64_t now)
 {
-    if (now - began < YIELD_NS && may_yield(&c->waits, now)) {
+    if (now - began < YIELD_OVER_HOSTS_NS && may_yield(&c->waits, now)) {
         sched_yield();
         note_yield(&c->waits, now, now_ns());
     } else {

@@ -23,8 +23,9 @@
     "for all. Give it more memory, or make calls of fewer arrays at once."
 
 enum {
-    /* Bytes of a block's nodes on one host. */
+    /* Bytes of a block's nodes on one host: at least so many for each host. */
     BLOCK_BYTES = 512 << 10,
+    SHARE_BYTES = 32 << 10,
     /* Blocks on their way. */
     DEPTH = 3,
     /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
@@ -147,34 +148,76 @@ static chunk share_of(const job *j, const transit *b, uint32_t host)
     return chunk_of(count, (int)j->l->hosts, (int)host, CHUNK_UNIT);
 }
 
-/* Begin to send this host's nodes to those that complete them, and to receive those that
- * are completed here. */
-static status exchange_nodes(job *j, transit *b)
+/* Begin to receive the nodes of a block that are completed here. */
+static status receive_nodes(job *j, transit *b)
 {
-    links *l = j->l;
+    const links *l = j->l;
     const chunk own = share_of(j, b, l->here);
-    const uint64_t length = own.end - own.begin;
     unsigned char *to = b->received;
-    b->count_incoming = b->count_results = b->count_outgoing = 0;
+    b->count_incoming = 0;
     for (uint32_t host = 0; host < l->hosts; host++)
         for (uint32_t i = 0; host != l->here && i < j->hosts->nodes[host]; i++) {
             const status s = receive_from(j->k->c, &b->incoming[b->count_incoming++], host,
-                                          NODES, to, length * j->node_element);
+                                          NODES, to, (own.end - own.begin) * j->node_element);
             if (s != DONE)
                 return s;
             to += j->block * j->node_element;
         }
+    return DONE;
+}
+
+/* Begin to receive the parts of a result that other hosts complete. */
+static status receive_results(job *j, transit *b)
+{
+    const links *l = j->l;
+    b->count_results = 0;
+    if (j->whole || (j->root_host >= 0 && j->root_host != (int)l->here))
+        return DONE;
+    for (uint32_t step = 1; step < l->hosts; step++) {
+        const uint32_t from = (l->here + l->hosts - step) % l->hosts;
+        const chunk theirs = share_of(j, b, from);
+        const status s = receive_from(j->k->c, &b->results[b->count_results++], from, RESULTS,
+                                      b->result + theirs.begin * j->a.element,
+                                      (theirs.end - theirs.begin) * j->a.element);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+/* Begin to send this host's nodes of a block to those that complete them. */
+static status send_nodes(job *j, transit *b)
+{
+    const links *l = j->l;
+    b->count_outgoing = 0;
     for (uint32_t step = 1; step < l->hosts; step++) {
         const uint32_t host = (l->here + step) % l->hosts;
         const chunk theirs = share_of(j, b, host);
         for (uint32_t i = 0; i < j->k->split->part_nodes; i++) {
-            const status s = send_to(
-                j->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
-                b->nodes + (i * j->block + theirs.begin) * j->node_element,
-                (theirs.end - theirs.begin) * j->node_element);
+            const status s =
+                send_to(j->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
+                        b->nodes + (i * j->block + theirs.begin) * j->node_element,
+                        (theirs.end - theirs.begin) * j->node_element);
             if (s != DONE)
                 return s;
         }
+    }
+    return DONE;
+}
+
+/* Begin to hand on the part of a result that was completed here. */
+static status send_results(job *j, transit *b, chunk own)
+{
+    const links *l = j->l;
+    for (uint32_t step = 1; !j->whole && step < l->hosts; step++) {
+        const uint32_t to = (l->here + step) % l->hosts;
+        if (j->root_host >= 0 && j->root_host != (int)to)
+            continue;
+        const status s = send_to(j->k->c, &b->outgoing[b->count_outgoing++], to, RESULTS,
+                                 b->result + own.begin * j->a.element,
+                                 (own.end - own.begin) * j->a.element);
+        if (s != DONE)
+            return s;
     }
     return DONE;
 }
@@ -194,30 +237,6 @@ static void complete(job *j, const transit *b, chunk part)
                    part.end - part.begin, &to, 1);
 }
 
-/* Begin to hand on the part of a result that was completed here, and to receive the parts
- * of other hosts. */
-static status exchange_results(job *j, transit *b, chunk own)
-{
-    links *l = j->l;
-    for (uint32_t step = 1; step < l->hosts; step++) {
-        const uint32_t to = (l->here + step) % l->hosts;
-        const uint32_t from = (l->here + l->hosts - step) % l->hosts;
-        const chunk theirs = share_of(j, b, from);
-        status s = DONE;
-        if (j->root_host < 0 || j->root_host == (int)l->here)
-            s = receive_from(j->k->c, &b->results[b->count_results++], from, RESULTS,
-                             b->result + theirs.begin * j->a.element,
-                             (theirs.end - theirs.begin) * j->a.element);
-        if (s == DONE && (j->root_host < 0 || j->root_host == (int)to))
-            s = send_to(j->k->c, &b->outgoing[b->count_outgoing++], to, RESULTS,
-                        b->result + own.begin * j->a.element,
-                        (own.end - own.begin) * j->a.element);
-        if (s != DONE)
-            return s;
-    }
-    return DONE;
-}
-
 /* Complete this host's part of a block once the nodes have come. */
 static status complete_block(job *j, transit *b)
 {
@@ -231,7 +250,7 @@ static status complete_block(job *j, transit *b)
     }
     const chunk own = share_of(j, b, j->l->here);
     complete(j, b, own);
-    return j->whole ? DONE : exchange_results(j, b, own);
+    return send_results(j, b, own);
 }
 
 static status await_results(job *j, transit *b)
@@ -262,20 +281,31 @@ static status agree(job *j)
                        : DONE;
 }
 
+/* Let a block be on its way, before its nodes are there: what comes early has its place. */
+static status begin_block(job *j, uint64_t number)
+{
+    transit *b = &j->blocks[number % DEPTH];
+    b->begin = number * j->block;
+    b->end = b->begin + j->block < j->k->total ? b->begin + j->block : j->k->total;
+    return j->l->leads ? receive_nodes(j, b) : DONE;
+}
+
+/* Reduce a block on this host, and let its nodes go to the others. */
+static status begin_exchange(job *j, uint64_t number)
+{
+    transit *b = &j->blocks[number % DEPTH];
+    status s = reduce_here(j, b);
+    if (s == DONE && number == 0)
+        s = agree(j);
+    if (s == DONE && j->l->leads)
+        s = send_nodes(j, b);
+    return s == DONE && j->l->leads ? receive_results(j, b) : s;
+}
+
 static status step_of(job *j, uint64_t step, uint64_t count)
 {
     const bool leads = j->l->leads;
-    status s = DONE;
-    if (step < count) {
-        transit *b = &j->blocks[step % DEPTH];
-        b->begin = step * j->block;
-        b->end = b->begin + j->block < j->k->total ? b->begin + j->block : j->k->total;
-        s = reduce_here(j, b);
-        if (s == DONE && step == 0)
-            s = agree(j);
-        if (s == DONE && leads)
-            s = exchange_nodes(j, b);
-    }
+    status s = step < count ? begin_exchange(j, step) : DONE;
     if (s == DONE && leads && step >= 1 && step <= count)
         s = complete_block(j, &j->blocks[(step - 1) % DEPTH]);
     if (s == DONE && step >= 2) {
@@ -284,18 +314,17 @@ static status step_of(job *j, uint64_t step, uint64_t count)
         if (s == DONE)
             s = hand_out(j, b);
     }
-    return s;
+    /* Its memory is that of the block just handed out. */
+    return s == DONE && step + 1 < count ? begin_block(j, step + 1) : s;
 }
 
 static status reduce_in_blocks(job *j)
 {
     const uint64_t count = (j->k->total + j->block - 1) / j->block;
-    for (uint64_t step = 0; step < count + 2; step++) {
-        const status s = step_of(j, step, count);
-        if (s != DONE)
-            return s;
-    }
-    return DONE;
+    status s = begin_block(j, 0);
+    for (uint64_t step = 0; s == DONE && step < count + 2; step++)
+        s = step_of(j, step, count);
+    return s;
 }
 
 /* Find memory for blocks on their way. */
@@ -358,7 +387,9 @@ static bool choose(job *j)
     const uint64_t bytes = j->k->total * h->most_nodes * j->node_element;
     const bool in_records = bytes <= RECORD_DATA_BYTES && bytes * h->hosts <= RECORDS_BYTES;
     j->whole = bytes * (h->hosts - 1) <= WHOLE_BYTES;
-    j->block = BLOCK_BYTES / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
+    const uint64_t shares = (uint64_t)SHARE_BYTES * h->hosts;
+    const uint64_t block_bytes = shares > BLOCK_BYTES ? shares : BLOCK_BYTES;
+    j->block = block_bytes / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
     if (j->block < CHUNK_UNIT)
         j->block = CHUNK_UNIT;
     if (j->block > j->k->total)

@@ -11,9 +11,6 @@
 #include <unistd.h>
 
 enum {
-    /* How long the core is only yielded before we sleep, unless yields return late.
-     * Yielding costs the others nothing and answers at once; sleeping spares the power. */
-    YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
     /* The clock is read once in so many polls: one takes 20 to 140 ns, by processor. */
@@ -223,7 +220,9 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
 static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
                         counter *b)
 {
-    uint64_t began = now_ns(), next_look = began + SLEEP_NS;
+    const uint64_t began = now_ns();
+    const uint64_t yield_until = began + (c->links ? YIELD_OVER_HOSTS_NS : YIELD_NS);
+    uint64_t next_look = began + SLEEP_NS;
     if (c->before_long_wait)
         c->before_long_wait(c);
     for (uint64_t now = began;; now = now_ns()) {
@@ -237,7 +236,7 @@ static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_
                 return s;
             next_look = now + SLEEP_NS;
         }
-        if (now - began < YIELD_NS && may_yield(&c->waits, now)) {
+        if (now < yield_until && may_yield(&c->waits, now)) {
             sched_yield();
             note_yield(&c->waits, now, now_ns());
         } else {
