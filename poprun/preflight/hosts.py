@@ -137,14 +137,20 @@ class Preflights:
         for rank in range(request.topology.num_instances):
             search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
             places.append((request.host_of(rank), search_path, request.cwd_of(rank)))
-        different = list(dict.fromkeys(places))
-        paths = _all(
-            [
+        files: dict[tuple[HostSpec, str | None, str], str] = {}
+        # First this host: a mistake in the program's name is said once, not by each.
+        for is_here in (True, False):
+            different = [
+                place
+                for place in dict.fromkeys(places)
+                if isinstance(self[place[0]], LocalPreflight) is is_here
+            ]
+            questions = [
                 partial(self[host].find_program, argv, search_path, cwd)
                 for host, search_path, cwd in different
             ]
-        )
-        files = dict(zip(different, paths, strict=True))
+            if questions:
+                files |= zip(different, _all(questions), strict=True)
         return [files[place] for place in places]
 
     def connections(self) -> dict[int, int]:

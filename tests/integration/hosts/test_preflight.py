@@ -240,6 +240,15 @@ def test_a_program_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
     ]
 
 
+def test_a_program_that_there_is_nowhere_is_named_once(hosts: Bed) -> None:
+    ran = hosts.front.run(*JOB, "--host", "h0,h1,h2", "-n", "3", "./missing")
+
+    assert (ran.returncode, ran.stderr) == (
+        127,
+        "poprun: error: There is no program './missing'.\n",
+    )
+
+
 def test_a_host_without_the_mpi_is_named(hosts: Bed) -> None:
     mpirun = mpirun_of("hydra")
     directory = Path(mpirun).parent
