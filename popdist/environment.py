@@ -121,7 +121,8 @@ MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARE
 
 # --- Set by an mpirun without poprun.
 
-# Open MPI's: the id of the job, and the address of its daemon on this host.
+# Open MPI's: the rank, the id of the job, and the address of its daemon on this host.
+PMIX_RANK = "PMIX_RANK"
 PMIX_NAMESPACE = "PMIX_NAMESPACE"
 PMIX_SERVER = "PMIX_SERVER_URI2"
 # Hydra's: that of MPICH and of Intel MPI.

@@ -236,6 +236,19 @@ class TorchPlace(NamedTuple):
         return cls(int(numbers[0]), int(numbers[1]), host, int(numbers[2]))
 
 
+def check_mpi(environ: Mapping[str, str]) -> None:
+    """Check that poprun, if it has started this process, has done so by an MPI.
+
+    Raises:
+        ArenaError: It has not, so there is no MPI by which to reach other hosts.
+    """
+    if env.CONTROL in environ and not {env.PMI_RANK, env.PMIX_RANK} & environ.keys():
+        raise ArenaError(
+            "Instances on several hosts reach each other by MPI, and --mpirun local "
+            "starts none. Start poprun with an mpirun of an MPI."
+        )
+
+
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a variable that poprun sets is in the environment.
 

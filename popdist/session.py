@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, OPEN_MPI_SURVIVES, Instance
 from popdist.errors import GroupUnusableError
-from popdist.job import Place, TorchPlace, instance_of, shared_name_of
+from popdist.job import Place, TorchPlace, check_mpi, instance_of, shared_name_of
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -136,7 +136,12 @@ class Session:
         )
 
     def job_hosts(self) -> "JobHosts":
-        """Return which instances of this job are on which host."""
+        """Return which instances of this job are on which host.
+
+        Raises:
+            ArenaError: There is no MPI, which would start for this process alone.
+        """
+        check_mpi(os.environ)
         # Not above, as in _shared_memory().
         from popdist.engine.hosts.world import JobHosts
 
