@@ -11,12 +11,16 @@ turns every few milliseconds in one run. All times are those of instance 0, medi
   it, to DeepSpeed's all-reduce through shared memory.
 - hvd.grouped_allreduce next to gloo: scripts/bench_horovod.py.
 - A step of PopTorch's stand-in with 8 local replicas, next to a plain loop.
+
+With --ddp it compares data parallel training alone, over two hosts of a test bed with
+2 instances each, which needs the rights to make network namespaces.
 """
 
+import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,10 +89,13 @@ def exchange_nothing(
     return future
 
 
-def bench_training(gloo: Any) -> None:
+def bench_training(
+    gloo: Any, names: Sequence[str] = tuple(NETWORKS), seconds_each: float = 12
+) -> None:
     """Compare steps of data parallel training."""
     show("network", "step of", "ms", "exchange ms", "x gloo's")
-    for name, (width, samples) in NETWORKS.items():
+    for name in names:
+        width, samples = NETWORKS[name]
         inputs = torch.randn(samples, width)
 
         def step(
@@ -115,7 +122,7 @@ def bench_training(gloo: Any) -> None:
                 "popdist": step(world),
                 "reduce_now": step(world, popdist.torch.reduce_now),
             },
-            12,
+            seconds_each,
         )
         without_exchange = seconds.pop("nothing")
         gloo_exchange = seconds["gloo"] - without_exchange
@@ -203,9 +210,33 @@ def measure(benchmark: str) -> None:
         bench_executor()
     else:
         gloo = dist.new_group(backend="gloo")
-        bench = {"all_reduce": bench_all_reduce, "training": bench_training}
+        bench = {
+            "all_reduce": bench_all_reduce,
+            "training": bench_training,
+            "ddp": partial(bench_training, names=["25M"], seconds_each=60),
+        }
         bench[benchmark](gloo)
     dist.destroy_process_group()
+
+
+def start_over_hosts() -> None:
+    """Start instances on two hosts of a test bed, with each MPI in turn."""
+    sys.path[:0] = [str(SCRIPTS.parent), str(SCRIPTS.parent / "tests")]
+    from beds.bed import Bed
+    from conftest import mpirun_of
+
+    with Bed(hosts=2) as bed:
+        for mpi in ("openmpi5", "hydra"):
+            print(f"\n2 hosts with 2 instances each, {mpi}: ddp", flush=True)
+            job = ["poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"]
+            program = [
+                "--offline-mode=yes",
+                "python",
+                str(SCRIPTS / "bench_torch.py"),
+                "ddp",
+            ]
+            if bed.front.start(*job, *program).wait():
+                raise SystemExit(1)
 
 
 def main() -> None:
@@ -228,4 +259,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1]) if sys.argv[1:] else main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ddp", action="store_true", help="over hosts of a test bed")
+    parser.add_argument("benchmark", nargs="?", help="of an instance")
+    given = parser.parse_args()
+    if given.benchmark:
+        measure(given.benchmark)
+    else:
+        start_over_hosts() if given.ddp else main()
