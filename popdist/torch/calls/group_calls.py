@@ -52,8 +52,10 @@ class ProcessGroupCalls:
         self._kept: deque[Any] = deque(maxlen=_MOST_KEPT)
         # How many calls the program has made, whether or not they have begun.
         self._calls_made = 0
-        # A call beside a backward pass takes time from it, unless it has a core.
-        self._has_spare_cores = group.cores >= 2 * group.size
+        # A call beside a backward pass takes time from it, unless it has a core, or
+        # waits for other hosts.
+        is_on_one_host = len(group.pidfds) + 1 == group.size
+        self._overlaps = not is_on_one_host or group.cores >= 2 * group.size
 
     @property
     def engine_group(self) -> Group:
@@ -137,7 +139,7 @@ class ProcessGroupCalls:
 
     def _async_op_for(self, result: Any) -> AsyncOp:
         """Return the async_op of an asynchronous call with this result."""
-        if not self._has_spare_cores and _in_backward():
+        if not self._overlaps and _in_backward():
             return False
         return "deferred" if _is_small(result) else True
 

@@ -37,6 +37,29 @@ print(total[0].item(), model.module.weight.grad.sum().item())
 """
 # The last is the mean of 2 * 64 * 8 * rank over four ranks.
 TORCHS_OUTPUT = "10.0 1536.0\n" * 4
+# In a backward pass rank 0 begins two exchanges in another order than the others.
+BACKWARD = """
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("popdist", timeout=timedelta(seconds=40))
+groups = [dist.new_group(), dist.new_group()]
+if dist.get_rank() == 0:
+    groups.reverse()
+works = []
+
+def exchange(gradient):
+    for group in groups:
+        total = torch.ones(1 << 20)
+        works.append(dist.all_reduce(total, group=group, async_op=True))
+
+x = torch.ones(1, requires_grad=True)
+x.register_hook(exchange)
+x.sum().backward()
+print([work.result()[0][0].item() for work in works if work.wait()])
+"""
 HOROVOD = """
 import horovod.torch as hvd
 import torch
@@ -88,6 +111,16 @@ def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
     )
 
     assert output == TORCHS_OUTPUT
+
+
+def test_torchs_exchanges_over_hosts_go_on_beside_a_backward_pass(bed: Bed) -> None:
+    output = bed.front.output(
+        *("poprun", "--mpirun", mpirun_of("hydra"), "--host", "h0,h1", "-n", "2"),
+        *("--offline-mode=yes", "python3", "-c", BACKWARD),
+        timeout=120,
+    )
+
+    assert output == "[2.0, 2.0]\n" * 2
 
 
 @pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
