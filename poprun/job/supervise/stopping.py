@@ -81,6 +81,9 @@ class Cause(Record):
     signal: int | None = None
 
 
+SLURMS_END = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
+
+
 class Action(Record):
     """Something to do for the end of a job."""
 
@@ -122,6 +125,7 @@ class Course(Record):
 
     phase: Phase = Phase.RUNNING
     phase_ends: float = inf
+    stopping_since: float = inf
     # When the instances get SIGTERM that Slurm may have signalled.
     signals_at: float = inf
     cause: Cause | None = None
@@ -229,7 +233,9 @@ def _signal(course: Course, now: float, grace: float) -> Step:
     number = signal.SIGTERM
     if course.cause and course.cause.signal == signal.SIGINT:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
-    course = replace(course, phase=Phase.STOPPING, phase_ends=now + grace)
+    course = replace(
+        course, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
+    )
     return course, [SignalInstances(number)]
 
 
@@ -266,6 +272,10 @@ def _interrupt_in_slurm(course: Course, now: float) -> Step:
     signal_before = course.cause and course.cause.signal
     is_stopping = course.phase is Phase.STOPPING
     if is_first and is_stopping and signal_before in (None, signal.SIGTERM):
+        if now < course.stopping_since + SLURM_SIGNALS_S:
+            # What has ended before has ended by it.
+            ends = course.stopping_since + course.grace
+            course = replace(course, phase_ends=ends, cause=SLURMS_END)
         return course, []
     return _interrupt(course, signal.SIGTERM, now)
 
@@ -279,8 +289,9 @@ def _stop_with_slurm(course: Course, now: float) -> Course:
         course,
         phase=Phase.STOPPING,
         phase_ends=now + course.grace,
+        stopping_since=now,
         signals_at=now + SLURM_SIGNALS_S,
-        cause=Cause(Reason.INTERRUPTED, signal=signal.SIGTERM),
+        cause=SLURMS_END,
     )
 
 

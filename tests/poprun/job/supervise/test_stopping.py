@@ -340,6 +340,7 @@ def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
         pytest.param(Interrupted(TERM), id="poprun"),
         pytest.param(SlurmEndsJob(), id="another host"),
         pytest.param(exited(0, TERM), id="an instance"),
+        pytest.param(ShimLost(0), id="a shim"),
     ],
 )
 def test_the_signal_that_ends_a_job_of_slurm_leaves_it_its_grace(first: Event) -> None:
@@ -351,7 +352,17 @@ def test_the_signal_that_ends_a_job_of_slurm_leaves_it_its_grace(first: Event) -
     signals += story(1.2, Tick())
     assert signals == ["SIGTERM to instances"]
     assert (story.phase, story.deadline) == (Phase.STOPPING, 61)
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
     assert story(2, Interrupted(TERM)) == ["kill instances"]
+
+
+def test_a_failure_before_slurm_ends_the_job_is_the_cause() -> None:
+    story = running(grace=60, is_in_slurm=True)
+
+    assert story(1, exited(0, 1 << 8)) == ["SIGTERM to instances"]
+    assert story(3, Interrupted(TERM)) == []
+    assert story.cause == Cause(Reason.FAILED, rank=0)
+    assert story.deadline == 61
 
 
 def test_slurm_s_own_signal_reaches_the_instances_first() -> None:
