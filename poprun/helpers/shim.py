@@ -43,6 +43,10 @@ ORPHAN_GRACE_S = 1.0
 # or have removed the job's files.
 ORPHAN_LIMIT_S = 30.0
 
+# Slurm may have looked for the processes of a job before it signals them. It may miss a
+# program that has been started so short a time before.
+SLURM_FINDS_S = 0.2
+
 NEVER = float("inf")
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
 OTHER_SIGNALS = [n for n in own_process.HELPER_SIGNALS if n != _signal.SIGTERM]
@@ -125,6 +129,7 @@ class Shim:
         self._released = False
         self._released_by_poprun = False
         self._program = 0  # its pid, 0 before the start
+        self._started_at = NEVER
         self._ended = False  # the program itself
         self._clean = False  # and all that it started
         self._spec: protocol.Spec | None = None
@@ -225,11 +230,12 @@ class Shim:
             self._released = True
         elif self._program and not self._clean:
             # The program gets it, too. poprun decides what follows.
-            self._is_ended_by_slurm = True
-            below = processes.descendants([os.getpid()])
-            self._signalled.update((p.pid, p.start) for p in below)
             if not self._ended:
                 self._stopped_by = protocol.BY_SLURM
+            if time.monotonic() >= self._started_at + SLURM_FINDS_S:
+                self._is_ended_by_slurm = True
+                below = processes.descendants([os.getpid()])
+                self._signalled.update((p.pid, p.start) for p in below)
 
     # --- The program.
 
@@ -242,6 +248,7 @@ class Shim:
             self._poprun.send(protocol.pack(protocol.REFUSED, *fields))
             return
         pid = self._program = started.pid
+        self._started_at = time.monotonic()
         # It cannot vanish before it is reaped, so the kernel has an answer.
         cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
         message = protocol.pack(

@@ -32,6 +32,7 @@ own_process.become_subreaper()
 sigterm = own_process.receive_sigterm()
 wake = own_process.wake_up_on(signal.SIGCHLD)
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
+shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
     shim.LINGER_S = 30.0
 kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
@@ -45,7 +46,8 @@ class Driven:
     Args:
         options: "unprivileged" for a shim that changes its user when it has started the
             program, which is another user's from then on; "lingering" for one that
-            waits long for what the program started.
+            waits long for what the program started; "settled" for one that takes its
+            program for older than it is.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -210,21 +212,32 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., None]]:
 COUNTS = "trap 'echo >>signals' TERM; : >ready; while :; do sleep 0.01; done"
 
 
+@pytest.mark.parametrize(
+    ("options", "num_signals"),
+    [
+        pytest.param(["settled"], 1, id="signalled"),
+        pytest.param([], 2, id="started while Slurm looked for processes"),
+    ],
+)
 def test_what_slurm_has_signalled_goes_on_and_is_not_signalled_again(
-    shim: Driven, slurm: Callable[..., None]
+    tmp_path: Path, slurm: Callable[..., None], options: list[str], num_signals: int
 ) -> None:
+    shim = Driven(tmp_path, *options)
     pid = shim.start("sh", "-c", COUNTS, grace=600.0)
     shim.appears("ready")
 
     slurm(shim.process.pid, pid)
     shim.appears("signals")
     shim.send(protocol.SIGNAL, signal.SIGTERM)
+    signals = shim.directory / "signals"
+    wait_for(lambda: signals.stat().st_size == num_signals, "the signals")
     shim.send(protocol.SHOW_STACKS, 0)
     shim.wait(protocol.STACKS)
     shim.send(protocol.SIGNAL, signal.SIGKILL)
 
     assert shim.wait(protocol.EXITED)[0] == b"9"
-    assert (shim.directory / "signals").read_text() == "\n"
+    assert signals.stat().st_size == num_signals
+    shim.close()
 
 
 def test_a_program_that_slurm_ends_has_not_ended_by_itself(
