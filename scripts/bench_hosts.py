@@ -1,16 +1,21 @@
 """Compare all-reduces over several hosts with those of MPIs and gloo, in a test bed.
 
-    sudo make bench-hosts HOSTS=2 RATE=1gbit
+    sudo python scripts/bench_hosts.py --hosts 2 --rate 1gbit
 
 Every engine takes its turn in each of some rounds; what is printed are the medians, in
-microseconds. It needs the rights to make network namespaces.
+microseconds, and how many times as long the best peer takes as the better popdist, and
+an exchange between hosts with an all-reduce of as many members on one host. It needs
+the rights to make network namespaces.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +34,12 @@ ENGINES = {
     "MPICH": ("mpi", "hydra"),
     "gloo": ("gloo", "hydra"),
     "exchange, MPICH": ("exchange", "hydra"),
+    "popdist, one host": ("popdist", "hydra"),
 }
+OURS = "popdist, Open MPI", "popdist, MPICH"
+PEERS = "Open MPI yielding", "MPICH", "gloo"
+PARTS = "exchange, MPICH", "popdist, one host"
+BUSY = "while True: pass"
 
 
 def measure(bed: Bed, name: str, sizes: str, instances: int) -> dict[int, float]:
@@ -37,13 +47,45 @@ def measure(bed: Bed, name: str, sizes: str, instances: int) -> dict[int, float]
     engine, mpi = ENGINES[name]
     program = ["env", f"PYTHONPATH={ROOT}", sys.executable]
     program += [MEMBER, engine, sizes, bed.front.address]
-    words = command(bed, mpi, instances, program)
+    hosts = bed.hosts
+    if name == "popdist, one host":
+        hosts, instances = hosts[:1], instances * len(hosts)
+    words = command(hosts, mpi, instances, program)
     process = bed.front.start(*words, env=AS_ROOT, stdout=subprocess.PIPE)
     assert process.stdout
     line = process.stdout.readline()
     bed.clean()
     process.communicate()
     return {int(size): us for size, us in json.loads(line or b"{}").items()}
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Let so many processes compute beside what is measured."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def ratios(medians: dict[tuple[str, int], float], sizes: list[int]) -> Iterator[str]:
+    """Yield how the better of ours compares with its peers and with its parts."""
+    for name, others, together in (
+        ("the best peer / ours", PEERS, min),
+        ("its parts / ours", PARTS, sum),
+    ):
+        cells = []
+        for size in sizes:
+            ours = [medians[one, size] for one in OURS if (one, size) in medians]
+            theirs = [medians[one, size] for one in others if (one, size) in medians]
+            both = ours and theirs
+            cells.append(
+                f"{together(theirs) / min(ours):10.2f}" if both else f"{'-':>10}"
+            )
+        yield f"{name:20} {' '.join(cells)}"
 
 
 def main() -> None:
@@ -56,11 +98,15 @@ def main() -> None:
     parser.add_argument("--rate", default="", help="of the links, as 1gbit")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds")
     parser.add_argument("--loss", type=float, default=0, help="percent")
+    parser.add_argument(
+        "--busy", action="store_true", help="with a busy process a core"
+    )
     given = parser.parse_args()
     parts = given.engines.split(",")
     names = [name for name in ENGINES if any(part in name for part in parts)]
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
-    with Bed(hosts=given.hosts) as bed:
+    busy = os.cpu_count() or 1 if given.busy else 0
+    with Bed(hosts=given.hosts) as bed, busy_processes(busy):
         if given.rate or given.delay or given.loss:
             bed.shape(given.rate, given.delay, given.loss)
         for _ in range(given.rounds):
@@ -70,12 +116,12 @@ def main() -> None:
                 ).items():
                     found[name, size].append(us)
     sizes = [int(size) for size in given.sizes.split(",")]
+    medians = {key: median(values) for key, values in found.items()}
     print(f"{'bytes':20}", *(f"{size:>10}" for size in sizes))
     for name in names:
-        cells = (found.get((name, size)) for size in sizes)
-        print(
-            f"{name:20}", *(f"{median(c):10.0f}" if c else f"{'-':>10}" for c in cells)
-        )
+        cells = (medians.get((name, size)) for size in sizes)
+        print(f"{name:20}", *(f"{c:10.0f}" if c else f"{'-':>10}" for c in cells))
+    print(*ratios(medians, sizes), sep="\n")
 
 
 if __name__ == "__main__":

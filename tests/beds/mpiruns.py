@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from beds.bed import Bed
+from beds.host import Host
 from conftest import mpirun_of
 
 from poprun.mpirun.identify import library
@@ -28,10 +28,12 @@ AS_ROOT = {
 }
 
 
-def command(bed: Bed, mpi: str, instances: int, program: Sequence[str]) -> list[str]:
-    """Return what starts so many instances of a program on each host."""
+def command(
+    hosts: Sequence[Host], mpi: str, instances: int, program: Sequence[str]
+) -> list[str]:
+    """Return what starts so many instances of a program on each of these hosts."""
     mpirun = mpirun_of(mpi)
-    places = ",".join(f"{host.name}:{instances}" for host in bed.hosts)
+    places = ",".join(f"{host.name}:{instances}" for host in hosts)
     words = [mpirun, *OPTIONS[mpi], "-hosts" if mpi == "hydra" else "--host", places]
-    words += ["-n", str(instances * len(bed.hosts)), "env"]
+    words += ["-n", str(instances * len(hosts)), "env"]
     return [*words, f"MPI4PY_LIBMPI={library(mpirun, mpi)}", *program]

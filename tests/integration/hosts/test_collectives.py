@@ -36,7 +36,7 @@ def outputs(bed: Bed, mpi: str, program: str) -> list[str]:
         host.path("/tmp/program.py").write_text(PROLOGUE + program)
     words = [sys.executable, "/tmp/program.py"]
     mpirun = bed.front.start(
-        *command(bed, mpi, 2, words), env=AS_ROOT, stdout=subprocess.PIPE
+        *command(bed.hosts, mpi, 2, words), env=AS_ROOT, stdout=subprocess.PIPE
     )
     assert mpirun.stdout
     # Open MPI 5's mpirun sometimes hangs after all ranks have ended.
