@@ -9,7 +9,8 @@ later, sends poprun a signal, cuts a host off, for a while or for good, or power
 off. What still runs after that, it ends. poprun must end in time and with an exit code
 and words that fit, and 15 seconds later no process and no file of the job may be left
 on any host, also on one that is cut off. Where several supervisors of a host were
-killed, files may stay until the next job of the user there.
+killed, files may stay until the next job of the user there, and mpirun's daemon as long
+as the host is cut off.
 
 A round that fails is reported in full; --seed and --first repeat it.
 """
@@ -41,6 +42,7 @@ START_S = 60.0
 GONE_S = 15.0
 # What is left by a connection that its host's sshd does not know to be gone.
 OF_SSHD = re.compile("sshd")
+OF_DAEMON = re.compile("/prted|/orted|hydra_pmi_proxy")
 STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
 # What instances run, with a word of the job's own at the end, and how many seconds of
 # a job's life are of interest.
@@ -318,7 +320,15 @@ class HostsRound(ChaosRound):
         if self.cut_off:
             # It has not heard that its connection is gone.
             left = [process for process in left if not OF_SSHD.search(process)]
-        return left
+        return [leftover for leftover in left if not self._may_stay(leftover)]
+
+    def _may_stay(self, leftover: str) -> bool:
+        """Return whether it is a file or a daemon that nothing is there to end."""
+        host, _, what = leftover.partition(": ")
+        if self.supervisors_killed[host] < 2:
+            return False
+        is_cut_off = host in [h.name for h in self.cut_off]
+        return is_cut_off and (what.startswith("/") or bool(OF_DAEMON.search(what)))
 
     def _mend_all(self) -> None:
         for host in self.cut_off:
