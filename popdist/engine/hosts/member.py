@@ -143,13 +143,11 @@ class HostsMember:
 
     def run(self, call: Described, details: object, steps: Callable[[], T]) -> T:
         """Make a call, whose details must be the same on all members, in its turn."""
-        try:
+        began = 0
+        with suppress(_core.Failure):
             self.comm.begin_larger_call(*call, hash(details) & (1 << 64) - 1)
-        except _core.Failure:
-            began = None
-        else:
             began = monotonic_ns()
-        if began is None:
+        if not began:
             raise self.failure()
         succeeded = False
         try:
