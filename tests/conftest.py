@@ -217,9 +217,12 @@ class Footprint:
     def assert_nothing_is_left(self, within: float = 20.0) -> None:
         # Another job's files are seen between the end of its last process and their
         # removal, so each look may be wrong about them: only a lasting one counts.
-        limit = time.monotonic() + within
-        while left := [*self.processes(), *self.files()]:
-            assert time.monotonic() < limit, f"left after {within} s: {left}"
+        seen_at: dict[str, float] = {}
+        while found := [*self.processes(), *self.files()]:
+            now = time.monotonic()
+            seen_at = {item: seen_at.get(item, now) for item in found}
+            left = [item for item in found if now >= seen_at[item] + within]
+            assert not left, f"left after {within} s: {left}"
             time.sleep(0.02)
 
 

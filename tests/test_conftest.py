@@ -62,6 +62,12 @@ def test_files_that_are_seen_for_a_moment_are_not_left() -> None:
     Looks([set(), another]).assert_nothing_is_left(within=0)
 
 
+def test_files_of_one_job_after_another_are_not_left() -> None:
+    looks = [{f"/tmp/poprun-{number}"} for number in range(30)]
+
+    Looks([*looks, set()]).assert_nothing_is_left(within=0.2)
+
+
 def test_files_that_stay_are_left() -> None:
     with pytest.raises(AssertionError, match=r"left after 0.1 s: \['/tmp/poprun-mine'"):
         Looks([{"/tmp/poprun-mine"}]).assert_nothing_is_left(within=0.1)
