@@ -1,5 +1,8 @@
 """What a launch costs next to bare mpirun: make bench-launch.
 
+With --hosts N what it costs on N hosts of a bed, and how long it takes until 64 hosts
+have answered, as root: sudo .venv/bin/python scripts/bench_launch.py --hosts 8
+
 All pairs are measured in turn within one run, because the machine's speed changes by
 the minute: read the differences and ratios, not the times. The CPU time of a job is
 that of all its processes: this program is a subreaper and waits for every one.
@@ -15,11 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from poprun.helpers import own_process, processes
 
+if TYPE_CHECKING:
+    from beds.bed import Bed
+
+ROOT_DIRECTORY = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
 PASS = [sys.executable, "-c", "pass"]
@@ -177,17 +185,94 @@ def to_file(argv: Sequence[str], path: Path) -> float:
         return run(argv, file.fileno())[0] / 1000
 
 
+def hosts(number: int, rounds: int) -> None:
+    """Compare launches on several hosts, of which one is poprun's, and one ssh."""
+    from beds.bed import Bed
+    from beds.mpiruns import OPTIONS
+
+    with Bed(hosts=number) as bed:
+        names = ",".join(host.name for host in bed.hosts)
+        commands = {
+            "poprun": poprun(number, "--host", names, "true"),
+            "mpirun": [*mpirun(number), *OPTIONS["openmpi5"], "--host", names, "true"],
+            "ssh": ["ssh", bed.hosts[-1].name, "true"],
+        }
+        times = in_bed(bed, commands, rounds)
+    more = times["poprun"] - times["mpirun"]
+    print(f"Starting `true` on {number} hosts, medians in ms, and one `ssh HOST true`:")
+    print(*(f"  {name} {ms:.0f}" for name, ms in times.items()))
+    print(f"  poprun - mpirun - ssh: {more - times['ssh']:.0f}")
+
+
+def answers(number: int, rounds: int) -> None:
+    """Measure how long it takes until so many hosts have answered all questions.
+
+    They are names of one machine: its sshd gives each connection a network of its own,
+    so that poprun takes them for different hosts. What it refuses last is a directory
+    for the output, when it knows all that it needs of the hosts. Beside it as many ssh.
+    """
+    from beds.bed import Bed
+
+    names = [f"n{i}" for i in range(number)]
+    sshd = [
+        f"MaxStartups {2 * number}",
+        'ForceCommand exec unshare --net sh -c "$SSH_ORIGINAL_COMMAND"',
+    ]
+    print(f"Until {number} hosts have answered, medians in ms, and as many `ssh true`:")
+    with Bed(hosts=2, aliases=names, sshd=sshd) as bed:
+        for title, options in (
+            ("as ssh is configured", []),
+            ("with curve25519-sha256", ["-oKexAlgorithms=curve25519-sha256"]),
+        ):
+            ssh = " ".join(["ssh", *options])
+            script = f"for h in {' '.join(names)}; do {ssh} $h true & done; wait"
+            unwritable = "--mpi-global-args=--output-filename /proc/nowhere"
+            job = ["--ssh", ssh, "--host", ",".join(names), unwritable, "true"]
+            commands = {"poprun": poprun(number, *job), "ssh": ["sh", "-c", script]}
+            times = in_bed(bed, commands, rounds)
+            print(f"  {title}:", *(f"{name} {ms:.0f}" for name, ms in times.items()))
+
+
+def in_bed(
+    bed: "Bed", commands: Mapping[str, Sequence[str]], rounds: int
+) -> dict[str, float]:
+    """Return the median time of each command on a bed's first host, run by turns."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for round_ in range(rounds + 1):
+        for name, argv in commands.items():
+            began = time.perf_counter()
+            process = bed.front.start(*argv, stderr=subprocess.PIPE)
+            try:
+                _, text = process.communicate(timeout=4 * LONGEST_S)
+            except subprocess.TimeoutExpired:
+                print(f"      ({argv[0]} hung for {4 * LONGEST_S} s and was killed)")
+                bed.clean()
+                process.communicate()
+                continue
+            if process.returncode and b"/proc/nowhere" not in text:
+                raise SystemExit(text.decode())
+            if round_:  # the first warms the caches
+                times[name].append((time.perf_counter() - began) * 1000)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--hosts", type=int, help="of a bed, to launch on instead")
     parser.add_argument(
         "--instructions", action="store_true", help="count those by valgrind instead"
     )
     options = parser.parse_args()
+    rounds = options.rounds
     if options.instructions:
         instructions()
         return
-    rounds = options.rounds
+    if options.hosts:
+        sys.path[:0] = [str(ROOT_DIRECTORY), str(ROOT_DIRECTORY / "tests")]
+        hosts(options.hosts, rounds)
+        answers(64, rounds)
+        return
     own_process.become_subreaper()
     launches(rounds)
     starts(rounds)
