@@ -42,6 +42,8 @@ _PROCESS_FAILED = (
     r"(?s)process rank (\d+) .*?exited\s+on\s+signal (\d+)",
     r"(?s)Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)",
 )
+# A daemon on another host was killed; 5.0 ends with exit code 0 then.
+_DAEMON_LOST = r"has lost communication with a remote daemon"
 # mpirun counts fewer slots than processes, or does not know an option.
 _NOT_STARTED = (
     r"not enough slots available|already filled",
@@ -143,6 +145,8 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
     if any(re.search(reason, text) for reason in reasons):
         return MpiVerdict(Failure.OTHER, code=exit_code, text=text)
+    if re.search(_DAEMON_LOST, text):
+        return MpiVerdict(Failure.DAEMON_LOST, code=exit_code, text=text)
     return _without_reason(text, exit_code)
 
 

@@ -86,6 +86,8 @@ class Failure(Enum):
     ABORTED = "an instance called MPI_Abort"
     NOT_FINALIZED = "an instance ended without MPI_Finalize"
     PROXY_LOST = "a process that mpirun starts others by was killed"
+    # As above, and it is not what follows from the end of a shim.
+    DAEMON_LOST = "a daemon of mpirun on another host was killed"
     OTHER = "mpirun gave another reason, which stands in its text"
     UNEXPLAINED = "mpirun gave no reason"
 

@@ -104,11 +104,12 @@ def judge(
             also=failed[1:],
             warnings=_warnings(course),
         )
-    if mpirun_status == 0 and _ended_while_running(cause, events):
+    lost_proxy = _lost_its_proxy(cause, verdict)
+    if mpirun_status == 0 and not lost_proxy and _ended_while_running(cause, events):
         return _ended_with_0(verdict)
     if cause is not None and _mpirun_broke(cause, mpirun_status, verdict):
         return _mpirun_ended(mpirun_status)
-    if cause is not None and not _lost_its_proxy(cause, verdict):
+    if cause is not None and not lost_proxy:
         return _stopped(course, cause, events, mpirun_status, hosts)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
@@ -151,9 +152,13 @@ def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) 
     )
 
 
-def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:
+def _lost_its_proxy(cause: Cause | None, verdict: MpiVerdict) -> bool:
     # mpirun then ends before or after the instances, as the machine's load has it.
-    return cause.reason is Reason.MPIRUN_ENDED and verdict.failure is Failure.PROXY_LOST
+    reasons = [Reason.MPIRUN_ENDED]
+    if verdict.failure is Failure.DAEMON_LOST:
+        reasons.append(Reason.SHIM_LOST)
+    may_follow = cause is None or cause.reason in reasons
+    return may_follow and verdict.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
 
 
 def _is_abort(
@@ -318,7 +323,7 @@ def _ended_by_mpirun(
     """Return the outcome of a job that mpirun ended by itself: no instance failed."""
     if _was_killed(mpirun_status) and not course.mpirun_killed:
         return _mpirun_ended(mpirun_status)
-    broken = verdict.failure is Failure.PROXY_LOST
+    broken = verdict.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
     why = ", because a process of its own was killed" if broken else ""
     return _mpirun_failed(
         f"mpirun ended the instances{why}, and then {_how(mpirun_status)}."

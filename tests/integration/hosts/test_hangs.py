@@ -77,3 +77,17 @@ def test_a_daemon_of_mpirun_that_is_stopped_keeps_no_job(bed: Bed, mpi: str) -> 
     code, stderr = job.end()
     assert code == 128 + signal.SIGTERM
     assert stderr.endswith("poprun: error: Stopped by SIGTERM.\n")
+
+
+# hydra does not tell its proxy's end from that of a shim.
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4"])
+def test_a_daemon_of_mpirun_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> None:
+    job = RunningJob(bed, mpi)
+
+    job.send(signal.SIGKILL, "h1", DAEMONS[mpi])
+
+    code, stderr = job.end()
+    *_, cause = stderr.splitlines()
+    assert code == 125
+    assert cause.startswith("poprun: error: mpirun ended ")
+    assert "MPI_Abort" not in cause

@@ -89,6 +89,12 @@ EXITED_HYDRA = """
 =   PID 6249 RUNNING AT vm
 =   EXIT CODE: 3
 """
+LOST_DAEMON_5 = f"""\
+{RULE}PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-h0-173@0,0] on node h0
+  Remote daemon: [prterun-h0-173@0,1] on node h1
+{RULE}"""
 SLOTS = """\
 There are not enough slots available in the system to satisfy the 5
 slots that were requested by the application:
@@ -116,6 +122,7 @@ OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n
         ("openmpi5", EXITED_5, 3, Failure.OTHER, None, 3),
         ("openmpi4", EXITED_4, 126, Failure.OTHER, None, 126),
         ("hydra", EXITED_HYDRA, 3, Failure.OTHER, None, 3),
+        ("openmpi5", LOST_DAEMON_5, 0, Failure.DAEMON_LOST, None, 0),
         ("openmpi5", SLOTS, 213, Failure.OTHER, None, 213),
         ("openmpi4", FILLED, 1, Failure.OTHER, None, 1),
         ("openmpi5", OPTION_5, 213, Failure.OTHER, None, 213),

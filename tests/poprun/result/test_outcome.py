@@ -371,18 +371,27 @@ def test_a_failure_explains_why_mpirun_died() -> None:
     )
 
 
-@pytest.mark.parametrize("cause", [None, stopped_by(Reason.MPIRUN_ENDED)])
+@pytest.mark.parametrize(
+    ("cause", "failure", "code"),
+    [
+        (None, Failure.PROXY_LOST, 255),
+        (stopped_by(Reason.MPIRUN_ENDED), Failure.PROXY_LOST, 255),
+        (None, Failure.DAEMON_LOST, 0),
+        (stopped_by(Reason.MPIRUN_ENDED), Failure.DAEMON_LOST, 0),
+        (stopped_by(Reason.SHIM_LOST, 1), Failure.DAEMON_LOST, 0),
+    ],
+)
 def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_after(
-    cause: Cause | None,
+    cause: Cause | None, failure: Failure, code: int
 ) -> None:
-    verdict = MpiVerdict(failure=Failure.PROXY_LOST, code=255)
+    verdict = MpiVerdict(failure=failure, code=code)
     victim = exited(0, signal.SIGTERM, by_itself=False)
 
-    assert outcome(cause, [victim], 255 << 8, verdict) == Outcome(
+    assert outcome(cause, [victim], code << 8, verdict) == Outcome(
         exit_code=125,
         sentence=(
             "mpirun ended the instances, because a process of its own was killed, and "
-            "then ended with exit code 255."
+            f"then ended with exit code {code}."
         ),
         quote_mpirun=True,
     )
