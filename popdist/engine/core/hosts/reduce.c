@@ -54,7 +54,7 @@ typedef struct {
     size_t node_element; /* bytes of an element of a node */
     int root_host;       /* whose members get the result, or -1 for all */
     bool whole;          /* each leader completes all of a block */
-    uint64_t block;      /* elements */
+    uint64_t block, share; /* elements: of a block, and of the longest part of one */
     window reduced, handed_out;
     transit blocks[DEPTH];
     /* Room for where nodes are: of this host, of all in the order of the tree, and the
@@ -161,7 +161,7 @@ static status receive_nodes(job *j, transit *b)
                                           NODES, to, (own.end - own.begin) * j->node_element);
             if (s != DONE)
                 return s;
-            to += j->block * j->node_element;
+            to += j->share * j->node_element;
         }
     return DONE;
 }
@@ -226,12 +226,12 @@ static status send_results(job *j, transit *b, chunk own)
 static void complete(job *j, const transit *b, chunk part)
 {
     const host_split *h = j->hosts;
-    const uint64_t node = j->block * j->node_element;
     char *to = (char *)b->result + part.begin * j->a.element;
     j->of_host[h->here] = b->nodes + part.begin * j->node_element;
     for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
         const host_node n = h->leaf[i];
-        j->leaf[i] = (const char *)j->of_host[n.host] + n.node * node;
+        const uint64_t apart = n.host == h->here ? j->block : j->share;
+        j->leaf[i] = (const char *)j->of_host[n.host] + n.node * apart * j->node_element;
     }
     complete_nodes(j->k->c, &j->a, &h->of_hosts, j->leaf, j->k->nodes_as_given,
                    part.end - part.begin, &to, 1);
@@ -246,7 +246,7 @@ static status complete_block(job *j, transit *b)
         return s;
     for (uint32_t host = 0; host < j->l->hosts; host++) {
         j->of_host[host] = at;
-        at += host == j->l->here ? 0 : j->hosts->nodes[host] * j->block * j->node_element;
+        at += host == j->l->here ? 0 : j->hosts->nodes[host] * j->share * j->node_element;
     }
     const chunk own = share_of(j, b, j->l->here);
     complete(j, b, own);
@@ -331,10 +331,11 @@ static status reduce_in_blocks(job *j)
 static bool place_blocks(job *j, uint32_t count)
 {
     const host_split *h = j->hosts;
-    const uint64_t node = j->block * j->node_element;
     const uint64_t result = round_up(j->block * j->a.element, PAGE);
     const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
-    const uint64_t each = round_up(h->of_hosts.leaves * node, PAGE) + result;
+    const uint64_t own_nodes = own * j->block * j->node_element;
+    const uint64_t all_nodes = own_nodes + others * j->share * j->node_element;
+    const uint64_t each = round_up(all_nodes, PAGE) + result;
     const uint32_t outgoing = (h->hosts - 1) * (own + 1);
     const uint32_t messages = others + h->hosts + outgoing;
     if (!links_reserve(j->l, count * each, RECORD_MESSAGES + count * messages))
@@ -344,7 +345,7 @@ static bool place_blocks(job *j, uint32_t count)
         message *m = j->l->messages + RECORD_MESSAGES + i * messages;
         j->blocks[i] = (transit){
             .nodes = at,
-            .received = at + own * node,
+            .received = at + own_nodes,
             .result = at + each - result,
             .incoming = m,
             .results = m + others,
@@ -394,6 +395,7 @@ static bool choose(job *j)
         j->block = CHUNK_UNIT;
     if (j->block > j->k->total)
         j->block = in_records ? j->k->total : round_up(j->k->total, CHUNK_UNIT);
+    j->share = j->whole ? j->block : chunk_of(j->block, (int)h->hosts, 0, CHUNK_UNIT).end;
     return in_records;
 }
 
