@@ -143,6 +143,8 @@ class HostsRound(ChaosRound):
         )
         wrong += self._wrong_words() if not wrong else []
         wrong += self._leftovers()
+        if wrong:
+            self._describe_threads()
         self._mend_all()
         if wrong or self.is_broken:
             self.own_bed.close()
@@ -280,6 +282,14 @@ class HostsRound(ChaosRound):
                 left = self._find_leftovers()
                 HostsRound.num_left_to_next_job += not left
         return left
+
+    def _describe_threads(self) -> None:
+        """Report what the threads on all hosts wait for, those of zombies too."""
+        words = ("ps", "-eLo", "pid,ppid,lwp,stat,wchan:20,etimes,args")
+        for host in self.own_bed.hosts:
+            if host not in self.powered_off:
+                lines = host.run(*words).stdout.splitlines()
+                self.story += [f"{host.name}: {line[:150]}" for line in lines]
 
     def _run_next_job(self) -> None:
         """Run a job that does nothing, and removes the files of killed jobs."""
