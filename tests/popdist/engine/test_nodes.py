@@ -1,308 +1,442 @@
-"""Reductions of a job of several hosts: each reduces to nodes, which are completed."""
+"""Reductions over hosts, as the core carries them out, without MPI between them.
 
-from collections.abc import Sequence
-from typing import Any
+Members are threads of this process: those of a host share an arena, and their leaders
+reach each other by FakeLinks.
+"""
+
+import mmap
+import os
+import select
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.rows import Rows
+from popdist.engine.hosts.layout import Layout
 from popdist.engine.spec import reference
-from popdist.engine.spec.dtypes import (
-    DTYPES,
-    REDUCTIONS,
-    accumulation,
-    accumulation_code_of,
-    code_of,
+from popdist.engine.spec.dtypes import REDUCTIONS, code_of
+from popdist.engine.spec.operations import (
+    ALGORITHMS,
+    AUTO,
+    DIRECT,
+    Described,
+    Operation,
+    Status,
 )
-from popdist.engine.spec.tree import nodes_of, nodes_of_parts
-from popdist.errors import MismatchError
 from tests.popdist.engine import samples
-from tests.popdist.engine.host_reductions import HostReductions
-from tests.popdist.engine.members import (
-    LONG,
-    SMALL,
-    Me,
-    errors,
-    group_of,
-    results,
-    run,
-)
+from tests.popdist.engine.fake_links import NODES, RECORD, RESULTS, TAGS, FakeLinks
+from tests.popdist.engine.members import LONG, SMALL, Me, results
 from tests.popdist.engine.samples import Array, same, sample
 
-# Hosts, and the replicas of each of their members.
-Hosts = list[list[int]]
+T = TypeVar("T")
 
-SUM = REDUCTIONS["sum"]
+ALL_REDUCE, REDUCE = Operation.ALL_REDUCE, Operation.REDUCE
+FLOAT32 = np.dtype(np.float32)
 
-SPLITS: list[Hosts] = [
-    [[1]],
-    [[1, 1]],
-    [[3], [2]],
-    [[1, 1], [1, 1]],
-    [[1], [1, 1], [1]],
-    [[2, 1], [1, 2, 1]],
-    [[1, 4], [3], [2, 5]],
-    [[5, 3], [1], [9, 1, 1]],
+
+class Split(NamedTuple):
+    """On which host each member is, and how many replicas it has."""
+
+    hosts: Sequence[int]
+    replicas: Sequence[int]
+
+
+SPLITS = [
+    Split([0, 1], [1, 1]),
+    Split([0, 1], [3, 2]),
+    Split([0, 0, 1, 1], [1, 1, 1, 1]),
+    Split([0, 1, 1, 2], [1, 1, 1, 1]),
+    Split([0, 0, 1, 1, 1], [2, 1, 1, 2, 1]),
+    Split([0, 0, 1, 2, 2], [1, 4, 3, 2, 5]),
+    Split([0, 0, 1, 2, 2, 2], [5, 3, 1, 9, 1, 1]),
+    Split([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 1]),
+    # Members of a host without successive ranks.
+    Split([0, 1, 0, 1], [1, 1, 1, 1]),
+    Split([0, 1, 2, 0, 2, 1], [2, 1, 5, 1, 3, 1]),
 ]
 
 
-def drawn_split(seed: int) -> Hosts:
+def drawn_split(seed: int) -> Split:
     dice = np.random.default_rng(seed)
-    hosts: Hosts = [[] for _ in range(int(dice.integers(2, 4)))]
-    for host in hosts:
-        host.extend(int(n) for n in dice.integers(1, 7, int(dice.integers(1, 4))))
-    return hosts
+    size = int(dice.integers(3, 7))
+    hosts = [0, 1, *(int(n) for n in dice.integers(0, 3, size - 2))]
+    layout = Layout(0, range(size), [hosts[i] for i in dice.permutation(size)])
+    return Split(layout.host_of, [int(n) for n in dice.integers(1, 7, size)])
 
 
-def rows_of(x: Array) -> Rows:
-    """Return the rows of an array with a leading axis."""
+class Call(NamedTuple):
+    """A reduction of the rows of several arrays as one."""
+
+    arrays: Sequence[Array]
+    op: str = "sum"
+    operation: Operation = ALL_REDUCE
+    root: int = -1
+    name: int = 0
+
+
+class Member:
+    """A member of a job: its endpoint in the arena of its host, and its hooks."""
+
+    def __init__(
+        self, layout: Layout, split: Split, arena: Any, job: "Job", simd: str | None
+    ) -> None:
+        self.rank = layout.rank
+        self.split = _core.Split(self.rank, split.replicas, hosts=split.hosts)
+        # The hooks' arguments.
+        self.mismatches: list[tuple[int, Described]] = []
+        self.mpi_errors: list[int] = []
+        self.waited_for: set[int] = set()
+        self.interruption: Exception | None = None
+        here = len(layout.local_ranks)
+        self.comm = _core.Comm(
+            *(arena, layout.local_rank, simd, [0] * here, [os.getpid()] * here),
+            *(LONG, LONG, print),
+        )
+        self.comm.connect_hosts(
+            *job.links.functions,
+            *(self.rank, 0, layout.host, layout.is_leader),
+            *(layout.leaders, layout.leaders, [TAGS * r for r in layout.leaders]),
+            *(job.epoll.fileno(), weakref.proxy(self)),
+        )
+
+    def look_while_waiting(self, peer: int, waited: float) -> None:
+        self.waited_for.add(peer)
+        if self.interruption is not None:
+            raise self.interruption
+        if waited > LONG:
+            raise TimeoutError(f"Member {self.rank} waits for member {peer}.")
+
+    def end_for_mismatch(self, peer: int, theirs: Described) -> None:
+        self.mismatches.append((peer, theirs))
+        self.comm.end("mismatch")
+
+    def end_after_mpi(self, error: int) -> None:
+        self.mpi_errors.append(error)
+        self.comm.end("MPI")
+
+    def reduce(self, call: Call, out: Sequence[Array]) -> None:
+        how = AUTO if call.operation is ALL_REDUCE else DIRECT
+        self.comm.reduce_rows(
+            self.split,
+            [
+                (x[0].size, addresses_of(x), addresses_of(o))
+                for x, o in zip(call.arrays, out, strict=True)
+            ],
+            [x.shape[1:] for x in call.arrays],
+            *(call.operation, code_of(call.arrays[0].dtype), REDUCTIONS[call.op]),
+            *(how, call.root, call.name, 0),
+        )
+
+    def reduced(self, call: Call) -> list[Array]:
+        """Return the result of a call, in rows of ones where there is none."""
+        out = [np.ones_like(x) for x in call.arrays]
+        self.reduce(call, out)
+        return out
+
+    def failed(self, call: Call) -> bool:
+        try:
+            self.reduced(call)
+        except _core.Failure:
+            return True
+        return False
+
+
+def addresses_of(x: Array) -> list[int]:
+    """Return where the rows of an array with a leading axis are."""
     assert x.flags.c_contiguous
-    places = tuple(x.ctypes.data + i * x.strides[0] for i in range(len(x)))
-    return Rows(places, x.shape[1:], code_of(x.dtype), x)
+    return [x.ctypes.data + i * x.strides[0] for i in range(len(x))]
 
 
-def shares_of(count: int, members: int, dice: np.random.Generator) -> list[int]:
-    """Share out elements: to one leader, or somehow to all."""
-    if dice.random() < 0.3:
-        return [count] + [0] * (members - 1)
-    cuts = sorted(int(n) for n in dice.integers(0, count + 1, members - 1))
-    return [int(n) for n in np.diff([0, *cuts, count])]
+class Job:
+    """All members of a job, of which each makes its calls in a thread of its own."""
+
+    def __init__(self, split: Split, *, simd: str | None = None) -> None:
+        self.links, self.epoll = FakeLinks(), select.epoll()
+        size = len(split.hosts)
+        layouts = [Layout(rank, range(size), split.hosts) for rank in range(size)]
+        arenas = [arena_of(len(ranks)) for ranks in layouts[0].members]
+        self.members = [
+            Member(layout, split, arenas[layout.host], self, simd) for layout in layouts
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.comm.close()
+        self.epoll.close()
+
+    def each(self, function: Callable[[Member], T]) -> list[T]:
+        """Return what the function returns for all members, at the same time."""
+        with ThreadPoolExecutor(len(self.members)) as threads:
+            return list(threads.map(function, self.members))
 
 
-def equal_but_for_nans(found: Array, expected: Array) -> bool:
-    if found.dtype.kind != "f":
-        return same(found, expected)
-    both = np.isnan(found) & np.isnan(expected)
-    return same(np.where(both, 0, found), np.where(both, 0, expected))
+def arena_of(members: int) -> mmap.mmap:
+    sizes = members, SMALL.block_bytes, SMALL.oneshot_bytes, SMALL.spin_us
+    memory = mmap.mmap(-1, _core.arena_sizes(*sizes)[0])
+    _core.initialise(memory, sizes)
+    return memory
 
 
-class Instance:
-    """A member of a job of hosts: of its host's group, and of one of all instances."""
+def rows_of(row: Array, count: int) -> Array:
+    return np.broadcast_to(row, (count, *row.shape))
 
-    def __init__(self, me: Me, hosts: Hosts) -> None:
-        self.hosts = hosts
-        self.places = [(h, i) for h, host in enumerate(hosts) for i in range(len(host))]
-        self.host, self.rank = self.places[me.rank]
-        self.parts = [sum(host) for host in hosts]
-        self.base = sum(self.parts[: self.host])
-        own = hosts[self.host]
-        usual = {"timeout": LONG, "stall": LONG, "tuning": SMALL}
-        self.job = me.join(replicas=[n for host in hosts for n in host])
-        self.network = group_of(f"{me.name}-net", me.rank, me.size, **usual)
-        self.group = group_of(
-            f"{me.name}-{self.host}", self.rank, len(own), replicas=own, **usual
-        )
 
-    def reduce_to_nodes(self, x: Array, op: str, lengths: Sequence[int]) -> Array:
-        nodes = len(list(nodes_of(self.base, self.base + self.parts[self.host])))
-        found = np.zeros((nodes, lengths[self.rank]), accumulation(x.dtype))
-        HostReductions(self.group.transport).reduce_to_nodes(
-            rows_of(x), rows_of(found), REDUCTIONS[op], lengths, self.base
-        )
-        return found
+def inputs_of(seed: int, split: Split, count: int, dtype: Any) -> list[Array]:
+    return [
+        sample([seed, rank], (n, count), dtype) for rank, n in enumerate(split.replicas)
+    ]
 
-    def all_nodes(self, found: Array) -> list[Array]:
-        """Return the nodes of all hosts, each in one piece."""
-        told = self.network.all_gather(found.ravel())
-        nodes: list[Array] = []
-        for host in range(len(self.hosts)):
-            begin = sum(self.parts[:host])
-            count = len(list(nodes_of(begin, begin + self.parts[host])))
-            shares = [
-                share.reshape(count, -1)
-                for share, (other, _) in zip(told, self.places, strict=True)
-                if other == host
-            ]
-            nodes += list(np.concatenate(shares, axis=1))
-        return nodes
 
-    def complete(
-        self, nodes: Sequence[Array], dtype: Any, op: str, lengths: Sequence[int]
-    ) -> Array:
-        """Complete this member's share, and gather those of its host."""
-        begin = sum(lengths[: self.rank])
-        mine = np.stack([n[begin : begin + lengths[self.rank]] for n in nodes])
-        out = np.zeros((1, mine.shape[1]), dtype)
-        carry = self.group.transport
-        HostReductions(carry).complete_nodes(
-            rows_of(mine), rows_of(out), REDUCTIONS[op], self.parts
-        )
-        whole = np.zeros((1, sum(lengths)), dtype)
-        nbytes = [n * whole.itemsize for n in lengths]
-        carry.all_gather(rows_of(out), rows_of(whole), nbytes)
-        return np.asarray(whole[0])
+# Few elements go with the records; whole blocks; several blocks.
+CASES = [
+    (dtype, op, count)
+    for dtype in samples.DTYPES
+    for op in REDUCTIONS
+    for count in ((0, 3001) if op != "sum" else (1, 33, 9001))
+    if dtype.kind != "b" or op != "mean"
+] + [(np.dtype(name), "sum", 300_007) for name in ("float32", "float16", "bool")]
 
 
 @pytest.mark.parametrize(
-    "hosts", [*SPLITS, *map(drawn_split, range(2))], ids=lambda hosts: str(hosts)
+    "split", [*SPLITS, *map(drawn_split, range(3))], ids=lambda s: f"{s[0]}-{s[1]}"
 )
-def test_any_split_into_hosts_gives_the_bits_of_one_host(hosts: Hosts) -> None:
-    cases = [
-        (dtype, op, count)
-        for dtype in samples.DTYPES
-        for op in REDUCTIONS
-        for count in ((0, 3001) if op != "sum" else (1, 33, 9001))
-        if dtype.kind != "b" or op != "mean"
-    ]
+def test_any_split_into_hosts_gives_the_bits_of_one_host(split: Split) -> None:
+    with Job(split) as job:
+        for seed, (dtype, op, count) in enumerate(CASES):
+            inputs = inputs_of(seed, split, count, dtype)
+            row = reference.all_reduce(inputs, op)
+            before = [x.copy() for x in inputs]
+            in_place = seed % 3 == 0
+            outs = inputs if in_place else [np.ones_like(x) for x in inputs]
+            calls = [([x], [out]) for x, out in zip(inputs, outs, strict=True)]
 
-    def member(me: Me) -> Any:
-        own = Instance(me, hosts)
-        # All members draw the same.
-        wrong = []
-        for seed, (dtype, op, count) in enumerate(cases):
-            inputs = [
-                [sample([seed, h, i], (n, count), dtype) for i, n in enumerate(host)]
-                for h, host in enumerate(hosts)
-            ]
-            dice = np.random.default_rng([seed, own.host])
-            lengths = shares_of(count, len(hosts[own.host]), dice)
-            x = inputs[own.host][own.rank]
-            before = x.copy()
-            found = own.reduce_to_nodes(x, op, lengths)
-            begin = sum(lengths[: own.rank])
-            exact = reference.reduce_to_nodes(inputs[own.host], op, base=own.base)
-            expected = np.stack([n[begin : begin + found.shape[1]] for n in exact])
-            row = own.complete(own.all_nodes(found), dtype, op, lengths)
-            at_once = own.job.all_reduce(x, op, reproducible=True)
-            everything = [x for host in inputs for x in host]
-            if not (
-                same(x, before)
-                and equal_but_for_nans(found, expected)
-                and same(row, at_once[0])
-                and same(row, reference.all_reduce(everything, op))
-            ):
-                wrong.append((str(dtype), op, count, lengths))
-        return wrong
+            def reduce(member: Member, op: str = op, calls: Any = calls) -> None:
+                arrays, out = calls[member.rank]
+                member.reduce(Call(arrays, op), out)
 
-    size = sum(map(len, hosts))
-    assert results(size, member) == [[]] * size
+            job.each(reduce)
+            for x, unchanged, out in zip(inputs, before, outs, strict=True):
+                assert in_place or same(x, unchanged), (str(dtype), op, count)
+                assert same(out, rows_of(row, len(x))), (str(dtype), op, count)
 
 
 @pytest.mark.parametrize("dtype", samples.DTYPES, ids=str)
-def test_every_simd_level_completes_nodes_to_the_same_bits(
-    dtype: np.dtype[Any],
-) -> None:
-    parts = [3, 1, 4, 2]
+def test_every_simd_level_gives_the_same_bits(dtype: np.dtype[Any]) -> None:
+    split = Split([0, 0, 1, 2], [3, 1, 4, 2])
     ops = [op for op in REDUCTIONS if dtype.kind != "b" or op != "mean"]
     for level in _core.simd_levels():
-        group = group_of("alone", 0, 1, simd=level, tuning=SMALL)
-        for op in ops:
-            for count in (1, 9, 64, 5003):
-                x = sample(count, (sum(parts), count), dtype)
-                nodes = np.stack(
-                    [
-                        node
-                        for i, n in enumerate(parts)
-                        for node in reference.reduce_to_nodes(
-                            [x[sum(parts[:i]) : sum(parts[:i]) + n]],
-                            op,
-                            base=sum(parts[:i]),
-                        )
-                    ]
-                )
-                out = np.zeros((2, count), dtype)
-                HostReductions(group.transport).complete_nodes(
-                    rows_of(nodes), rows_of(out), REDUCTIONS[op], parts
-                )
-                row = reference.all_reduce([x], op)
-                assert same(out, np.stack([row, row])), (level, op, count)
-        group.close()
+        with Job(split, simd=level) as job:
+            for op in ops:
+                for count in (1, 9, 64, 5003):
+                    inputs = inputs_of(count, split, count, dtype)
+                    row = reference.all_reduce(inputs, op)
+                    calls = [Call([x], op) for x in inputs]
+                    found = job.each(lambda m, calls=calls: m.reduced(calls[m.rank])[0])
+                    for out in found:
+                        assert same(out, rows_of(row, len(out))), (level, op, count)
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "expected"),
+    ("count", "kinds", "algorithm"),
     [
-        (0, 1, [(0, 1)]),
-        (0, 6, [(0, 4), (4, 6)]),
-        (1, 8, [(1, 2), (2, 4), (4, 8)]),
-        (3, 13, [(3, 4), (4, 8), (8, 12), (12, 13)]),
-        (5, 5, []),
+        (4096, {RECORD}, "oneshot"),
+        (4097, {RECORD, NODES}, "direct"),
+        (32768, {RECORD, NODES}, "direct"),
+        (32769, {RECORD, NODES, RESULTS}, "direct"),
     ],
 )
-def test_nodes_are_the_largest_aligned_spans(
-    begin: int, end: int, expected: list[tuple[int, int]]
+def test_long_rows_go_in_blocks_and_longer_ones_in_parts(
+    count: int, kinds: set[int], algorithm: str
 ) -> None:
-    assert [(n.start, n.stop) for n in nodes_of(begin, end)] == expected
+    call = Call([np.ones((1, count), FLOAT32)])
+    with Job(Split([0, 1], [1, 1])) as job:
+        job.each(lambda member: member.reduced(call))
+
+        assert job.links.kinds == kinds
+        for member in job.members:
+            assert member.comm.last()[0] == ALGORITHMS[algorithm]
 
 
-def test_nodes_of_parts_follow_each_other() -> None:
-    spans = [(n.start, n.stop) for n in nodes_of_parts([3, 0, 2])]
+@pytest.mark.parametrize("lengths", [(5, 0, 33), (7, 0, 40_003, 1, 90_000)])
+@pytest.mark.parametrize("split", [SPLITS[4], SPLITS[9]], ids=lambda s: str(s[0]))
+def test_arrays_are_reduced_as_if_they_were_one(
+    split: Split, lengths: Sequence[int]
+) -> None:
+    inputs = [inputs_of(i, split, n, FLOAT32) for i, n in enumerate(lengths)]
+    calls = [Call([arrays[r] for arrays in inputs]) for r in range(len(split.hosts))]
+    with Job(split) as job:
+        found = job.each(lambda member: member.reduced(calls[member.rank]))
 
-    assert spans == [(0, 2), (2, 3), (3, 4), (4, 5)]
-
-
-def test_the_largest_job_is_reduced_to_nodes_and_completed() -> None:
-    # As many nodes as a part can have, and as many as there can be in all.
-    parts = [1, 4094, 1]
-    group = group_of("alone", 0, 1, replicas=[4094], tuning=SMALL)
-    x = np.ones((4094, 3), np.float16)
-    found = np.zeros((len(list(nodes_of(1, 4095))), 3), np.float32)
-    HostReductions(group.transport).reduce_to_nodes(
-        rows_of(x), rows_of(found), SUM, [3], 1
-    )
-    out = np.zeros((1, 3), np.float16)
-    ends = np.ones((1, 3), np.float32)
-    nodes = np.concatenate([ends, found, ends])
-    HostReductions(group.transport).complete_nodes(
-        rows_of(nodes), rows_of(out), SUM, parts
-    )
-
-    assert found[:, 0].tolist() == [len(n) for n in nodes_of(1, 4095)]
-    assert out.tolist() == [[4096] * 3]
+    for arrays, outs in zip(inputs, zip(*found, strict=True), strict=True):
+        row = reference.all_reduce(arrays)
+        for x, out in zip(arrays, outs, strict=True):
+            assert same(out, rows_of(row, len(x)))
 
 
-def test_nodes_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
-    group = group_of("alone", 0, 1, replicas=[3], tuning=SMALL)
-    carry = HostReductions(group.transport)
-    x, two = np.ones((3, 4), np.float16), np.zeros((2, 4), np.float32)
-    out = np.zeros((1, 4), np.float16)
-    refused: list[tuple[Any, str]] = [
-        (
-            lambda: carry.reduce_to_nodes(rows_of(x), rows_of(two[:1]), SUM, [4], 0),
-            "has 1 rows of 4 float32, but must have 2 of 4 float32",
-        ),
-        (
-            lambda: carry.reduce_to_nodes(rows_of(x), rows_of(x[:2]), SUM, [4], 0),
-            "has 2 rows of 4 float16, but must have 2 of 4 float32",
-        ),
-        (
-            lambda: carry.reduce_to_nodes(rows_of(x), rows_of(two), SUM, [3], 0),
-            r"The lengths are \[3\], but must be .* 1 members, and 4 in all",
-        ),
-        (
-            lambda: carry.reduce_to_nodes(rows_of(x), rows_of(two), SUM, [4], 4094),
-            "3 replicas from number 4094 on, but a job can have 1 to 4096",
-        ),
-        (
-            lambda: carry.complete_nodes(rows_of(two), rows_of(out), SUM, [3, 1]),
-            "The source has 2 rows of 4 float32, but must have 3",
-        ),
-    ]
-    for call, words in refused:
-        with pytest.raises(ValueError, match=words):
-            call()
-    assert group.all_reduce(np.ones((3, 2))).tolist() == [[3, 3]] * 3
+@pytest.mark.parametrize("split", [SPLITS[1], SPLITS[4], SPLITS[9]], ids=str)
+def test_only_the_root_gets_the_result_of_a_reduce(split: Split) -> None:
+    with Job(split) as job:
+        for root in range(len(split.hosts)):
+            for count in (9, 5003, 90_001):
+                inputs = inputs_of(root, split, count, FLOAT32)
+                row = reference.all_reduce(inputs)
+                calls = [Call([x], "sum", REDUCE, root) for x in inputs]
+                found = job.each(lambda m, calls=calls: m.reduced(calls[m.rank])[0])
+                for rank, out in enumerate(found):
+                    expected = row if rank == root else np.ones_like(row)
+                    assert same(out, rows_of(expected, len(out))), (root, count, rank)
 
 
-def test_members_that_disagree_on_a_part_are_told_so() -> None:
-    def member(me: Me) -> None:
-        group = me.join()
-        x = np.ones((1, 4), np.float32)
-        lengths = [[4, 0], [0, 4]][me.rank]
-        out = np.zeros((len(list(nodes_of(0, 2))), lengths[me.rank]), np.float32)
-        HostReductions(group.transport).reduce_to_nodes(
-            rows_of(x), rows_of(out), SUM, lengths, 0
+def test_a_reduce_scatter_is_described_as_one_and_gives_the_whole_row() -> None:
+    split = SPLITS[4]
+    inputs = inputs_of(0, split, 70, FLOAT32)
+    calls = [Call([x], "sum", Operation.REDUCE_SCATTER, name=8) for x in inputs]
+    row = reference.all_reduce(inputs)
+    with Job(split) as job:
+        found = job.each(lambda member: member.reduced(calls[member.rank])[0])
+
+        for member, out in zip(job.members, found, strict=True):
+            code = code_of(FLOAT32)
+            described = (
+                Operation.REDUCE_SCATTER,
+                code,
+                REDUCTIONS["sum"],
+                0,
+                -1,
+                70,
+                8,
+            )
+            assert member.comm.larger_call() == (described, 1)
+            assert same(out, rows_of(row, len(out)))
+
+
+def test_the_largest_job_is_reduced() -> None:
+    # As many nodes as a host can have, and as many as there can be in all.
+    split = Split([0, 1, 2], [1, 4094, 1])
+    with Job(split) as job:
+        found = job.each(
+            lambda member: member.reduced(
+                Call([np.ones((split.replicas[member.rank], 3), np.float16)])
+            )[0]
         )
 
-    found = errors(run(2, member))
-
-    assert [error is not None and error[0] for error in found] == [MismatchError] * 2
-    assert all("reduce_to_nodes (sum) of 4 float32" in str(error) for error in found)
+    for n, out in zip(split.replicas, found, strict=True):
+        assert out.tolist() == [[4096] * 3] * n
 
 
-def test_codes_of_accumulation_types_are_those_of_the_dtypes() -> None:
-    for dtype in samples.DTYPES:
-        code = accumulation_code_of(code_of(dtype))
-        assert code == DTYPES[accumulation(dtype).name]
+@pytest.mark.parametrize(
+    ("hosts", "replicas", "message"),
+    [
+        ([0], [1, 1], "There must be the number of a host for each of 2 members."),
+        ([0, 2], [1, 1], "There must be the number of a host for each of 2 members."),
+        ([0, 1], [4096, 1], "A group has 4097 replicas and this is member 0 of 2"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(
+    hosts: Sequence[int], replicas: Sequence[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.Split(0, replicas, hosts=hosts)
+
+
+FEW, MANY = np.ones((1, 8), FLOAT32), np.ones((1, 50_000), FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(Call([FEW]), Call([FEW], "max"), id="reduction"),
+        pytest.param(Call([FEW]), Call([FEW[:, 1:]]), id="count"),
+        pytest.param(Call([FEW]), Call([FEW.reshape(1, 2, 4)]), id="shape"),
+        pytest.param(Call([FEW]), Call([FEW.astype(np.float64)]), id="dtype"),
+        pytest.param(Call([FEW]), Call([FEW], name=5), id="name"),
+        pytest.param(Call([FEW]), Call([FEW], "sum", REDUCE, 2), id="operation"),
+        pytest.param(Call([FEW]), Call([MANY]), id="records-or-blocks"),
+        pytest.param(Call([MANY]), Call([MANY[:, 1:]]), id="count-of-blocks"),
+        pytest.param(Call([MANY[:, :9000]]), Call([MANY]), id="whole-or-parts"),
+    ],
+)
+def test_hosts_that_make_different_calls_are_told_so(one: Call, other: Call) -> None:
+    with Job(Split([0, 0, 1, 1], [1, 1, 1, 1])) as job:
+        failed = job.each(lambda m: m.failed(one if m.rank < 2 else other))
+
+        assert failed == [True] * 4
+        for member in job.members:
+            leads, peer = member.rank % 2 == 0, 2 - member.rank
+            theirs = [(peer, job.members[peer].comm.larger_call()[0])] if leads else []
+            ending = member.comm.ending()
+            assert member.mismatches == theirs
+            assert ending is not None
+            assert (ending[0], ending[-1]) == (Status.END_REQUESTED, "mismatch")
+
+
+def test_hosts_that_disagree_on_the_split_are_told_so() -> None:
+    with Job(Split([0, 1], [1, 1])) as job:
+        job.members[1].split = _core.Split(1, [2, 1], hosts=[0, 1])
+
+        assert job.each(lambda member: member.failed(Call([FEW]))) == [True] * 2
+        assert [len(member.mismatches) for member in job.members] == [1, 1]
+
+
+def test_members_of_a_host_that_disagree_on_the_split_are_told_so() -> None:
+    with Job(Split([0, 0, 1], [1, 1, 1])) as job:
+        job.members[1].split = _core.Split(1, [1, 1, 2], hosts=[0, 0, 1])
+        here = job.members[:2]
+        with ThreadPoolExecutor(2) as threads:
+            failed = threads.map(lambda member: member.failed(Call([FEW])), here)
+
+            assert list(failed) == [True] * 2
+        endings = [member.comm.ending() for member in here]
+        assert [e and e[0] for e in endings] == [Status.MISMATCH] * 2
+
+
+@pytest.mark.parametrize("x", [FEW, MANY], ids=["records", "blocks"])
+def test_an_exception_while_a_leader_waits_ends_the_call(x: Array) -> None:
+    with Job(Split([0, 0, 1], [1, 1, 1])) as job:
+        leader, beside, _ = job.members
+        leader.interruption = KeyError("interrupted")
+        with ThreadPoolExecutor(1) as threads:
+            failed = threads.submit(beside.failed, Call([x]))
+            with pytest.raises(KeyError, match="interrupted"):
+                leader.reduced(Call([x]))
+
+            assert failed.result()
+        assert leader.waited_for == {2}
+        for member in (leader, beside):
+            ending = member.comm.ending()
+            assert ending is not None
+            assert ending[:2] == (Status.STOPPED, 0)
+
+
+@pytest.mark.parametrize("x", [FEW, MANY], ids=["records", "blocks"])
+@pytest.mark.parametrize("function", ["isend", "irecv", "test"])
+def test_an_error_of_mpi_ends_the_call(function: str, x: Array) -> None:
+    with Job(Split([0, 0, 1], [1, 1, 1])) as job:
+        job.links.errors[function] = 16
+
+        assert job.each(lambda member: member.failed(Call([x]))) == [True] * 3
+        assert [member.mpi_errors for member in job.members] == [[16], [], [16]]
+
+
+def test_messages_under_way_at_the_end_keep_their_memory() -> None:
+    def member(_: Me) -> bool:
+        job = Job(Split([0, 1], [1, 1]))
+        for each in job.members:
+            each.interruption = TimeoutError()
+        with pytest.raises(TimeoutError):
+            job.members[0].reduced(Call([MANY]))
+        job.members.pop(0).comm.close()
+        # In memory that was given back, if any was.
+        later = [np.full(n << 10, 7, np.uint8) for n in range(1, 1000, 10)]
+        with pytest.raises(TimeoutError):
+            job.members[0].reduced(Call([MANY]))
+        return NODES in job.links.kinds and all((x == 7).all() for x in later)
+
+    assert results(1, member) == [True]
