@@ -14,14 +14,11 @@ class Failure(Exception):
 class Split:
     """How the replicas of a group are shared out among its members."""
 
-    # With a base, of a part of a job's replicas, those from this number on: it can only
-    # be reduced to nodes. -1 stands for all replicas.
     # With `hosts`, of members on these hosts, numbered from 0.
     def __new__(
         cls,
         rank: int,
         rows: Sequence[int],
-        base: int = -1,
         hosts: Sequence[int] | None = None,
     ) -> Split: ...
 
@@ -52,29 +49,6 @@ class Comm:
         root: int,
         name: int,
         out: int,
-        /,
-    ) -> None: ...
-    def reduce_to_nodes(
-        self,
-        split: Split,
-        segments: Sequence[Segment],
-        shapes: Sequence[Sequence[int]],
-        dtype: int,
-        reduction: int,
-        name: int,
-        lengths: Sequence[int],  # of each member's share, in elements
-        nodes: Sequence[int],  # where each node's share is written
-        /,
-    ) -> None: ...
-    # No other member takes part.
-    def complete_nodes(
-        self,
-        parts: Sequence[int],  # how many replicas each has
-        dtype: int,
-        reduction: int,
-        count: int,
-        nodes: Sequence[int],
-        out: Sequence[int],
         /,
     ) -> None: ...
     def exchange(

@@ -33,9 +33,8 @@ _MARKS: dict[str, type[PopdistError]] = {
     "\x17": PeerLostError,
 }
 
-# Those that reduce, and those of them that can be carried out by one algorithm only.
-_ONE_WAY = (Operation.REDUCE_SCATTER, Operation.REDUCE_TO_NODES)
-_REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, *_ONE_WAY)
+# Those that reduce.
+_REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 
 # What the member called root is in the calls that have one.
 _ROOTED = {
@@ -188,7 +187,8 @@ def describe_call(call: Described, instances: Sequence[object]) -> str:
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)
-        if operation not in _ONE_WAY:
+        # That one has one algorithm only.
+        if operation is not Operation.REDUCE_SCATTER:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
     end = ""

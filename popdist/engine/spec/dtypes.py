@@ -105,11 +105,6 @@ def _bfloat16() -> DType:
     return dtype
 
 
-def accumulation_code_of(code: int) -> int:
-    """Return the code of the dtype in which arrays of this one are reduced."""
-    return DTYPES["float32"] if code in _HALF_WIDTH else code
-
-
 def accumulation(dtype: DType) -> DType:
     """Return the dtype in which arrays of this one are reduced."""
     return _FLOAT32 if code_of(dtype) in _HALF_WIDTH else dtype

@@ -40,7 +40,6 @@ class Operation(IntEnum):
     RECEIVE = 10
     # What an exchange of requests for calls is about.
     NEGOTIATION = 11
-    REDUCE_TO_NODES = 12
 
     @property
     def public_name(self) -> str:

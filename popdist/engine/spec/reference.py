@@ -9,14 +9,13 @@ numpy obeys the flags of its process that flush subnormal numbers to zero, and t
 engine does not: the two agree where these are not set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from popdist.engine.spec.dtypes import DType, accumulation, reduction_code_of
-from popdist.engine.spec.tree import nodes_of, nodes_of_parts
 
 # The type of its elements is known only when running.
 Array = npt.NDArray[Any]
@@ -155,46 +154,6 @@ def _narrowed(total: Array, dtype: DType) -> Array:
     if total.dtype.kind == "f":
         total = np.where(np.isnan(total), total.dtype.type(np.nan), total)
     return total.astype(dtype)
-
-
-def reduce_to_nodes(
-    inputs: Sequence[Array], op: str = "sum", *, base: int = 0
-) -> list[Array]:
-    """Return the nodes of replicas from number `base` on, in the accumulation type.
-
-    What a NaN's bits are in them is not specified.
-    """
-    dtype = inputs[0].dtype
-    reduction_code_of(op, dtype)
-    rows = np.concatenate([_widened(owned, dtype) for owned in inputs])
-    nodes = nodes_of(base, base + len(rows))
-    return [tree(rows[n.start - base : n.stop - base], op) for n in nodes]
-
-
-def complete_nodes(
-    nodes: Sequence[Array], parts: Sequence[int], dtype: DType, op: str = "sum"
-) -> Array:
-    """Return the row that every replica gets of the nodes of all parts of a job.
-
-    It equals the all_reduce of all their replicas.
-    """
-    total = sum(parts)
-    spans = [(n.start, n.stop) for n in nodes_of_parts(parts)]
-    row = _joined(0, total, dict(zip(spans, nodes, strict=True)), op)
-    return _narrowed(_divided(row, total) if op == "mean" else row, dtype)
-
-
-@np.errstate(all="ignore")
-def _joined(
-    begin: int, end: int, nodes: Mapping[tuple[int, int], Array], op: str
-) -> Array:
-    """Combine the nodes of replicas [begin, end) as tree() combines these."""
-    node = nodes.get((begin, end))
-    if node is not None:
-        return node
-    middle = begin + (1 << ((end - begin - 1).bit_length() - 1))
-    left, right = _joined(begin, middle, nodes, op), _joined(middle, end, nodes, op)
-    return _COMBINE[op](left, right)
 
 
 def reduce_scatter(inputs: Sequence[Array], op: str = "sum") -> list[Array]:

@@ -453,7 +453,7 @@ static pattern pattern_of_node(const group *g, const turn *t, uint64_t row, uint
     return p;
 }
 
-/* All nodes of a part that begins at replica `base`, as this member's share has them. */
+/* All nodes of a host that begins at replica `base`, as this member's share has them. */
 static void check_nodes(const endpoint *s, const turn *t, const replica_split *split, uint64_t base,
                         chunk share, char *const *found)
 {
@@ -471,31 +471,45 @@ static void check_nodes(const endpoint *s, const turn *t, const replica_split *s
         fail(s, t, "too many nodes", split->part_nodes);
 }
 
-/* Where this part is the whole job, its nodes make up the result. */
-static void complete(endpoint *s, const turn *t, chunk share, char *const *nodes)
+/* Where there is no other host, this one's nodes make up the result. */
+static void complete(endpoint *s, const turn *t, const program *p, chunk share,
+                     char *const *nodes)
 {
     const uint64_t count = share.end - share.begin;
     const arithmetic a = arithmetic_of(&s->c, t->type, t->reduction, s->g->replicas);
     const pattern total = pattern_of_total(s->g, t);
-    program p = {0};
     char *rows[2];
-    if (!program_of_parts(&p, &s->g->replicas, 1))
-        fail(s, t, "no program for the nodes of all parts", 0);
     for (int i = 0; i < 2; i++)
         rows[i] = allocated(count * a.element);
-    complete_nodes(&s->c, &a, &p, (const char *const *)nodes, false, count, rows, 2);
+    complete_nodes(&s->c, &a, p, (const char *const *)nodes, false, count, rows, 2);
     for (int i = 0; i < 2; i++) {
         expect(s, t, &total, share.begin, share.end, rows[i]);
         free(rows[i]);
     }
-    free(p.merges);
+}
+
+/* The members are those of one host. Unless `base` is 0, one of another host with so many
+ * replicas comes before them. */
+static replica_split *split_after(const endpoint *s, uint32_t base)
+{
+    uint32_t rows[MOST_MEMBERS + 1], hosts[MOST_MEMBERS + 1];
+    int size = 0;
+    if (base) {
+        rows[size] = base;
+        hosts[size++] = 0;
+    }
+    for (int q = 0; q < s->g->size; q++) {
+        rows[size] = s->g->rows[q];
+        hosts[size++] = base ? 1 : 0;
+    }
+    return split_new_over_hosts(size - s->g->size + s->c.rank, size, rows, hosts);
 }
 
 static void play_nodes(endpoint *s, const turn *t)
 {
     const uint32_t base = (uint32_t)(mixed(t->state, 3) % 6);
     const bool one_leader = mixed(t->state, 4) % 3 == 0;
-    replica_split *split = split_new_of_part(s->c.rank, s->g->size, s->g->rows, base);
+    replica_split *split = split_after(s, base);
     uint64_t lengths[MOST_MEMBERS];
     char *out[MAX_MEMBERS];
     table x = {0};
@@ -509,7 +523,7 @@ static void play_nodes(endpoint *s, const turn *t)
         own = q == s->c.rank ? share : own;
     }
     if (!split)
-        fail(s, t, "no split of a part that begins at replica", base);
+        fail(s, t, "no split of a host that begins at replica", base);
     for (uint32_t i = 0; i < split->part_nodes; i++)
         out[i] = allocated((own.end - own.begin) * accumulated_bytes(t->type));
     const call k = {
@@ -529,7 +543,7 @@ static void play_nodes(endpoint *s, const turn *t)
     must(s, t, reduce_to_nodes(&k, lengths, out));
     check_nodes(s, t, split, base, own, out);
     if (base == 0)
-        complete(s, t, own, out);
+        complete(s, t, &split->over_hosts->of_hosts, own, out);
     for (uint32_t i = 0; i < split->part_nodes; i++)
         free(out[i]);
     table_check(s, t, &x);

@@ -65,8 +65,6 @@ PyObject *comm_share_records(CommObject *self, PyObject *data);
 
 /* The calls that a member makes of the others, as methods of its endpoint. */
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args);
-PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args);
-PyObject *comm_complete_nodes(CommObject *self, PyObject *args);
 PyObject *comm_exchange(CommObject *self, PyObject *args);
 PyObject *comm_barrier(CommObject *self, PyObject *args);
 PyObject *comm_send(CommObject *self, PyObject *args);

@@ -301,8 +301,6 @@ PyObject *make_comm_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
         METHOD("reduce_rows", comm_reduce_rows, METH_VARARGS),
-        METHOD("reduce_to_nodes", comm_reduce_to_nodes, METH_VARARGS),
-        METHOD("complete_nodes", comm_complete_nodes, METH_VARARGS),
         METHOD("exchange", comm_exchange, METH_VARARGS),
         METHOD("barrier", comm_barrier, METH_VARARGS),
         METHOD("send", comm_send, METH_VARARGS),

@@ -95,12 +95,12 @@ static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
 
 static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"rank", "rows", "base", "hosts", NULL};
+    static char *names[] = {"rank", "rows", "hosts", NULL};
     static uint32_t rows[MAX_LEAVES], hosts[MAX_LEAVES]; /* we have the GIL */
-    int rank, base = -1;
+    int rank;
     PyObject *given, *given_hosts = Py_None;
     uint64_t all;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|iO", names, &rank, &given, &base,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|O", names, &rank, &given,
                                      &given_hosts))
         return NULL;
     const bool over_hosts = given_hosts != Py_None;
@@ -108,17 +108,11 @@ static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywor
                                       rows, &all);
     if (size < 0 || (over_hosts && !hosts_from(given_hosts, size, hosts)))
         return NULL;
-    if (base > 0 && (uint64_t)base > MAX_LEAVES - all)
-        return PyErr_Format(PyExc_ValueError,
-                            "A part has %llu replicas from number %d on, but a job can "
-                            "have 1 to %d replicas.",
-                            (unsigned long long)all, base, MAX_LEAVES);
     SplitObject *self = new_object(type);
     if (!self)
         return NULL;
     self->split = over_hosts ? split_new_over_hosts(rank, (int)size, rows, hosts)
-                  : base < 0 ? split_new(rank, (int)size, rows)
-                             : split_new_of_part(rank, (int)size, rows, (uint32_t)base);
+                             : split_new(rank, (int)size, rows);
     if (self->split)
         return (PyObject *)self;
     Py_DECREF(self);

@@ -198,24 +198,13 @@ static replica_split *make_split(int rank, int size, const uint32_t *rows,
     return NULL;
 }
 
-static firsts following(int size, const uint32_t *rows, uint64_t base)
-{
-    firsts at;
-    for (int q = 0; q < size; base += rows[q++])
-        at.of[q] = base;
-    return at;
-}
-
 replica_split *split_new(int rank, int size, const uint32_t *rows)
 {
-    const firsts at = following(size, rows, 0);
+    firsts at;
+    uint64_t first = 0;
+    for (int q = 0; q < size; first += rows[q++])
+        at.of[q] = first;
     return make_split(rank, size, rows, &at, false);
-}
-
-replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base)
-{
-    const firsts at = following(size, rows, base);
-    return make_split(rank, size, rows, &at, true);
 }
 
 /* Find the nodes of all hosts, of members that follow each other on one host at once. */
@@ -321,23 +310,6 @@ void split_free(replica_split *split)
     free(split->of_rows.merges);
     free(split->of_local.merges);
     free(split);
-}
-
-bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts)
-{
-    uint64_t all = 0;
-    for (uint32_t i = 0; i < parts; i++)
-        all += replicas[i] <= MAX_LEAVES ? replicas[i] : MAX_LEAVES + 1;
-    span *leaves = all && all <= MAX_LEAVES ? calloc(all, sizeof *leaves) : NULL;
-    if (!leaves)
-        return false;
-    uint64_t begin = 0;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < parts; begin += replicas[i++])
-        count += nodes_of(begin, begin + replicas[i], leaves + count);
-    const bool complete = program_of(p, leaves, count);
-    free(leaves);
-    return complete;
 }
 
 arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replicas)

@@ -69,20 +69,12 @@ typedef struct {
 /* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
 replica_split *split_new(int rank, int size, const uint32_t *rows);
 
-/* The same for a group that has only a part of the replicas of a job, those from number
- * `base` on, and reduces them to the largest nodes of the job's tree that lie in it. */
-replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base);
-
 /* The same for the members on the host of member `rank`, of a group of `size` members on
- * hosts that are numbered from 0. Their ranks need not follow each other. */
+ * hosts that are numbered from 0. They reduce their replicas to the largest nodes of the
+ * whole tree that lie in these. Their ranks need not follow each other. */
 replica_split *split_new_over_hosts(int rank, int size, const uint32_t *rows,
                                     const uint32_t *host_of);
 void split_free(replica_split *split);
-
-/* Make the program whose leaves are the nodes of all parts of a job, in their order. Its
- * merges belong to the caller, who frees them. False if there is no memory, or there are
- * more than MAX_LEAVES replicas. */
-bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts);
 
 /* How one dtype is reduced. */
 typedef struct {
