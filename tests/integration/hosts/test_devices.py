@@ -129,7 +129,7 @@ def test_ipus_stay_held_while_instances_of_a_lost_host_may_run(bed: Bed) -> None
     job = start_attached(bed, "never asks")
 
     with stopped_agents(bed):
-        bed.front.output("pkill", "-f", "^/usr/bin/ssh .*h1|^ssh .*h1")
+        bed.front.output("pkill", "-KILL", "-f", "^/usr/bin/ssh .*h1|^ssh .*h1")
         _, stderr = job.communicate(timeout=30)
         assert "The host h1 was lost" in stderr
         refused = bed.front.run(*poprun("--reset-partition=no"))
