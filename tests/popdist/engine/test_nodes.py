@@ -4,6 +4,7 @@ Members are threads of this process: those of a host share an arena, and their l
 reach each other by FakeLinks.
 """
 
+import gc
 import mmap
 import os
 import select
@@ -432,7 +433,11 @@ def test_messages_under_way_at_the_end_keep_their_memory() -> None:
             each.interruption = TimeoutError()
         with pytest.raises(TimeoutError):
             job.members[0].reduced(Call([MANY]))
+        first = weakref.ref(job.members[0])
         job.members.pop(0).comm.close()
+        # The exception's traceback refers to the member.
+        gc.collect()
+        assert first() is None
         # In memory that was given back, if any was.
         later = [np.full(n << 10, 7, np.uint8) for n in range(1, 1000, 10)]
         with pytest.raises(TimeoutError):
