@@ -304,16 +304,8 @@ def test_a_reduce_scatter_is_described_as_one_and_gives_the_whole_row() -> None:
         found = job.each(lambda member: member.reduced(calls[member.rank])[0])
 
         for member, out in zip(job.members, found, strict=True):
-            code = code_of(FLOAT32)
-            described = (
-                Operation.REDUCE_SCATTER,
-                code,
-                REDUCTIONS["sum"],
-                0,
-                -1,
-                70,
-                8,
-            )
+            how = code_of(FLOAT32), REDUCTIONS["sum"], ALGORITHMS["oneshot"]
+            described = (Operation.REDUCE_SCATTER, *how, -1, 70, 8)
             assert member.comm.larger_call() == (described, 1)
             assert same(out, rows_of(row, len(out)))
 

@@ -59,11 +59,11 @@ typedef struct {
     program of_all;   /* own rows singly, the others' nodes */
     program of_rows;  /* all rows of all members */
     program of_local; /* own rows by local number */
-    /* Of a part alone, which has none of the three above: for each node of the part, its
+    /* Over hosts alone, which has none of the three above: for each node of this host, its
      * leaves among own rows and others' nodes, which follow each other. */
     uint32_t part_nodes;
     program *of_part;
-    host_split *over_hosts; /* of a part that is a host's, else NULL */
+    host_split *over_hosts; /* of one over hosts, else NULL */
 } replica_split;
 
 /* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
