@@ -222,7 +222,7 @@ PyObject *comm_share_records(CommObject *self, PyObject *given)
         PyErr_NoMemory();
     else if (enter_step(self, 0))
         result = leave(self, share_records(&self->c, data.buf, (uint64_t)data.len, data_of,
-                                           bytes_of));
+                                           bytes_of, (meanwhile){0}));
     if (result) {
         Py_DECREF(result);
         result = list_of(l, data_of, bytes_of);
