@@ -351,6 +351,11 @@ FEW, MANY = np.ones((1, 8), FLOAT32), np.ones((1, 50_000), FLOAT32)
         pytest.param(Call([FEW]), Call([FEW.astype(np.float64)]), id="dtype"),
         pytest.param(Call([FEW]), Call([FEW], name=5), id="name"),
         pytest.param(Call([FEW]), Call([FEW], "sum", REDUCE, 2), id="operation"),
+        pytest.param(
+            Call([FEW], "sum", REDUCE, 0),
+            Call([FEW], "max", REDUCE, 0),
+            id="without-a-result",
+        ),
         pytest.param(Call([FEW]), Call([MANY]), id="records-or-blocks"),
         pytest.param(Call([MANY]), Call([MANY[:, 1:]]), id="count-of-blocks"),
         pytest.param(Call([MANY[:, :9000]]), Call([MANY]), id="whole-or-parts"),

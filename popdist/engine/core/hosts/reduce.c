@@ -105,11 +105,12 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
              c->rank == 0 ? h->result + all.begin * h->t.a.element : input_at(c, 0, number));
 }
 
-/* Give the members of this host the result of a block. */
+/* Give the members of this host the result of a block, if it is theirs. */
 static status hand_out(job *j, const transit *b)
 {
     if (j->root_host >= 0 && j->root_host != (int)j->hosts->here)
-        return DONE;
+        /* Their leader knows by now that all hosts make this call. */
+        return b->end == j->k->total ? barrier(j->k->c, 0) : DONE;
     window_move(&j->handed_out, b->begin, b->end);
     const call *k = &j->handed_out.part;
     handing h = {.k = k, .t = terms_of(k), .result = b->result};
