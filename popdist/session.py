@@ -139,7 +139,7 @@ class Session:
         """Return which instances of this job are on which host.
 
         Raises:
-            ArenaError: There is no MPI, which would start for this process alone.
+            ArenaError: `--mpirun local` has started this process, and no MPI.
         """
         check_mpi(os.environ)
         # Not above, as in _shared_memory().

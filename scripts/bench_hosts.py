@@ -2,10 +2,10 @@
 
     sudo python scripts/bench_hosts.py --hosts 2 --rate 1gbit
 
-Every engine takes its turn in each of some rounds; what is printed are the medians, in
-microseconds, and how many times as long the best peer takes as the better popdist, and
-an exchange between hosts with an all-reduce of as many members on one host. It needs
-the rights to make network namespaces.
+Every engine takes its turn in each of some rounds. Printed are the medians, in
+microseconds, and two ratios to the better popdist: of the best peer, and of its parts,
+an exchange between hosts and an all-reduce of as many members on one host. It needs the
+rights to make network namespaces.
 """
 
 import argparse
@@ -81,10 +81,9 @@ def ratios(medians: dict[tuple[str, int], float], sizes: list[int]) -> Iterator[
         for size in sizes:
             ours = [medians[one, size] for one in OURS if (one, size) in medians]
             theirs = [medians[one, size] for one in others if (one, size) in medians]
-            both = ours and theirs
-            cells.append(
-                f"{together(theirs) / min(ours):10.2f}" if both else f"{'-':>10}"
-            )
+            known = ours and len(theirs) == len(others)
+            ratio = f"{together(theirs) / min(ours):.2f}" if known else "-"
+            cells.append(f"{ratio:>10}")
         yield f"{name:20} {' '.join(cells)}"
 
 

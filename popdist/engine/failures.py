@@ -187,7 +187,7 @@ def describe_call(call: Described, instances: Sequence[object]) -> str:
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)
-        # That one has one algorithm only.
+        # On one host it has one algorithm only, so none is named.
         if operation is not Operation.REDUCE_SCATTER:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"

@@ -1,9 +1,10 @@
-"""The guard of an agent: its parent, which ends what an agent leaves that is killed.
+"""The guard of an agent: its parent, which ends the job there if the agent is killed.
 
-It is the program that is beside poprun on its own host (helpers/guard.py), and is to
-the agent what it is there to poprun, but that it starts nothing.
+It is the same program as beside poprun on its own host (helpers/guard.py), without an
+mpirun.
 """
 
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
 import os
 
@@ -16,8 +17,8 @@ from poprun.helpers.command import PYTHON
 def go_on_below_guard(connection: int) -> Channel:
     """Let this process become a guard, and a child of it return the connection to it.
 
-    sshd or srun, whose child the guard is, ends when the guard has ended what is left.
-    This process must be a subreaper: then the guard is one before it has come up.
+    sshd or slurmstepd, whose child the guard is, ends when the guard has ended what is
+    left. This process must be a subreaper: then the guard is one before it has come up.
 
     Args:
         connection: Where the guard tells poprun that the agent is gone.
@@ -28,6 +29,8 @@ def go_on_below_guard(connection: int) -> Channel:
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     if os.fork():
         try:
+            # Until the guard handles them: Slurm may send one to all at any time.
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, own_process.HELPER_SIGNALS)
             number = os.dup(theirs.fileno())
             os.set_inheritable(number, True)
             os.execv(PYTHON[0], (*PYTHON, "guard", str(number)))

@@ -74,7 +74,7 @@ RUN_ENDED = 121  # number, exit code
 ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
-# The agent or its guard was killed, as the other of them says.
+# From the agent: its guard was killed. From the guard: the agent was.
 SUPERVISOR_LOST = 150
 
 

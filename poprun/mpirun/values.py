@@ -86,7 +86,7 @@ class Failure(Enum):
     ABORTED = "an instance called MPI_Abort"
     NOT_FINALIZED = "an instance ended without MPI_Finalize"
     PROXY_LOST = "a process that mpirun starts others by was killed"
-    # As above, and it is not what follows from the end of a shim.
+    # Only where it was killed itself: PROXY_LOST may also follow from a killed shim.
     DAEMON_LOST = "a daemon of mpirun on another host was killed"
     OTHER = "mpirun gave another reason, which stands in its text"
     UNEXPLAINED = "mpirun gave no reason"

@@ -32,11 +32,12 @@ class Arrivals:
             return
         self._refreshed = monotonic()
         found = {}
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):
-                link = os.readlink(f"/proc/self/fd/{name}")
-                if link.startswith("socket:"):
-                    found[int(name)] = link
+        with suppress(OSError):  # there may be no descriptor left
+            for name in os.listdir("/proc/self/fd"):
+                with suppress(OSError):
+                    link = os.readlink(f"/proc/self/fd/{name}")
+                    if link.startswith("socket:"):
+                        found[int(name)] = link
         for fd, link in found.items():
             if self._known.get(fd) != link and _is_connection(fd):
                 with suppress(OSError):

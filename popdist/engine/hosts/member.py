@@ -32,7 +32,8 @@ from popdist.errors import (
 T = TypeVar("T")
 
 # What the messages of a group are tagged with, from the receiver's first tag on. The
-# core uses the three first ones.
+# core uses the three first ones; the third is that of results there, which no call has
+# that also hands on data.
 DATA, POINT, PART = 2, 3, 4
 TAGS = 5
 
@@ -351,6 +352,7 @@ class HostsMember:
         mail = self.world.mail
         for message in mail.of("left", self.uid):
             self._left[message["rank"]] = message["calls"]
+            self.world.left.add(self.instances[message["rank"]])
         for message in mail.of("ended", self.uid):
             self._told = True
             self.comm.end(message["error"])

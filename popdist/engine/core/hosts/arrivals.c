@@ -39,7 +39,7 @@ static void sleep_blind(arrivals *a)
     a->blind_ns += a->blind_ns / 20;
     if (a->blind_ns > MOST_BLIND_NS)
         a->blind_ns = MOST_BLIND_NS;
-    /* So that this wait, if it ends now, changes nothing of what is known. */
+    /* Sockets have told nothing in this wait either. */
     a->slept_through = true;
     if (++a->blind > MOST_BLIND)
         a->blind = a->missed = 0;
@@ -53,9 +53,10 @@ void arrivals_sleep(arrivals *a)
         return;
     }
     const int found = epoll_wait(a->epoll, &event, 1, SLEEP_MS);
-    if (found < 0)
+    if (found < 0) {
         sleep_blind(a);
-    else if (found > 0)
-        a->in_vain++;
+        return;
+    }
+    a->in_vain += found > 0;
     a->slept_through = found == 0;
 }

@@ -12,13 +12,13 @@
 
 typedef struct {
     int epoll; /* of all TCP connections of this process */
-    /* Sleeps that have ended because of a socket, since something was waited for last. */
+    /* Sleeps that have ended because of a socket, since the last wait that succeeded. */
     uint32_t in_vain;
     /* Waits in a row that ended with a sleep which lasted as long as it might, and whether
      * the last sleep was such. */
     uint32_t missed;
     bool slept_through;
-    uint32_t blind; /* sleeps without sockets, since these had their last chance */
+    uint32_t blind; /* sleeps without sockets, since these were last tried */
     uint64_t blind_ns;
 } arrivals;
 

@@ -29,25 +29,16 @@ bool links_open(links *l, uint32_t hosts)
     return l->leaders && l->records;
 }
 
-/* Whether MPI may still write to, or read from, our memory. */
-static bool messages_under_way(links *l)
+void links_note_failure(links *l)
 {
-    unsigned char unused[STATUS_BYTES];
-    bool under_way = false;
-    for (uint32_t i = 0; i < l->count_of_messages; i++) {
-        message *m = &l->messages[i];
-        int done = 1;
-        if (m->request && !m->done && l->test(m->request, &done, unused) == 0)
-            m->done = done;
-        under_way |= !done;
-    }
-    return under_way;
+    for (uint32_t i = 0; i < l->count_of_messages; i++)
+        l->under_way |= l->messages[i].request && !l->messages[i].done;
 }
 
 void links_close(links *l)
 {
     free(l->leaders);
-    if (messages_under_way(l))
+    if (l->under_way)
         return;
     free(l->records);
     free(l->memory);

@@ -49,8 +49,9 @@ struct links {
     leader *leaders; /* of all hosts */
     arrivals sockets;
     unsigned char *records; /* of all hosts, in a call */
-    /* Memory of messages, and the messages themselves. It stays if one of these is under
-     * way when the group comes to its end: MPI may write to it at any time. */
+    /* Memory of messages, and the messages themselves. It stays if one of these may be
+     * under way when a call fails: MPI may write to it at any time. */
+    bool under_way;
     unsigned char *memory;
     uint64_t memory_bytes;
     message *messages;
@@ -61,6 +62,9 @@ struct links {
     status (*on_mismatch)(comm *, int peer, const descriptor *theirs);
     status (*on_mpi_error)(comm *, int error);
 };
+
+/* After a call has failed: take note of whether messages may be under way. */
+void links_note_failure(links *l);
 
 /* False if there is no memory. */
 bool links_open(links *l, uint32_t hosts);

@@ -424,8 +424,8 @@ status reduce_over_hosts(const call *given)
     k.nodes_as_given = j.hosts->single && k.type != BOOL;
     j.node_element = k.nodes_as_given ? j.a.element : j.a.accumulated;
     const bool in_records = choose(&j);
-    c->ran = in_records ? ONESHOT : DIRECT;
-    k.how = k.how == DIRECT ? c->ran : k.how;
+    const algorithm how = in_records ? ONESHOT : DIRECT;
+    k.how = k.how == DIRECT ? how : k.how;
     descriptor d = descriptor_of(&k);
     d.details_hash = j.hosts->hash ^ k.shapes_hash;
     begin_larger_call(c, &d);
@@ -439,5 +439,9 @@ status reduce_over_hosts(const call *given)
     else
         s = in_records ? reduce_with_records(&j) : reduce_in_blocks(&j);
     close_job(&j);
+    if (s != DONE)
+        links_note_failure(j.l);
+    else if (k.op != REDUCE_SCATTER)
+        c->ran = how;
     return s;
 }

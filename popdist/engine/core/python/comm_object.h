@@ -48,11 +48,12 @@ bool in_own_call(const CommObject *self);
 bool take_turn(CommObject *self);
 void give_turn(CommObject *self);
 
-/* Around every call, and around every step of a call of a larger group. False with an exception set where there can be none; leave
- * returns None, or NULL with an exception for all but DONE. */
+/* Around every call. False with an exception set where there can be none; leave returns
+ * None, or NULL with an exception for all but DONE. Within a call of a larger group,
+ * enter_step() begins a step of it. take_open_turn() only takes the turn. */
 bool enter(CommObject *self, uint64_t bytes);
-bool take_open_turn(CommObject *self);
 bool enter_step(CommObject *self, uint64_t bytes);
+bool take_open_turn(CommObject *self);
 PyObject *leave(CommObject *self, status s);
 
 /* Calls of a group on several hosts: see host_calls.c. */

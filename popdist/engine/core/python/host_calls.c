@@ -206,6 +206,16 @@ static PyObject *list_of(const links *l, const unsigned char **data_of,
     return list;
 }
 
+static status share_noting_failure(CommObject *self, const Py_buffer *data,
+                                   const unsigned char **data_of, uint64_t *bytes_of)
+{
+    const status s = share_records(&self->c, data->buf, (uint64_t)data->len, data_of,
+                                   bytes_of, (meanwhile){0});
+    if (s != DONE)
+        links_note_failure(self->c.links);
+    return s;
+}
+
 /* Share a leader's data with the others, who must make the same call. */
 PyObject *comm_share_records(CommObject *self, PyObject *given)
 {
@@ -221,8 +231,7 @@ PyObject *comm_share_records(CommObject *self, PyObject *given)
     else if (!data_of || !bytes_of || !links_reserve(l, 0, 2))
         PyErr_NoMemory();
     else if (enter_step(self, 0))
-        result = leave(self, share_records(&self->c, data.buf, (uint64_t)data.len, data_of,
-                                           bytes_of, (meanwhile){0}));
+        result = leave(self, share_noting_failure(self, &data, data_of, bytes_of));
     if (result) {
         Py_DECREF(result);
         result = list_of(l, data_of, bytes_of);

@@ -54,6 +54,8 @@ static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, uint32_t
 {
     uint64_t *wide = PyMem_Calloc((size_t)most, sizeof *wide);
     Py_ssize_t size = wide ? numbers_from(given, wide, most) : -1;
+    if (!wide)
+        PyErr_NoMemory();
     *all = 0;
     for (Py_ssize_t i = 0; i < size; i++) {
         if (wide[i] < 1 || wide[i] > MAX_LEAVES) {
@@ -82,6 +84,8 @@ static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
 {
     uint64_t *wide = PyMem_Calloc((size_t)size, sizeof *wide);
     bool right = wide && numbers_from(given, wide, size) == size;
+    if (!wide)
+        PyErr_NoMemory();
     for (Py_ssize_t i = 0; right && i < size; i++) {
         right = wide[i] < (uint64_t)size;
         hosts[i] = (uint32_t)wide[i];

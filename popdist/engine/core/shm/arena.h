@@ -65,7 +65,7 @@ typedef enum {
     SEND,
     RECEIVE,
     NEGOTIATION, /* for messages: what an exchange of requests for calls is about */
-    REDUCE_TO_NODES, /* a step of a reduction over hosts, which is described in its place */
+    REDUCE_TO_NODES, /* a step of a reduction over hosts: members announce that one */
 } operation;
 
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;

@@ -26,8 +26,8 @@ enum {
     LONGEST_PAUSE_NS = 1000000000,
     /* How long the core is only yielded before we sleep, unless yields return late.
      * Yielding costs the others nothing and answers at once; sleeping spares the power.
-     * What comes from another host takes longer, and while its members yield, the kernel
-     * takes a core with two that wait to be as busy as one with two that work. */
+     * In a group over hosts most waits are for another host, which takes longer. Members
+     * that only yield seem busy to the kernel, which then leaves two leaders on one core. */
     YIELD_NS = 2000000,
     YIELD_OVER_HOSTS_NS = 50000,
     /* The shortest poll, unless the group has agreed on less. */
