@@ -200,7 +200,7 @@ static bool is_same_call(const comm *c, const record *r)
 
 /* Hand the records that are here on to the host `step` places before, which has none of
  * them, and get those of the host as many places behind. */
-static status exchange_records(comm *c, unsigned char *end, uint32_t step, meanwhile also)
+static status exchange_records(comm *c, unsigned char *end, uint32_t step)
 {
     links *l = c->links;
     const uint32_t count = step < l->hosts - step ? step : l->hosts - step;
@@ -211,13 +211,11 @@ static status exchange_records(comm *c, unsigned char *end, uint32_t step, meanw
     status s = receive_from(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
     if (s == DONE)
         s = send_to(c, &m[1], to, RECORD, l->records, bytes);
-    if (s == DONE && step == 1 && also.begin)
-        s = also.begin(also.what);
     return s == DONE ? await_messages(c, m, 2) : s;
 }
 
 status share_records(comm *c, const void *data, uint64_t bytes,
-                     const unsigned char **data_of, uint64_t *bytes_of, meanwhile m)
+                     const unsigned char **data_of, uint64_t *bytes_of)
 {
     links *l = c->links;
     record own = {.number = c->larger_calls, .call = c->larger_call, .bytes = bytes};
@@ -226,7 +224,7 @@ status share_records(comm *c, const void *data, uint64_t bytes,
         memcpy(l->records + sizeof own, data, bytes);
     unsigned char *end = end_of_records(l->records, 1);
     for (uint32_t step = 1; step < l->hosts; step *= 2) {
-        const status s = exchange_records(c, end, step, m);
+        const status s = exchange_records(c, end, step);
         if (s != DONE)
             return s;
         end = end_of_records(end, step < l->hosts - step ? step : l->hosts - step);

@@ -85,15 +85,9 @@ status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void 
 /* Wait until these messages are done. */
 status await_messages(comm *c, message *m, uint32_t count);
 
-/* What is begun while records are on their way. */
-typedef struct {
-    status (*begin)(void *what);
-    void *what;
-} meanwhile;
-
 /* The leaders tell each other which call they make, with a little data, and see that it
  * is the same. Of each host, `data_of` gets where its data is. */
 status share_records(comm *c, const void *data, uint64_t bytes,
-                     const unsigned char **data_of, uint64_t *bytes_of, meanwhile m);
+                     const unsigned char **data_of, uint64_t *bytes_of);
 
 #endif

@@ -269,18 +269,17 @@ static status reduce_with_records(job *j)
     status s = reduce_here(j, b);
     if (s == DONE && j->l->leads) {
         const uint64_t bytes = j->k->split->part_nodes * j->block * j->node_element;
-        s = share_records(j->k->c, b->nodes, bytes, j->of_host, j->bytes_of_host,
-                          (meanwhile){0});
+        s = share_records(j->k->c, b->nodes, bytes, j->of_host, j->bytes_of_host);
         if (s == DONE)
             complete(j, b, (chunk){0, b->end});
     }
     return s == DONE ? hand_out(j, b) : s;
 }
 
-static status send_first_nodes(void *what)
+static status agree(job *j)
 {
-    job *j = what;
-    return send_nodes(j, &j->blocks[0]);
+    return j->l->leads ? share_records(j->k->c, NULL, 0, j->of_host, j->bytes_of_host)
+                       : DONE;
 }
 
 /* Let a block be on its way, before its nodes are there: what comes early has its place. */
@@ -297,15 +296,11 @@ static status begin_exchange(job *j, uint64_t number)
 {
     transit *b = &j->blocks[number % DEPTH];
     status s = reduce_here(j, b);
-    if (s != DONE || !j->l->leads)
-        return s;
-    /* The leaders agree on the call first of all. */
-    if (number == 0)
-        s = share_records(j->k->c, NULL, 0, j->of_host, j->bytes_of_host,
-                          (meanwhile){send_first_nodes, j});
-    else
+    if (s == DONE && number == 0)
+        s = agree(j);
+    if (s == DONE && j->l->leads)
         s = send_nodes(j, b);
-    return s == DONE ? receive_results(j, b) : s;
+    return s == DONE && j->l->leads ? receive_results(j, b) : s;
 }
 
 static status step_of(job *j, uint64_t step, uint64_t count)

@@ -210,7 +210,7 @@ static status share_noting_failure(CommObject *self, const Py_buffer *data,
                                    const unsigned char **data_of, uint64_t *bytes_of)
 {
     const status s = share_records(&self->c, data->buf, (uint64_t)data->len, data_of,
-                                   bytes_of, (meanwhile){0});
+                                   bytes_of);
     if (s != DONE)
         links_note_failure(self->c.links);
     return s;
