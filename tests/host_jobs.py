@@ -103,8 +103,9 @@ print(group.last_algorithm, group.transport.__class__.__name__)
 """
 
 
-# What instances do under poprun: the one of the second argument dies, and each of the
-# others writes what it finds to a file of its own, in the folder of the third.
+# What instances do under poprun: the one of the second argument dies while the others
+# are in a call, or before one that they make after the seconds of a fifth argument.
+# Each of these writes what it finds to a file of its own, in the folder of the third.
 DEATH = """
 import json, os, signal, sys, time
 if sys.argv[1]:
@@ -114,9 +115,11 @@ import popdist
 group = popdist.instance_group()
 group.barrier()
 if group.rank == int(sys.argv[2]):
+    time.sleep(0.5)
     with open(f"{sys.argv[3]}/death", "w") as file:
         file.write(str(time.monotonic()))
     os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(float(*sys.argv[5:]))
 try:
     group.all_reduce(np.ones(int(sys.argv[4])))
 except popdist.PeerLostError as error:

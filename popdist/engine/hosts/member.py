@@ -173,6 +173,9 @@ class HostsMember:
 
     def send(self, memory: Any, to: int, kind: int) -> Transfer:
         """Begin to send memory to a member."""
+        if self.instances[to] in self.world.dead:
+            self.end_for_death(to)
+            raise _core.Failure(Status.PEER_LOST)
         request = self.world.comm.Isend(
             [memory, self.world.mpi.BYTE], self.instances[to], self._tags[to] + kind
         )
@@ -220,6 +223,10 @@ class HostsMember:
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         """End the group because another member makes another call."""
         self._end_for(Status.MISMATCH, peer, theirs)
+
+    def end_for_death(self, peer: int) -> None:
+        """End the group because a call needs a member that has died."""
+        self._end_for(Status.PEER_LOST, peer)
 
     def end_after_mpi(self, error: int) -> None:
         """End the group because MPI has failed, once it is known whether one died."""
@@ -353,6 +360,9 @@ class HostsMember:
         for message in mail.of("left", self.uid):
             self._left[message["rank"]] = message["calls"]
             self.world.left.add(self.instances[message["rank"]])
+        for host, leader in enumerate(self.layout.leaders):
+            if self.instances[leader] in self.world.dead:
+                self.comm.note_death(host)
         for message in mail.of("ended", self.uid):
             self._told = True
             self.comm.end(message["error"])

@@ -74,10 +74,11 @@ def test_a_slow_link_that_loses_packets_changes_no_result(
     assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
 
 
+@pytest.mark.parametrize("called_after", ["0", "2"])
 @pytest.mark.parametrize("instances", [2, 4])
 @pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
 def test_the_death_of_an_instance_is_named_on_the_other_host(
-    make_bed: Callable[..., Bed], mpi: str, instances: int
+    make_bed: Callable[..., Bed], mpi: str, instances: int, called_after: str
 ) -> None:
     bed = make_bed(hosts=2)
     for host in bed.hosts:
@@ -89,7 +90,7 @@ def test_the_death_of_an_instance_is_named_on_the_other_host(
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "--keep-going"),
         *("--num-instances", str(instances), "--num-replicas", str(instances)),
         *("--offline-mode=yes", sys.executable, "/tmp/program.py"),
-        *("", "0", "/tmp", "100000"),
+        *("", "0", "/tmp", "100000", called_after),
     )
 
     for rank in range(1, instances):

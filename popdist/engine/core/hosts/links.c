@@ -76,6 +76,8 @@ status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void
 {
     const links *l = c->links;
     const leader *to = &l->leaders[host];
+    if (atomic_load(&to->dead))
+        return l->on_death(c, to->member);
     *m = (message){.request = &m->own, .peer = to->member};
     const int error = l->isend(data, (int)bytes, l->byte, to->rank, to->tag + (int)kind,
                                l->group, m->request);

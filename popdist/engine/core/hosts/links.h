@@ -37,6 +37,7 @@ typedef struct {
     int member; /* of the group: the host's leader */
     int rank;   /* of that one for MPI */
     int tag;    /* the first one of messages to it */
+    _Atomic bool dead; /* nothing may be sent to it: MPICH would crash */
 } leader;
 
 struct links {
@@ -58,9 +59,11 @@ struct links {
     uint32_t count_of_messages;
     /* Called every few hundredths of a second while a message is waited for; true to stop. */
     bool (*during_wait)(comm *, int peer, uint64_t waited_ns);
-    /* Called to end the group: that member makes another call, or MPI has failed. */
+    /* Called to end the group: that member makes another call, MPI has failed, or that
+     * member has died. */
     status (*on_mismatch)(comm *, int peer, const descriptor *theirs);
     status (*on_mpi_error)(comm *, int error);
+    status (*on_death)(comm *, int peer);
 };
 
 /* After a call has failed: take note of whether messages may be under way. */

@@ -310,6 +310,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
         METHOD("in_call", comm_in_call, METH_NOARGS),
         METHOD("connect_hosts", comm_connect_hosts, METH_VARARGS),
+        METHOD("note_death", comm_note_death, METH_VARARGS),
         METHOD("begin_larger_call", comm_begin_larger_call, METH_VARARGS),
         METHOD("end_larger_call", comm_end_larger_call, METH_NOARGS),
         METHOD("larger_call", comm_larger_call, METH_NOARGS),

@@ -54,6 +54,13 @@ static status on_mpi_error(comm *c, int error)
     return ended_by(self, PyObject_CallMethod(self->hooks, "end_after_mpi", "i", error));
 }
 
+static status on_death(comm *c, int peer)
+{
+    CommObject *self = c->owner;
+    begin_hook(self);
+    return ended_by(self, PyObject_CallMethod(self->hooks, "end_for_death", "i", peer));
+}
+
 /* --- The other hosts */
 
 static bool leaders_from(links *l, PyObject *members, PyObject *ranks, PyObject *tags)
@@ -107,6 +114,7 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
         .during_wait = during_wait,
         .on_mismatch = on_mismatch,
         .on_mpi_error = on_mpi_error,
+        .on_death = on_death,
     };
     self->c.links = l;
     Py_INCREF(hooks);
@@ -115,6 +123,17 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
         return PyErr_NoMemory();
     if (!leaders_from(l, members, ranks, tags))
         return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Send nothing any more to the leader of a host; any thread may call it. */
+PyObject *comm_note_death(CommObject *self, PyObject *args)
+{
+    unsigned int host;
+    if (!PyArg_ParseTuple(args, "I", &host))
+        return NULL;
+    if (self->c.links && host < self->c.links->hosts)
+        atomic_store(&self->c.links->leaders[host].dead, true);
     Py_RETURN_NONE;
 }
 
