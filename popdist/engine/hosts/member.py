@@ -359,7 +359,6 @@ class HostsMember:
         mail = self.world.mail
         for message in mail.of("left", self.uid):
             self._left[message["rank"]] = message["calls"]
-            self.world.left.add(self.instances[message["rank"]])
         for host, leader in enumerate(self.layout.leaders):
             if self.instances[leader] in self.world.dead:
                 self.comm.note_death(host)

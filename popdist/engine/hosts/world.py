@@ -88,8 +88,6 @@ class World:
         # Those that a group has lost, of which it may not be known whether they have
         # died. MPI must not be asked to reach one that has: MPICH would crash.
         self.lost: set[int] = set()
-        # Those that have left a group in good order.
-        self.left: set[int] = set()
         # To which the launcher appends the instances that have ended, on any host.
         self.ended_file = ""
         self._file_read = 0.0
@@ -245,7 +243,7 @@ class _Starter:
         if error is not None or world.is_broken or in_call:
             world.is_broken = True
             world.tell_others({"kind": "quit"}, here=True)
-        self._wait_for_deaths(world, _lost_by(error) - world.left, _LAST_SECONDS)
+        self._wait_for_deaths(world, _lost_by(error), _LAST_SECONDS)
         self._stop.set()
         while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):
             if world.is_broken:
