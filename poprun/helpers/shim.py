@@ -137,7 +137,7 @@ class Shim:
         self._left_behind = 0
         # The signal by which poprun or mpirun stops the program, 0 before that.
         self._stopping = 0
-        # Whether Slurm has sent SIGTERM to all processes of the job.
+        # Whether the program has surely got the SIGTERM that Slurm sends to all.
         self._is_ended_by_slurm = False
         # The processes that have got an ending signal, by pid and start time.
         self._signalled: set[tuple[int, int]] = set()
