@@ -118,7 +118,11 @@ STAGES = {
         ("popdist.collectives", "popdist.backend"),
         ("popdist.popdist_core", "popdist.bench"),
         ("popdist.torch.tensors",),
-        ("popdist.torch.channels", "popdist.torch.monitored_barrier"),
+        (
+            "popdist.torch.channels",
+            "popdist.torch.monitored_barrier",
+            "popdist.torch.replicated",
+        ),
         ("popdist.torch.calls",),
         ("popdist.torch.backend",),
         ("popdist.torch",),

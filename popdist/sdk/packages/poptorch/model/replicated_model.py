@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from popdist.torch.replicated.gradients import GradientSum
+
 from ..execution import Execution
 from .compile.compilation import Compiled
 from .forward.casting import casting
@@ -23,7 +25,6 @@ from .forward.timing import Timing
 from .run_settings import RunSettings
 from .update.anchors import Anchors
 from .update.exchange import Exchange
-from .update.gradients import GradientSum
 from .update.weight_update import WeightUpdate
 
 

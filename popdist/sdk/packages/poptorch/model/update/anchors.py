@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from popdist.torch.replicated.gradients import Row
+
 from ...enums import OutputMode
 from ...errors import Error
-from .gradients import Row
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 

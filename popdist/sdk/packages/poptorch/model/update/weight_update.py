@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from popdist.torch.replicated.gradients import SHORT_DTYPES, Row
+
 from ...errors import Error
 from ...optim import Optimizer as ExtendedOptimizer
-from .gradients import SHORT_DTYPES, Row
 
 
 class WeightUpdate:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from poptorch.model.update.gradients import GradientSum
+from popdist.torch.replicated.gradients import GradientSum
 
 
 def added_up(values: list[torch.Tensor], first: int = 0) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Replicated training of models that compute by torch, for the stand-ins."""
