@@ -608,7 +608,7 @@ def spelled_variables(tree: ast.Module) -> Iterator[str]:
 
 
 # Hand objects of the program from rank to rank of one job, as their originals do.
-PICKLES = ("horovod.torch.functions",)
+PICKLES = ("horovod.common.calls.objects",)
 
 
 def forbidden(tree: ast.Module) -> Iterator[str]:

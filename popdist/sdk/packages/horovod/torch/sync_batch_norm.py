@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..common.calls.reduce_ops import Sum
+from ..common.calls.submission import BASICS
 from .calls.reductions import grouped_allreduce
-from .calls.submission import BASICS
-from .execution.reduce_ops import Sum
 
 
 class SyncBatchNorm(_BatchNorm):

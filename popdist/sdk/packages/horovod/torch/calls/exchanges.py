@@ -9,14 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ...common.calls.submission import HorovodHandle
 from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
-from .submission import (
-    HorovodHandle,
-    broadcast_tensors,
-    exchange_tensors,
-    gather_tensors,
-)
+from .torch_calls import TORCH_CALLS
 from .variants import of_one_tensor, variants
 
 
@@ -29,7 +25,7 @@ def grouped_allgather(
 
     They may differ in that, and in no other.
     """
-    begin = partial(gather_tensors, name=name, process_set=process_set)
+    begin = partial(TORCH_CALLS.gather, name=name, process_set=process_set)
     gradient = partial(gradients.of_allgather, process_set)
     gathered: list[Tensor] = gradients.results_of(begin, gradient, list(tensors))
     return gathered
@@ -41,7 +37,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> HorovodHandle:
     """Begin what grouped_allgather() does, and return a handle for synchronize()."""
-    return gather_tensors(list(tensors), name, process_set)
+    return TORCH_CALLS.gather(list(tensors), name, process_set)
 
 
 allgather = of_one_tensor(grouped_allgather)
@@ -63,7 +59,7 @@ def broadcast(
         process_set: The ranks that take part.
     """
     begin = partial(
-        broadcast_tensors, root_rank=root_rank, name=name, process_set=process_set
+        TORCH_CALLS.broadcast, root_rank=root_rank, name=name, process_set=process_set
     )
     gradient = partial(gradients.of_broadcast, root_rank, process_set)
     copied: list[Tensor] = gradients.results_of(begin, gradient, [tensor])
@@ -79,7 +75,7 @@ def _begin_broadcast(
     in_place: bool,
     now: bool,
 ) -> HorovodHandle:
-    return broadcast_tensors(
+    return TORCH_CALLS.broadcast(
         [tensor], root_rank, name, process_set, in_place=in_place, now=now
     ).first()
 
@@ -103,7 +99,9 @@ def alltoall(
 
     Returns the tensor and, if splits are given, how many rows each rank has sent.
     """
-    begin = partial(exchange_tensors, splits=splits, name=name, process_set=process_set)
+    begin = partial(
+        TORCH_CALLS.exchange, splits=splits, name=name, process_set=process_set
+    )
     gradient = partial(gradients.of_alltoall, process_set)
     rows, received = gradients.results_of(begin, gradient, [tensor])
     return rows if splits is None else (rows, received)
@@ -116,5 +114,5 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> HorovodHandle:
     """Begin what alltoall() does, and return a handle for synchronize()."""
-    handle = exchange_tensors([tensor], splits, name, process_set)
+    handle = TORCH_CALLS.exchange([tensor], splits, name, process_set)
     return handle if splits is not None else handle.first()

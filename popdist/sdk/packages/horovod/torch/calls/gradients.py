@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ...common.calls.reduce_ops import Adasum, Average, Reduction, Sum
+from ...common.calls.submission import HorovodHandle
 from ...common.process_sets import ProcessSet
-from ..execution.reduce_ops import Adasum, Average, Reduction, Sum
-from .submission import HorovodHandle, exchange_tensors, gather_tensors, reduce_tensors
+from .torch_calls import TORCH_CALLS
 
 _AVERAGE = Reduction(Average)
 
@@ -63,7 +64,7 @@ class _Call(torch.autograd.Function):
 def _reduced(
     tensors: Sequence[Tensor], process_set: ProcessSet, reduction: Reduction = _AVERAGE
 ) -> list[Tensor]:
-    handle = reduce_tensors(tensors, None, reduction, process_set, now=True)
+    handle = TORCH_CALLS.reduce(tensors, None, reduction, process_set, now=True)
     results: list[Tensor] = handle.wait()
     return results
 
@@ -93,7 +94,7 @@ def of_allgather(
     """
     rows = [shape[0] if shape else 0 for shape in shapes]
     own = torch.tensor([rows], dtype=torch.int64)
-    (each,) = gather_tensors([own], None, process_set, now=True).wait()
+    (each,) = TORCH_CALLS.gather([own], None, process_set, now=True).wait()
     starts = each[: process_set.rank()].sum(0).tolist()
     averages = _reduced(grads, process_set)
     return [
@@ -121,7 +122,7 @@ def of_alltoall(
 ) -> list[Tensor]:
     """Return the gradients of rows to where the rows came from."""
     received = results[-1]
-    handle = exchange_tensors(grads[:1], received, None, process_set, now=True)
+    handle = TORCH_CALLS.exchange(grads[:1], received, None, process_set, now=True)
     grad, _ = handle.wait()
     if grad.shape != shapes[0]:
         # Rows that went nowhere.
@@ -148,5 +149,7 @@ def of_reducescatter(
     if reduction.op is Sum:
         factor *= process_set.size() or 1
     scaled = [grad * factor for grad in grads]
-    gathered: list[Tensor] = gather_tensors(scaled, None, process_set, now=True).wait()
+    gathered: list[Tensor] = TORCH_CALLS.gather(
+        scaled, None, process_set, now=True
+    ).wait()
     return gathered

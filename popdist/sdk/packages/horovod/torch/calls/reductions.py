@@ -11,11 +11,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...common.calls.reduce_ops import Average, Reduction, Sum, choose_op
+from ...common.calls.submission import HorovodHandle
+from ...common.compression import Compressor, compress_all, decompress_all
 from ...common.process_sets import ProcessSet, global_process_set
-from ..compression import Compression, Compressor, compress_all, decompress_all
-from ..execution.reduce_ops import Average, Reduction, Sum, choose_op
+from ..compression import Compression
 from . import gradients
-from .submission import HorovodHandle, gather_tensors, reduce_tensors, scatter_tensors
+from .torch_calls import TORCH_CALLS
 from .variants import of_one_tensor, variants
 
 
@@ -55,7 +57,7 @@ def grouped_allreduce(
         return [handle.wait()]
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
     begin = partial(
-        reduce_tensors, name=name, reduction=reduction, process_set=process_set
+        TORCH_CALLS.reduce, name=name, reduction=reduction, process_set=process_set
     )
     gradient = partial(gradients.of_allreduce, reduction, process_set)
     compressed, contexts = compress_all(tensors, compression)
@@ -76,7 +78,7 @@ def _begin_allreduce(
     now: bool,
 ) -> HorovodHandle:
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return reduce_tensors(
+    return TORCH_CALLS.reduce(
         list(tensors), name, reduction, process_set, in_place=in_place, now=now
     )
 
@@ -122,7 +124,7 @@ def sparse_allreduce_async(
         ).coalesce()
 
     parts = [flat.indices().t(), flat.values()]
-    return gather_tensors(parts, name, process_set, finish)
+    return TORCH_CALLS.gather(parts, name, process_set, finish)
 
 
 def grouped_reducescatter(
@@ -140,7 +142,7 @@ def grouped_reducescatter(
     """
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
     begin = partial(
-        scatter_tensors, name=name, reduction=reduction, process_set=process_set
+        TORCH_CALLS.scatter, name=name, reduction=reduction, process_set=process_set
     )
     gradient = partial(gradients.of_reducescatter, reduction, process_set)
     compressed, contexts = compress_all(tensors, compression)
@@ -158,7 +160,7 @@ def grouped_reducescatter_async(
 ) -> HorovodHandle:
     """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    return scatter_tensors(list(tensors), name, reduction, process_set)
+    return TORCH_CALLS.scatter(list(tensors), name, reduction, process_set)
 
 
 reducescatter = of_one_tensor(grouped_reducescatter)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .submission import HorovodHandle
+from ...common.calls.submission import HorovodHandle
 
 
 # Any: both have the arguments of the call that is given.

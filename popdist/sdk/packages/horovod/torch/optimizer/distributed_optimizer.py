@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.calls.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
+from ...common.compression import Compressor, compress_all, decompress_all
 from ...common.process_sets import ProcessSet, global_process_set
-from ..calls.submission import reduce_tensors
-from ..compression import Compression, Compressor, compress_all, decompress_all
-from ..execution.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
+from ..calls.torch_calls import TORCH_CALLS
+from ..compression import Compression
 from .gradient_exchange import GradientExchange
 
 
@@ -129,7 +130,7 @@ class _AdasumOptimizer(_DistributedOptimizer):
             param.detach() - start for param, start in zip(trained, before, strict=True)
         ]
         compressed, contexts = compress_all(changes, exchange.compression)
-        reduced = reduce_tensors(
+        reduced = TORCH_CALLS.reduce(
             compressed,
             None,
             Reduction(Adasum),

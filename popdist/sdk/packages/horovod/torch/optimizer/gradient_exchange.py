@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from ...common.calls.reduce_ops import Reduction
+from ...common.calls.submission import HorovodHandle
+from ...common.compression import Compressor, Contexts, compress_all, decompress_all
 from ...common.process_sets import ProcessSet
 from ..calls.reductions import sparse_allreduce_async
-from ..calls.submission import HorovodHandle, reduce_tensors
-from ..compression import Compressor, Contexts, compress_all, decompress_all
-from ..execution.reduce_ops import Reduction
+from ..calls.torch_calls import TORCH_CALLS
 from .parameters import groups_of, names_of
 
 
@@ -126,7 +127,7 @@ class GradientExchange:
             contexts: Contexts = ()
         else:
             compressed, contexts = compress_all(gradients, self.compression)
-            handle = reduce_tensors(
+            handle = TORCH_CALLS.reduce(
                 compressed, name, self.reduction, self.process_set, in_place=True
             )
         self._under_way |= dict.fromkeys(

@@ -7,7 +7,7 @@ from popdist.negotiation.agreement import JOIN
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call
 
-from ...common.process_sets import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from .submission import HorovodHandle, submit
 
 

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from typing import Any
 
-import torch
+import numpy as np
 
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
-from popdist.torch.tensors.tensor_rows import CODES
 
 
 class ReduceOp(IntEnum):
@@ -30,6 +29,7 @@ Product = ReduceOp.Product
 
 _ENGINE_NAMES = {Sum: "sum", Average: "mean", Min: "min", Max: "max", Product: "prod"}
 _ENGINE_CODES = {op: REDUCTIONS[name] for op, name in _ENGINE_NAMES.items()}
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def choose_op(op: int | None, average: bool | None) -> ReduceOp:
@@ -61,53 +61,54 @@ class Reduction:
     postscale: float = 1.0
 
 
-@cache
-def name_of_dtype(dtype: torch.dtype) -> str:
-    """Return a dtype's name as the engine has it."""
-    return str(dtype).removeprefix("torch.")
-
-
-def check_reducible(dtype: torch.dtype, op: ReduceOp) -> None:
-    """Raise an error unless tensors of this dtype can be reduced so.
+def check_reducible(dtype: str, op: ReduceOp) -> None:
+    """Raise an error unless tensors of the dtype of this name can be reduced so.
 
     Raises:
         ValueError: There is no such reduction of this dtype.
         NotImplementedError: There is none in Adasum.
     """
-    if dtype not in CODES:
+    if dtype not in DTYPES:
         raise ValueError(
             f"A tensor of {dtype} cannot be reduced, only those of "
             f"{', '.join(DTYPES)}. Convert it first."
         )
-    if dtype is torch.bool and op is Average:
+    if dtype == "bool" and op is Average:
         raise ValueError(
             "The average of bool tensors would not be bool. Use op=Sum, which is a "
             "logical or, or convert the tensor first."
         )
-    if op is Adasum and not dtype.is_floating_point:
+    if op is Adasum and dtype not in FLOATS:
         raise NotImplementedError(
             f"Adasum needs tensors of floating point numbers, not {dtype}. "
             "Use op=Sum or op=Average."
         )
 
 
-def engine_reduction(op: ReduceOp, is_float: bool) -> int:
-    """Return the engine's code of a reduction of numbers with or without fractions.
+def engine_reduction(op: ReduceOp, dtype: str) -> int:
+    """Return the engine's code of a reduction of tensors of this dtype.
 
     The average of integers is their sum, which is divided after that, and truncated.
     """
-    return _ENGINE_CODES[Sum if op is Average and not is_float else op]
+    return _ENGINE_CODES[Sum if op is Average and dtype not in FLOATS else op]
 
 
-def neutral_value(op: ReduceOp, dtype: torch.dtype) -> float | int | bool:
+# bfloat16's numbers, which numpy lacks.
+_BFLOAT16_BITS = {Product: 0x3F80, Min: 0x7F80, Max: 0xFF80}
+
+
+# Any: an array of whatever dtype.
+def neutral_array(op: ReduceOp, dtype: str, count: int) -> np.ndarray[Any, Any]:
     """Return what a rank that has joined contributes: it changes no result."""
+    if dtype == "bfloat16":
+        return np.full(count, _BFLOAT16_BITS.get(op, 0), np.uint16)
     if op is Product:
-        return 1
+        return np.ones(count, dtype)
     if op not in (Min, Max):
-        return 0
-    if dtype is torch.bool:
-        return op is Min
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    if dtype.is_floating_point:
-        return float("inf") if op is Min else float("-inf")
-    return limits.max if op is Min else limits.min
+        return np.zeros(count, dtype)
+    if dtype == "bool":
+        return np.full(count, op is Min)
+    if dtype in FLOATS:
+        return np.full(count, np.inf if op is Min else -np.inf, dtype)
+    limits = np.iinfo(dtype)
+    return np.full(count, limits.max if op is Min else limits.min, dtype)

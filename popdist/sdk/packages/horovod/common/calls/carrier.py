@@ -1,0 +1,245 @@
+"""Carries out the calls that all ranks agree upon: tensors become rows by address."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from popdist.engine.calls.rows import bytes_of, rows_of
+from popdist.engine.rows import Pair, Rows
+from popdist.engine.spec.dtypes import DTYPES
+from popdist.engine.transport import Transport
+from popdist.negotiation.agreement import Decision
+from popdist.negotiation.call_requests import Kind, Layout, Request
+from popdist.negotiation.calls import Call
+from popdist.replicated.shares import even_share
+
+from .adasum import adasum
+from .library import NUMPY_ARRAYS, TensorLibrary
+from .reduce_ops import (
+    FLOATS,
+    Adasum,
+    Average,
+    ReduceOp,
+    engine_reduction,
+    neutral_array,
+)
+
+
+class TensorCall(Call):
+    """A call with tensors, in one piece each, which are read when its turn comes.
+
+    Any, for tensors of whatever framework.
+    """
+
+    def __init__(
+        self,
+        library: TensorLibrary[Any],
+        request: Request,
+        sources: Sequence[Any] = (),
+        targets: Sequence[Any] = (),
+        finish: Callable[[list[Any]], object] = list,
+    ) -> None:
+        """Make a call.
+
+        Args:
+            library: What is known of the tensors.
+            request: What it is.
+            sources: What is read.
+            targets: Where results of known shapes are written; maybe the sources.
+            finish: Turns the results into what the caller gets.
+        """
+        super().__init__(request)
+        self.library = library
+        self.sources = sources
+        self.targets = targets
+        self.finish = finish
+        # Of alltoall: how many rows each rank has sent.
+        self.received: list[int] = []
+
+
+class Carrier:
+    """Carries out calls among the members of one group."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._member = transport.rank
+        self._size = len(transport.replicas)
+
+    def __call__(self, pairs: Sequence[tuple[Decision, Call | None]]) -> None:
+        """Carry out a round's calls: the reductions together, the rest in order."""
+        reductions = [
+            (decision.request, call if isinstance(call, TensorCall) else None)
+            for decision, call in pairs
+            if decision.request.kind is Kind.ALLREDUCE
+        ]
+        self._reduce_all([each for each in reductions if each[0].op != Adasum])
+        for request, reduction in reductions:
+            if request.op == Adasum:
+                self._adasum(request, reduction)
+        for decision, call in pairs:
+            if isinstance(call, TensorCall):
+                call.result = call.finish(self._carry_out(decision, call))
+            elif call is not None:
+                call.result = decision.last
+
+    def _carry_out(self, decision: Decision, call: TensorCall) -> list[Any]:
+        match call.request.kind:
+            case Kind.ALLGATHER:
+                return self._all_gather(decision, call)
+            case Kind.BROADCAST:
+                self._broadcast(call)
+            case Kind.ALLTOALL:
+                return self._all_to_all(decision, call)
+            case Kind.REDUCESCATTER:
+                return self._reduce_scatter(call)
+        return list(call.targets)
+
+    def _reduce_all(self, calls: Sequence[tuple[Request, TensorCall | None]]) -> None:
+        """Reduce the tensors of several calls, as few times as their dtypes permit."""
+        batches: dict[tuple[int, int], list[Pair]] = {}
+        for request, call in calls:
+            batch_of: dict[str, tuple[int, list[Pair]]] = {}
+            for index, (dtype, shape) in enumerate(request.tensors):
+                if dtype not in batch_of:
+                    code = DTYPES[dtype]
+                    reduction = engine_reduction(ReduceOp(request.op), dtype)
+                    batch_of[dtype] = code, batches.setdefault((code, reduction), [])
+                code, batch = batch_of[dtype]
+                if call is None:
+                    batch.append(_neutral_pair(request, dtype, shape))
+                else:
+                    batch.append(_pair(call, index, shape, code))
+        for (_, reduction), batch in batches.items():
+            self._transport.all_reduce(batch, reduction)
+        for request, call in calls:
+            if call is not None and (request.postscale != 1 or request.op == Average):
+                for (dtype, _), target in zip(
+                    request.tensors, call.targets, strict=True
+                ):
+                    self._complete(call, dtype, target)
+
+    def _complete(self, call: TensorCall, dtype: str, target: Any) -> None:
+        request = call.request
+        if request.op == Average and dtype not in FLOATS:
+            call.library.divide(target, self._size)
+        if request.postscale != 1:
+            call.library.scale(target, request.postscale, target)
+
+    def _adasum(self, request: Request, call: TensorCall | None) -> None:
+        for index, layout in enumerate(request.tensors):
+            if call is None:
+                # The ranks' tensors are combined on those that have not joined.
+                self._gather_neutral(request, layout)
+                continue
+            source, target = call.sources[index], call.targets[index]
+            library, own = call.library, _prescaled(call, source)
+            each = library.new((self._size, *source.shape), source)
+            lengths = [source.nbytes] * self._size
+            self._transport.all_gather(
+                library.bytes_of(own), library.bytes_of(each), lengths
+            )
+            library.copy(adasum([library.doubles(row) for row in each]), target)
+            if request.postscale != 1:
+                library.scale(target, request.postscale, target)
+
+    def _gather_neutral(self, request: Request, layout: Layout) -> None:
+        dtype, shape = layout
+        own = neutral_array(ReduceOp(request.op), dtype, prod(shape))
+        each = NUMPY_ARRAYS.new((self._size, own.size), own)
+        lengths = [own.nbytes] * self._size
+        self._transport.all_gather(bytes_of(own), bytes_of(each), lengths)
+
+    def _all_gather(self, decision: Decision, call: TensorCall) -> list[Any]:
+        results = []
+        library = call.library
+        for index, source in enumerate(call.sources):
+            layouts = [each.tensors[index] for each in decision.requests if each]
+            rows = [shape[0] for _, shape in layouts]
+            whole = library.new((sum(rows), *source.shape[1:]), source)
+            row_bytes = prod(source.shape[1:]) * source.itemsize
+            lengths = [count * row_bytes for count in rows]
+            self._transport.all_gather(
+                library.bytes_of(source), library.bytes_of(whole), lengths
+            )
+            results.append(whole)
+        return results
+
+    def _broadcast(self, call: TensorCall) -> None:
+        for source, target in zip(call.sources, call.targets, strict=True):
+            if call.request.root == self._member and target is not source:
+                call.library.copy(source, target)
+            row = call.library.bytes_of(target)
+            self._transport.broadcast(row, call.request.root)
+
+    def _all_to_all(self, decision: Decision, call: TensorCall) -> list[Any]:
+        (source,) = call.sources
+        library = call.library
+        matrix = [request.counts for request in decision.requests if request]
+        call.received = [counts[self._member] for counts in matrix]
+        whole = library.new((sum(call.received), *source.shape[1:]), source)
+        row_bytes = prod(source.shape[1:]) * source.itemsize
+        if len({count for counts in matrix for count in counts}) == 1:
+            sent = library.parts_of(source[: sum(matrix[0])], self._size)
+            self._transport.all_to_all(sent, library.bytes_of(whole))
+            return [whole]
+        starts = accumulate(call.received, initial=0)
+        for root, (start, counts) in enumerate(zip(starts, matrix, strict=False)):
+            lengths = [count * row_bytes for count in counts]
+            part = whole[start : start + call.received[root]]
+            sent = library.bytes_of(
+                source[: sum(counts)] if root == self._member else part
+            )
+            self._transport.scatter(sent, library.bytes_of(part), lengths, root)
+        return [whole]
+
+    def _reduce_scatter(self, call: TensorCall) -> list[Any]:
+        request, library = call.request, call.library
+        results = []
+        for (dtype, _), source in zip(request.tensors, call.sources, strict=True):
+            share = even_share(source.shape[0], self._member, self._size)
+            code = DTYPES[dtype]
+            read = library.row_of(_prescaled(call, source), code)
+            reduction = engine_reduction(ReduceOp(request.op), dtype)
+            target = library.new((share.length, *source.shape[1:]), source)
+            if source.shape[0] % self._size:
+                whole = library.new(source.shape, source)
+                self._transport.all_reduce(
+                    [(read, library.row_of(whole, code))], reduction
+                )
+                part = whole[share.offset : share.offset + share.length]
+                library.copy(part, target)
+            else:
+                written = library.row_of(target, code)
+                self._transport.reduce_scatter(read, written, reduction)
+            self._complete(call, dtype, target)
+            results.append(target)
+        return results
+
+
+def _pair(call: TensorCall, index: int, shape: tuple[int, ...], code: int) -> Pair:
+    """Return the rows of one tensor of a reduction, scaled if it asks for that."""
+    source, target = call.sources[index], call.targets[index]
+    address_of = call.library.address_of
+    written = Rows((address_of(target),), shape, code, target)
+    if call.request.prescale != 1:
+        call.library.scale(source, call.request.prescale, target)
+    elif source is not target:
+        return Rows((address_of(source),), shape, code, source), written
+    return written, written
+
+
+def _neutral_pair(request: Request, dtype: str, shape: tuple[int, ...]) -> Pair:
+    """Return what a rank that has joined gives to a reduction."""
+    array = neutral_array(ReduceOp(request.op), dtype, prod(shape))
+    row = Rows(rows_of([array]).addresses, shape, DTYPES[dtype], array)
+    return row, row
+
+
+def _prescaled(call: TensorCall, source: Any) -> Any:
+    """Return what a call reduces: the tensor, or a scaled copy of it."""
+    if call.request.prescale == 1:
+        return source
+    scaled = call.library.new(source.shape, source)
+    call.library.scale(source, call.request.prescale, scaled)
+    return scaled

@@ -1,0 +1,97 @@
+"""What is known of a framework's tensors where calls are made: a TensorLibrary."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from popdist.engine._core import address_of
+from popdist.engine.calls.rows import NUMPY, Array
+from popdist.engine.rows import BYTES, Framework, Rows
+
+# A tensor of a framework: those of numpy and torch have the same attributes (shape,
+# nbytes, itemsize) and slices, but no common type, so that Any stands for them.
+T = TypeVar("T")
+
+
+class TensorLibrary(NamedTuple, Generic[T]):
+    """What calls must know of a framework's tensors.
+
+    framework: What the engine must know of them.
+    check: Raises TypeError or ValueError unless it is given tensors only.
+    name_of: Returns the name of a tensor's dtype.
+    address_of: Returns where the elements of a tensor lie that is in one piece.
+    copy: Copies the elements of a tensor to another one.
+    new: Returns a tensor of a shape, of the dtype that another one has.
+    scale: Multiplies a tensor, and writes the result to another one. Integers are
+        multiplied as float64, and the result is truncated.
+    divide: Divides integers in place, and truncates.
+    doubles: Returns a tensor as float64.
+    int32: Returns a tensor of these whole numbers.
+    """
+
+    framework: Framework[Any]
+    check: Callable[[Sequence[Any]], None]
+    name_of: Callable[[Any], str]
+    address_of: Callable[[Any], int]
+    copy: Callable[[Any, Any], None]
+    new: Callable[[Sequence[int], Any], Any]
+    scale: Callable[[Any, float, Any], None]
+    divide: Callable[[Any, int], None]
+    doubles: Callable[[Any], Any]
+    int32: Callable[[Sequence[int]], Any]
+
+    def row_of(self, tensor: Any, code: int) -> Rows:
+        """Return the row that a tensor in one piece is.
+
+        As in torch's own groups, ranks need not agree on how many axes it has.
+        """
+        count = tensor.nbytes // tensor.itemsize
+        return Rows((self.address_of(tensor),), (count,), code, tensor)
+
+    def bytes_of(self, tensor: Any) -> Rows:
+        """Return the row that a tensor in one piece is, as bytes."""
+        return Rows((self.address_of(tensor),), (tensor.nbytes,), BYTES, tensor)
+
+    def parts_of(self, tensor: Any, count: int) -> Rows:
+        """Return a tensor in one piece as bytes, in so many equal parts."""
+        shape = count, tensor.nbytes // count
+        return Rows((self.address_of(tensor),), shape, BYTES, tensor)
+
+
+def _check_arrays(arrays: Sequence[object]) -> None:
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"A {type(array).__name__} is given, but an array is expected."
+            )
+
+
+def _scale_array(source: Array, factor: float, target: Array) -> None:
+    if source.dtype.kind in "iub":
+        target[...] = (source.astype(np.float64) * factor).astype(target.dtype)
+    else:
+        # As torch does: 16-bit numbers are multiplied in float32, and rounded once.
+        exact = np.float64 if source.dtype == np.float64 else np.float32
+        np.multiply(source, exact(factor), out=target, casting="unsafe")
+
+
+def _divide_array(target: Array, divisor: int) -> None:
+    # numpy rounds down.
+    rounded_up = (target < 0) & (target % divisor != 0)
+    target //= divisor
+    target += rounded_up
+
+
+NUMPY_ARRAYS: TensorLibrary[Array] = TensorLibrary(
+    framework=NUMPY,
+    check=_check_arrays,
+    name_of=lambda array: array.dtype.name,
+    address_of=address_of,
+    copy=lambda source, target: np.copyto(target, source),
+    new=lambda shape, like: np.empty(tuple(shape), like.dtype),
+    scale=_scale_array,
+    divide=_divide_array,
+    doubles=lambda array: array.astype(np.float64),
+    int32=lambda numbers: np.array(numbers, np.int32),
+)

@@ -1,0 +1,321 @@
+"""Turns tensors and arguments into requests, and requests into handles."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from popdist.engine.rows import find_overlapping
+from popdist.negotiation.call_requests import Kind, Layout, Request
+from popdist.negotiation.calls import Call
+
+from ..basics import HorovodBasics
+from ..exceptions import internal_errors
+from ..process_sets import ProcessSet
+from .carrier import Carrier, TensorCall
+from .library import TensorLibrary
+from .reduce_ops import Adasum, ReduceOp, Reduction, check_reducible
+
+# The modules of all frameworks have the same ranks and process sets.
+BASICS = HorovodBasics(Carrier)
+
+# A tensor of whatever framework.
+Tensor = Any
+
+
+class HorovodHandle:
+    """A call that may be under way. poll() and synchronize() take it."""
+
+    def __init__(self, call: Call, *, only_first: bool = False) -> None:
+        self._call = call
+        self._only_first = only_first
+
+    def first(self) -> "HorovodHandle":
+        """Return a handle of the same call whose result is the first of this one's."""
+        return HorovodHandle(self._call, only_first=True)
+
+    def poll(self) -> bool:
+        """Return whether the call is over. Never blocks."""
+        return self._call.handle.test()
+
+    def wait(self) -> Any:
+        """Block until the call is over, and return its result."""
+        with internal_errors():
+            # Any, because calls have results of all types.
+            result: Any = self._call.handle.wait()
+        return result[0] if self._only_first else result
+
+    __call__ = wait
+
+    def __repr__(self) -> str:
+        state = "done" if self.poll() else "under way"
+        return f"<HorovodHandle: {self._call.name!r}, {state}>"
+
+
+def submit(process_set: ProcessSet, call: Call, now: bool) -> HorovodHandle:
+    """Request a call in a process set.
+
+    Args:
+        now: Whether the caller waits for it at once.
+    """
+    negotiator = BASICS.negotiator(process_set)
+    with internal_errors(), negotiator.lock:
+        if negotiator.is_under_way(call.request.name):
+            raise ValueError(
+                f"A call named {call.name!r} is under way on this rank, and two of one "
+                "name cannot be told apart. Wait for it with synchronize(), or use "
+                "another name."
+            )
+        negotiator.submit(call, wait=now)
+    return HorovodHandle(call)
+
+
+class TensorCalls:
+    """Requests calls with the tensors of one framework.
+
+    `now` is whether the caller waits for a call at once.
+    """
+
+    # Any: tensors of whatever framework.
+    def __init__(self, library: TensorLibrary[Any]) -> None:
+        self._library = library
+
+    def reduce(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        reduction: Reduction,
+        process_set: ProcessSet,
+        *,
+        in_place: bool = False,
+        now: bool = False,
+    ) -> HorovodHandle:
+        """Request an allreduce; its result is a list of tensors."""
+        sources = self._readable(tensors, reduction.op)
+        if reduction.op is Adasum:
+            _check_power_of_two(process_set)
+        request = self._request(Kind.ALLREDUCE, name, sources, reduction)
+        call = self._call_with_targets(request, tensors, sources, in_place)
+        return submit(process_set, call, now)
+
+    def scatter(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        reduction: Reduction,
+        process_set: ProcessSet,
+        *,
+        now: bool = False,
+    ) -> HorovodHandle:
+        """Request a reducescatter; its result is a list of tensors."""
+        if reduction.op is Adasum:
+            raise NotImplementedError(
+                "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or "
+                "Product."
+            )
+        sources = self._readable(tensors, reduction.op)
+        request = self._request(Kind.REDUCESCATTER, name, sources, reduction)
+        return submit(process_set, TensorCall(self._library, request, sources), now)
+
+    def gather(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        process_set: ProcessSet,
+        finish: Callable[[list[Tensor]], object] = list,
+        *,
+        now: bool = False,
+    ) -> HorovodHandle:
+        """Request an allgather; its result is what `finish` makes of the tensors."""
+        sources = self._readable(tensors)
+        request = self._request(Kind.ALLGATHER, name, sources)
+        call = TensorCall(self._library, request, sources, finish=finish)
+        return submit(process_set, call, now)
+
+    def broadcast(
+        self,
+        tensors: Sequence[Tensor],
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+        *,
+        in_place: bool = False,
+        now: bool = False,
+    ) -> HorovodHandle:
+        """Request a broadcast; its result is a list of tensors."""
+        sources = self._readable(tensors)
+        root = _member_of(root_rank, process_set)
+        request = self._request(Kind.BROADCAST, name, sources, root=root)
+        call = self._call_with_targets(request, tensors, sources, in_place)
+        return submit(process_set, call, now)
+
+    def exchange(
+        self,
+        tensors: Sequence[Tensor],
+        splits: Tensor | Sequence[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+        *,
+        now: bool = False,
+    ) -> HorovodHandle:
+        """Request an alltoall; its result is a tensor, and numbers of received rows.
+
+        Args:
+            tensors: One tensor, in a sequence as those of the other calls.
+            splits: How many rows each rank gets, maybe in a tensor.
+        """
+        library = self._library
+        sources = self._readable(tensors)
+        if splits is not None and hasattr(splits, "dtype"):
+            splits = self._checked_splits(splits)
+        counts = _counts(sources[0], splits, len(_ranks_of(process_set)))
+        request = self._request(Kind.ALLTOALL, name, sources, counts=counts)
+
+        def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
+            return results[0], library.int32(call.received)
+
+        call = TensorCall(library, request, sources, finish=finish)
+        return submit(process_set, call, now)
+
+    def _checked_splits(self, splits: Tensor) -> Sequence[int]:
+        dtype = self._library.name_of(splits)
+        if "int" not in dtype:
+            raise ValueError(
+                f"splits is a tensor of {dtype}, but must be of int32 or int64."
+            )
+        numbers: Sequence[int] = splits.tolist()
+        return numbers
+
+    def _readable(
+        self, tensors: Sequence[Tensor], op: ReduceOp | None = None
+    ) -> list[Tensor]:
+        """Return tensors in one piece each, checked; with `op`, to be reduced by it."""
+        try:
+            self._library.check(tensors)
+        except TypeError as error:
+            # Horovod has one error for all that cannot be a tensor of a call.
+            raise ValueError(str(error)) from None
+        if op is not None:
+            for dtype in {self._library.name_of(tensor) for tensor in tensors}:
+                check_reducible(dtype, op)
+        return [self._library.framework.readable(tensor) for tensor in tensors]
+
+    def _request(
+        self,
+        kind: Kind,
+        name: str | None,
+        tensors: Sequence[Tensor],
+        reduction: Reduction | None = None,
+        *,
+        root: int = 0,
+        counts: tuple[int, ...] = (),
+    ) -> Request:
+        name_of = self._library.name_of
+        layouts: tuple[Layout, ...] = tuple(
+            [(name_of(tensor), tuple(tensor.shape)) for tensor in tensors]
+        )
+        # As Horovod names calls: by their kind, too.
+        full = None if name is None else f"{kind.text}.{name}"
+        if reduction is None:
+            return Request(kind, full, layouts, root=root, counts=counts)
+        scales = float(reduction.prescale), float(reduction.postscale)
+        return Request(kind, full, layouts, int(reduction.op), root, *scales, counts)
+
+    def _call_with_targets(
+        self,
+        request: Request,
+        tensors: Sequence[Tensor],
+        sources: list[Tensor],
+        in_place: bool,
+    ) -> TensorCall:
+        """Return a call whose results have the shapes of its tensors."""
+        library = self._library
+        if in_place:
+            finish = partial(self._written_back, tensors)
+            targets = self._targets_in_place(sources)
+            return TensorCall(library, request, sources, targets, finish)
+        targets = [library.new(source.shape, source) for source in sources]
+        return TensorCall(library, request, sources, targets)
+
+    def _targets_in_place(self, sources: list[Tensor]) -> list[Tensor]:
+        """Return where results are written: the sources, where they do not overlap."""
+        address_of, extent_of = (
+            self._library.address_of,
+            self._library.framework.extent_of,
+        )
+        spans = sorted([(address_of(source), source.nbytes) for source in sources])
+        if all(
+            begin + nbytes <= following
+            for (begin, nbytes), (following, _) in pairwise(spans)
+        ):
+            return sources
+        extents = [[extent_of(source)] for source in sources]
+        overlapping = find_overlapping(extents, extents)
+        return [
+            self._library.new(source.shape, source) if index in overlapping else source
+            for index, source in enumerate(sources)
+        ]
+
+    def _written_back(
+        self, tensors: Sequence[Tensor], results: list[Tensor]
+    ) -> list[Tensor]:
+        """Write results to tensors that are not in one piece; return the tensors."""
+        extent_of = self._library.framework.extent_of
+        for tensor, result in zip(tensors, results, strict=True):
+            if result is not tensor and extent_of(result) != extent_of(tensor):
+                self._library.copy(result, tensor)
+        return list(tensors)
+
+
+def _ranks_of(process_set: ProcessSet) -> list[int]:
+    """Return the ranks of a process set in which this rank can make calls.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    BASICS.negotiator(process_set)
+    return process_set.ranks or []
+
+
+def _member_of(root_rank: int, process_set: ProcessSet) -> int:
+    """Return the index of a rank in a process set.
+
+    Raises:
+        ValueError: It is not in it.
+    """
+    ranks = _ranks_of(process_set)
+    if root_rank not in ranks:
+        raise ValueError(
+            f"root_rank is {root_rank!r}, but the process set has the ranks {ranks}. "
+            "Give one of them."
+        )
+    return ranks.index(root_rank)
+
+
+def _check_power_of_two(process_set: ProcessSet) -> None:
+    """Raise NotImplementedError unless Adasum can combine so many ranks."""
+    size = len(_ranks_of(process_set))
+    if size.bit_count() != 1:
+        raise NotImplementedError(
+            f"Adasum combines ranks in pairs, so it needs a power of two of them, but "
+            f"the process set has {size}. Use op=Sum or op=Average."
+        )
+
+
+def _counts(tensor: Tensor, splits: Sequence[int] | None, size: int) -> tuple[int, ...]:
+    rows = tensor.shape[0] if tensor.ndim else 0
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"The tensor has {rows} rows, which {size} ranks cannot share equally. "
+                "Give splits: how many rows each rank gets."
+            )
+        return (rows // size,) * size
+    counts = tuple(int(count) for count in splits)
+    if len(counts) != size or min(counts) < 0 or sum(counts) > rows:
+        raise ValueError(
+            f"splits is {list(counts)}, but must have {size} numbers from 0, one for "
+            f"each rank, that are {rows} in all at most, as the tensor has so many "
+            "rows."
+        )
+    return counts

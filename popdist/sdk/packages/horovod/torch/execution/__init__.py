@@ -1,1 +1,0 @@
-"""Requests that all ranks agree upon, carried out by the engine."""
