@@ -113,7 +113,7 @@ def _printed_variables(
         variables |= _partition_variables(
             topology, partition, request.target_options, rank
         )
-        is_elsewhere = request.facts_of(rank).environ is not None
+        is_elsewhere = not request.facts_of(rank).is_own_host
         if is_elsewhere and means_own_machine(partition.server_host):
             del variables[env.VIPU_API_HOST], variables[env.VIPU_API_PORT]
     return variables | {

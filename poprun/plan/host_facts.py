@@ -61,6 +61,11 @@ class HostFacts(Record):
     # All its addresses, where there are others.
     addresses: tuple[str, ...] = ()
 
+    @property
+    def is_own_host(self) -> bool:
+        """Whether poprun runs on this host."""
+        return self.environ is None
+
 
 def parse_ranges(text: str) -> tuple[int, ...]:
     """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.

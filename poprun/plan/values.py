@@ -140,8 +140,8 @@ class Request(Record):
 
     @property
     def names_hosts(self) -> bool:
-        """Whether mpirun must be told where to start each instance."""
-        return any(facts.environ is not None for facts in self.facts)
+        """Whether there are other hosts: mpirun is told where to start instances."""
+        return not all(facts.is_own_host for facts in self.facts)
 
     def exports_of(self, rank: int) -> dict[str, str]:
         return {**self.exports, **self.instance_exports.get(rank, {})}

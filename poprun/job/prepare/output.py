@@ -11,7 +11,7 @@ from poprun.stdio.routes import Routes
 def note_on_terminal(request: Request) -> list[str]:
     """Return a sentence where what is to read the terminal gets no terminal."""
     rank = request.stdin.rank
-    if rank is None or not os.isatty(0) or request.facts_of(rank).environ is None:
+    if rank is None or not os.isatty(0) or request.facts_of(rank).is_own_host:
         return []
     host = request.host_of(rank).name
     return [

@@ -270,8 +270,7 @@ def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
         num_replicas=topology.num_replicas,
         ipus_per_replica=topology.ipus_per_replica,
         holder=Holder(user, request.identity, host, liveness.identify()),
-        # The facts of other hosts have an environment.
-        spans_hosts=any(facts.environ is not None for facts in request.facts),
+        spans_hosts=request.names_hosts,
         lease=os.urandom(16).hex(),
         own_name=partition.own_name(request.identity),
     )
