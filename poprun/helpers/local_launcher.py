@@ -45,7 +45,7 @@ def main(words: list[str]) -> None:
             processes.poll_timeout(end_at - time.monotonic())
         ):
             if descriptor == sigterm:
-                is_to_end = not own_process.read_sigterm(sigterm)
+                is_to_end = not own_process.read_sigterm(sigterm, os.environ)
             else:
                 is_to_end = bool(set(os.read(descriptor, 4096)) - {_signal.SIGCHLD})
             if is_to_end:

@@ -16,8 +16,10 @@ MPOL_BIND = 2
 IN_CREATE = 0x100
 CLOCK_MONOTONIC = 1
 F_SETSIG = 10
-# The kernel's struct signalfd_siginfo, and where the sender's pid is in it.
-SIGINFO_BYTES, SENDER = 128, slice(12, 16)
+# The kernel's struct signalfd_siginfo, and where the sender's pid and user are in it.
+SIGINFO_BYTES, SENDER, SENDERS_USER = 128, slice(12, 16), slice(16, 20)
+# In the environment of mpirun and shims where Slurm may signal all of their job.
+IN_SLURM = "POPRUN_IN_SLURM"
 # The process of Slurm's above all others of a step, which signals them all.
 SLURM_DAEMON = b"slurmstepd\n"
 HIGH_DESCRIPTOR = 100
@@ -199,19 +201,30 @@ def receive_sigterm() -> int:
     return int(_ctypes.call_function(_signalfd, (-1, mask, flags)))
 
 
-def read_sigterm(descriptor: int) -> bool:
+def read_sigterm(descriptor: int, environ: Mapping[str, str]) -> bool:
     """Return whether Slurm has sent the SIGTERM that has come.
 
     It sends one to all processes of a job that it ends, on all nodes.
 
+    Args:
+        environ: os.environ.
+
     Raises:
         BlockingIOError: None has come.
     """
-    sender = int.from_bytes(os.read(descriptor, SIGINFO_BYTES)[SENDER], sys.byteorder)
+    information = os.read(descriptor, SIGINFO_BYTES)
+    if IN_SLURM not in environ:
+        return False
+    user = int.from_bytes(information[SENDERS_USER], sys.byteorder)
+    if user != os.getuid():
+        # Slurm's daemon is root's, and no process of the job is. Its name may not be
+        # readable: /proc may show a user's own processes only (hidepid).
+        return user == 0
+    sender = int.from_bytes(information[SENDER], sys.byteorder)
     try:
         with open(f"/proc/{sender}/comm", "rb") as file:
             return file.read() == SLURM_DAEMON
-    except OSError:  # it has ended
+    except OSError:  # it has ended, which Slurm's daemon does after the job
         return False
 
 

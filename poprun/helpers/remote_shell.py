@@ -38,7 +38,9 @@ def main(variable: str, words: list[str]) -> None:
     poll.register(sigterm, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
-            if descriptor == sigterm and not own_process.read_sigterm(sigterm):
+            if descriptor == sigterm and not own_process.read_sigterm(
+                sigterm, os.environ
+            ):
                 sys.exit(128 + _signal.SIGTERM)
         channel.flush()
         messages = channel.receive()

@@ -222,7 +222,7 @@ class Shim:
         # It comes from an mpirun that ends the job, from the kernel because mpirun has
         # died, or from Slurm. Other signals are poprun's to pass on, by message.
         try:
-            is_of_slurm = own_process.read_sigterm(self._sigterm)
+            is_of_slurm = own_process.read_sigterm(self._sigterm, os.environ)
         except BlockingIOError:
             return
         if not is_of_slurm:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from popdist import environment as env
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
+from poprun.helpers.own_process import IN_SLURM
 from poprun.job.host_link import HostLink
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.remote_host import RemoteHost
@@ -16,9 +17,9 @@ from poprun.plan.values import Plan
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.remote import RemotePreflight
 
-# What mpirun's daemons get of its environment: the job, poprun's socket, and where
-# they make files.
-FOR_DAEMONS = (env.JOB_ID, env.CONTROL, "TMPDIR")
+# What mpirun's daemons get of its environment: the job, poprun's socket, whether Slurm
+# may signal them, and where they make files.
+FOR_DAEMONS = (env.JOB_ID, env.CONTROL, IN_SLURM, "TMPDIR")
 
 
 def open_links(

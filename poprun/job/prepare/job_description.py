@@ -13,6 +13,7 @@ from poprun.errors import OptionError
 from poprun.helpers import protocol
 from poprun.helpers.command import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
+from poprun.helpers.own_process import IN_SLURM
 from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import Job, Resource
@@ -127,6 +128,8 @@ def _mpirun_environment(
     variables = adapter(mpi.flavour).environment(mpi, environ, directory)
     variables[env.JOB_ID] = plan.request.identity
     variables[env.CONTROL] = plan.attempt.control
+    if slurm.JOB_ID in environ:
+        variables[IN_SLURM] = "1"
     if plan.request.names_hosts:
         variables |= adapter(mpi.flavour).remote_environment(mpi, plan.request.subnet)
         variables[PYTHON_VARIABLE] = sys.executable
@@ -236,7 +239,7 @@ def _specs(
 
 def _own_limits(facts: HostFacts) -> dict[str, int]:
     """Return the limits of an instance that are those of its host's login."""
-    return {} if facts.environ is None else {"open_files": facts.open_files}
+    return {} if facts.is_own_host else {"open_files": facts.open_files}
 
 
 def _check_sizes(

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from beds import slurm
@@ -223,12 +223,15 @@ class BatchJob:
         program: What its four instances run, in words of a shell.
     """
 
-    def __init__(self, bed: Bed, program: str, mpi: str = "local") -> None:
+    def __init__(
+        self, bed: Bed, program: str, mpi: str = "local", user: str = "root"
+    ) -> None:
         self.bed = bed
+        self.user = user
         words = poprun(mpi, "--grace", "6", "-n", "4", "sh", "-c", program)
         script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
         sbatch = ("sbatch", "--parsable", "--nodes=2", "--output=batch.out")
-        self.id = bed.front.output(*sbatch, stdin=script).strip()
+        self.id = bed.front.output(*sbatch, stdin=script, user=user).strip()
         for rank in range(4):
             host = bed.hosts[rank // 2]
             path = f"/tmp/runs-{rank}"
@@ -242,14 +245,38 @@ class BatchJob:
             "the end of all processes",
             limit=30,
         )
-        text = self.bed.front.output("cat", "batch.out")
-        self.bed.front.output("rm", "batch.out")
+        text = self.bed.front.output("cat", "batch.out", user=self.user)
+        self.bed.front.output("rm", "batch.out", user=self.user)
         return text
 
 
 @pytest.mark.parametrize("mpi", MPIS)
 def test_a_cancelled_job_ends_with_its_grace(slurm_bed: Bed, mpi: str) -> None:
     job = BatchJob(slurm_bed, SLOW_TO_END, mpi)
+
+    slurm_bed.front.output("scancel", job.id)
+
+    text = job.end()
+    assert text.count("ended\n") == 4
+    assert text.endswith("poprun: error: Stopped by SIGTERM.\n")
+
+
+@pytest.fixture
+def hidden_processes(slurm_bed: Bed) -> Iterator[None]:
+    """Hide the processes of others, Slurm's too, from users on all hosts."""
+    for host in slurm_bed.hosts:
+        host.output("mount", "-o", "remount,hidepid=2", "/proc")
+    yield
+    for host in slurm_bed.hosts:
+        host.output("mount", "-o", "remount,hidepid=0", "/proc")
+
+
+@pytest.mark.usefixtures("hidden_processes")
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_cancelled_job_of_a_user_who_cannot_see_slurm_ends_with_its_grace(
+    slurm_bed: Bed, mpi: str
+) -> None:
+    job = BatchJob(slurm_bed, SLOW_TO_END, mpi, user="ipuser")
 
     slurm_bed.front.output("scancel", job.id)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
@@ -38,6 +38,10 @@ if "lingering" in sys.argv:
 kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
 """
 LIMIT_S = 30.0
+IN_SLURM = {own_process.IN_SLURM: "1"}
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="two users take root to start them"
+)
 
 
 class Driven:
@@ -47,7 +51,7 @@ class Driven:
         options: "unprivileged" for a shim that changes its user when it has started the
             program, which is another user's from then on; "lingering" for one that
             waits long for what the program started; "settled" for one that takes its
-            program for older than it is.
+            program for older than it is; "outside" for one outside of Slurm's jobs.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -57,6 +61,7 @@ class Driven:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", SHIM, str(theirs.fileno()), *options],
                 pass_fds=[theirs.fileno()],
+                env={**os.environ, **({} if "outside" in options else IN_SLURM)},
             )
         self.poprun = Channel(ours)
         self._came: list[tuple[int, list[bytes]]] = []
@@ -250,6 +255,30 @@ def test_a_program_that_slurm_ends_has_not_ended_by_itself(
     assert shim.wait(protocol.EXITED)[5] == protocol.BY_SLURM
 
 
+@needs_root
+@pytest.mark.parametrize(
+    ("options", "by"),
+    [
+        pytest.param([], protocol.BY_SLURM, id="in a job of Slurm"),
+        pytest.param(["outside"], protocol.BY_MPI, id="outside"),
+    ],
+)
+def test_root_s_signal_to_the_processes_of_a_user_is_slurm_s_in_its_job(
+    tmp_path: Path, options: list[str], by: bytes
+) -> None:
+    shim = Driven(tmp_path, "unprivileged", *options)
+    pid = shim.start("setpriv", "--reuid=65534", "sleep", "600")
+    status = Path(f"/proc/{shim.process.pid}/status")
+    wait_for(lambda: "Uid:\t65534" in status.read_text(), "the shim's change of user")
+
+    # No process of this name is Slurm's.
+    shim.process.terminate()
+    os.kill(pid, signal.SIGTERM)
+
+    assert shim.wait(protocol.EXITED)[5] == by
+    shim.close()
+
+
 def test_a_signal_of_mpirun_s_ends_the_program_at_once(shim: Driven) -> None:
     shim.start("sh", "-c", COUNTS, grace=600.0)
     shim.appears("ready")
@@ -344,7 +373,7 @@ def test_a_chain_of_processes_each_of_which_starts_the_next_is_ended(
     assert shim.wait(protocol.CLEAN) == [b"0"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="two users take root to start them")
+@needs_root
 def test_a_process_of_another_user_is_named_and_not_waited_for(tmp_path: Path) -> None:
     shim = Driven(tmp_path, "unprivileged")
     pid = shim.start("sleep", "600")
