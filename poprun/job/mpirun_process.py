@@ -1,4 +1,7 @@
-"""mpirun and the guard that starts it: what there is once for each attempt of a job."""
+"""mpirun and poprun's guard, which starts it: there is one of each in an attempt.
+
+The guards of agents on other hosts start no mpirun (agent/guard.py).
+"""
 
 import os
 import resource
@@ -131,8 +134,6 @@ class MpirunProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to mpirun, if it runs."""
-        if self._job.is_in_slurm and number == signal.SIGTERM:
-            number = signal.SIGKILL  # that one is blocked
         if self._pid:
             self._guard.signal_mpirun(self._pid, number)
 

@@ -1,6 +1,7 @@
 """Reports events while a job runs: the log of -v, the reply to Ctrl-C, warnings."""
 
 import os
+import signal
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import (
@@ -154,7 +155,11 @@ class EventLog:
     def _on_interrupt(self, number: int) -> None:
         self._interrupts += 1
         name = signal_name(number)
-        if self._interrupts == 1:
+        if self._interrupts == 1 and SlurmEndsJob in self._warned_of:
+            # SIGTERM is then the signal that Slurm has sent to poprun, too.
+            if number != signal.SIGTERM:
+                self._log.say(f"{name}: killing everything.")
+        elif self._interrupts == 1:
             self._log.say(f"{name}: stopping the instances; once more kills them.")
         else:
             self._log.say(f"{name} again: killing everything.")

@@ -132,6 +132,8 @@ class Course(Record):
     connected: frozenset[int] = frozenset()
     started: frozenset[int] = frozenset()
     gone: frozenset[int] = frozenset()
+    # When an instance last failed, or something other than poprun stopped it.
+    failed_at: float = -inf
     mpirun_ended: bool = False
     mpirun_hung: bool = False
     mpirun_killed: bool = False  # by poprun
@@ -152,7 +154,7 @@ Step = tuple[Course, list[Action]]
 
 def decide(course: Course, event: Event, now: float) -> Step:
     """Return how the job goes on after an event, and what to do for it."""
-    course = _note(course, event)
+    course = _note(course, event, now)
     course, actions = _react(course, event, now)
     if course.phase < Phase.LEAVING and _all_gone(course):
         course, more = _leave(course, now)
@@ -162,7 +164,7 @@ def decide(course: Course, event: Event, now: float) -> Step:
     return course, actions
 
 
-def _note(course: Course, event: Event) -> Course:
+def _note(course: Course, event: Event, now: float) -> Course:
     """Record an event, whatever follows from it."""
     match event:
         case Connected(rank):
@@ -172,8 +174,12 @@ def _note(course: Course, event: Event) -> Course:
             if len(started) == course.num_instances:
                 return replace(course, started=started, starts_by=inf)
             return replace(course, started=started)
-        case Clean(rank) | Refused(rank) | ShimLost(rank):
+        case Clean(rank) | Refused(rank):
             return replace(course, gone=course.gone | {rank})
+        case ShimLost(rank):
+            return replace(course, gone=course.gone | {rank}, failed_at=now)
+        case Exited(_, status, by_itself=by_itself) if status or not by_itself:
+            return replace(course, failed_at=now)
         case HostLost(_, ranks):
             return replace(course, gone=course.gone.union(ranks))
         case MpirunExited():
@@ -209,8 +215,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return replace(course, phase_ends=ends), []
         case StacksShown() if course.phase is Phase.TRACING:
             return _signal(course, now, course.grace)
-        case SlurmEndsJob() if running:
-            return _stop_with_slurm(course, now), []
+        case SlurmEndsJob():
+            return _take_for_slurms(course, now), []
         case Interrupted(signal.SIGTERM) if course.is_in_slurm:
             return _interrupt_in_slurm(course, now)
         case Interrupted(number):
@@ -265,19 +271,30 @@ def _interrupt_in_slurm(course: Course, now: float) -> Step:
 
     Instances and other hosts may have got it before poprun: then it is no second one.
     """
-    is_first = not course.got_sigterm
-    course = replace(course, got_sigterm=True)
-    if course.phase is Phase.RUNNING:
-        return _stop_with_slurm(course, now), []
-    signal_before = course.cause and course.cause.signal
-    is_stopping = course.phase is Phase.STOPPING
-    if is_first and is_stopping and signal_before in (None, signal.SIGTERM):
-        if now < course.stopping_since + SLURM_SIGNALS_S:
-            # What has ended before has ended by it.
-            ends = course.stopping_since + course.grace
-            course = replace(course, phase_ends=ends, cause=SLURMS_END)
-        return course, []
+    if not course.got_sigterm:
+        course = replace(_take_for_slurms(course, now), got_sigterm=True)
+        signal_before = course.cause and course.cause.signal
+        is_stopping = course.phase is Phase.STOPPING and signal_before is None
+        if is_stopping or course.cause == SLURMS_END:
+            return course, []
     return _interrupt(course, signal.SIGTERM, now)
+
+
+def _take_for_slurms(course: Course, now: float) -> Course:
+    """Return a job that stops because one of its hosts has got SIGTERM from Slurm.
+
+    What has failed or was lost an instant ago has ended by the same signal.
+    """
+    if course.phase is Phase.RUNNING:
+        return _stop_with_slurm(course, now)
+    since = course.stopping_since if course.cause else course.failed_at
+    has_signal = course.cause is not None and course.cause.signal is not None
+    if has_signal or now >= since + SLURM_SIGNALS_S:
+        return course
+    if course.phase is Phase.STOPPING:
+        ends = course.stopping_since + course.grace
+        course = replace(course, phase_ends=ends)
+    return replace(course, cause=SLURMS_END)
 
 
 def _stop_with_slurm(course: Course, now: float) -> Course:
@@ -339,8 +356,13 @@ def _leave(course: Course, now: float) -> Step:
     actions: list[Action] = [ReleaseShims()]
     if len(course.connected) < course.num_instances and not course.mpirun_ended:
         # It has not even started them all, and need not begin now.
-        actions.append(SignalMpirun(signal.SIGTERM))
-        ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
+        if course.is_in_slurm:
+            # Where SIGTERM is blocked.
+            actions.append(SignalMpirun(signal.SIGKILL))
+            course = replace(course, mpirun_killed=True)
+        else:
+            actions.append(SignalMpirun(signal.SIGTERM))
+            ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
     return replace(course, phase=Phase.LEAVING, phase_ends=ends), actions
 
 

@@ -135,6 +135,14 @@ def test_the_end_of_slurm_s_job_is_told_of_once() -> None:
         "poprun: warning: Slurm ends its job: stopping the instances.\n"
     ]
     assert len(told(0, Interrupted(signal.SIGTERM), SlurmEndsJob())) == 1
+    assert told(0, SlurmEndsJob(), *[Interrupted(signal.SIGTERM)] * 2) == [
+        "poprun: warning: Slurm ends its job: stopping the instances.\n",
+        "poprun: SIGTERM again: killing everything.\n",
+    ]
+    assert told(0, SlurmEndsJob(), Interrupted(signal.SIGINT)) == [
+        "poprun: warning: Slurm ends its job: stopping the instances.\n",
+        "poprun: SIGINT: killing everything.\n",
+    ]
 
 
 def test_a_process_that_may_not_be_ended_is_named() -> None:

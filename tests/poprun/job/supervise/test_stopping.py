@@ -356,6 +356,71 @@ def test_the_signal_that_ends_a_job_of_slurm_leaves_it_its_grace(first: Event) -
     assert story(2, Interrupted(TERM)) == ["kill instances"]
 
 
+@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+@pytest.mark.parametrize(
+    ("ends", "phase"),
+    [
+        pytest.param([exited(0, TERM)], Phase.STOPPING, id="stopping"),
+        pytest.param(
+            [exited(0, TERM), exited(1, TERM), Clean(0, 0), Clean(1, 0)],
+            Phase.LEAVING,
+            id="all have ended",
+        ),
+        pytest.param(
+            [exited(0, TERM, by_itself=False), Clean(0, 0), exited(1), Clean(1, 0)],
+            Phase.LEAVING,
+            id="all have ended, by signals only",
+        ),
+        pytest.param([ShimLost(0), ShimLost(1)], Phase.LEAVING, id="shims"),
+        pytest.param([MpirunExited(0)], Phase.STOPPING, id="mpirun"),
+    ],
+)
+def test_what_ends_just_before_slurm_s_signal_comes_has_ended_by_it(
+    ends: list[Event], phase: Phase, last: Event
+) -> None:
+    story = running(grace=60, is_in_slurm=True)
+
+    story(1, *ends)
+    assert story.phase is phase
+    assert story(1.19, last) == []
+    assert story.phase is phase
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
+
+
+@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+def test_slurm_s_signal_does_not_make_a_job_fail_that_has_succeeded(
+    last: Event,
+) -> None:
+    story = running(is_in_slurm=True)
+
+    story(1, exited(0), exited(1), Clean(0, 0), Clean(1, 0), last)
+
+    assert story.cause is None
+
+
+@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+def test_a_failure_long_before_slurm_s_signal_stays_the_cause(last: Event) -> None:
+    story = running(keep_going=True, is_in_slurm=True)
+
+    story(1, exited(0, 1 << 8), Clean(0, 0))
+    story(9, exited(1), Clean(1, 0))
+    story(9.1, last)
+
+    assert story.cause is None
+
+
+def test_an_mpirun_that_does_not_get_sigterm_is_killed_and_not_the_cause() -> None:
+    story = Story(Course(num_instances=2, is_in_slurm=True))
+    story(0, MpirunStarted(100), Connected(0), Started(0, 200))
+
+    assert story(1, ShimLost(0)) == [
+        "SIGTERM to instances",
+        "release shims",
+        "SIGKILL to mpirun",
+    ]
+    assert story.course.mpirun_killed
+
+
 def test_a_failure_before_slurm_ends_the_job_is_the_cause() -> None:
     story = running(grace=60, is_in_slurm=True)
 
