@@ -150,6 +150,11 @@ class AgentConnection:
             kind, fields = self._next(limit)
             while kind == messages.ALIVE:
                 kind, fields = self._next(limit)
+            if kind == messages.SUPERVISOR_LOST:
+                why = messages.why_supervisor_lost(fields)
+                raise LaunchError(
+                    f"The host {self.name} was lost before the job has started: {why}."
+                )
             if kind != messages.REFUSAL:
                 return messages.unpack(fields[0]) if fields else None
             refusal = self._refusal([messages.printable(field) for field in fields])

@@ -42,6 +42,6 @@ def go_on_below_guard(connection: int) -> Channel:
     own_process.become_subreaper()
     own_process.continue_regularly()
     guard = Channel(ours)
-    last_message = protocol.pack(messages.SUPERVISOR_LOST)
+    last_message = protocol.pack(messages.SUPERVISOR_LOST, messages.AGENT)
     guard.send(protocol.pack(protocol.LAST_MESSAGE, last_message), (connection,))
     return guard

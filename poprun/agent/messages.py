@@ -5,7 +5,7 @@ parts are JSON: nothing that comes from another host is executed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from poprun.annotations import Any
 from poprun.helpers import protocol
@@ -74,8 +74,9 @@ RUN_ENDED = 121  # number, exit code
 ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
-# From the agent: its guard was killed. From the guard: the agent was.
+# What was killed: AGENT, as the guard tells, or GUARD, as the agent does.
 SUPERVISOR_LOST = 150
+AGENT, GUARD = b"agent", b"guard"
 
 
 class AgentHello(Record):
@@ -125,6 +126,12 @@ def unpack(field: bytes) -> Any:
         return json.loads(field)
     except RecursionError:
         raise ValueError("a value that is nested too deeply") from None
+
+
+def why_supervisor_lost(fields: Sequence[bytes]) -> str:
+    """Return which of poprun's processes a message SUPERVISOR_LOST tells of."""
+    name = "guard" if fields == [GUARD] else "agent"
+    return f"poprun's {name} there was killed"
 
 
 def printable(text: bytes) -> str:

@@ -144,7 +144,8 @@ class HostAgent:
         received = self._guard.receive() if self._guard else None
         if received is None:
             # Nothing would end the job here if this process were killed, too.
-            self._channel.send(protocol.pack(messages.SUPERVISOR_LOST))
+            lost = protocol.pack(messages.SUPERVISOR_LOST, messages.GUARD)
+            self._channel.send(lost)
             self._is_connected = False
         for kind, fields in received or ():
             if kind == protocol.FOUND and self._job is not None:

@@ -333,7 +333,7 @@ class RemoteHost:
             self.finished = True
             self._detach_all()
         elif kind == messages.SUPERVISOR_LOST:
-            self._lose_connection()
+            self._lose(messages.why_supervisor_lost(fields))
 
     def _end_command(self, number: int, exit_code: bytes) -> None:
         self._commands.discard(number)

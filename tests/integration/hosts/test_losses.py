@@ -97,10 +97,16 @@ def test_nothing_stays_when_poprun_and_its_guard_are_killed(bed: Bed, mpi: str) 
     assert job.end()[0] == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("supervisor", [AGENT, GUARD])
+@pytest.mark.parametrize(
+    ("supervisor", "name"),
+    [
+        pytest.param(AGENT, "agent", id="agent"),
+        pytest.param(GUARD, "guard", id="guard"),
+    ],
+)
 @pytest.mark.parametrize("mpi", MPIS)
 def test_a_host_whose_supervisor_is_killed_is_named(
-    bed: Bed, mpi: str, supervisor: str
+    bed: Bed, mpi: str, supervisor: str, name: str
 ) -> None:
     job = RunningJob(bed, mpi)
 
@@ -109,7 +115,7 @@ def test_a_host_whose_supervisor_is_killed_is_named(
     code, stderr = job.end()
     assert code == 125
     assert (
-        "poprun: error: The host h1 was lost: the connection to it has ended. "
+        f"poprun: error: The host h1 was lost: poprun's {name} there was killed. "
         "Instances 2-3 were on it, and the job was stopped." in stderr
     )
 

@@ -143,6 +143,21 @@ def test_an_agent_that_asks_for_instances_of_others_is_lost(
     assert [type(event) for event in agent.events] == [HostLost]
 
 
+@pytest.mark.parametrize(
+    ("killed", "why"),
+    [
+        (messages.AGENT, "poprun's agent there was killed"),
+        (messages.GUARD, "poprun's guard there was killed"),
+    ],
+)
+def test_a_lost_host_is_told_of_as_what_is_known(
+    agent: FakeAgent, killed: bytes, why: str
+) -> None:
+    agent.send(messages.SUPERVISOR_LOST, killed)
+
+    assert agent.events == [HostLost("10.0.0.2", (2, 3), why)]
+
+
 def test_an_agent_of_a_job_without_ipus_asks_for_none() -> None:
     agent = FakeAgent(None)
     agent.ask(2)

@@ -11,6 +11,7 @@ import pytest
 from poprun import __version__
 from poprun.agent import messages
 from poprun.errors import HostUnreachableError, LaunchError
+from poprun.helpers import protocol
 from poprun.plan.hosts import HostSpec
 from poprun.preflight import agents
 from poprun.preflight.agents import open_agents
@@ -197,6 +198,24 @@ def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -
     assert str(refusal.value) == (
         "The host a was lost before the job has started: the connection to it has "
         "ended. ssh says: 'broken pipe'."
+    )
+
+
+def test_an_agent_whose_guard_is_killed_before_the_job_is_reported(
+    tmp_path: Path,
+) -> None:
+    lost = protocol.pack(messages.SUPERVISOR_LOST, messages.GUARD)
+    octal = "".join(f"\\{byte:03o}" for byte in lost)
+    fake = FakeSsh(tmp_path, hello().replace("; cat", f"; printf '{octal}'; cat"))
+    [connection] = open_agents([A], [fake.ssh], {})
+
+    with pytest.raises(LaunchError) as refusal:
+        connection.answer()
+    connection.end()
+
+    assert str(refusal.value) == (
+        "The host a was lost before the job has started: poprun's guard there was "
+        "killed."
     )
 
 
