@@ -279,7 +279,8 @@ class HostsRound(ChaosRound):
             processes = [p for host in self.own_bed.hosts for p in host.processes()]
             if not processes and not self.cut_off:
                 self._run_next_job()
-                left = self._find_leftovers()
+                # Its own agents end when poprun has closed the connections to them.
+                left = self._wait_for_end()
                 HostsRound.num_left_to_next_job += not left
         return left
 
