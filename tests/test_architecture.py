@@ -126,6 +126,8 @@ STAGES = {
         ("popdist.torch.calls",),
         ("popdist.torch.backend",),
         ("popdist.torch",),
+        ("popdist.tensorflow.tensors",),
+        ("popdist.tensorflow",),
         ("popdist.poptorch", "popdist.sdk"),
     ),
     "poptorch": (
@@ -312,6 +314,7 @@ THIRD_PARTY = {
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
+    "tensorflow": ("popdist.tensorflow",),
     "torch": (
         "popdist.sdk.forkserver_preload",
         "popdist.torch",

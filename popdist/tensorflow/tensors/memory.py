@@ -1,0 +1,66 @@
+"""The memory of eager tensors as numpy arrays, and of arrays as tensors: no copies."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tensorflow.python.eager.context import ensure_initialized
+from tensorflow.python.framework.ops import EagerTensor
+
+from popdist.engine.calls.rows import Array
+from popdist.engine.spec.dtypes import DType
+
+# TensorFlow takes memory that is aligned like this as it is, and copies other memory.
+_ALIGNMENT = 64
+# A TensorFlow of one process knows its first CPU by this name.
+_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+# Any, because TensorFlow declares no types.
+Tensor = Any
+
+
+def memory_of(tensor: Tensor) -> Array:
+    """Return an eager tensor's elements where they lie; they must not be written.
+
+    The array keeps the memory as long as it lives.
+
+    Raises:
+        TypeError: They are strings or other objects, which are not exchanged.
+    """
+    # numpy() would copy, and the buffer protocol lacks bfloat16.
+    array: Array = np.asarray(tensor._numpy())
+    if array.dtype.kind in "OS":
+        raise TypeError(
+            f"The tensor's dtype is {tensor.dtype.name}, but popdist exchanges numbers "
+            "and bools. Encode it as numbers first, such as tf.io.decode_raw does."
+        )
+    return array
+
+
+def new_memory(shape: Sequence[int], dtype: DType) -> Array:
+    """Return a new array that tensor_of() takes without a copy."""
+    (array,) = new_memories([(shape, dtype)])
+    return array
+
+
+def new_memories(layouts: Sequence[tuple[Sequence[int], DType]]) -> list[Array]:
+    """Return new arrays of these shapes and dtypes, in one piece of memory."""
+    sizes = [prod(shape) * dtype.itemsize for shape, dtype in layouts]
+    steps = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+    memory = np.empty(sum(steps) + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    arrays: list[Array] = []
+    for (shape, dtype), size, step in zip(layouts, sizes, steps, strict=True):
+        arrays.append(memory[begin : begin + size].view(dtype).reshape(shape))
+        begin += step
+    return arrays
+
+
+def tensor_of(array: Array) -> Tensor:
+    """Return an eager tensor of an array's elements, which then must not be written.
+
+    It is the array's own memory where that is aligned, as that of new_memory() is.
+    """
+    ensure_initialized()
+    return EagerTensor(array, _CPU, None)

@@ -1,0 +1,165 @@
+"""Calls of Python functions on tensors' memory: eagerly, in tf.function and sessions.
+
+Gradients do not pass through them by themselves: see tf.custom_gradient.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import count
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from popdist.engine.calls.rows import Array
+from popdist.engine.handle import Handle
+from popdist.tensorflow.tensors.memory import Tensor, memory_of, tensor_of
+
+# What makes a call: it returns arrays of its own, and only reads those of the tensors.
+Function = Callable[[list[Array]], Sequence[Array]]
+# What begins one, whose result is that of a function.
+Begin = Callable[[list[Array]], Handle[Sequence[Array]]]
+
+
+@tf.autograph.experimental.do_not_convert
+def call_in_order(
+    function: Function, tensors: Sequence[Tensor], specs: Sequence[tf.TensorSpec]
+) -> list[Tensor]:
+    """Return the tensors that a function makes of tensors, in the program's order.
+
+    In a tf.function all calls of this kind are made one after the other, in the order
+    in which they were traced. Graphs of sessions have no such order: see call_by_name.
+
+    Args:
+        specs: The dtype and shape of each result.
+    """
+    if tf.executing_eagerly():
+        return _tensors_of(function(_arrays_of(tensors)))
+    check_graph()
+
+    def call(_: Tensor, *inputs: Tensor) -> list[Tensor]:
+        return _tensors_of(function(_arrays_of(inputs)))
+
+    results = tf.py_function(
+        call, [_order(), *tensors], [spec.dtype for spec in specs], name="popdist"
+    )
+    return _with_shapes(results, specs)
+
+
+@tf.autograph.experimental.do_not_convert
+def call_by_name(
+    begin: Begin, tensors: Sequence[Tensor], specs: Sequence[tf.TensorSpec]
+) -> list[Tensor]:
+    """Return the tensors that a call makes which is matched by its name.
+
+    The calls of one graph may be made in another order than on other members, and any
+    number of them at once.
+
+    Args:
+        begin: Requests the call.
+        specs: As for call_in_order.
+    """
+    if tf.executing_eagerly():
+        return _tensors_of(begin(_arrays_of(tensors)).wait())
+    check_graph()
+
+    def request(_: Tensor, *inputs: Tensor) -> int:
+        return _UNDER_WAY.add(begin(_arrays_of(inputs)))
+
+    # A tf.function of its own: in the one around it, TensorFlow orders operations by
+    # the resources that they use, and the others among themselves.
+    @tf.function(autograph=False)
+    def call(resource: Tensor, *inputs: Tensor) -> Any:
+        number = tf.py_function(
+            request, [resource, *inputs], tf.int64, name="popdist_begin"
+        )
+        return _await(number, [spec.dtype for spec in specs])
+
+    return _with_shapes(call(_resource(), *tensors), specs)
+
+
+def check_graph() -> None:
+    """Raise an error if calls cannot be made in the graph that is built.
+
+    Raises:
+        NotImplementedError: XLA compiles it.
+    """
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise NotImplementedError(
+            "XLA compiles this function, and popdist's collectives are no part of what "
+            "it compiles. Leave jit_compile out, or set it to False."
+        )
+
+
+class _CallsUnderWay:
+    """STATE: calls that graphs have begun, by numbers that travel in the graphs."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._handles: dict[int, Handle[Sequence[Array]]] = {}
+
+    def add(self, handle: Handle[Sequence[Array]]) -> int:
+        number = next(self._numbers)
+        self._handles[number] = handle
+        return number
+
+    def take(self, number: int) -> Sequence[Array]:
+        return self._handles.pop(number).wait()
+
+
+_UNDER_WAY = _CallsUnderWay()
+
+
+def _resource() -> Tensor:
+    """Return a resource: what uses it in a tf.function is done in the traced order."""
+    with tf.init_scope():
+        return tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
+
+
+# That of all calls that are made in the program's order.
+_order = cache(_resource)
+
+
+def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
+    """Return the results of a call under way, in a graph.
+
+    An operation that waits keeps a thread of the graph's from others, which may have to
+    begin the call that it waits for; a graph may have a single thread. Those that fetch
+    elements of a data set have a thread of their own.
+    """
+
+    @tf.function(autograph=False)
+    def finish(number: Tensor) -> Any:
+        def take(number: Tensor) -> list[Tensor]:
+            return _tensors_of(_UNDER_WAY.take(int(number)))
+
+        return tf.py_function(take, [number], dtypes)
+
+    shapes = [tf.TensorShape(None)] * len(dtypes)
+    element = tf.raw_ops.TensorDataset(components=[number], output_shapes=[()])
+    results = tf.raw_ops.MapDataset(
+        input_dataset=element,
+        other_arguments=[],
+        f=finish.get_concrete_function(tf.TensorSpec((), tf.int64)),
+        output_types=dtypes,
+        output_shapes=shapes,
+        use_inter_op_parallelism=False,
+    )
+    return tf.raw_ops.DatasetToSingleElement(
+        dataset=results, output_types=dtypes, output_shapes=shapes, name="popdist_end"
+    )
+
+
+def _arrays_of(tensors: Sequence[Tensor]) -> list[Array]:
+    return [memory_of(tensor) for tensor in tensors]
+
+
+def _tensors_of(arrays: Sequence[Array]) -> list[Tensor]:
+    return [tensor_of(array) for array in arrays]
+
+
+# Any: TensorFlow returns a list for a list, and an operation for none.
+def _with_shapes(results: Any, specs: Sequence[tf.TensorSpec]) -> list[Tensor]:
+    for result, spec in zip(results, specs, strict=True):
+        result.set_shape(spec.shape)
+    return list(results)
