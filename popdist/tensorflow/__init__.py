@@ -1,6 +1,6 @@
 """TensorFlow's tensors and strategies on popdist's collectives.
 
-Importing it imports TensorFlow.
+Importing it imports TensorFlow, and gives it a logical CPU for each local replica.
 """
 
 try:
@@ -13,3 +13,11 @@ except ModuleNotFoundError as error:
         "poprun's source folder: pip install '.[tensorflow]'",
         name="tensorflow",
     ) from None
+
+from popdist.tensorflow.devices import provide_local_devices
+from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
+from popdist.tensorflow.ipu_config import set_ipu_config
+
+__all__ = ["allgather", "allreduce", "broadcast", "set_ipu_config"]
+
+provide_local_devices()

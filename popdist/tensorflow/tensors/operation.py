@@ -6,19 +6,27 @@ Gradients do not pass through them by themselves: see tf.custom_gradient.
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from popdist.engine.calls.rows import Array
-from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import Tensor, memory_of, tensor_of
 
 # What makes a call: it returns arrays of its own, and only reads those of the tensors.
 Function = Callable[[list[Array]], Sequence[Array]]
-# What begins one, whose result is that of a function.
-Begin = Callable[[list[Array]], Handle[Sequence[Array]]]
+
+
+class UnderWay(Protocol):
+    """A call that has begun."""
+
+    def wait(self) -> Sequence[Array]:
+        """Return its results once it is over."""
+
+
+# What begins a call.
+Begin = Callable[[list[Array]], UnderWay]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -96,9 +104,9 @@ class _CallsUnderWay:
 
     def __init__(self) -> None:
         self._numbers = count()
-        self._handles: dict[int, Handle[Sequence[Array]]] = {}
+        self._handles: dict[int, UnderWay] = {}
 
-    def add(self, handle: Handle[Sequence[Array]]) -> int:
+    def add(self, handle: UnderWay) -> int:
         number = next(self._numbers)
         self._handles[number] = handle
         return number
