@@ -78,8 +78,8 @@ class Comm:
     # How to reach the other hosts of a larger group: the addresses of MPI_Isend,
     # MPI_Irecv and MPI_Test, the handles of a communicator and of MPI_BYTE, this host's
     # number, whether this member leads it, and of all hosts their leaders, these ones'
-    # ranks for MPI and first tags. `hooks` has look_while_waiting, end_for_mismatch,
-    # end_after_mpi and end_for_death.
+    # ranks for MPI and first tags. `hooks` has look_while_waiting, await_news_of,
+    # end_for_mismatch, end_after_mpi and end_for_death.
     def connect_hosts(
         self,
         isend: int,
@@ -93,6 +93,7 @@ class Comm:
         ranks: Sequence[int],
         tags: Sequence[int],
         epoll: int,
+        hangups: int,
         hooks: object,
         /,
     ) -> None: ...

@@ -116,6 +116,7 @@ class HostsMember:
             [self.instances[leader] for leader in layout.leaders],
             [self._tags[leader] for leader in layout.leaders],
             world.arrivals.fileno(),
+            world.arrivals.hangups_fileno(),
             weakref.proxy(self),
         )
 
@@ -173,6 +174,7 @@ class HostsMember:
 
     def send(self, memory: Any, to: int, kind: int) -> Transfer:
         """Begin to send memory to a member."""
+        self.await_news_of(to)
         if self.instances[to] in self.world.dead:
             self.end_for_death(to)
             raise _core.Failure(Status.PEER_LOST)
@@ -219,6 +221,20 @@ class HostsMember:
         elif waited > self._stall and self._stalled_in != self.calls:
             self._stalled_in = self.calls
             self._report_stall(peer, waited)
+
+    def await_news_of(self, peer: int) -> None:
+        """Wait until it is known who has died, once another process has hung up.
+
+        Args:
+            peer: The member that something shall be sent to.
+        """
+        instance = self.instances[peer]
+
+        def is_over() -> bool:
+            self.look()
+            return instance in self.world.dead or self.comm.ending() is not None
+
+        self.world.await_news(is_over)
 
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         """End the group because another member makes another call."""

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from importlib import import_module
 from threading import Event, Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from popdist.engine.handle import Helper
-from popdist.engine.hosts.arrivals import Arrivals
+from popdist.engine.hosts.arrivals import Arrivals, listening_ports
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
@@ -30,6 +30,8 @@ from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 # How many bytes of a host's name are shown, and identify it.
 _NAME_BYTES = 64
+# Of how many ports that MPI listens on each process tells the others.
+_MOST_PORTS = 16
 # How long the thread sleeps between two looks for messages: what they tell of is found
 # within a second, and an idle process must cost nothing that one would notice.
 _LOOK_SECONDS = 0.1
@@ -37,6 +39,9 @@ _LOOK_SECONDS = 0.1
 _FILE_SECONDS = 0.2
 # How long the news may take that an instance which a group has lost has died.
 _LOST_SECONDS = 0.5
+# For how long after processes have hung up nothing is sent: by then it is known which.
+# The shorter time is for as many hangups as there are deaths known.
+_NEWS_SECONDS, _MORE_NEWS_SECONDS = 3.0, 0.5
 # How long to wait for another thread that is in MPI before the process ends without it,
 # and for the end of a process because of which this one fails.
 _LAST_SECONDS = 5.0
@@ -71,20 +76,26 @@ class JobHosts(NamedTuple):
 class World:
     """The instances of a job as MPI connects them."""
 
-    def __init__(self, job_hosts: JobHosts, mpi: Any, is_ours: bool) -> None:
+    def __init__(self, job_hosts: JobHosts, mpi: Any, ports: Set[int]) -> None:
+        """Meet all processes of the job.
+
+        Args:
+            ports: On which MPI listens in this process, if it crashes where something
+                is sent to a process that has died.
+        """
         # Any: mpi4py is imported only where it is needed.
         self.mpi = mpi
         self.rank, self.size = job_hosts.rank, job_hosts.size
-        # Whether it is this module that has initialised MPI.
-        self._is_ours = is_ours
         self.comm = _wait_for(*mpi.COMM_WORLD.Idup())
         self.comm.Set_errhandler(mpi.ERRORS_RETURN)
         # The number of the host of each instance, and what that is called.
-        self.hosts, self.names = self._gather_hosts(job_hosts)
+        self.hosts, self.names, all_ports = self._gather_hosts(job_hosts, ports)
         self.mail = Mail(mpi, self.comm)
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(all_ports)
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
+        # Those on other hosts whose hangups are reported no more.
+        self._forgotten_deaths = 0
         # Those that a group has lost, of which it may not be known whether they have
         # died. MPI must not be asked to reach one that has: MPICH would crash.
         self.lost: set[int] = set()
@@ -119,6 +130,7 @@ class World:
 
     def look(self) -> None:
         """Take messages that have come, and let groups look at what they tell."""
+        self.arrivals.refresh()
         self.find_deaths()
         if self.mail.of("quit"):
             self.is_broken = True
@@ -155,7 +167,30 @@ class World:
 
     def may_reach(self, instance: int) -> bool:
         """Return whether messages may be sent to an instance."""
+        self.await_news(lambda: instance in self.dead)
         return instance not in self.dead and instance not in self.lost
+
+    def await_news(self, is_over: Callable[[], bool]) -> None:
+        """Wait until it is known who has died, once another process has hung up.
+
+        MPICH finds that its connection has, and crashes in the next call that sends
+        something to that process.
+
+        Args:
+            is_over: Asked now and then whether to wait no longer.
+        """
+        while (hangups := self.arrivals.hangups())[0]:
+            self.find_deaths()
+            if is_over():
+                return
+            here = self.hosts[self.rank]
+            deaths = sum(self.hosts[instance] != here for instance in self.dead)
+            is_known = hangups[0] <= deaths - self._forgotten_deaths
+            limit = _MORE_NEWS_SECONDS if is_known else _NEWS_SECONDS
+            if monotonic() - hangups[1] > limit:
+                self._forgotten_deaths = deaths
+                self.arrivals.forget_hangups()
+            sleep(0.01)
 
     def watch_this_host(self) -> None:
         """Tell the instances on other hosts of those that have died on this one.
@@ -173,19 +208,27 @@ class World:
                 self.tell_others({"kind": "died", "instance": instance})
 
     def _gather_hosts(
-        self, job_hosts: JobHosts
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        self, job_hosts: JobHosts, ports: Set[int]
+    ) -> tuple[tuple[int, ...], tuple[str, ...], set[int]]:
+        """Return the host of each instance, their names, and the ports of all."""
         own = f"{socket.gethostname()[:_NAME_BYTES]}\0{job_hosts.host}".encode()
-        sent = np.zeros(2 * _NAME_BYTES, np.uint8)
-        text = np.frombuffer(own[: len(sent)], np.uint8)
+        sent = np.zeros(2 * _NAME_BYTES + 2 * _MOST_PORTS, np.uint8)
+        text = np.frombuffer(own[: 2 * _NAME_BYTES], np.uint8)
         sent[: len(text)] = text
+        few = sorted(ports)[:_MOST_PORTS]
+        sent[2 * _NAME_BYTES :].view(np.uint16)[: len(few)] = few
         received = np.empty((self.size, len(sent)), np.uint8)
         _wait_for(None, self.comm.Iallgather(sent, received))
-        given = [bytes(row) for row in received]
+        given = [bytes(row[: 2 * _NAME_BYTES]) for row in received]
+        all_ports = np.ascontiguousarray(received[:, 2 * _NAME_BYTES :])
         numbers: dict[bytes, int] = {}
         hosts = tuple(numbers.setdefault(name, len(numbers)) for name in given)
         names = [name.split(b"\0")[0].decode(errors="replace") for name in given]
-        return job_hosts.hosts or hosts, tuple(names)
+        return (
+            job_hosts.hosts or hosts,
+            tuple(names),
+            set(all_ports.view(np.uint16).ravel().tolist()) - {0},
+        )
 
 
 class _Starter:
@@ -315,7 +358,7 @@ class _Starter:
         return True
 
     def _world_of(self, job_hosts: JobHosts) -> World:
-        mpi, library = _mpi_of(job_hosts)
+        mpi, library, ports = _mpi_of(job_hosts)
         self._library = library
         self._stop_at_finalisation(mpi)
         rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
@@ -326,7 +369,7 @@ class _Starter:
                 "hosts. Start the program with poprun, or with the mpirun of the MPI "
                 "that mpi4py uses (MPI4PY_LIBMPI names its libmpi)."
             )
-        return World(job_hosts, mpi, library is not None)
+        return World(job_hosts, mpi, ports)
 
     def _stop_at_finalisation(self, mpi: Any) -> None:
         """Let this thread call MPI no more once the program finalises it."""
@@ -341,14 +384,17 @@ class _Starter:
         mpi.COMM_SELF.Set_attr(key, 1)
 
 
-def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
+def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any, set[int]]:
     """Return mpi4py's MPI, initialised, and the library if this function has done so.
+
+    Also return on which ports it listens, where it is one that crashes when something
+    is sent to a process that has died.
 
     Raises:
         ArenaError: There is none, or the program has initialised it with fewer threads.
     """
     mpi = _import_mpi(job_hosts)
-    library = None
+    library, ports = None, set[int]()
     if mpi.Is_finalized():
         raise ArenaError(
             "The program has finalised MPI, by which popdist reaches other hosts. "
@@ -359,7 +405,10 @@ def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
         # the other processes; a call by ctypes does not.
         library = ctypes.CDLL(mpi.__file__)
         provided = ctypes.c_int()
+        before = listening_ports()
         library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided))
+        if mpi.get_vendor()[0] == "MPICH":
+            ports = listening_ports() - before
         # As mpi4py's own function does.
         for comm in (mpi.COMM_WORLD, mpi.COMM_SELF):
             comm.Set_errhandler(mpi.ERRORS_RETURN)
@@ -370,7 +419,7 @@ def _mpi_of(job_hosts: JobHosts) -> tuple[Any, Any]:
             'mpi4py.rc.thread_level at "multiple", or call MPI_Init_thread with that, '
             "or call popdist.init() first; or use an MPI that was built with it."
         )
-    return mpi, library
+    return mpi, library, ports
 
 
 def _import_mpi(job_hosts: JobHosts) -> Any:

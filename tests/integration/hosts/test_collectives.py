@@ -74,7 +74,7 @@ def test_a_slow_link_that_loses_packets_changes_no_result(
     assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
 
 
-@pytest.mark.parametrize("called_after", ["0", "2"])
+@pytest.mark.parametrize("called_after", ["0", "0.55", "2"])
 @pytest.mark.parametrize("instances", [2, 4])
 @pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
 def test_the_death_of_an_instance_is_named_on_the_other_host(

@@ -8,9 +8,11 @@ import gc
 import mmap
 import os
 import select
+import socket
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -91,7 +93,11 @@ class Member:
         self.mismatches: list[tuple[int, Described]] = []
         self.mpi_errors: list[int] = []
         self.waited_for: set[int] = set()
+        self.deaths: list[int] = []
+        self.awaited_news_of: list[int] = []
         self.interruption: Exception | None = None
+        # What happens until there is news.
+        self.news: Callable[[], None] = lambda: None
         here = len(layout.local_ranks)
         self.comm = _core.Comm(
             *(arena, layout.local_rank, simd, [0] * here, [os.getpid()] * here),
@@ -101,7 +107,7 @@ class Member:
             *job.links.functions,
             *(self.rank, 0, layout.host, layout.is_leader),
             *(layout.leaders, layout.leaders, [TAGS * r for r in layout.leaders]),
-            *(job.epoll.fileno(), weakref.proxy(self)),
+            *(job.epoll.fileno(), job.hangups.fileno(), weakref.proxy(self)),
         )
 
     def look_while_waiting(self, peer: int, waited: float) -> None:
@@ -110,6 +116,14 @@ class Member:
             raise self.interruption
         if waited > LONG:
             raise TimeoutError(f"Member {self.rank} waits for member {peer}.")
+
+    def await_news_of(self, peer: int) -> None:
+        self.awaited_news_of.append(peer)
+        self.news()
+
+    def end_for_death(self, peer: int) -> None:
+        self.deaths.append(peer)
+        self.comm.end("death")
 
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         self.mismatches.append((peer, theirs))
@@ -157,6 +171,7 @@ class Job:
 
     def __init__(self, split: Split, *, simd: str | None = None) -> None:
         self.links, self.epoll = FakeLinks(), select.epoll()
+        self.hangups = select.epoll()
         size = len(split.hosts)
         layouts = [Layout(rank, range(size), split.hosts) for rank in range(size)]
         arenas = [arena_of(len(ranks)) for ranks in layouts[0].members]
@@ -171,6 +186,7 @@ class Job:
         for member in self.members:
             member.comm.close()
         self.epoll.close()
+        self.hangups.close()
 
     def each(self, function: Callable[[Member], T]) -> list[T]:
         """Return what the function returns for all members, at the same time."""
@@ -421,6 +437,62 @@ def test_an_error_of_mpi_ends_the_call(function: str, x: Array) -> None:
 
         assert job.each(lambda member: member.failed(Call([x]))) == [True] * 3
         assert [member.mpi_errors for member in job.members] == [[16], [], [16]]
+
+
+@pytest.fixture
+def hung_up() -> Iterator[socket.socket]:
+    """Return a socket whose other end is closed."""
+    one, other = socket.socketpair()
+    other.close()
+    with one:
+        yield one
+
+
+@pytest.mark.parametrize("x", [FEW, MANY], ids=["records", "blocks"])
+def test_a_leader_sends_once_it_is_known_which_process_has_hung_up(
+    hung_up: socket.socket, x: Array
+) -> None:
+    with Job(Split([0, 0, 1], [1, 1, 1])) as job:
+        job.hangups.register(hung_up, select.EPOLLRDHUP)
+
+        def forget() -> None:
+            with suppress(FileNotFoundError):
+                job.hangups.unregister(hung_up)
+
+        for member in job.members:
+            member.news = forget
+
+        found = job.each(lambda member: member.reduced(Call([x]))[0])
+
+        first, beside, second = (member.awaited_news_of for member in job.members)
+        assert (first, second) in (([2], []), ([], [0]), ([2], [0]))
+        assert beside == []
+        assert all((row == 3).all() for row in found)
+
+
+@pytest.mark.parametrize("x", [FEW, MANY], ids=["records", "blocks"])
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
+    hung_up: socket.socket, x: Array, is_raised: bool
+) -> None:
+    with Job(Split([0, 0, 1], [1, 1, 1])) as job:
+        job.hangups.register(hung_up, select.EPOLLRDHUP)
+        leader, beside, _ = job.members
+
+        def note_death() -> None:
+            if is_raised:
+                raise KeyError
+            leader.comm.note_death(1)
+
+        leader.news = note_death
+        with ThreadPoolExecutor(1) as threads:
+            failed = threads.submit(beside.failed, Call([x]))
+            with pytest.raises(KeyError if is_raised else _core.Failure):
+                leader.reduced(Call([x]))
+
+            assert failed.result()
+        assert (leader.awaited_news_of, job.links.kinds) == ([2], set())
+        assert leader.deaths == ([] if is_raised else [2])
 
 
 def test_messages_under_way_at_the_end_keep_their_memory() -> None:

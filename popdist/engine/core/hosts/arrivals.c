@@ -18,9 +18,9 @@ enum {
     MOST_BLIND_NS = 1000000,
 };
 
-arrivals arrivals_of(int epoll)
+arrivals arrivals_of(int epoll, int hangups)
 {
-    return (arrivals){.epoll = epoll, .blind_ns = LEAST_BLIND_NS};
+    return (arrivals){.epoll = epoll, .hangups = hangups, .blind_ns = LEAST_BLIND_NS};
 }
 
 void arrivals_succeeded(arrivals *a)
@@ -59,4 +59,10 @@ void arrivals_sleep(arrivals *a)
     }
     a->in_vain += found > 0;
     a->slept_through = found == 0;
+}
+
+bool arrivals_hung_up(const arrivals *a)
+{
+    struct epoll_event event;
+    return a->hangups >= 0 && epoll_wait(a->hangups, &event, 1, 0) > 0;
 }

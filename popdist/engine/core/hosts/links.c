@@ -76,6 +76,9 @@ status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void
 {
     const links *l = c->links;
     const leader *to = &l->leaders[host];
+    const status s = arrivals_hung_up(&l->sockets) ? l->on_hangup(c, to->member) : DONE;
+    if (s != DONE)
+        return s;
     if (atomic_load(&to->dead))
         return l->on_death(c, to->member);
     *m = (message){.request = &m->own, .peer = to->member};

@@ -59,6 +59,9 @@ struct links {
     uint32_t count_of_messages;
     /* Called every few hundredths of a second while a message is waited for; true to stop. */
     bool (*during_wait)(comm *, int peer, uint64_t waited_ns);
+    /* Called before something is sent to that member once a process has hung up: wait
+     * until it is known who has died. */
+    status (*on_hangup)(comm *, int peer);
     /* Called to end the group: that member makes another call, MPI has failed, or that
      * member has died. */
     status (*on_mismatch)(comm *, int peer, const descriptor *theirs);

@@ -61,6 +61,15 @@ static status on_death(comm *c, int peer)
     return ended_by(self, PyObject_CallMethod(self->hooks, "end_for_death", "i", peer));
 }
 
+static status on_hangup(comm *c, int peer)
+{
+    CommObject *self = c->owner;
+    begin_hook(self);
+    if (end_hook(self, PyObject_CallMethod(self->hooks, "await_news_of", "i", peer)))
+        return end_group(c, STOPPED, c->rank, "");
+    return atomic_load(&c->head->ended) ? ENDED : DONE;
+}
+
 /* --- The other hosts */
 
 static bool leaders_from(links *l, PyObject *members, PyObject *ranks, PyObject *tags)
@@ -88,15 +97,16 @@ static void *pointer(unsigned long long address)
 
 /* Takes the addresses of MPI_Isend, MPI_Irecv and MPI_Test, the handles of a communicator
  * and of MPI_BYTE, this host's number, whether this member leads it, of all hosts the
- * leaders, their ranks and first tags, the epoll of this process's connections, and whose
- * methods are told of what goes wrong. */
+ * leaders, their ranks and first tags, the epolls of this process's connections and of those
+ * of MPI that hang up, and whose methods are told of what goes wrong. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
 {
     unsigned long long isend, irecv, test, group, byte;
-    int here, leads, epoll;
+    int here, leads, epoll, hangups;
     PyObject *members, *ranks, *tags, *hooks;
-    if (!PyArg_ParseTuple(args, "KKKKKipOOOiO", &isend, &irecv, &test, &group, &byte, &here,
-                          &leads, &members, &ranks, &tags, &epoll, &hooks))
+    if (!PyArg_ParseTuple(args, "KKKKKipOOOiiO", &isend, &irecv, &test, &group, &byte, &here,
+                          &leads, &members, &ranks, &tags, &epoll, &hangups,
+                          &hooks))
         return NULL;
     const Py_ssize_t hosts = PySequence_Size(members);
     if (hosts < 0 || here < 0 || here >= hosts)
@@ -110,11 +120,12 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
         .byte = pointer(byte),
         .here = (uint32_t)here,
         .leads = leads,
-        .sockets = arrivals_of(epoll),
+        .sockets = arrivals_of(epoll, hangups),
         .during_wait = during_wait,
         .on_mismatch = on_mismatch,
         .on_mpi_error = on_mpi_error,
         .on_death = on_death,
+        .on_hangup = on_hangup,
     };
     self->c.links = l;
     Py_INCREF(hooks);
