@@ -58,11 +58,15 @@ def environments(rows: Sequence[int], arena: str = "") -> list[dict[str, str]]:
 
 
 def run(
-    rows: int | Sequence[int], body: str, environ: Mapping[str, str] | None = None
+    rows: int | Sequence[int],
+    body: str,
+    environ: Mapping[str, str] | None = None,
+    timeout: float = 40,
 ) -> list[Ended]:
     """Run a program in every instance; `rows` is their number, or what each owns."""
     rows = (1,) * rows if isinstance(rows, int) else rows
-    return _run([{**told, **(environ or {})} for told in environments(rows)], body)
+    told = [{**each, **(environ or {})} for each in environments(rows)]
+    return _run(told, body, timeout)
 
 
 def run_alone(body: str) -> list[Ended]:
@@ -70,7 +74,9 @@ def run_alone(body: str) -> list[Ended]:
     return _run([{}], body)
 
 
-def _run(environs: Sequence[Mapping[str, str]], body: str) -> list[Ended]:
+def _run(
+    environs: Sequence[Mapping[str, str]], body: str, timeout: float = 40
+) -> list[Ended]:
     before = os.environ.get(BEFORE_PROLOGUE, "")
     with ExitStack() as stack:
         members = [
@@ -89,7 +95,7 @@ def _run(environs: Sequence[Mapping[str, str]], body: str) -> list[Ended]:
         # Before the pipes are closed and the processes waited for.
         for member in members:
             stack.callback(member.kill)
-        said = [member.communicate(timeout=40) for member in members]
+        said = [member.communicate(timeout=timeout) for member in members]
     return [
         Ended(member.returncode, *text)
         for member, text in zip(members, said, strict=True)

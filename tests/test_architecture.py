@@ -18,12 +18,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-# Top-level packages of their own, which stand in for ones that are not installed.
-STAND_INS = ROOT / "popdist/sdk/packages"
+# Packages of their own, and submodules of installed ones, which stand in for some that
+# are not installed.
+STAND_INS = (ROOT / "popdist/sdk/packages", ROOT / "popdist/sdk/submodules")
 
 
 def name_of(path: Path) -> str:
-    top = STAND_INS if path.is_relative_to(STAND_INS) else ROOT
+    top = next((top for top in STAND_INS if path.is_relative_to(top)), ROOT)
     parts = path.relative_to(top).with_suffix("").parts
     return ".".join(parts).removesuffix(".__init__")
 
@@ -152,9 +153,32 @@ STAGES = {
         ("horovod.torch",),
     ),
     "popart": (("popart",),),
+    "tensorflow": (
+        ("tensorflow.python.ipu.enums", "tensorflow.python.ipu.refusals"),
+        ("tensorflow.python.ipu.config", "tensorflow.python.ipu.tensorflow_settings"),
+        ("tensorflow.python.ipu.replication", "tensorflow.python.ipu.scopes"),
+        ("tensorflow.python.ipu.utils", "tensorflow.python.ipu.loops"),
+        (
+            "tensorflow.python.ipu.gradient_accumulation",
+            "tensorflow.python.ipu.ipu_compiler",
+            "tensorflow.python.ipu.ipu_infeed_queue",
+            "tensorflow.python.ipu.ipu_outfeed_queue",
+            "tensorflow.python.ipu.ipu_strategy",
+        ),
+        ("tensorflow.python.ipu.ops.cross_replica_ops",),
+        ("tensorflow.python.ipu.optimizers",),
+        ("tensorflow.python.ipu.ops",),
+    ),
 }
 # The packages themselves: what users import, and the version.
-PACKAGES = ("poprun", "popdist", "poptorch", "horovod", "popart")
+PACKAGES = (
+    "poprun",
+    "popdist",
+    "poptorch",
+    "horovod",
+    "popart",
+    "tensorflow.python.ipu",
+)
 
 # They hold modules of several stages, and none of them.
 IN_NO_STAGE = (*PACKAGES, "popdist.engine")
@@ -253,6 +277,7 @@ ACROSS = {
     "poptorch": ("poptorch", "popdist"),
     "horovod": ("horovod", "popdist"),
     "popart": (),
+    "tensorflow.python.ipu": ("tensorflow.python.ipu", "popdist"),
 }
 
 # They start once for every instance, in milliseconds, so they import next to nothing.
@@ -314,7 +339,7 @@ THIRD_PARTY = {
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
-    "tensorflow": ("popdist.tensorflow",),
+    "tensorflow": ("popdist.tensorflow", "tensorflow.python.ipu"),
     "torch": (
         "popdist.sdk.forkserver_preload",
         "popdist.torch",
@@ -491,6 +516,7 @@ READS_ENVIRON = (
     "poprun.vipu.release",
     "poptorch._logging",
     "poptorch.options",
+    "tensorflow.python.ipu.utils",
 )
 
 # The first takes poprun's entry out of the PYTHONPATH of the program that it runs in.
@@ -558,7 +584,7 @@ def imported(nodes: Iterator[ast.AST], package: str = "") -> set[str]:
 def imports(module: str) -> set[str]:
     path = MODULES[module]
     package = ""
-    if path.is_relative_to(STAND_INS):
+    if any(path.is_relative_to(top) for top in STAND_INS):
         package = name_of(path.parent / "__init__.py")
     return imported(ast.walk(parse(path)), package)
 

@@ -8,7 +8,7 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Make poptorch, horovod and popart importable in this process.
+    """Make the stand-ins importable in this process: poptorch, horovod and others.
 
     What is installed wins: only where there is no package of that name, the stand-in
     is imported. With POPDIST_SDK=no in the environment, it never is.

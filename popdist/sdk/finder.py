@@ -12,15 +12,20 @@ from types import ModuleType
 from popdist import environment as env
 
 # The stand-ins, and the framework that each of them imports. A name with dots is that
-# of a package in another stand-in, or in one that is installed, as the framework
-# itself: its folder in PACKAGES has the whole name.
+# of a package in another stand-in, or of a submodule of one that is installed, as the
+# framework itself: its folder is in SUBMODULES.
 STAND_INS: dict[str, str | None] = {
     "poptorch": "torch",
     "horovod": None,
     "horovod.torch": "torch",
     "popart": None,
+    "tensorflow.python.ipu": "tensorflow",
 }
-PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+PACKAGES = os.path.join(_FOLDER, "packages")
+# Not on sys.path, as PACKAGES is: a folder named like the framework would be taken for
+# it where it is not installed.
+SUBMODULES = os.path.join(_FOLDER, "submodules")
 
 logger = logging.getLogger("popdist.sdk")
 
@@ -47,7 +52,9 @@ def find_spec(
         folder = folder or spec
     if os.environ.get(env.SDK) == "no":
         return folder
-    return _stand_in(name, os.path.join(PACKAGES, name))
+    return _stand_in(
+        name, os.path.join(SUBMODULES if parent else PACKAGES, *name.split("."))
+    )
 
 
 class StandInFinder:
@@ -70,6 +77,11 @@ def _stand_in(name: str, folder: str) -> ModuleSpec | None:
         loader=StandInLoader(name, file),
         submodule_search_locations=[folder],
     )
+
+
+def is_stand_in(origin: str) -> bool:
+    """Return whether a file is one of the stand-ins."""
+    return origin.startswith((PACKAGES, SUBMODULES))
 
 
 def need_of(name: str) -> str:

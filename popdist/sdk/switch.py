@@ -8,7 +8,7 @@ from importlib.util import find_spec as find_installed
 
 from popdist import environment as env
 from popdist.errors import PopdistError
-from popdist.sdk.finder import PACKAGES, STAND_INS, find_spec, need_of
+from popdist.sdk.finder import STAND_INS, find_spec, is_stand_in, need_of
 
 NAME = "popdist-stand-ins.pth"
 # Python carries out a line of a .pth file that begins with `import` at each of its
@@ -90,7 +90,7 @@ def _origin_of(name: str) -> str:
     spec = find_spec(name, path)
     if spec is None or spec.origin is None:
         return f"{name} is not installed."
-    if spec.origin.startswith(PACKAGES):
+    if is_stand_in(spec.origin):
         return f"{name} is not installed: there is a stand-in for it."
     return f"{name} is installed, and imported from {spec.origin}."
 

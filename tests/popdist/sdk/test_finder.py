@@ -147,14 +147,14 @@ USE = "from frame.python import ipu; print(ipu.share_of(5)[0], ipu.__file__)"
 @pytest.fixture
 def registration(tmp_path: Path) -> str:
     """A program's first lines, after which there is a stand-in frame.python.ipu."""
-    adapter = tmp_path / "packages" / "frame.python.ipu"
+    adapter = tmp_path / "submodules" / "frame" / "python" / "ipu"
     adapter.mkdir(parents=True)
     (adapter / "__init__.py").write_text(ADAPTER)
     return (
         "import sys\n"
         "from popdist.sdk import finder, install\n"
         f"sys.path.append({str(tmp_path / 'installed')!r})\n"
-        f"finder.PACKAGES = {str(tmp_path / 'packages')!r}\n"
+        f"finder.SUBMODULES = {str(tmp_path / 'submodules')!r}\n"
         "finder.STAND_INS['frame.python.ipu'] = 'frame'\n"
         "install()\n"
     )
@@ -176,7 +176,7 @@ def test_a_stand_in_may_be_a_part_of_an_installed_framework(
 ) -> None:
     done = run(registration + USE, tmp_path)
 
-    file = tmp_path / "packages" / "frame.python.ipu" / "__init__.py"
+    file = tmp_path / "submodules" / "frame" / "python" / "ipu" / "__init__.py"
     assert done.stdout == f"a framework {file}\n", done.stderr
 
 

@@ -1,0 +1,146 @@
+"""Sums of the gradients of several micro-batches, which persist between iterations."""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from .refusals import refuse
+
+# Any: TensorFlow's tensors have no types.
+Tensor = Any
+
+
+class GradientAccumulationReductionMethod(enum.Enum):
+    """What is made of the gradients of the micro-batches before the weights change."""
+
+    SUM = 0
+    MEAN = 1
+    RUNNING_MEAN = 2
+
+
+def parse_method(method: Any) -> GradientAccumulationReductionMethod:
+    """Return the reduction that an argument names: a value, its name, or its number."""
+    methods = GradientAccumulationReductionMethod
+    if isinstance(method, methods):
+        return method
+    name = str(method).upper()
+    for each in methods:
+        if name in (each.name, str(each.value)):
+            return each
+    raise ValueError(
+        f"{method!r} is no reduction of gradients. Choose one of "
+        f"{', '.join(each.name for each in methods)}."
+    )
+
+
+def check_count(name: str, count: Any) -> int:
+    """Return a number of micro-batches, after checking it."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        refuse(
+            f"{name} of {type(count).__name__}",
+            "it must be an int, which is known when the graph is made.",
+        )
+    if count < 1:
+        raise ValueError(f"{name} is {count}, but must be 1 or more.")
+    return count
+
+
+class Accumulation:
+    """Sums of some tensors over a number of steps, kept in variables of their own.
+
+    The variables stand in no collection of the graph and need no initialiser: the first
+    step of each sum assigns to them.
+    """
+
+    def __init__(
+        self, steps: int, tensors: Sequence[Tensor], dtype: Any = None
+    ) -> None:
+        """Add tensors to the sums, in the graph at this place.
+
+        Args:
+            steps: How many steps a sum has.
+            tensors: What one step adds.
+            dtype: The type of the sums; None for that of the tensors.
+        """
+        if tf.executing_eagerly():
+            refuse(
+                "gradient accumulation in eager execution",
+                "the sums belong to a graph. Call the optimizer in a tf.function.",
+            )
+        self._types = [tensor.dtype for tensor in tensors]
+        variables = [
+            _variable(tensor.shape, dtype or tensor.dtype) for tensor in tensors
+        ]
+        counter = _variable((), tf.int32)
+        index = _value_or_zero(counter)
+        first = tf.equal(index, 0)
+        self._last = tf.equal(index, steps - 1)
+        self._sums = [
+            _sum(first, variable, tf.cast(tensor, variable.dtype))
+            for variable, tensor in zip(variables, tensors, strict=True)
+        ]
+        # The sums are complete before they are kept, and the counter is read.
+        with tf.control_dependencies([*self._sums, self._last]):
+            next_index = tf.where(self._last, 0, index + 1)
+            self._kept = [
+                variable.assign(total, read_value=False)
+                for variable, total in zip(variables, self._sums, strict=True)
+            ]
+            self._kept.append(counter.assign(next_index, read_value=False))
+
+    def when_complete(self, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
+        """Return the operation that calls a function in the last step of each sum.
+
+        Args:
+            use: Takes the sums, and returns an operation.
+        """
+
+        def complete() -> Tensor:
+            sums = [
+                tf.cast(total, kind)
+                for total, kind in zip(self._sums, self._types, strict=True)
+            ]
+            with tf.control_dependencies([_operation(use(sums))]):
+                return tf.constant(True)
+
+        used = tf.cond(self._last, complete, lambda: tf.constant(False))
+        with tf.control_dependencies([used, *map(_operation, self._kept)]):
+            return tf.no_op()
+
+
+def _operation(value: Any) -> Any:
+    """Return what can stand in control dependencies."""
+    return tf.no_op() if value is None else value
+
+
+def _variable(shape: Any, dtype: Any) -> Any:
+    """Make a variable that no collection of variables knows, at any trace."""
+    with tf.init_scope(), tf.device("/device:CPU:0"):
+        # Not a tf.Variable: a tf.function allows those in its first trace only.
+        variable = ResourceVariable(
+            lambda: tf.zeros(shape, dtype),
+            trainable=False,
+            collections=[],
+            dtype=dtype,
+            name="accumulator",
+        )
+    # It lives as long as the function that uses it.
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        graph.add_to_collection("accumulators_of_gradients", variable)
+        graph = getattr(graph, "outer_graph", None)
+    return variable
+
+
+def _value_or_zero(variable: Any) -> Tensor:
+    """Return the value of a variable, or 0 if nothing has been assigned to it yet."""
+    initialised = tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+    zeros = tf.zeros(variable.shape, variable.dtype)
+    return tf.cond(initialised, lambda: variable.read_value(), lambda: zeros)
+
+
+def _sum(first: Tensor, variable: Any, tensor: Tensor) -> Tensor:
+    return tf.cond(first, lambda: tensor, lambda: variable.read_value() + tensor)

@@ -1,0 +1,212 @@
+"""The queue in which a program leaves tensors for the host."""
+
+import enum
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from .refusals import logger
+
+__all__ = [
+    "IPUOutfeedMode",
+    "IPUOutfeedQueue",
+    "IPUOutfeedQueueIterator",
+    "ScopedIPUOutfeedQueue",
+]
+
+
+class IPUOutfeedMode(enum.Enum):
+    """Which of the tensors since the last call are returned: all, or the last."""
+
+    ALL = "all"
+    LAST = "get_last"
+
+
+class IPUOutfeedQueue:
+    """Tensors that a program enqueues once in its code, and the host dequeues."""
+
+    _numbers = itertools.count()
+
+    # Any: TensorFlow's tensors have no types.
+    def __init__(
+        self,
+        feed_name: str | None = None,
+        outfeed_mode: IPUOutfeedMode | None = None,
+        outfeed_all: bool | None = None,
+        device_ordinal: int = 0,
+        replication_factor: int = 1,
+        io_batch_size: int = 1,
+        buffer_depth: int = 1,
+        optimise_latency: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Make a queue.
+
+        Args:
+            feed_name: Its name in older releases; it needs none.
+            outfeed_mode: What `dequeue` returns; None for all.
+            outfeed_all: The same, in older releases.
+            device_ordinal: Which device enqueues.
+            replication_factor: How many replicas did so in older releases.
+            io_batch_size: How many tensors an IPU sends at once.
+            buffer_depth: How many it may be ahead of the host.
+            optimise_latency: Whether it sends at once.
+            kwargs: Settings of transfers, which change no tensor.
+        """
+        if outfeed_all is not None:
+            logger.warning("outfeed_all is deprecated: use outfeed_mode instead.")
+            outfeed_mode = IPUOutfeedMode.ALL if outfeed_all else IPUOutfeedMode.LAST
+        if not isinstance(outfeed_mode, IPUOutfeedMode | None):
+            raise ValueError(f"{outfeed_mode!r} is no IPUOutfeedMode.")
+        if not isinstance(device_ordinal, int) or device_ordinal < 0:
+            raise ValueError("Device ordinal must be an integer of 0 or more.")
+        self._mode = outfeed_mode or IPUOutfeedMode.ALL
+        self._name = f"outfeed_{next(self._numbers)}_{feed_name or ''}"
+        self._structure: Any = None
+        self._queues: dict[Any, Any] = {}
+        self._enqueuing: set[Any] = set()
+
+    @property
+    def enqueued(self) -> bool:
+        """Whether a program enqueues tensors."""
+        return bool(self._queues)
+
+    def enqueue(self, tensors: Any) -> Any:
+        """Return the operation that enqueues a tensor, or a tuple or dict of some.
+
+        Raises:
+            ValueError: Something else is enqueued, or the graph enqueues already.
+        """
+        _check_structure(tensors)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph is not None:
+            if graph in self._enqueuing:
+                raise ValueError("An outfeed can only be enqueued once.")
+            self._enqueuing.add(graph)
+        flat = tf.nest.flatten(tensors)
+        self._structure = tf.nest.map_structure(lambda tensor: 0, tensors)
+        with tf.init_scope():
+            queue = self._queue(flat)
+        before = []
+        if self._mode is IPUOutfeedMode.LAST:
+            before = [queue.dequeue_many(queue.size())]
+        with tf.control_dependencies(tf.nest.flatten(before)):
+            return queue.enqueue(flat)
+
+    def dequeue(self, wait_for_completion: bool = False) -> Any:
+        """Return the tensors enqueued since the last call, stacked, or the last ones.
+
+        Args:
+            wait_for_completion: Whether to wait for a program that runs; those here
+                have ended.
+
+        Raises:
+            ValueError: No program enqueues.
+        """
+        if not self.enqueued:
+            raise ValueError(
+                "Trying to dequeue an outfeed which has not been enqueued."
+            )
+        queue = self._queues[_outermost()]
+        size = queue.size()
+        if self._mode is IPUOutfeedMode.LAST:
+            nothing = "Nothing has been enqueued since the last dequeue()."
+            check = tf.debugging.assert_positive(size, message=nothing)
+            with tf.control_dependencies([check] if check is not None else []):
+                size = tf.identity(size)
+        flat = tf.nest.flatten(queue.dequeue_many(size))
+        if self._mode is IPUOutfeedMode.LAST:
+            flat = [tensor[-1] for tensor in flat]
+        return tf.nest.pack_sequence_as(self._structure, flat)
+
+    @property
+    def deleter(self) -> Any:
+        """What empties the queue: an operation; in eager execution, done."""
+        queue = self._queues.get(_outermost())
+        if queue is None:
+            return tf.no_op()
+        removed = queue.dequeue_many(queue.size())
+        with tf.control_dependencies(tf.nest.flatten(removed)):
+            return tf.no_op()
+
+    def __iter__(self) -> Iterator[Any]:
+        return IPUOutfeedQueueIterator(self)
+
+    def _queue(self, flat: list[Any]) -> Any:
+        """Return the queue of this graph, or that of eager execution."""
+        where = _outermost()
+        if where not in self._queues:
+            shapes = [tensor.shape for tensor in flat]
+            if not all(shape.is_fully_defined() for shape in shapes):
+                raise ValueError(
+                    f"Tensors of the shapes {shapes} are enqueued, but an IPU knows "
+                    "each shape beforehand."
+                )
+            with tf.device("/device:CPU:0"):
+                self._queues[where] = tf.queue.FIFOQueue(
+                    -1, [tensor.dtype for tensor in flat], shapes, name=self._name
+                )
+        return self._queues[where]
+
+
+class IPUOutfeedQueueIterator:
+    """Returns what a queue holds, one element at a time; in eager execution."""
+
+    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "An outfeed queue can be iterated over in eager execution only. Run "
+                "what dequeue() returns."
+            )
+        values = outfeed_queue.dequeue()
+        flat = tf.nest.flatten(values)
+        if outfeed_queue._mode is IPUOutfeedMode.LAST:
+            self._elements = iter([values])
+        else:
+            self._elements = iter(
+                tf.nest.pack_sequence_as(values, list(element))
+                for element in zip(*(tf.unstack(each) for each in flat), strict=True)
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._elements)
+
+
+class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
+    """A queue that is emptied at the end of a `with` block."""
+
+    def __enter__(self) -> "ScopedIPUOutfeedQueue":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if tf.executing_eagerly():
+            _ = self.deleter
+
+
+def _outermost() -> Any:
+    """Return the outermost graph; None in eager execution."""
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            return None
+        return tf.compat.v1.get_default_graph()
+
+
+def _check_structure(tensors: Any) -> None:
+    if tf.is_tensor(tensors):
+        return
+    if not isinstance(tensors, list | tuple | dict):
+        raise ValueError(
+            f"{tensors!r} is enqueued, but it must be a tensor, or a tuple or a "
+            "dictionary of tensors."
+        )
+    if isinstance(tensors, dict):
+        if not all(isinstance(key, str) for key in tensors):
+            raise ValueError("All keys of an outfeed dictionary must be strings.")
+        tensors = list(tensors.values())
+    if not all(tf.is_tensor(tensor) for tensor in tensors):
+        raise ValueError(f"{tensors!r} is enqueued, but not all of it are tensors.")

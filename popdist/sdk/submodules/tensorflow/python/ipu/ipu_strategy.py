@@ -1,0 +1,62 @@
+"""IPUStrategy: a model in one process, on one replica."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+import popdist
+
+from .refusals import logger
+
+__all__ = ["IPUStrategy", "IPUStrategyV1"]
+
+
+class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
+    """Runs what is made in its scope on an IPU, whose part the CPU plays."""
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        add_ipu_cross_replica_reductions: bool = True,
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
+        """Make a strategy.
+
+        Args:
+            ipu_device: The device, such as /device:IPU:0.
+            add_ipu_cross_replica_reductions: Whether sums over replicas are made; there
+                is one replica.
+            enable_dataset_iterators: Whether a chip gets the elements of data sets by
+                queues.
+            enable_keras_extensions: Whether Keras models have IPU options.
+        """
+        super().__init__("/device:CPU:0")
+        self._ipu_device = ipu_device
+        if popdist.getNumInstances() > 1:
+            _warn_of_instances(popdist.getNumInstances())
+
+    # Any: TensorFlow's functions and tensors have no types.
+    def experimental_run_v2(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Return what a function returns; `run` in older releases."""
+        return self.run(fn, args, kwargs)
+
+
+IPUStrategy = IPUStrategyV1
+
+
+@cache
+def _warn_of_instances(instances: int) -> None:
+    """Warn once that the instances of a job do not train one model."""
+    logger.warning(
+        "IPUStrategy trains each of the %d instances on its own data, and exchanges "
+        "nothing. Use PopDistStrategy, or an optimizer of Horovod's, for one model.",
+        instances,
+    )

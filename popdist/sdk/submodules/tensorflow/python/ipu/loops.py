@@ -1,0 +1,175 @@
+"""Loops that take a batch from an infeed queue in each iteration."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+# Any: TensorFlow's tensors and operations have no types.
+Body = Callable[..., Any]
+
+
+class BatchQueue(Protocol):
+    """What a loop takes batches from: an IPUInfeedQueue."""
+
+    number_of_tuple_elements: int
+
+    def _dequeue(self) -> Any: ...
+
+
+def repeat(
+    n: int,
+    body: Body,
+    inputs: Any = None,
+    infeed_queue: BatchQueue | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Return the values of a loop after a number of iterations.
+
+    Args:
+        n: How many iterations.
+        body: Takes the values of the loop and one element of the queue, and returns the
+            next values, and operations to run.
+        inputs: The first values; None for a loop without values, which is an operation.
+        infeed_queue: Where each iteration takes an element.
+        use_while_v1: Which of TensorFlow's two loops to make in a graph; TensorFlow
+            decides here.
+    """
+    return while_loop(
+        lambda *values: True, body, inputs, infeed_queue, maximum_iterations=n
+    )
+
+
+def while_loop(
+    condition: Body,
+    body: Body,
+    inputs: Any = None,
+    infeed_queue: BatchQueue | None = None,
+    maximum_iterations: int | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Return the values of a loop when a condition no longer holds.
+
+    Args:
+        condition: Takes the values of the loop, and returns whether to go on.
+        body: As that of `repeat`.
+        inputs: The first values; None for a loop without values, which is an operation.
+        infeed_queue: Where each iteration takes an element.
+        maximum_iterations: After how many iterations the loop ends in any case.
+        use_while_v1: As for `repeat`.
+    """
+    first = [_first_value(value) for value in as_list(inputs)]
+    fed = infeed_queue.number_of_tuple_elements if infeed_queue is not None else 0
+    check_arguments("loop body", body, len(first), fed)
+    check_arguments("loop condition", condition, len(first))
+    types = [value.dtype for value in first]
+
+    def checked_body(count: Any, *values: Any) -> Any:
+        args, kwargs = fed_arguments(infeed_queue)
+        outputs, operations = split_outputs(body(*values, *args, **kwargs))
+        found = [output.dtype for output in outputs]
+        if found != types:
+            raise TypeError(
+                "Mismatch between input types and output types for loop body: "
+                f"{types} vs {found}."
+            )
+        # The count carries what is run in iterations that return no value.
+        with tf.control_dependencies(operations):
+            return [tf.identity(value) for value in (count + 1, *outputs)]
+
+    count, *values = tf.while_loop(
+        lambda count, *values: condition(*values),
+        checked_body,
+        [tf.constant(0), *first],
+        parallel_iterations=1,
+        maximum_iterations=maximum_iterations,
+    )
+    if not first:
+        return count if tf.executing_eagerly() else tf.identity(count).op
+    return values[0] if len(values) == 1 else values
+
+
+def _first_value(value: Any) -> Any:
+    return value if isinstance(value, tf.TensorArray) else tf.convert_to_tensor(value)
+
+
+def as_list(values: Any) -> list[Any]:
+    """Return one value or several as a list."""
+    if values is None:
+        return []
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def split_arguments(element: Any) -> tuple[list[Any], Mapping[str, Any]]:
+    """Return how an element of a queue is passed: a dictionary goes by its keys."""
+    if isinstance(element, Mapping):
+        return [], element
+    elements = as_list(element)
+    if len(elements) == 1 and isinstance(elements[0], Mapping):
+        return [], elements[0]
+    return elements, {}
+
+
+def fed_arguments(
+    infeed_queue: BatchQueue | None,
+) -> tuple[list[Any], Mapping[str, Any]]:
+    """Return the next element of a queue, as arguments; none without a queue."""
+    if infeed_queue is None:
+        return [], {}
+    return split_arguments(infeed_queue._dequeue())
+
+
+def is_operation(value: object) -> bool:
+    """Return whether a value is an operation to run, and none to return."""
+    return value is None or isinstance(value, tf.Operation)
+
+
+def split_outputs(outputs: Any) -> tuple[list[Any], list[Any]]:
+    """Return the tensors and the operations that a function of a program returned.
+
+    Raises:
+        ValueError: A tensor comes after an operation.
+    """
+    every = as_list(outputs)
+    tensors = [value for value in every if not is_operation(value)]
+    if any(is_operation(value) for value in every[: len(tensors)]):
+        raise ValueError(
+            "A loop body or a computation must return tensors first, and then the "
+            f"operations to run, but returned {every}."
+        )
+    operations = [value for value in every[len(tensors) :] if value is not None]
+    return [_first_value(value) for value in tensors], operations
+
+
+def check_arguments(what: str, function: Body, inputs: int, fed: int = 0) -> None:
+    """Raise a TypeError if a function cannot take so many arguments.
+
+    Args:
+        what: What it is called in the error.
+        function: The function.
+        inputs: How many inputs it gets.
+        fed: How many more come from a queue; they may go by name.
+    """
+    try:
+        parameters: Sequence[inspect.Parameter]
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return
+    kinds = inspect.Parameter
+    if any(each.kind == kinds.VAR_POSITIONAL for each in parameters):
+        return
+    named = [
+        each
+        for each in parameters
+        if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [each for each in named if each.default is kinds.empty]
+    by_name = any(each.kind == kinds.VAR_KEYWORD for each in parameters)
+    least = inputs if by_name else inputs + fed
+    if not len(needed) <= inputs + fed or (least > len(named) and not by_name):
+        queue = f" and {fed} from the infeed queue" if fed else ""
+        raise TypeError(
+            f"The {what} gets {inputs} inputs{queue}, but takes "
+            f"{', '.join(each.name for each in named) or 'none'}."
+        )

@@ -1,0 +1,64 @@
+"""Sums over all replicas of a program, which popdist's engine makes.
+
+They are over the processes that the configuration distributes the replicas to: one
+alone has the sum of its own value.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow import allreduce
+
+from ..refusals import refuse
+from ..replication import check_one_replica, process_count
+
+__all__ = [
+    "assume_equal_across_replicas",
+    "cross_replica_mean",
+    "cross_replica_sum",
+]
+
+# Any: TensorFlow's tensors have no types.
+Tensor = Any
+
+
+def cross_replica_sum(
+    x: Tensor, replica_group_size: int | None = None, name: str | None = None
+) -> Tensor:
+    """Return the sum of a tensor over all replicas, which must all compute it.
+
+    Args:
+        x: A tensor of the same shape and type in all replicas.
+        replica_group_size: 1 for no sum; None for one over all replicas.
+        name: The name of the operation.
+    """
+    return _reduce(x, tf.distribute.ReduceOp.SUM, replica_group_size, name)
+
+
+def cross_replica_mean(
+    x: Tensor, replica_group_size: int | None = None, name: str | None = None
+) -> Tensor:
+    """Return the mean of a tensor over all replicas; as `cross_replica_sum`."""
+    return _reduce(x, tf.distribute.ReduceOp.MEAN, replica_group_size, name)
+
+
+def assume_equal_across_replicas(
+    tensors: Tensor, inplace: bool = False, name: str | None = None
+) -> Tensor:
+    """Return the tensors, which the program knows to be equal on all replicas."""
+    return tf.nest.map_structure(tf.identity, tensors)
+
+
+def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Tensor:
+    replicas = process_count() or 1
+    if process_count():
+        check_one_replica(1)
+    if group_size not in (None, 1, replicas):
+        refuse(
+            f"replica_group_size {group_size}",
+            f"sums are over all {replicas} replicas, or none.",
+        )
+    if replicas == 1 or group_size == 1:
+        return tf.identity(x, name)
+    return tf.identity(allreduce(x, operation), name)

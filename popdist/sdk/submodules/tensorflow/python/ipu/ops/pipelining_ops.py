@@ -1,0 +1,361 @@
+"""Pipelines: the stages of a model, one after the other on the same CPU.
+
+Micro-batches do not overlap, so results are those of the stages in sequence.
+"""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..gradient_accumulation import (
+    Accumulation,
+    GradientAccumulationReductionMethod,
+    check_count,
+    parse_method,
+)
+from ..ipu_infeed_queue import IPUInfeedQueue
+from ..ipu_outfeed_queue import IPUOutfeedQueue
+from ..loops import as_list, fed_arguments, is_operation, repeat
+from ..optimizers.gradient_accumulation_optimizer import GradientAccumulationOptimizerV2
+from ..refusals import refuse
+from ..scopes import ipu_shard
+
+__all__ = [
+    "OptimizerFunctionOutput",
+    "PipelineSchedule",
+    "PipelineStageOptions",
+    "RecomputationMode",
+    "pipeline",
+    "recomputation_checkpoint",
+]
+
+# Any: TensorFlow's tensors, operations and optimizers have no types.
+Tensor = Any
+Stage = Callable[..., Any]
+
+
+class PipelineSchedule(enum.IntEnum):
+    """In which order an IPU computes the stages of several micro-batches."""
+
+    Grouped = 0
+    Interleaved = 1
+    Sequential = 2
+
+
+class RecomputationMode(enum.Enum):
+    """When activations are computed again, where an IPU does not keep them."""
+
+    Auto = 0
+    RecomputeThenBackpropagate = 1
+    RecomputeAndBackpropagateInterleaved = 2
+
+
+class OptimizerFunctionOutput:
+    """What the optimizer function of a pipeline returns."""
+
+    def __init__(
+        self,
+        opt: Any,
+        loss: Tensor,
+        compute_gradients_args: tuple[Any, ...] | None = None,
+        compute_gradients_kwargs: Mapping[str, Any] | None = None,
+        apply_gradients_args: tuple[Any, ...] | None = None,
+        apply_gradients_kwargs: Mapping[str, Any] | None = None,
+        variables: Sequence[Any] | None = None,
+        tape: Any = None,
+        gradient_capture_context: Any = None,
+        captured_gradient_outfeed: Any = None,
+    ) -> None:
+        """Hold an optimizer and a loss.
+
+        Args:
+            opt: An optimizer of tf.compat.v1.train, or of Keras.
+            loss: The tensor to minimise.
+            compute_gradients_args: Arguments of the optimizer's compute_gradients.
+            compute_gradients_kwargs: The same, by name.
+            apply_gradients_args: Arguments of its apply_gradients.
+            apply_gradients_kwargs: The same, by name.
+            variables: What a Keras optimizer changes.
+            tape: The GradientTape of a Keras optimizer.
+            gradient_capture_context: Not supported.
+            captured_gradient_outfeed: Not supported.
+        """
+        self.opt = opt
+        self.loss = loss
+        self.compute_gradients_args = compute_gradients_args or ()
+        self.compute_gradients_kwargs = compute_gradients_kwargs or {}
+        self.apply_gradients_args = apply_gradients_args or ()
+        self.apply_gradients_kwargs = apply_gradients_kwargs or {}
+        self.variables = variables
+        self.tape = tape
+        if gradient_capture_context or captured_gradient_outfeed:
+            refuse("captured gradients", "use ipu.optimizers.MapGradientOptimizer.")
+
+    @property
+    def opt(self) -> Any:
+        """The optimizer."""
+        return self._opt
+
+    @opt.setter
+    def opt(self, value: Any) -> None:
+        if not hasattr(value, "apply_gradients"):
+            raise TypeError(
+                "OptimizerFunctionOutput.opt must be a TensorFlow Optimizer object, "
+                f"but is {value!r}."
+            )
+        self._opt = value
+
+    @property
+    def loss(self) -> Tensor:
+        """The tensor to minimise."""
+        return self._loss
+
+    @loss.setter
+    def loss(self, value: Tensor) -> None:
+        if not tf.is_tensor(value):
+            raise TypeError(
+                "OptimizerFunctionOutput.loss must be a TensorFlow Tensor object, but "
+                f"is {value!r}."
+            )
+        self._loss = value
+
+
+class PipelineStageOptions:
+    """Options of Poplar for the operations of a stage, which change no result."""
+
+    def __init__(
+        self,
+        convolution_options: Mapping[str, Any] | None = None,
+        matmul_options: Mapping[str, Any] | None = None,
+        slice_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (
+            ("convolution_options", convolution_options),
+            ("matmul_options", matmul_options),
+            ("slice_options", slice_options),
+        ):
+            if not isinstance(value or {}, dict):
+                raise TypeError(f"PipelineStageOptions.{name} must be a dictionary.")
+        self.convolution_options = convolution_options or {}
+        self.matmul_options = matmul_options or {}
+        self.slice_options = slice_options or {}
+
+
+def recomputation_checkpoint(tensors: Tensor, name: str | None = None) -> Tensor:
+    """Return the tensors; a CPU keeps all activations."""
+    return tf.nest.map_structure(tf.identity, tensors)
+
+
+def pipeline(
+    computational_stages: Sequence[Stage],
+    gradient_accumulation_count: int | None = None,
+    gradient_accumulation_dtype: Any = None,
+    repeat_count: int = 1,
+    batch_serialization_iterations: int = 1,
+    inputs: Any = None,
+    infeed_queue: IPUInfeedQueue | None = None,
+    outfeed_queue: IPUOutfeedQueue | None = None,
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
+    device_mapping: Sequence[int] | None = None,
+    pipeline_schedule: PipelineSchedule | None = None,
+    recomputation_mode: RecomputationMode | None = None,
+    forward_propagation_stages_poplar_options: Any = None,
+    backward_propagation_stages_poplar_options: Any = None,
+    weight_update_poplar_options: Any = None,
+    offload_weight_update_variables: bool | None = None,
+    replicated_optimizer_state_sharding: bool = False,
+    offload_activations: bool | None = None,
+    offload_gradient_accumulation_buffers: bool | None = None,
+    replicated_weight_sharding: bool | None = None,
+    offload_weights: bool | None = None,
+    continuous_weight_updates: bool = False,
+    outfeed_loss: bool = False,
+    accumulate_outfeed: bool = False,
+    accumulate_outfeed_dtype: Any = None,
+    outfeed_mask: Sequence[bool] | None = None,
+    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+    name: str | None = None,
+    pipeline_depth: int | None = None,
+) -> Any:
+    """Return the operation that runs the stages of a model, and trains it if asked to.
+
+    Args:
+        computational_stages: Functions, of which each takes what the one before it
+            returned.
+        gradient_accumulation_count: How many micro-batches make one step.
+        gradient_accumulation_dtype: The type of the sums of gradients; None for theirs.
+        repeat_count: How many steps.
+        batch_serialization_iterations: Must be 1.
+        inputs: The first arguments of the first stage, the same in all micro-batches.
+        infeed_queue: Where its further arguments come from.
+        outfeed_queue: Where the outputs of the last stage go.
+        optimizer_function: Takes these outputs, and returns optimizer and loss.
+        device_mapping: Which IPU has which stage.
+        pipeline_schedule: In which order an IPU computes; it changes no result.
+        recomputation_mode: When it computes activations again.
+        forward_propagation_stages_poplar_options: PipelineStageOptions of the stages.
+        backward_propagation_stages_poplar_options: Those of their gradients.
+        weight_update_poplar_options: Those of the optimizer.
+        offload_weight_update_variables: Whether an IPU keeps the optimizer's state
+            outside the chip; and the same for the four that follow.
+        replicated_optimizer_state_sharding: Whether replicas share that state.
+        offload_activations: See above.
+        offload_gradient_accumulation_buffers: See above.
+        replicated_weight_sharding: See above.
+        offload_weights: See above.
+        continuous_weight_updates: Change the weights after each micro-batch.
+        outfeed_loss: Let the loss go to the outfeed queue, not the outputs.
+        accumulate_outfeed: Let the sums over the micro-batches of a step go there.
+        accumulate_outfeed_dtype: The type of these sums, as for gradients.
+        outfeed_mask: Which of the outputs do not go there.
+        reduction_method: Whether the sum of gradients is applied, or their mean.
+        name: The name of the operation.
+        pipeline_depth: The name of gradient_accumulation_count in older releases.
+    """
+    stages = list(computational_stages)
+    count = check_count(
+        "gradient_accumulation_count", gradient_accumulation_count or pipeline_depth
+    )
+    check_count("repeat_count", repeat_count)
+    if batch_serialization_iterations != 1:
+        refuse("batch serialization", "batch_serialization_iterations must be 1.")
+    mapping = _check_mapping(stages, device_mapping)
+    if outfeed_mask is not None and outfeed_loss:
+        raise ValueError("Only one of `outfeed_loss` and `outfeed_mask` can be set.")
+    if outfeed_loss and optimizer_function is None:
+        raise ValueError("An optimizer_function must be provided for outfeed_loss.")
+    first = as_list(inputs)
+
+    def micro_batch() -> list[Any]:
+        with tf.GradientTape(persistent=True) as tape:
+            outputs = _run_stages(stages, mapping, first, infeed_queue)
+            output = None
+            if optimizer_function is not None:
+                output = optimizer_function(*as_list(outputs))
+        operations = [value for value in as_list(outputs) if is_operation(value)]
+        if output is not None:
+            method = GradientAccumulationReductionMethod.SUM
+            steps = 1 if continuous_weight_updates else count
+            if not continuous_weight_updates:
+                method = parse_method(reduction_method)
+            operations.append(
+                _train(output, tape, steps, gradient_accumulation_dtype, method)
+            )
+        outfed = output.loss if output is not None and outfeed_loss else outputs
+        shown = _masked(outfed, outfeed_mask)
+        if shown:
+            operations.append(
+                _outfeed(
+                    outfeed_queue,
+                    shown,
+                    count if accumulate_outfeed else 1,
+                    accumulate_outfeed_dtype,
+                )
+            )
+        return operations
+
+    with tf.name_scope(name or "pipeline"):
+        return repeat(count * repeat_count, micro_batch)
+
+
+def _check_mapping(
+    stages: Sequence[Stage], mapping: Sequence[int] | None
+) -> Sequence[int]:
+    if len(stages) < 2:
+        raise ValueError("Pipeline requires at least two computational stages.")
+    if mapping is None:
+        return range(len(stages))
+    if len(mapping) != len(stages):
+        raise ValueError(
+            f"device_mapping names {len(mapping)} IPUs, but there are {len(stages)} "
+            "stages. Name one for each stage."
+        )
+    return mapping
+
+
+def _run_stages(
+    stages: Sequence[Stage],
+    mapping: Sequence[int],
+    inputs: list[Any],
+    infeed_queue: IPUInfeedQueue | None,
+) -> Any:
+    """Return the outputs of the last stage."""
+    fed, named = fed_arguments(infeed_queue)
+    outputs: Any = [*inputs, *fed]
+    for stage, ipu in zip(stages, mapping, strict=True):
+        with ipu_shard(max(0, ipu)):
+            outputs = stage(*as_list(outputs), **named)
+        named = {}
+    return outputs
+
+
+def _train(
+    output: OptimizerFunctionOutput,
+    tape: Any,
+    steps: int,
+    dtype: Any,
+    method: GradientAccumulationReductionMethod,
+) -> Any:
+    """Return the operation that adds gradients, and applies them in the last step."""
+    if isinstance(output.opt, tf.compat.v1.train.Optimizer):
+        optimizer = output.opt
+        pairs = optimizer.compute_gradients(
+            output.loss,
+            *output.compute_gradients_args,
+            **output.compute_gradients_kwargs,
+        )
+        accumulating = GradientAccumulationOptimizerV2(
+            optimizer, steps, dtype=dtype, reduction_method=method
+        )
+        return accumulating.apply_gradients(
+            pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs
+        )
+    tape = output.tape or tape
+    variables = list(output.variables or tape.watched_variables())
+    if hasattr(output.opt, "build") and not getattr(output.opt, "built", False):
+        with tf.init_scope():
+            output.opt.build(variables)
+    grads = [tf.convert_to_tensor(g) for g in tape.gradient(output.loss, variables)]
+    if method is not GradientAccumulationReductionMethod.SUM:
+        grads = [grad / tf.cast(steps, grad.dtype) for grad in grads]
+
+    def apply(sums: list[Tensor]) -> Any:
+        return output.opt.apply_gradients(list(zip(sums, variables, strict=True)))
+
+    return Accumulation(steps, grads, dtype).when_complete(apply)
+
+
+def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:
+    """Return a list or a dictionary of the tensors that are not masked."""
+    if isinstance(outputs, dict):
+        return outputs
+    values = [value for value in as_list(outputs) if not is_operation(value)]
+    if mask is None:
+        return values
+    if len(mask) != len(values):
+        raise ValueError(
+            f"outfeed_mask has {len(mask)} values, but there are {len(values)} outputs."
+        )
+    return [value for value, hidden in zip(values, mask, strict=True) if not hidden]
+
+
+def _outfeed(
+    queue: IPUOutfeedQueue | None, outputs: Any, steps: int, dtype: Any
+) -> Any:
+    """Return the operation that enqueues outputs, or in the last step their sums."""
+    if queue is None:
+        raise ValueError(
+            "The last computational stage has outputs, but there is no outfeed_queue. "
+            "Pass one to pipeline()."
+        )
+    alone = isinstance(outputs, list) and len(outputs) == 1
+    values = outputs[0] if alone else outputs
+    if steps == 1:
+        return queue.enqueue(values)
+
+    def enqueue(sums: list[Tensor]) -> Any:
+        return queue.enqueue(tf.nest.pack_sequence_as(values, sums))
+
+    return Accumulation(steps, tf.nest.flatten(values), dtype).when_complete(enqueue)

@@ -1,0 +1,9 @@
+"""An optimizer for models on several IPUs."""
+
+from .ipu_optimizer import IpuOptimizer
+
+__all__ = ["ShardedOptimizer"]
+
+
+class ShardedOptimizer(IpuOptimizer):
+    """Wraps an optimizer: gradients are computed where their variables are."""

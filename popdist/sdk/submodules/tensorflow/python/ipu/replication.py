@@ -1,0 +1,60 @@
+"""How many replicas a program for IPUs has, and which of them this process is."""
+
+import popdist
+
+from .config import current
+from .refusals import refuse
+
+
+def selected_ipus(device: int = 0) -> int:
+    """Return how many IPUs the configuration selects for a device of this process."""
+    config = current()
+    counts = config.auto_select_ipus
+    if counts and isinstance(counts, int):
+        return counts if device == 0 else 0
+    if counts:
+        return int(counts[device]) if device < len(counts) else 0
+    if process_count():
+        return popdist.getNumLocalReplicas() * popdist.getNumIpusPerReplica()
+    return 1
+
+
+def process_count() -> int:
+    """Return how many processes the replicas are distributed over; 0 if they are not.
+
+    It follows from the configuration: without it each process of a job is alone, as
+    those are that exchange by Horovod.
+    """
+    distribution = current().experimental.multi_replica_distribution
+    return int(distribution.process_count)
+
+
+def process_index() -> int:
+    """Return which of these processes this is."""
+    return int(current().experimental.multi_replica_distribution.process_index)
+
+
+def check_one_replica(used_ipus: int) -> None:
+    """Refuse a program of which this process would run several replicas.
+
+    Args:
+        used_ipus: How many IPUs one replica of the program uses.
+    """
+    if process_count():
+        replicas = popdist.getNumLocalReplicas()
+        way_out = (
+            "Start as many instances as there are replicas (poprun --num-instances "
+            f"{popdist.getNumTotalReplicas()}); the results are the same."
+        )
+    else:
+        replicas = selected_ipus() // used_ipus
+        way_out = (
+            f"Select as many IPUs as one replica uses, which is {used_ipus}; more "
+            "replicas are more instances (poprun --num-instances), after "
+            "popdist.tensorflow.set_ipu_config."
+        )
+    if replicas > 1:
+        refuse(
+            "replicas in one process",
+            f"the configuration gives this program {replicas}. {way_out}",
+        )

@@ -1,0 +1,99 @@
+"""Programs whose replicas are the instances of a job."""
+
+import pytest
+import tensorflow as tf
+from jobs import run
+from tensorflow.python import ipu
+
+import popdist
+
+# TensorFlow is imported by each instance.
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAM = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import popdist.sdk
+popdist.sdk.install()
+import tensorflow as tf
+from tensorflow.python import ipu
+
+v1 = tf.compat.v1
+config = ipu.config.IPUConfig()
+distribution = config.experimental.multi_replica_distribution
+distribution.process_count = popdist.getNumInstances()
+distribution.process_index = popdist.getInstanceIndex()
+config.configure_ipu_system()
+"""
+SUMS = """
+from tensorflow.python.ipu.ops.cross_replica_ops import *
+total = cross_replica_sum(tf.constant([1.0, rank]))
+mean = cross_replica_mean(rank * 4.0)
+print(total.numpy().tolist(), float(mean), end=" ")
+
+@tf.function(jit_compile=True)
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = (rank + 1) * cross_replica_sum(x * x)
+    return y, tape.gradient(y, x)
+
+y, slope = gradient(tf.constant(3.0 + rank))
+print(float(y), float(slope), cross_replica_sum(tf.constant(5), 1).numpy(), end=" ")
+
+with tf.Graph().as_default():
+    dataset = tf.data.Dataset.range(1 + 10 * rank, 5 + 10 * rank)
+    dataset = dataset.map(lambda x: tf.cast(x, tf.float32))
+    queue = ipu.ipu_infeed_queue.IPUInfeedQueue(dataset)
+
+    def body(x):
+        weight = v1.get_variable("w", initializer=0.0, use_resource=True)
+        descent = v1.train.GradientDescentOptimizer(1.0)
+        accumulating = ipu.optimizers.CrossReplicaGradientAccumulationOptimizerV2
+        optimizer = accumulating(descent, 2)
+        return optimizer.minimize(weight * cross_replica_mean(x))
+
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        program = ipu.ipu_compiler.compile(lambda: ipu.loops.repeat(4, body, [], queue))
+    with v1.Session() as session:
+        session.run([queue.initializer, v1.global_variables_initializer()])
+        session.run(program)
+        print(*session.run(v1.global_variables()))
+"""
+
+
+def test_replicas_sum_in_eager_execution_functions_and_sessions() -> None:
+    ended = run(2, PROGRAM + SUMS, timeout=240)
+
+    # x*x is 9 and 16; its derivative 2*x, times the factors 1 + 2 of both replicas.
+    # The means of the batches are 6, 7, 8 and 9.
+    assert [(one.code, one.out) for one in ended] == [
+        (0, "[2.0, 1.0] 2.0 25.0 18.0 5 -30.0\n"),
+        (0, "[2.0, 1.0] 2.0 50.0 24.0 5 -30.0\n"),
+    ], ended
+
+
+def test_replicas_of_one_instance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popdist, "getNumLocalReplicas", lambda: 2)
+    monkeypatch.setattr(popdist, "getNumTotalReplicas", lambda: 6)
+    config = ipu.config.IPUConfig()
+    config.experimental.multi_replica_distribution.process_count = 3
+    config.configure_ipu_system()
+
+    with pytest.raises(NotImplementedError) as refusal:
+        ipu.cross_replica_ops.cross_replica_sum(tf.constant(1.0))
+
+    assert str(refusal.value) == (
+        "popdist's stand-in for tensorflow.python.ipu has no replicas in one process: "
+        "the configuration gives this program 2. Start as many instances as there are "
+        "replicas (poprun --num-instances 6); the results are the same."
+    )
+
+
+def test_replicas_can_be_summed_all_together_only() -> None:
+    config = ipu.config.IPUConfig()
+    config.experimental.multi_replica_distribution.process_count = 4
+    config.configure_ipu_system()
+
+    with pytest.raises(NotImplementedError, match="sums are over all 4 replicas"):
+        ipu.cross_replica_ops.cross_replica_sum(tf.constant(1.0), 2)
