@@ -23,6 +23,7 @@ OF_HOSTS = (
     events.Exited,
     events.FailedInFinalize,
     events.NotUndone,
+    events.Orphaned,
     events.Refused,
     events.Rejected,
     events.Remains,

@@ -23,6 +23,7 @@ STACKS = 6  # pids of the processes that can show their Python stacks, 0 for non
 CLEAN = 5  # how many processes the program left behind, all of them ended now
 # pid, user, command line of a process that may not be signalled; from the guard too
 REMAINS = 7
+ORPHANED = 8  # the process of mpirun that has started the shim has died
 
 # From poprun to a shim.
 SPEC = 10  # see Spec
@@ -111,6 +112,7 @@ REPORTS = {
     STACKS: "l",
     CLEAN: "i",
     REMAINS: "int",
+    ORPHANED: "",
     MPIRUN_STARTED: "in",
     MPIRUN_REFUSED: "it",
     MPIRUN_EXITED: "i",

@@ -125,6 +125,7 @@ class Shim:
         self._poprun = Channel(sock)
         self._wake = wake
         self._sigterm = sigterm
+        self._parent = os.getppid()
         self._connected = True
         self._released = False
         self._released_by_poprun = False
@@ -226,6 +227,9 @@ class Shim:
         except BlockingIOError:
             return
         if not is_of_slurm:
+            # Otherwise mpirun ends the job, and its processes may have ended by now.
+            if os.getppid() != self._parent and not self._released:
+                self._poprun.send(protocol.pack(protocol.ORPHANED))
             self._stop(MPI_GRACE_S, protocol.BY_MPI)
             self._released = True
         elif self._program and not self._clean:

@@ -140,6 +140,12 @@ class ShimLost(Event):
     rank: int
 
 
+class Orphaned(Event):
+    """The process of mpirun that had started a shim has died."""
+
+    rank: int
+
+
 class ShimLeft(Event):
     """A shim ended after its release."""
 

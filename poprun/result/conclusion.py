@@ -33,9 +33,12 @@ def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
         ranks = range(len(plan.assignments))
         stderr = ((r, router.tail(r).decode(errors="replace")) for r in ranks)
         verdict = explain_abort(plan.request.mpi, verdict, stderr)
-    several = plan.request.names_hosts
-    hosts = [a.host.name for a in plan.assignments] if several else []
-    outcome = judge(ended.course, ended.events, status, verdict, hosts)
+    hosts, elsewhere = [], []
+    if plan.request.names_hosts:
+        hosts = [a.host.name for a in plan.assignments]
+        ranks = range(len(hosts))
+        elsewhere = [r for r in ranks if not plan.request.facts_of(r).is_own_host]
+    outcome = judge(ended.course, ended.events, status, verdict, hosts, elsewhere)
     code = outcome.exit_code
     if not code and router.closed:
         code = OUTPUT_CLOSED

@@ -3,7 +3,7 @@
 import errno
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from poprun.errors import (
     MACHINERY_FAILED,
@@ -20,7 +20,9 @@ from poprun.job.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    MpirunExited,
     MpirunRefused,
+    Orphaned,
     Refused,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
@@ -29,6 +31,10 @@ from poprun.plan.placement import format_ranges
 from poprun.record import Record
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
+KILLED_BY_OTHERS = (
+    "was killed, and the job with it. poprun did not do that: look for who sends "
+    "SIGKILL, the kernel for want of memory among others."
+)
 
 
 class Failed(Record):
@@ -81,6 +87,7 @@ def judge(
     mpirun_status: int | None,
     verdict: MpiVerdict,
     hosts: Sequence[str] = (),
+    elsewhere: Collection[int] = (),
 ) -> Outcome:
     """Return how the job ended.
 
@@ -89,6 +96,7 @@ def judge(
 
     Args:
         hosts: The host of each instance, where the job has several.
+        elsewhere: The instances that are not on mpirun's host.
     """
     for event in events:
         if isinstance(event, MpirunRefused):
@@ -97,6 +105,9 @@ def judge(
     cause = course.cause
     if _is_abort(cause, verdict, mpirun_status):
         return _aborted(verdict, failed)
+    orphan = _orphan_of_daemon(course, events, mpirun_status, verdict, elsewhere)
+    if orphan is not None:
+        return _daemon_killed(orphan, verdict, hosts)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
         return Outcome(
             exit_code=failed[0].exit_code,
@@ -150,6 +161,43 @@ def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) 
         and verdict.failure is Failure.UNEXPLAINED
         and bool(verdict.text)
     )
+
+
+def _orphan_of_daemon(
+    course: Course,
+    events: Sequence[Event],
+    mpirun_status: int | None,
+    verdict: MpiVerdict,
+    elsewhere: Collection[int],
+) -> int | None:
+    """Return an instance whose daemon of mpirun was killed, and so ended the job.
+
+    Other daemons follow, and mpirun may kill shims on their hosts.
+    """
+    reasons = (Reason.FAILED, *MACHINERY)
+    if _was_killed(mpirun_status) and not course.mpirun_killed:
+        return None
+    if course.cause is not None and course.cause.reason not in reasons:
+        return None
+    is_told = verdict.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+    for event in events:
+        match event:
+            case Exited(_, status, by_itself=True) if status:
+                return None
+            case MpirunExited() if not is_told:
+                return None
+            # Open MPI's mpirun starts those of its own host itself.
+            case Orphaned(rank) if (
+                rank in elsewhere or verdict.failure is Failure.PROXY_LOST
+            ):
+                return rank
+    return None
+
+
+def _daemon_killed(rank: int, verdict: MpiVerdict, hosts: Sequence[str]) -> Outcome:
+    name = "proxy" if verdict.failure is Failure.PROXY_LOST else "daemon"
+    sentence = f"mpirun's {name}{_on(hosts, rank)} {KILLED_BY_OTHERS}"
+    return Outcome(MACHINERY_FAILED, sentence)
 
 
 def _lost_its_proxy(cause: Cause | None, verdict: MpiVerdict) -> bool:
@@ -243,9 +291,8 @@ def _stopped(
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
                 MACHINERY_FAILED,
-                f"The supervisor of instance {cause.rank}{_on(hosts, cause.rank)} was "
-                "killed, and the job with it. poprun did not do that: look for who "
-                "sends SIGKILL, the kernel for want of memory among others.",
+                f"The supervisor of instance {cause.rank}{_on(hosts, cause.rank)} "
+                f"{KILLED_BY_OTHERS}",
             )
     return _mpirun_ended(mpirun_status)
 

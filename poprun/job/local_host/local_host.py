@@ -21,6 +21,7 @@ from poprun.job.events import (
     DevicesLost,
     Event,
     Exited,
+    Orphaned,
     Refused,
     Rejected,
     Remains,
@@ -231,6 +232,8 @@ class LocalHost:
             self._on_exited(rank, fields)
         elif kind == protocol.REMAINS:
             self._on_remains(fields)
+        elif kind == protocol.ORPHANED:
+            self._emit(Orphaned(rank))
         elif kind == protocol.STACKS:
             pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
             self._emit(StacksAvailable(rank, tuple(pids)))

@@ -11,8 +11,11 @@ from poprun.job.events import (
     Event,
     Exited,
     FailedInFinalize,
+    MpirunExited,
     MpirunRefused,
+    Orphaned,
     Refused,
+    ShimLost,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun import hydra, openmpi
@@ -395,6 +398,94 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
         ),
         quote_mpirun=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "events", "host"),
+    [
+        pytest.param(
+            Failure.PROXY_LOST,
+            255,
+            [Orphaned(3), Orphaned(2), ShimLost(0), MpirunExited(255 << 8)],
+            "h1",
+            id="hydra",
+        ),
+        pytest.param(
+            Failure.PROXY_LOST,
+            255,
+            [MpirunExited(255 << 8), Orphaned(1), ShimLost(3)],
+            "h0",
+            id="hydra, on its own host",
+        ),
+        pytest.param(
+            Failure.DAEMON_LOST,
+            0,
+            [MpirunExited(0), Orphaned(0), Orphaned(3)],
+            "h1",
+            id="Open MPI",
+        ),
+        pytest.param(
+            Failure.UNEXPLAINED,
+            137,
+            [Orphaned(2), exited(0, 9), MpirunExited(137 << 8)],
+            "h1",
+            id="Open MPI, without a word",
+        ),
+    ],
+)
+def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
+    failure: Failure, code: int, events: list[Event], host: str
+) -> None:
+    verdict = MpiVerdict(failure=failure, code=code)
+    course = Course(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
+    name = "proxy" if failure is Failure.PROXY_LOST else "daemon"
+
+    found = judge(course, events, code << 8, verdict, ["h0", "h0", "h1", "h1"], (2, 3))
+
+    assert found == Outcome(
+        exit_code=125,
+        sentence=(
+            f"mpirun's {name} on {host} was killed, and the job with it. poprun did "
+            "not do that: look for who sends SIGKILL, the kernel for want of memory "
+            "among others."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "sentence"),
+    [
+        pytest.param(
+            [Orphaned(2), MpirunExited(9)],
+            9,
+            "mpirun was killed by SIGKILL while instances were running, and they were "
+            "stopped.",
+            id="mpirun was killed",
+        ),
+        pytest.param(
+            [MpirunExited(1 << 8), Orphaned(0), Orphaned(2)],
+            1 << 8,
+            "mpirun ended with exit code 1 while instances were running, and they were "
+            "stopped.",
+            id="mpirun ended first",
+        ),
+        pytest.param(
+            [exited(0, 7 << 8), Orphaned(2), MpirunExited(1 << 8)],
+            1 << 8,
+            "",
+            id="an instance failed first",
+        ),
+    ],
+)
+def test_a_daemon_of_mpirun_that_ends_after_another_process_is_no_cause(
+    events: list[Event], status: int, sentence: str
+) -> None:
+    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    course = Course(num_instances=4, cause=stopped_by(Reason.MPIRUN_ENDED))
+
+    found = judge(course, events, status, verdict, ["h0", "h0", "h1", "h1"], (2, 3))
+
+    assert found.sentence == sentence
 
 
 def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
