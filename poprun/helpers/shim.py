@@ -397,6 +397,8 @@ class Shim:
             if pid == 0:
                 return
             if pid == self._program:
+                # It may have come since the last look, and explain the end.
+                self._on_sigterm()
                 self._ended = True
                 self._report(status, usage)
                 wait = REST_OF_TREE_S if self._stopping else LINGER_S

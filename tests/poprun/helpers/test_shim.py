@@ -21,7 +21,7 @@ from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import make_lock
 
 SHIM = """
-import os, resource, signal, socket, sys
+import os, resource, signal, socket, sys, time
 from poprun.helpers import own_process, processes, shim
 from poprun.helpers.shim import Shim
 class Unprivileged(Shim):
@@ -31,7 +31,13 @@ class Unprivileged(Shim):
 own_process.become_subreaper()
 sigterm = own_process.receive_sigterm()
 wake = own_process.wake_up_on(signal.SIGCHLD)
+class Late(Shim):
+    def _reap(self):
+        while self._program and not processes.process(self._program).zombie:
+            time.sleep(0.001)
+        super()._reap()
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
+kind = Late if "late" in sys.argv else kind
 shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
     shim.LINGER_S = 30.0
@@ -51,7 +57,9 @@ class Driven:
         options: "unprivileged" for a shim that changes its user when it has started the
             program, which is another user's from then on; "lingering" for one that
             waits long for what the program started; "settled" for one that takes its
-            program for older than it is; "outside" for one outside of Slurm's jobs.
+            program for older than it is; "outside" for one outside of Slurm's jobs;
+            "late" for one that looks for signals before its program ends, and not
+            again until then.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -245,14 +253,17 @@ def test_what_slurm_has_signalled_goes_on_and_is_not_signalled_again(
     shim.close()
 
 
+@pytest.mark.parametrize("options", [[], ["late"]])
 def test_a_program_that_slurm_ends_has_not_ended_by_itself(
-    shim: Driven, slurm: Callable[..., None]
+    tmp_path: Path, slurm: Callable[..., None], options: list[str]
 ) -> None:
+    shim = Driven(tmp_path, *options)
     pid = shim.start("sleep", "600")
 
     slurm(shim.process.pid, pid)
 
     assert shim.wait(protocol.EXITED)[5] == protocol.BY_SLURM
+    shim.close()
 
 
 @needs_root
