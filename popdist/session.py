@@ -75,7 +75,9 @@ def _shared_memory() -> "MeetMembers":
 def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
     from popdist.engine.hosts.transport import HostsTransport
+    from popdist.engine.hosts.world import note_exit
 
+    STATE.note_exit = note_exit
     # Or Open MPI 5 would end this process when another one dies.
     os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
     return partial(HostsTransport.meet, job_hosts=STATE.job_hosts())
@@ -117,6 +119,8 @@ class Session:
         # A pidfd of each instance that this process has met.
         self._peers: dict[int, Pidfd] = {}
         self._claim = Claim()
+        # Is called before this process leaves its groups because it ends.
+        self.note_exit: Callable[[], None] = lambda: None
         self._why_unusable: str | None = None
 
     @cached_property
@@ -322,6 +326,7 @@ class Session:
         Those see that it has ended.
         """
         if active_count() == 1:
+            self.note_exit()
             self.close()
         elif self._why_unusable is None:
             self._report_runs()

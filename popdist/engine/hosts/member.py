@@ -352,7 +352,7 @@ class HostsMember:
         self.comm.close()
 
     def leave(self) -> None:
-        """Tell the other hosts that this member makes no calls any more."""
+        """Tell the others that this member makes no calls any more."""
         if self.leave not in self.world.leavers:
             return
         self.world.leavers.discard(self.leave)
@@ -363,9 +363,11 @@ class HostsMember:
             "group": self.uid,
             "rank": self.rank,
             "calls": self.calls,
+            "ends": self.world.ends,
         }
+        here = [peer for peer in self.layout.local_ranks if peer != self.rank]
         with suppress(self.world.mpi.Exception):
-            for peer in self.layout.reachable:
+            for peer in (*self.layout.reachable, *here):
                 if self.world.may_reach(self.instances[peer]):
                     self.world.mail.send(self.instances[peer], message)
             self.world.mail.flush(0.05)
@@ -375,6 +377,7 @@ class HostsMember:
         mail = self.world.mail
         for message in mail.of("left", self.uid):
             self._left[message["rank"]] = message["calls"]
+            self.world.note_leaving(message["from"], ends=message["ends"])
         for host, leader in enumerate(self.layout.leaders):
             if self.instances[leader] in self.world.dead:
                 self.comm.note_death(host)

@@ -99,6 +99,10 @@ class World:
         # Those that a group has lost, of which it may not be known whether they have
         # died. MPI must not be asked to reach one that has: MPICH would crash.
         self.lost: set[int] = set()
+        # Those that have left a group, and have not told that they end.
+        self.going_on: set[int] = set()
+        # Whether this process ends, and leaves its groups for that reason.
+        self.ends = False
         # To which the launcher appends the instances that have ended, on any host.
         self.ended_file = ""
         self._file_read = 0.0
@@ -156,6 +160,13 @@ class World:
         """Remember that an instance has died."""
         self.is_broken = True
         self.dead.setdefault(instance, monotonic())
+
+    def note_leaving(self, instance: int, *, ends: bool) -> None:
+        """Remember that an instance has left a group, as it ends or to go on."""
+        if ends:
+            self.going_on.discard(instance)
+        else:
+            self.going_on.add(instance)
 
     def tell_others(self, message: dict[str, Any], *, here: bool = False) -> None:
         """Send a message to all instances on other hosts, and to those of this one."""
@@ -278,6 +289,7 @@ class _Starter:
         # A forked child must leave its parent's MPI alone.
         if world is None or self._finalised or os.getpid() != self._pid:
             return
+        world.ends = True
         self._find_who_is_lost(world)
         in_call = any(asked() is not None for asked in world.callers)
         for leave in list(world.leavers):
@@ -286,7 +298,10 @@ class _Starter:
         if error is not None or world.is_broken or in_call:
             world.is_broken = True
             world.tell_others({"kind": "quit"}, here=True)
-        self._wait_for_deaths(world, _lost_by(error), _LAST_SECONDS)
+        lost = _lost_by(error)
+        self._wait_for_deaths(world, lost - world.going_on, _LAST_SECONDS)
+        # Those may end at once, too, but need not.
+        self._wait_for_deaths(world, lost, _LOST_SECONDS)
         self._stop.set()
         while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):
             if world.is_broken:
@@ -485,6 +500,12 @@ def started() -> World:
     """Return what MPI connects in this process, which has started it."""
     assert _starter.world is not None
     return _starter.world
+
+
+def note_exit() -> None:
+    """Remember, for the other instances, that this process is about to end."""
+    if _starter.world is not None:
+        _starter.world.ends = True
 
 
 def _after_fork() -> None:

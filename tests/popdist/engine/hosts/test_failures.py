@@ -281,6 +281,28 @@ def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(
     assert run(hydra, (2, 1), body, tmp_path).outputs == ["0 3.0"] * 3
 
 
+def test_one_that_only_closed_its_group_delays_no_end_of_another(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    from popdist.engine.hosts import world
+    world._LAST_SECONDS = 1000.0
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 0:
+        group.close()
+        time.sleep(1000)
+    group.barrier()
+    """
+
+    # hydra ends all when one has failed.
+    ran = run(hydra, (1, 2), body, tmp_path)
+
+    assert (
+        "PeerLostError: Instance 0 on " in ran.instances[1].err + ran.instances[2].err
+    )
+
+
 def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
     hydra: str, tmp_path: Path
 ) -> None:
