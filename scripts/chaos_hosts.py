@@ -43,6 +43,8 @@ GONE_S = 15.0
 # What is left by a connection that its host's sshd does not know to be gone.
 OF_SSHD = re.compile("sshd")
 OF_DAEMON = re.compile("/prted|/orted|hydra_pmi_proxy")
+# In a traceback; the frames of poprun's sitecustomize are those of an instance.
+OWN_FRAME = re.compile('/(poprun/(?!interpreter/).*|bin/poprun)", line')
 STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
 # What instances run, with a word of the job's own at the end, and how many seconds of
 # a job's life are of interest.
@@ -261,7 +263,7 @@ class HostsRound(ChaosRound):
         code = self.process.returncode
         text = os.pread(self.log, 1 << 20, 0).decode(errors="replace")
         wrong = []
-        if "Traceback" in text and "poprun/" in text:
+        if OWN_FRAME.search(text):
             wrong.append("a traceback")
         if code < 0 and not (self.poprun_killed or self.was_signalled):
             wrong.append(f"poprun was ended by signal {-code}")
