@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chaos_round import ChaosRound, make_parser, run_rounds
@@ -278,9 +278,9 @@ class HostsRound(ChaosRound):
         if left and self._continue_early():
             left = self._wait_for_end()
         if left and max(self.supervisors_killed.values(), default=0) > 1:
-            processes = [p for host in self.own_bed.hosts for p in host.processes()]
-            if not processes and not self.cut_off:
-                self._run_next_job()
+            reachable = self._reachable()
+            if not any(host.processes() for host in reachable):
+                self._run_next_job(reachable)
                 # Its own agents end when poprun has closed the connections to them.
                 left = self._wait_for_end()
                 HostsRound.num_left_to_next_job += not left
@@ -294,10 +294,14 @@ class HostsRound(ChaosRound):
                 lines = host.run(*words).stdout.splitlines()
                 self.story += [f"{host.name}: {line[:150]}" for line in lines]
 
-    def _run_next_job(self) -> None:
+    def _reachable(self) -> list[Host]:
+        away = (*self.powered_off, *self.cut_off)
+        return [host for host in self.own_bed.hosts if host not in away]
+
+    def _run_next_job(self, reachable: Sequence[Host]) -> None:
         """Run a job that does nothing, and removes the files of killed jobs."""
         words = ["poprun", "--mpirun", "local", "--offline-mode=yes"]
-        hosts = [h.name for h in self.own_bed.hosts if h not in self.powered_off]
+        hosts = [host.name for host in reachable]
         self.own_bed.front.run(
             *words, "-n", str(len(hosts)), "--host", ",".join(hosts), "true"
         )
