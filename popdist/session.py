@@ -74,8 +74,8 @@ def _shared_memory() -> "MeetMembers":
 
 def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
+    from popdist.engine.hosts.mpi_thread import note_exit
     from popdist.engine.hosts.transport import HostsTransport
-    from popdist.engine.hosts.world import note_exit
 
     STATE.note_exit = note_exit
     # Or Open MPI 5 would end this process when another one dies.
@@ -163,7 +163,7 @@ class Session:
         if place.host_index is not None and place.hosts is not None:
             return place.host_index, place.hosts
         # Not above, as in _shared_memory().
-        from popdist.engine.hosts.world import started
+        from popdist.engine.hosts.mpi_thread import started
 
         hosts = started().hosts
         return hosts[place.rank], len(set(hosts))

@@ -9,7 +9,8 @@ from popdist.engine import _core
 from popdist.engine.failures import decode_error, encode_error
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.member import TAGS, HostsMember
-from popdist.engine.hosts.world import JobHosts, World, start
+from popdist.engine.hosts.mpi_thread import start
+from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import lost

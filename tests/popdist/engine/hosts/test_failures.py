@@ -285,8 +285,8 @@ def test_one_that_only_closed_its_group_delays_no_end_of_another(
     hydra: str, tmp_path: Path
 ) -> None:
     body = """
-    from popdist.engine.hosts import world
-    world._LAST_SECONDS = 1000.0
+    from popdist.engine.hosts import mpi_thread
+    mpi_thread._LAST_SECONDS = 1000.0
     group = popdist.instance_group()
     group.barrier()
     if rank == 0:
@@ -301,6 +301,28 @@ def test_one_that_only_closed_its_group_delays_no_end_of_another(
     assert (
         "PeerLostError: Instance 0 on " in ran.instances[1].err + ran.instances[2].err
     )
+
+
+def test_a_process_that_ends_while_mpi_starts_tears_down_no_library(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    import ctypes
+    os.environ["POPDIST_TIMEOUT"] = "0.5"
+    if rank == 1:
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc.abort, None)
+        fail(popdist.instance_group)
+        print("ends")
+    else:
+        while "ends" not in open(f"{sys.argv[1]}.1.out").read():
+            time.sleep(0.01)
+    """
+
+    ran = run(hydra, (1, 1), body, tmp_path)
+
+    assert (ran.code, ran.instances[1].err) == (0, "")
+    assert ran.instances[1].out.startswith("CollectiveTimeoutError: ")
 
 
 def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
