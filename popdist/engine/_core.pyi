@@ -77,9 +77,10 @@ class Comm:
     def in_call(self) -> bool | None: ...
     # How to reach the other hosts of a larger group: the addresses of MPI_Isend,
     # MPI_Irecv and MPI_Test, the handles of a communicator and of MPI_BYTE, this host's
-    # number, whether this member leads it, and of all hosts their leaders, these ones'
-    # ranks for MPI and first tags. `hooks` has look_while_waiting, await_news_of,
-    # end_for_mismatch, end_after_mpi and end_for_death.
+    # number, whether this member leads it, and on all hosts the members that this one
+    # exchanges with, these ones' ranks for MPI and first tags. `hooks` has
+    # look_while_waiting, await_news_of, end_for_mismatch, end_after_mpi and
+    # end_for_death.
     def connect_hosts(
         self,
         isend: int,
@@ -89,7 +90,7 @@ class Comm:
         byte: int,
         here: int,
         leads: bool,
-        leaders: Sequence[int],
+        counterparts: Sequence[int],
         ranks: Sequence[int],
         tags: Sequence[int],
         epoll: int,
@@ -97,7 +98,7 @@ class Comm:
         hooks: object,
         /,
     ) -> None: ...
-    # The leader of a host has died: nothing is sent to it any more.
+    # The counterpart on a host has died: nothing is sent to it any more.
     def note_death(self, host: int, /) -> None: ...
     # A call of the larger group: a Described and a hash of its details. Until it ends,
     # all calls of this thread are steps of it: members announce it in place of these.

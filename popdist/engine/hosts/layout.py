@@ -35,6 +35,12 @@ class Layout:
         self.local_ranks = self.members[self.host]
         self.local_rank = self.local_ranks.index(rank)
         self.leaders = [ranks[0] for ranks in self.members]
+        # With whom this member exchanges its part of a reduction: on each host the
+        # member with its place there, or the leader where there is none.
+        place = self.local_rank
+        self.counterparts = [
+            ranks[place if place < len(ranks) else 0] for ranks in self.members
+        ]
         self.is_leader = rank == self.leaders[self.host]
         # Whether the members of each host have successive ranks.
         self.in_blocks = self.host_of == sorted(self.host_of)

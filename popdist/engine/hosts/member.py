@@ -97,7 +97,7 @@ class HostsMember:
         world.callers.add(self.comm.in_call)
 
     def _connect(self) -> None:
-        """Let the core reach the leaders of the other hosts."""
+        """Let the core reach the members of other hosts that it exchanges with."""
         world, layout = self.world, self.layout
         library = ctypes.CDLL(world.mpi.__file__)
 
@@ -112,9 +112,9 @@ class HostsMember:
             world.mpi._handleof(world.mpi.BYTE),
             layout.host,
             layout.is_leader,
-            layout.leaders,
-            [self.instances[leader] for leader in layout.leaders],
-            [self._tags[leader] for leader in layout.leaders],
+            layout.counterparts,
+            [self.instances[peer] for peer in layout.counterparts],
+            [self._tags[peer] for peer in layout.counterparts],
             world.arrivals.fileno(),
             world.arrivals.hangups_fileno(),
             weakref.proxy(self),
@@ -378,8 +378,8 @@ class HostsMember:
         for message in mail.of("left", self.uid):
             self._left[message["rank"]] = message["calls"]
             self.world.note_leaving(message["from"], ends=message["ends"])
-        for host, leader in enumerate(self.layout.leaders):
-            if self.instances[leader] in self.world.dead:
+        for host, peer in enumerate(self.layout.counterparts):
+            if self.instances[peer] in self.world.dead:
                 self.comm.note_death(host)
         for message in mail.of("ended", self.uid):
             self._told = True

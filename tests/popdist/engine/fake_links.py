@@ -41,13 +41,13 @@ class FakeLinks:
     The handle of a communicator is the number of the rank that uses it. A message takes
     at least two tests of one of its ends: until then its memory is in use.
 
-    kinds: Of which kinds messages have been sent.
+    senders: The ranks that have sent messages, by their kinds.
     errors: What functions return in place of 0, by name.
     functions: Their addresses, in the order above.
     """
 
     def __init__(self) -> None:
-        self.kinds: set[int] = set()
+        self.senders = defaultdict[int, set[int]](set)
         self.errors: dict[str, int] = {}
         self._lock = Lock()
         # Those whose other ends have not come, by source, target and tag: all of one
@@ -64,7 +64,7 @@ class FakeLinks:
     def _isend(
         self, data: int, nbytes: int, _: int, to: int, tag: int, own: int, request: int
     ) -> int:
-        self.kinds.add(tag % TAGS)
+        self.senders[tag % TAGS].add(own)
         self._begin(_End(data, nbytes, True), (own, to, tag), request)
         return self.errors.get("isend", 0)
 

@@ -106,7 +106,8 @@ class Member:
         self.comm.connect_hosts(
             *job.links.functions,
             *(self.rank, 0, layout.host, layout.is_leader),
-            *(layout.leaders, layout.leaders, [TAGS * r for r in layout.leaders]),
+            *(layout.counterparts, layout.counterparts),
+            [TAGS * rank for rank in layout.counterparts],
             *(job.epoll.fileno(), job.hangups.fileno(), weakref.proxy(self)),
         )
 
@@ -276,9 +277,33 @@ def test_long_rows_go_in_blocks_and_longer_ones_in_parts(
     with Job(Split([0, 1], [1, 1])) as job:
         job.each(lambda member: member.reduced(call))
 
-        assert job.links.kinds == kinds
+        assert set(job.links.senders) == kinds
         for member in job.members:
             assert member.comm.last()[0] == ALGORITHMS[algorithm]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "count", "senders"),
+    [
+        # Each leader completes all of a small block.
+        ([0, 0, 1, 1], 10_000, {0, 2}),
+        ([0, 0, 1, 1], 40_000, {0, 1, 2, 3}),
+        # As many as the host with the fewest members has, and four at most.
+        ([0, 0, 0, 1, 1], 40_000, {0, 1, 3, 4}),
+        ([0, 1, 0], 40_000, {0, 1}),
+        ([0] * 5 + [1] * 6, 40_000, {0, 1, 2, 3, 5, 6, 7, 8}),
+    ],
+)
+def test_several_members_of_each_host_carry_parts_of_long_rows(
+    hosts: Sequence[int], count: int, senders: set[int]
+) -> None:
+    call = Call([np.ones((1, count), FLOAT32)])
+    with Job(Split(hosts, [1] * len(hosts))) as job:
+        job.each(lambda member: member.reduced(call))
+
+        assert job.links.senders[NODES] == senders
+        leaders = {hosts.index(host) for host in hosts}
+        assert job.links.senders[RECORD] == leaders
 
 
 @pytest.mark.parametrize("lengths", [(5, 0, 33), (7, 0, 40_003, 1, 90_000)])
@@ -382,6 +407,7 @@ def test_hosts_that_make_different_calls_are_told_so(one: Call, other: Call) -> 
         failed = job.each(lambda m: m.failed(one if m.rank < 2 else other))
 
         assert failed == [True] * 4
+        assert set(job.links.senders) == {RECORD}
         for member in job.members:
             leads, peer = member.rank % 2 == 0, 2 - member.rank
             theirs = [(peer, job.members[peer].comm.larger_call()[0])] if leads else []
@@ -491,7 +517,7 @@ def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
                 leader.reduced(Call([x]))
 
             assert failed.result()
-        assert (leader.awaited_news_of, job.links.kinds) == ([2], set())
+        assert (leader.awaited_news_of, dict(job.links.senders)) == ([2], {})
         assert leader.deaths == ([] if is_raised else [2])
 
 
@@ -511,6 +537,6 @@ def test_messages_under_way_at_the_end_keep_their_memory() -> None:
         later = [np.full(n << 10, 7, np.uint8) for n in range(1, 1000, 10)]
         with pytest.raises(TimeoutError):
             job.members[0].reduced(Call([MANY]))
-        return NODES in job.links.kinds and all((x == 7).all() for x in later)
+        return NODES in job.links.senders and all((x == 7).all() for x in later)
 
     assert results(1, member) == [True]

@@ -24,9 +24,9 @@ enum { LONGEST_RECORD = sizeof(record) + RECORD_DATA_BYTES };
 bool links_open(links *l, uint32_t hosts)
 {
     l->hosts = hosts;
-    l->leaders = calloc(hosts, sizeof *l->leaders);
+    l->counterparts = calloc(hosts, sizeof *l->counterparts);
     l->records = malloc((size_t)hosts * LONGEST_RECORD);
-    return l->leaders && l->records;
+    return l->counterparts && l->records;
 }
 
 void links_note_failure(links *l)
@@ -37,7 +37,7 @@ void links_note_failure(links *l)
 
 void links_close(links *l)
 {
-    free(l->leaders);
+    free(l->counterparts);
     if (l->under_way)
         return;
     free(l->records);
@@ -75,7 +75,7 @@ status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void
                uint64_t bytes)
 {
     const links *l = c->links;
-    const leader *to = &l->leaders[host];
+    const counterpart *to = &l->counterparts[host];
     const status s = arrivals_hung_up(&l->sockets) ? l->on_hangup(c, to->member) : DONE;
     if (s != DONE)
         return s;
@@ -91,10 +91,10 @@ status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void 
                     uint64_t bytes)
 {
     const links *l = c->links;
-    const leader *from = &l->leaders[host];
+    const counterpart *from = &l->counterparts[host];
     *m = (message){.request = &m->own, .peer = from->member};
     const int error = l->irecv(data, (int)bytes, l->byte, from->rank,
-                               l->leaders[l->here].tag + (int)kind, l->group, m->request);
+                               l->counterparts[l->here].tag + (int)kind, l->group, m->request);
     return error ? l->on_mpi_error(c, error) : DONE;
 }
 
@@ -239,7 +239,7 @@ status share_records(comm *c, const void *data, uint64_t bytes,
         const uint32_t host = (l->here + i) % l->hosts;
         const record *r = record_in(at);
         if (!is_same_call(c, r)) {
-            return l->on_mismatch(c, l->leaders[host].member, &r->call);
+            return l->on_mismatch(c, l->counterparts[host].member, &r->call);
         }
         data_of[host] = at + sizeof *r;
         bytes_of[host] = r->bytes;

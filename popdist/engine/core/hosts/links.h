@@ -1,4 +1,4 @@
-/* Messages between the leaders of a group's hosts, and what they tell each other of a call.
+/* Messages between members on different hosts, and what leaders tell each other of a call.
  *
  * They go by MPI, whose functions the caller has found. Handles of MPI are integers of 32
  * bits or pointers, by library; both are passed here as pointers are, since integers and
@@ -17,7 +17,7 @@ typedef int irecv_fn(void *data, int bytes, void *type, int from, int tag, void 
                      void *request);
 typedef int test_fn(void *request, int *done, void *status);
 
-/* What messages are tagged with, from a leader's first tag on. */
+/* What messages are tagged with, from the receiver's first tag on. */
 typedef enum { RECORD, NODES, RESULTS } message_kind;
 
 enum {
@@ -33,12 +33,13 @@ typedef struct {
     bool done;
 } message;
 
+/* The member of a host that this one exchanges messages with: of a leader, the leader. */
 typedef struct {
-    int member; /* of the group: the host's leader */
+    int member; /* of the group */
     int rank;   /* of that one for MPI */
     int tag;    /* the first one of messages to it */
     _Atomic bool dead; /* nothing may be sent to it: MPICH would crash */
-} leader;
+} counterpart;
 
 struct links {
     isend_fn *isend;
@@ -47,7 +48,7 @@ struct links {
     void *group, *byte; /* handles of the communicator and of MPI_BYTE */
     uint32_t hosts, here;
     bool leads; /* this member is its host's leader */
-    leader *leaders; /* of all hosts */
+    counterpart *counterparts; /* on all hosts; here, this member */
     arrivals sockets;
     unsigned char *records; /* of all hosts, in a call */
     /* Memory of messages, and the messages themselves. It stays if one of these may be
@@ -82,7 +83,7 @@ bool links_reserve(links *l, uint64_t bytes, uint32_t messages);
 /* Begin a call of a group on several hosts: of it, all steps on this host are parts. */
 void begin_larger_call(comm *c, const descriptor *d);
 
-/* Begin to send to, or to receive from, the leader of another host. */
+/* Begin to send to, or to receive from, the counterpart on another host. */
 status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void *data,
                uint64_t bytes);
 status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void *data,

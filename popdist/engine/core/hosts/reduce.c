@@ -1,12 +1,13 @@
 /* A reduction over several hosts: the members of each reduce their rows to nodes of the
- * tree, which the leaders exchange and complete; the leader of each host then hands the
- * result out.
+ * tree, which its carriers exchange with those of the other hosts, complete, and hand out.
+ * Carriers are the first members of each host, as many on all hosts; the leader is one.
  *
  * What is little goes with the records of the call. More goes in blocks. Of a small total,
  * each leader gets all nodes and completes them all: one exchange. Of a large one, each
- * completes a part of every block, and hands the result of that on: two exchanges, of
- * less data. Blocks overlap: while one is reduced on the hosts, the nodes of the one
- * before go between them, and the result of the one before that.
+ * carrier has a part of every block, of which each host completes a share and hands the
+ * result of that on: two exchanges, of less data. Blocks overlap: while one is reduced on
+ * the hosts, the nodes of the one before go between them, and the result of the one before
+ * that.
  */
 #include "hosts/reduce.h"
 
@@ -34,14 +35,17 @@ enum {
     RECORDS_BYTES = 64 << 10,
     /* Messages that records need. */
     RECORD_MESSAGES = 2,
+    /* The most carriers of a host: each costs messages of its own, and so many keep a
+     * network interface busy. */
+    MOST_CARRIERS = 4,
 };
 
 /* A block on its way, and the memory that it needs. */
 typedef struct {
     uint64_t begin, end;
-    unsigned char *nodes;    /* of this host, one after the other */
-    unsigned char *received; /* of the others, for the part that is completed here */
-    unsigned char *result;
+    unsigned char *nodes;    /* of this host, one after the other; of this carrier's part */
+    unsigned char *received; /* of the others, for the share that is completed here */
+    unsigned char *result;   /* of this carrier's part */
     message *incoming, *results, *outgoing;
     uint32_t count_incoming, count_results, count_outgoing;
 } transit;
@@ -54,7 +58,9 @@ typedef struct {
     size_t node_element; /* bytes of an element of a node */
     int root_host;       /* whose members get the result, or -1 for all */
     bool whole;          /* each leader completes all of a block */
-    uint64_t block, share; /* elements: of a block, and of the longest part of one */
+    uint32_t carriers;   /* of each host: the members below that rank */
+    /* Elements: of a block, of the longest part of one, and of the longest share of that. */
+    uint64_t block, part, share;
     window reduced, handed_out;
     transit blocks[DEPTH];
     /* Room for where nodes are: of this host, of all in the order of the tree, and the
@@ -65,34 +71,64 @@ typedef struct {
     uint64_t *bytes_of_host;
 } job;
 
+static bool carries(const job *j)
+{
+    return (uint32_t)j->k->c->rank < j->carriers;
+}
+
+/* Which elements of `count` a carrier has, by its rank on its host. */
+static chunk part_of(const job *j, uint64_t count, int carrier)
+{
+    return chunk_of(count, (int)j->carriers, carrier, CHUNK_UNIT);
+}
+
 /* --- On this host */
 
-/* Reduce a block's rows to nodes, which the leader gets. */
+/* Reduce a block's rows to nodes, of which each carrier gets its part. */
 static status reduce_here(job *j, transit *b)
 {
-    uint64_t lengths[MAX_MEMBERS] = {b->end - b->begin};
+    uint64_t lengths[MAX_MEMBERS] = {0};
+    for (uint32_t q = 0; q < j->carriers; q++) {
+        const chunk part = part_of(j, b->end - b->begin, (int)q);
+        lengths[q] = part.end - part.begin;
+    }
     window_move(&j->reduced, b->begin, b->end);
-    for (uint32_t i = 0; j->l->leads && i < j->k->split->part_nodes; i++)
-        j->own[i] = (char *)b->nodes + i * j->block * j->node_element;
+    for (uint32_t i = 0; carries(j) && i < j->k->split->part_nodes; i++)
+        j->own[i] = (char *)b->nodes + i * j->part * j->node_element;
     return reduce_to_nodes(&j->reduced.part, lengths, j->own);
 }
 
 typedef struct {
+    const job *j;
     const call *k;
     terms t;
     cursor at;
-    const unsigned char *result; /* the leader's */
-    uint64_t length;             /* elements of a block in a slot */
+    const unsigned char *result; /* of this carrier's part */
+    uint64_t length;             /* elements of a part that go at once */
 } handing;
+
+/* Return what of a carrier's part goes in a block through the slots. */
+static chunk handed_by(const handing *h, int carrier, uint64_t block)
+{
+    const chunk part = part_of(h->j, h->k->total, carrier);
+    const chunk c = block_of(part.end - part.begin, h->length, block);
+    return (chunk){part.begin + c.begin, part.begin + c.end};
+}
+
+static const unsigned char *own_result(const handing *h, uint64_t block)
+{
+    return h->result + block * h->length * h->t.a.element;
+}
 
 static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const handing *h = what;
     comm *c = h->k->c;
-    const chunk all = block_of(h->k->total, h->length, block);
-    if (c->rank == 0)
-        copy(c->simd, input_at(c, 0, number), h->result + all.begin * h->t.a.element,
-             (all.end - all.begin) * h->t.a.element, streaming);
+    if (!carries(h->j))
+        return;
+    const chunk own = handed_by(h, c->rank, block);
+    copy(c->simd, input_at(c, c->rank, number), own_result(h, block),
+         (own.end - own.begin) * h->t.a.element, streaming);
 }
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
@@ -100,9 +136,11 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     (void)streaming; /* what is read goes to the program's memory */
     handing *h = what;
     comm *c = h->k->c;
-    const chunk all = block_of(h->k->total, h->length, block);
-    copy_out(h->k, &h->t, &h->at, all.begin, all.end,
-             c->rank == 0 ? h->result + all.begin * h->t.a.element : input_at(c, 0, number));
+    for (int q = 0; q < (int)h->j->carriers; q++) {
+        const chunk theirs = handed_by(h, q, block);
+        copy_out(h->k, &h->t, &h->at, theirs.begin, theirs.end,
+                 q == c->rank ? own_result(h, block) : input_at(c, q, number));
+    }
 }
 
 /* Give the members of this host the result of a block, if it is theirs. */
@@ -113,17 +151,18 @@ static status hand_out(job *j, const transit *b)
         return b->end == j->k->total ? barrier(j->k->c, 0) : DONE;
     window_move(&j->handed_out, b->begin, b->end);
     const call *k = &j->handed_out.part;
-    handing h = {.k = k, .t = terms_of(k), .result = b->result};
+    handing h = {.j = j, .k = k, .t = terms_of(k), .result = b->result};
     h.t.stream_out = j->k->total * h.t.a.element >= STREAM_OUT_BYTES;
     if (k->c->size == 1) {
         copy_out(k, &h.t, &h.at, 0, k->total, h.result);
         return DONE;
     }
     h.length = k->c->agreed.block_bytes / h.t.a.element;
-    const uint64_t bytes = (k->total < h.length ? k->total : h.length) * h.t.a.element;
+    const uint64_t longest = part_of(j, k->total, 0).end;
+    const uint64_t bytes = (longest < h.length ? longest : h.length) * h.t.a.element;
     blocks all = {
         .c = k->c,
-        .count = (k->total + h.length - 1) / h.length,
+        .count = (longest + h.length - 1) / h.length,
         .bytes = bytes,
         .extent = bytes,
         .what = &h,
@@ -140,10 +179,11 @@ static status hand_out(job *j, const transit *b)
 
 /* --- Between hosts */
 
-/* Which elements of a block a host completes. */
+/* Which elements of this carrier's part of a block a host completes. */
 static chunk share_of(const job *j, const transit *b, uint32_t host)
 {
-    const uint64_t count = b->end - b->begin;
+    const chunk part = part_of(j, b->end - b->begin, j->k->c->rank);
+    const uint64_t count = part.end - part.begin;
     if (j->whole)
         return (chunk){0, count};
     return chunk_of(count, (int)j->l->hosts, (int)host, CHUNK_UNIT);
@@ -167,7 +207,7 @@ static status receive_nodes(job *j, transit *b)
     return DONE;
 }
 
-/* Begin to receive the parts of a result that other hosts complete. */
+/* Begin to receive the shares of a result that other hosts complete. */
 static status receive_results(job *j, transit *b)
 {
     const links *l = j->l;
@@ -197,7 +237,7 @@ static status send_nodes(job *j, transit *b)
         for (uint32_t i = 0; i < j->k->split->part_nodes; i++) {
             const status s =
                 send_to(j->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
-                        b->nodes + (i * j->block + theirs.begin) * j->node_element,
+                        b->nodes + (i * j->part + theirs.begin) * j->node_element,
                         (theirs.end - theirs.begin) * j->node_element);
             if (s != DONE)
                 return s;
@@ -206,7 +246,7 @@ static status send_nodes(job *j, transit *b)
     return DONE;
 }
 
-/* Begin to hand on the part of a result that was completed here. */
+/* Begin to hand on the share of a result that was completed here. */
 static status send_results(job *j, transit *b, chunk own)
 {
     const links *l = j->l;
@@ -223,22 +263,22 @@ static status send_results(job *j, transit *b, chunk own)
     return DONE;
 }
 
-/* Complete a part of a block. The other hosts' nodes of it begin where `of_host` says. */
-static void complete(job *j, const transit *b, chunk part)
+/* Complete a share. The other hosts' nodes of it begin where `of_host` says. */
+static void complete(job *j, const transit *b, chunk share)
 {
     const host_split *h = j->hosts;
-    char *to = (char *)b->result + part.begin * j->a.element;
-    j->of_host[h->here] = b->nodes + part.begin * j->node_element;
+    char *to = (char *)b->result + share.begin * j->a.element;
+    j->of_host[h->here] = b->nodes + share.begin * j->node_element;
     for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
         const host_node n = h->leaf[i];
-        const uint64_t apart = n.host == h->here ? j->block : j->share;
+        const uint64_t apart = n.host == h->here ? j->part : j->share;
         j->leaf[i] = (const char *)j->of_host[n.host] + n.node * apart * j->node_element;
     }
     complete_nodes(j->k->c, &j->a, &h->of_hosts, j->leaf, j->k->nodes_as_given,
-                   part.end - part.begin, &to, 1);
+                   share.end - share.begin, &to, 1);
 }
 
-/* Complete this host's part of a block once the nodes have come. */
+/* Complete this host's share once the nodes have come. */
 static status complete_block(job *j, transit *b)
 {
     const unsigned char *at = b->received;
@@ -268,7 +308,7 @@ static status reduce_with_records(job *j)
     b->end = j->k->total;
     status s = reduce_here(j, b);
     if (s == DONE && j->l->leads) {
-        const uint64_t bytes = j->k->split->part_nodes * j->block * j->node_element;
+        const uint64_t bytes = j->k->split->part_nodes * j->part * j->node_element;
         s = share_records(j->k->c, b->nodes, bytes, j->of_host, j->bytes_of_host);
         if (s == DONE)
             complete(j, b, (chunk){0, b->end});
@@ -276,10 +316,13 @@ static status reduce_with_records(job *j)
     return s == DONE ? hand_out(j, b) : s;
 }
 
+/* Let the leaders see that all hosts make this call, before any carrier sends. */
 static status agree(job *j)
 {
-    return j->l->leads ? share_records(j->k->c, NULL, 0, j->of_host, j->bytes_of_host)
-                       : DONE;
+    const status s = j->l->leads ? share_records(j->k->c, NULL, 0, j->of_host,
+                                                 j->bytes_of_host)
+                                 : DONE;
+    return s == DONE && j->carriers > 1 ? barrier(j->k->c, 0) : s;
 }
 
 /* Let a block be on its way, before its nodes are there: what comes early has its place. */
@@ -288,7 +331,7 @@ static status begin_block(job *j, uint64_t number)
     transit *b = &j->blocks[number % DEPTH];
     b->begin = number * j->block;
     b->end = b->begin + j->block < j->k->total ? b->begin + j->block : j->k->total;
-    return j->l->leads ? receive_nodes(j, b) : DONE;
+    return carries(j) ? receive_nodes(j, b) : DONE;
 }
 
 /* Reduce a block on this host, and let its nodes go to the others. */
@@ -298,20 +341,19 @@ static status begin_exchange(job *j, uint64_t number)
     status s = reduce_here(j, b);
     if (s == DONE && number == 0)
         s = agree(j);
-    if (s == DONE && j->l->leads)
+    if (s == DONE && carries(j))
         s = send_nodes(j, b);
-    return s == DONE && j->l->leads ? receive_results(j, b) : s;
+    return s == DONE && carries(j) ? receive_results(j, b) : s;
 }
 
 static status step_of(job *j, uint64_t step, uint64_t count)
 {
-    const bool leads = j->l->leads;
     status s = step < count ? begin_exchange(j, step) : DONE;
-    if (s == DONE && leads && step >= 1 && step <= count)
+    if (s == DONE && carries(j) && step >= 1 && step <= count)
         s = complete_block(j, &j->blocks[(step - 1) % DEPTH]);
     if (s == DONE && step >= 2) {
         transit *b = &j->blocks[(step - 2) % DEPTH];
-        s = leads ? await_results(j, b) : DONE;
+        s = carries(j) ? await_results(j, b) : DONE;
         if (s == DONE)
             s = hand_out(j, b);
     }
@@ -332,9 +374,9 @@ static status reduce_in_blocks(job *j)
 static bool place_blocks(job *j, uint32_t count)
 {
     const host_split *h = j->hosts;
-    const uint64_t result = round_up(j->block * j->a.element, PAGE);
+    const uint64_t result = round_up(j->part * j->a.element, PAGE);
     const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
-    const uint64_t own_nodes = own * j->block * j->node_element;
+    const uint64_t own_nodes = own * j->part * j->node_element;
     const uint64_t all_nodes = own_nodes + others * j->share * j->node_element;
     const uint64_t each = round_up(all_nodes, PAGE) + result;
     const uint32_t outgoing = (h->hosts - 1) * (own + 1);
@@ -362,7 +404,7 @@ static bool open_job(job *j, uint32_t blocks_on_their_way)
     if (!window_open(&j->reduced, j->k) || !window_open(&j->handed_out, j->k))
         return false;
     j->reduced.part.op = REDUCE_TO_NODES;
-    if (!j->l->leads)
+    if (!carries(j))
         return true;
     j->own = calloc(j->k->split->part_nodes, sizeof *j->own);
     j->leaf = calloc(h->of_hosts.leaves, sizeof *j->leaf);
@@ -390,13 +432,18 @@ static bool choose(job *j)
     const bool in_records = bytes <= RECORD_DATA_BYTES && bytes * h->hosts <= RECORDS_BYTES;
     j->whole = bytes * (h->hosts - 1) <= WHOLE_BYTES;
     const uint64_t shares = (uint64_t)SHARE_BYTES * h->hosts;
-    const uint64_t block_bytes = shares > BLOCK_BYTES ? shares : BLOCK_BYTES;
-    j->block = block_bytes / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
+    const uint64_t part_bytes = shares > BLOCK_BYTES ? shares : BLOCK_BYTES;
+    j->carriers = h->fewest_members < MOST_CARRIERS ? h->fewest_members : MOST_CARRIERS;
+    if (j->whole)
+        j->carriers = 1;
+    j->block = part_bytes / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
     if (j->block < CHUNK_UNIT)
         j->block = CHUNK_UNIT;
+    j->block *= j->carriers;
     if (j->block > j->k->total)
         j->block = in_records ? j->k->total : round_up(j->k->total, CHUNK_UNIT);
-    j->share = j->whole ? j->block : chunk_of(j->block, (int)h->hosts, 0, CHUNK_UNIT).end;
+    j->part = part_of(j, j->block, 0).end;
+    j->share = j->whole ? j->part : chunk_of(j->part, (int)h->hosts, 0, CHUNK_UNIT).end;
     return in_records;
 }
 

@@ -72,12 +72,12 @@ static status on_hangup(comm *c, int peer)
 
 /* --- The other hosts */
 
-static bool leaders_from(links *l, PyObject *members, PyObject *ranks, PyObject *tags)
+static bool counterparts_from(links *l, PyObject *members, PyObject *ranks, PyObject *tags)
 {
     PyObject *const lists[] = {members, ranks, tags};
     for (uint32_t host = 0; host < l->hosts; host++) {
-        int *const places[] = {&l->leaders[host].member, &l->leaders[host].rank,
-                               &l->leaders[host].tag};
+        int *const places[] = {&l->counterparts[host].member, &l->counterparts[host].rank,
+                               &l->counterparts[host].tag};
         for (int i = 0; i < 3; i++) {
             PyObject *item = PySequence_GetItem(lists[i], host);
             const long value = item ? PyLong_AsLong(item) : -1;
@@ -96,8 +96,8 @@ static void *pointer(unsigned long long address)
 }
 
 /* Takes the addresses of MPI_Isend, MPI_Irecv and MPI_Test, the handles of a communicator
- * and of MPI_BYTE, this host's number, whether this member leads it, of all hosts the
- * leaders, their ranks and first tags, the epolls of this process's connections and of those
+ * and of MPI_BYTE, this host's number, whether this member leads it, the counterparts on all
+ * hosts, their ranks and first tags, the epolls of this process's connections and of those
  * of MPI that hang up, and whose methods are told of what goes wrong. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
 {
@@ -132,19 +132,19 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
     self->hooks = hooks;
     if (!links_open(l, (uint32_t)hosts))
         return PyErr_NoMemory();
-    if (!leaders_from(l, members, ranks, tags))
+    if (!counterparts_from(l, members, ranks, tags))
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* Send nothing any more to the leader of a host; any thread may call it. */
+/* Send nothing any more to the counterpart on a host; any thread may call it. */
 PyObject *comm_note_death(CommObject *self, PyObject *args)
 {
     unsigned int host;
     if (!PyArg_ParseTuple(args, "I", &host))
         return NULL;
     if (self->c.links && host < self->c.links->hosts)
-        atomic_store(&self->c.links->leaders[host].dead, true);
+        atomic_store(&self->c.links->counterparts[host].dead, true);
     Py_RETURN_NONE;
 }
 

@@ -246,6 +246,19 @@ static void host_split_free(host_split *split)
     free(split);
 }
 
+/* Return how many members the host has that has the fewest; 0 if there is no memory. */
+static uint32_t fewest_members(const host_split *split)
+{
+    uint32_t *members = calloc(split->hosts, sizeof *members);
+    uint32_t fewest = members ? (uint32_t)split->size : 0;
+    for (int q = 0; members && q < split->size; q++)
+        members[split->host_of[q]]++;
+    for (uint32_t host = 0; members && host < split->hosts; host++)
+        fewest = members[host] < fewest ? members[host] : fewest;
+    free(members);
+    return fewest;
+}
+
 static host_split *host_split_new(int rank, int size, const uint32_t *rows,
                                   const uint32_t *host_of)
 {
@@ -264,7 +277,9 @@ static host_split *host_split_new(int rank, int size, const uint32_t *rows,
         split->hosts = host_of[q] >= split->hosts ? host_of[q] + 1 : split->hosts;
         split->hash = hash_with(hash_with(split->hash, host_of[q]), rows[q]);
     }
-    if (split->host_of && make_host_nodes(split, size, rows, host_of))
+    if (split->host_of)
+        split->fewest_members = fewest_members(split);
+    if (split->fewest_members && make_host_nodes(split, size, rows, host_of))
         return split;
     host_split_free(split);
     return NULL;

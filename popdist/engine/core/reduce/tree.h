@@ -38,6 +38,7 @@ typedef struct {
     bool single;        /* each node is a row, the only one of its member */
     uint32_t *nodes;    /* how many each host has */
     uint32_t most_nodes;
+    uint32_t fewest_members; /* of a host */
     host_node *leaf;    /* those of the program, in the order of replicas */
     int size;           /* members of the group */
     uint32_t *host_of;  /* each of them */
