@@ -116,15 +116,27 @@ def test_unchanged_programs_train_alike_with_popdist_and_with_gloo(
     assert found["popdist"] == found["gloo"]
 
 
+# Without a GPU not all of them ask for processes that work together.
+OWN_TEST = """
+import os, runpy, sys
+from accelerate import PartialState
+state = PartialState(cpu=True)
+os.write(1, f"{state.num_processes} processes\\n".encode())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ["test_script", "test_ops", "test_sync"])
 def test_accelerates_own_tests_pass(poprun: Poprun, name: str) -> None:
-    script = Path(next(iter(scripts.__path__)), f"{name}.py")
+    script = str(Path(next(iter(scripts.__path__)), f"{name}.py"))
     ran = poprun(
         *("-n", "2", "--offline-mode", "yes"),
-        *("--torch-backend", "popdist", "python", str(script)),
+        *("--torch-backend", "popdist"),
+        *("python", poprun.script("own_test.py", OWN_TEST), script),
         environ=ENVIRON,
         timeout=400,
     )
 
     assert ran.code == 0, ran.stderr
+    assert ran.stdout.splitlines().count("2 processes") == 2
