@@ -229,6 +229,35 @@ def test_mpi_with_fewer_threads_is_refused_with_what_to_set(
     )
 
 
+@pytest.mark.parametrize("victim", [0, 3])
+def test_an_instance_that_exits_before_it_meets_the_others_is_named_on_all_hosts(
+    every_mpirun: str, tmp_path: Path, victim: int
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        'import os, sys; os.environ["POPDIST_INSTANCES_PER_HOST"] = "2,2"\n'
+        'if os.environ["RANK"] == sys.argv[1]: sys.exit(3)\n'
+        "import popdist; popdist.init()\n"
+        "try: popdist.instance_group()\n"
+        "except popdist.PeerLostError as error: print(*error.instances)\n"
+    )
+
+    ran = subprocess.run(
+        [
+            *(POPRUN, "--mpirun", every_mpirun, "-n", "4"),
+            *("--offline-mode=yes", "--keep-going", sys.executable, str(script)),
+            str(victim),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout) == (3, f"{victim}\n" * 3), ran.stderr
+
+
 @pytest.mark.parametrize("victim", [0, 1, 3])
 @pytest.mark.parametrize("count", [3, 100_000])
 def test_the_death_of_an_instance_is_named_on_all_hosts(
