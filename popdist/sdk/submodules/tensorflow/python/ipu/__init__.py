@@ -1,27 +1,75 @@
 """Graphcore's part of TensorFlow, emulated on the CPU by TensorFlow and popdist."""
 
+from types import ModuleType
+
 from . import (
     config,
+    dataset_benchmark,
+    distributed,
+    gradient_accumulation,
     ipu_compiler,
+    ipu_estimator,
     ipu_infeed_queue,
+    ipu_multi_worker_strategy,
     ipu_outfeed_queue,
+    ipu_pipeline_estimator,
+    ipu_run_config,
+    ipu_session_run_hooks,
     ipu_strategy,
+    keras,
     loops,
     ops,
     optimizers,
     scopes,
+    serving,
+    sharding,
     tensorflow_settings,
+    test_utils,
     utils,
 )
-from .ops import cross_replica_ops, pipelining_ops
+from .ops import (
+    all_to_all_op,
+    application_compile_op,
+    control_flow_ops,
+    cross_replica_ops,
+    custom_ops,
+    embedded_runtime,
+    embedding_ops,
+    functional_ops,
+    image_ops,
+    internal_ops,
+    math_ops,
+    nn_ops,
+    normalization_ops,
+    pipelining_ops,
+    rand_ops,
+    reduce_scatter_op,
+    replication_ops,
+    rnn_ops,
+    summary_ops,
+    within_replica_ops,
+)
+from .ops.functional_ops import outlined_function
 from .optimizers import (
+    automatic_loss_scaling_optimizer,
     cross_replica_optimizer,
     gradient_accumulation_optimizer,
+    ipu_optimizer,
     map_gradient_optimizer,
     sharded_optimizer,
 )
+
+autoshard = sharding
 
 # What others tell the installed package from.
 __stand_in__ = True
 
 tensorflow_settings.apply()
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Return `layers`, a further name of Keras' layers for IPUs."""
+    if name == "layers":
+        layers: ModuleType = keras.layers
+        return layers
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,12 +14,31 @@ from typing import Any
 
 from .enums import (
     DeviceConnectionType,
+    ExecutionProfileType,
     MergeRemoteBuffersBehaviour,
     SchedulingAlgorithm,
     SelectionOrder,
     StochasticRoundingBehaviour,
 )
 from .refusals import logger, refuse
+
+__all__ = [
+    "AttributeMetadata",
+    "Category",
+    "DeviceConnectionType",
+    "ExecutionProfileType",
+    "IPUConfig",
+    "IpuOptions",
+    "MergeRemoteBuffersBehaviour",
+    "SchedulingAlgorithm",
+    "SelectionOrder",
+    "StochasticRoundingBehaviour",
+    "check_options",
+    "configure_ipu_system",
+    "current",
+    "get_ipu_config",
+    "reset_ipu_configuration",
+]
 
 # Any: options have values of many types.
 Options = Mapping[str, Any]

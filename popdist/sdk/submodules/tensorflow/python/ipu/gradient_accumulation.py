@@ -111,6 +111,40 @@ class Accumulation:
             return tf.no_op()
 
 
+def apply_accumulated(
+    apply: Callable[[list[tuple[Tensor, Any]]], Any],
+    pairs: Sequence[tuple[Tensor, Any]],
+    steps: int,
+    dtype: Any,
+    method: GradientAccumulationReductionMethod,
+) -> Any:
+    """Return the operation that adds gradients, and in the last step applies them.
+
+    Args:
+        apply: Takes pairs of sums and variables.
+        pairs: Gradients and their variables.
+        steps: How many steps a sum has.
+        dtype: The type of the sums; None for that of the gradients.
+        method: Whether the sums are applied, or means.
+    """
+    variables = [variable for _, variable in pairs]
+    grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
+    if method is not GradientAccumulationReductionMethod.SUM:
+        grads = [grad / tf.cast(steps, grad.dtype) for grad in grads]
+
+    def use(sums: list[Tensor]) -> Any:
+        return apply(list(zip(sums, variables, strict=True)))
+
+    return Accumulation(steps, grads, dtype).when_complete(use)
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make the state of a Keras optimizer, which no branch of a graph can make."""
+    if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        with tf.init_scope():
+            optimizer.build(variables)
+
+
 def _operation(value: Any) -> Any:
     """Return what can stand in control dependencies."""
     return tf.no_op() if value is None else value

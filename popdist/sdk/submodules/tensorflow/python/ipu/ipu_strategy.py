@@ -8,7 +8,9 @@ import tensorflow as tf
 
 import popdist
 
+from .keras.model_options import add_to_models
 from .refusals import logger
+from .replication import selected_ipus
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
 
@@ -35,6 +37,10 @@ class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
         """
         super().__init__("/device:CPU:0")
         self._ipu_device = ipu_device
+        if enable_keras_extensions:
+            add_to_models()
+        if selected_ipus() > 1:
+            _warn_of_ipus(selected_ipus())
         if popdist.getNumInstances() > 1:
             _warn_of_instances(popdist.getNumInstances())
 
@@ -50,6 +56,16 @@ class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
 
 
 IPUStrategy = IPUStrategyV1
+
+
+@cache
+def _warn_of_ipus(ipus: int) -> None:
+    """Warn once that a model has one replica."""
+    logger.warning(
+        "IPUStrategy trains one replica on the CPU, though the configuration selects "
+        "%d IPUs. For more replicas, use PopDistStrategy under poprun.",
+        ipus,
+    )
 
 
 @cache

@@ -331,8 +331,8 @@ for _name in (
     "extract_poplar_serialized_graphs",
     "extract_execute_reports",
 ):
-    globals()[_name] = refused(f"utils.{_name}", _REPORTS)
+    globals()[_name] = refused(_name, _REPORTS)
 for _name in ("export_dataset_to_file", "export_inputs_to_file"):
     globals()[_name] = refused(
-        f"utils.{_name}", "its files are read by Poplar's own programs alone."
+        _name, "its files are read by Poplar's own programs alone."
     )

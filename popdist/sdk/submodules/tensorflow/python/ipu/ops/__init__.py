@@ -1,3 +1,24 @@
 """Operations for IPUs."""
 
-from . import cross_replica_ops, pipelining_ops
+from . import (
+    all_to_all_op,
+    application_compile_op,
+    control_flow_ops,
+    cross_replica_ops,
+    custom_ops,
+    embedded_runtime,
+    embedding_ops,
+    functional_ops,
+    image_ops,
+    internal_ops,
+    math_ops,
+    nn_ops,
+    normalization_ops,
+    pipelining_ops,
+    rand_ops,
+    reduce_scatter_op,
+    replication_ops,
+    rnn_ops,
+    summary_ops,
+    within_replica_ops,
+)

@@ -12,6 +12,8 @@ import tensorflow as tf
 from ..gradient_accumulation import (
     Accumulation,
     GradientAccumulationReductionMethod,
+    apply_accumulated,
+    build_optimizer,
     check_count,
     parse_method,
 )
@@ -314,17 +316,10 @@ def _train(
         )
     tape = output.tape or tape
     variables = list(output.variables or tape.watched_variables())
-    if hasattr(output.opt, "build") and not getattr(output.opt, "built", False):
-        with tf.init_scope():
-            output.opt.build(variables)
-    grads = [tf.convert_to_tensor(g) for g in tape.gradient(output.loss, variables)]
-    if method is not GradientAccumulationReductionMethod.SUM:
-        grads = [grad / tf.cast(steps, grad.dtype) for grad in grads]
-
-    def apply(sums: list[Tensor]) -> Any:
-        return output.opt.apply_gradients(list(zip(sums, variables, strict=True)))
-
-    return Accumulation(steps, grads, dtype).when_complete(apply)
+    grads = tape.gradient(output.loss, variables)
+    build_optimizer(output.opt, variables)
+    pairs = list(zip(grads, variables, strict=True))
+    return apply_accumulated(output.opt.apply_gradients, pairs, steps, dtype, method)
 
 
 def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:

@@ -5,7 +5,7 @@ from ..refusals import refused
 __all__ = ["AutomaticLossScalingOptimizer"]
 
 AutomaticLossScalingOptimizer = refused(
-    "optimizers.AutomaticLossScalingOptimizer",
+    "AutomaticLossScalingOptimizer",
     "it reads statistics of float16 gradients on the chip. Use "
     "tf.keras.mixed_precision.LossScaleOptimizer.",
 )

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import tensorflow as tf
-
 from ..gradient_accumulation import (
-    Accumulation,
     GradientAccumulationReductionMethod,
+    apply_accumulated,
     check_count,
     parse_method,
 )
@@ -56,25 +54,19 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
         super().__init__(opt, name)
         self._steps = check_count("num_mini_batches", num_mini_batches)
         self._dtype = dtype
-        self._mean = parse_method(reduction_method) is not _SUM
+        self._method = parse_method(reduction_method)
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
         """Add gradients; with those of the last micro-batch, apply the sums."""
         pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
-        variables = [variable for _, variable in pairs]
-        grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
-        dtype = self._dtype(variables[0]) if callable(self._dtype) else self._dtype
-        if self._mean:
-            grads = [grad / tf.cast(self._steps, grad.dtype) for grad in grads]
+        dtype = self._dtype(pairs[0][1]) if callable(self._dtype) else self._dtype
 
-        def apply(sums: list[Any]) -> Any:
-            return super(GradientAccumulationOptimizerV2, self).apply_gradients(
-                list(zip(sums, variables, strict=True)), global_step, name
-            )
+        def apply(sums: list[tuple[Any, Any]]) -> Any:
+            return self._opt.apply_gradients(sums, global_step, name)
 
-        return Accumulation(self._steps, grads, dtype).when_complete(apply)
+        return apply_accumulated(apply, pairs, self._steps, dtype, self._method)
 
 
 class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):

@@ -1,0 +1,173 @@
+"""The options for IPUs that Keras models have under IPUStrategy."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..gradient_accumulation import (
+    GradientAccumulationReductionMethod,
+    check_count,
+    parse_method,
+)
+from ..refusals import refuse
+from .optimizers import GradientAccumulationOptimizer
+
+# Any: Keras' models have no types.
+Model = Any
+_SUM = GradientAccumulationReductionMethod.SUM
+
+
+def set_gradient_accumulation_options(
+    model: Model,
+    gradient_accumulation_steps_per_replica: int | None = None,
+    experimental_normalize_gradients: bool | None = None,
+    gradient_accumulation_reduction_method: Any = _SUM,
+    dtype: Any = None,
+    **gradient_accumulation_optimizer_kwargs: Any,
+) -> None:
+    """Let `fit` apply the sum of the gradients of several steps at once.
+
+    Args:
+        model: The model.
+        gradient_accumulation_steps_per_replica: How many steps; steps_per_execution
+            has to be a multiple of it.
+        experimental_normalize_gradients: Whether to apply their mean.
+        gradient_accumulation_reduction_method: The same: SUM or MEAN.
+        dtype: The type of the sums; None for that of the gradients.
+        gradient_accumulation_optimizer_kwargs: Where an IPU keeps the sums.
+    """
+    method = parse_method(gradient_accumulation_reduction_method)
+    if experimental_normalize_gradients:
+        method = GradientAccumulationReductionMethod.MEAN
+    steps = gradient_accumulation_steps_per_replica or 1
+    check_count("gradient_accumulation_steps_per_replica", steps)
+    _remember(model, "_ipu_accumulation", (steps, method, dtype))
+
+
+def set_pipelining_options(
+    model: Model,
+    gradient_accumulation_steps_per_replica: int | None = None,
+    device_mapping: Sequence[int] | None = None,
+    accumulate_outfeed: bool | None = None,
+    experimental_normalize_gradients: bool | None = None,
+    gradient_accumulation_reduction_method: Any = _SUM,
+    gradient_accumulation_dtype: Any = None,
+    **pipelining_kwargs: Any,
+) -> None:
+    """Do the same; the stages of a model are its layers, one after the other.
+
+    Args:
+        model: The model.
+        gradient_accumulation_steps_per_replica: As above.
+        device_mapping: Which IPU has which stage.
+        accumulate_outfeed: Whether an IPU returns sums of metrics.
+        experimental_normalize_gradients: As above.
+        gradient_accumulation_reduction_method: As above.
+        gradient_accumulation_dtype: The type of the sums.
+        pipelining_kwargs: Options of `pipelining_ops.pipeline` for the chip.
+    """
+    set_gradient_accumulation_options(
+        model,
+        gradient_accumulation_steps_per_replica,
+        experimental_normalize_gradients,
+        gradient_accumulation_reduction_method,
+        gradient_accumulation_dtype,
+    )
+
+
+def set_pipeline_stage_assignment(model: Model, assignment: Sequence[Any]) -> None:
+    """Keep which layer is in which stage; all are computed by the same CPU."""
+    _remember(model, "_ipu_stages", list(assignment))
+
+
+def get_pipeline_stage_assignment(model: Model) -> list[Any]:
+    """Return what was set."""
+    stages: list[Any] = getattr(model, "_ipu_stages", [])
+    return stages
+
+
+def reset_pipeline_stage_assignment(model: Model) -> None:
+    """Forget which layer is in which stage."""
+    _remember(model, "_ipu_stages", [])
+
+
+def print_pipeline_stage_assignment_summary(
+    model: Model,
+    line_length: int | None = None,
+    print_fn: Callable[[str], object] | None = None,
+) -> None:
+    """Print which layer is in which stage."""
+    show = print_fn or print
+    stages = get_pipeline_stage_assignment(model)
+    for layer, stage in zip(model.layers, stages, strict=False):
+        show(f"{layer.name}: stage {getattr(stage, 'pipeline_stage', stage)}")
+
+
+def set_asynchronous_callbacks(model: Model, asynchronous: bool = False) -> None:
+    """Leave callbacks as they are: they are called when a step has ended."""
+
+
+def _set_queue_options(model: Model, **kwargs: Any) -> None:
+    """Leave the queues of a model as they are: it takes batches from memory."""
+
+
+def export_for_ipu_serving(model: Model, *_: Any, **__: Any) -> None:
+    """Refuse to export an executable for IPUs."""
+    refuse("export_for_ipu_serving", "use tf.saved_model.save.")
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "set_gradient_accumulation_options": set_gradient_accumulation_options,
+    "set_pipelining_options": set_pipelining_options,
+    "set_pipeline_stage_assignment": set_pipeline_stage_assignment,
+    "get_pipeline_stage_assignment": get_pipeline_stage_assignment,
+    "reset_pipeline_stage_assignment": reset_pipeline_stage_assignment,
+    "print_pipeline_stage_assignment_summary": print_pipeline_stage_assignment_summary,
+    "set_asynchronous_callbacks": set_asynchronous_callbacks,
+    "set_infeed_queue_options": _set_queue_options,
+    "set_outfeed_queue_options": _set_queue_options,
+    "set_replication_options": _set_queue_options,
+    "export_for_ipu_serving": export_for_ipu_serving,
+}
+
+
+def add_to_models() -> None:
+    """Give all Keras models the methods, as IPUStrategy does."""
+    models = tf.keras.Model
+    if hasattr(models, "set_pipelining_options"):
+        return
+    for name, method in _METHODS.items():
+        setattr(models, name, method)
+    make_train_function = models.make_train_function
+
+    def prepared(model: Model, *args: Any, **kwargs: Any) -> Any:
+        _prepare(model)
+        return make_train_function(model, *args, **kwargs)
+
+    models.make_train_function = prepared
+
+
+def _remember(model: Model, name: str, value: object) -> None:
+    # Not as Keras does, which makes lists and dictionaries a part of the model.
+    object.__setattr__(model, name, value)
+
+
+def _prepare(model: Model) -> None:
+    """Let the optimizer of a model accumulate, before its training step is traced."""
+    steps, method, dtype = getattr(model, "_ipu_accumulation", (1, _SUM, None))
+    optimizer = model.optimizer
+    if steps == 1 or getattr(optimizer, "_ipu_accumulates", None) == steps:
+        return
+    found = getattr(model, "_steps_per_execution", None)
+    if found is None:
+        found = model.steps_per_execution
+    if int(found) % steps:
+        raise ValueError(
+            f"steps_per_execution is {int(found)}, but must be a multiple of the "
+            f"{steps} steps of which gradients are accumulated."
+        )
+    GradientAccumulationOptimizer(
+        optimizer, steps, dtype=dtype, reduction_method=method
+    )
+    object.__setattr__(optimizer, "_ipu_accumulates", steps)

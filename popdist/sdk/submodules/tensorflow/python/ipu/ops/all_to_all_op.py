@@ -1,0 +1,33 @@
+"""Exchanges between all replicas."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow import allgather
+
+from ..refusals import refused
+from ..replication import check_one_replica, process_count
+
+__all__ = ["all_gather", "all_to_all"]
+
+all_to_all = refused(
+    "all_to_all", "use all_gather, and take the slices that are needed."
+)
+
+
+# Any: TensorFlow's tensors have no types.
+def all_gather(
+    x: Any, replication_factor: int | None = None, name: str | None = None
+) -> Any:
+    """Return the tensors of all replicas along a new first axis.
+
+    Args:
+        x: A tensor, or several, of the same shape and type in all replicas.
+        replication_factor: How many replicas there are, in older releases.
+        name: The name of the operation.
+    """
+    if not process_count():
+        return tf.nest.map_structure(lambda each: tf.expand_dims(each, 0), x)
+    check_one_replica(1)
+    return tf.nest.map_structure(allgather, x)

@@ -1,0 +1,142 @@
+"""Normalisation over groups of channels, with variables of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["group_norm", "instance_norm", "layer_norm"]
+
+# Any: TensorFlow's tensors and variables have no types.
+Tensor = Any
+
+
+def group_norm(
+    inputs: Tensor,
+    groups: int = 2,
+    channels_axis: int = -1,
+    reduction_axes: Any = None,
+    center: bool = True,
+    scale: bool = True,
+    epsilon: float = 1e-6,
+    param_initializers: Mapping[str, Any] | None = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    training: bool = True,
+    trainable: bool = True,
+    scope: Any = None,
+    strided_channel_grouping: bool = True,
+    name: str = "GroupNorm",
+) -> Tensor:
+    """Return a tensor of which each group of channels has mean 0 and variance 1.
+
+    Args:
+        inputs: A tensor of a known shape.
+        groups: How many groups of channels.
+        channels_axis: The axis of the channels: 1, or the last.
+        reduction_axes: Has no effect in the original.
+        center: Whether to add the variable beta.
+        scale: Whether to multiply by the variable gamma.
+        epsilon: What is added to the variance.
+        param_initializers: Initialisers of beta and gamma.
+        reuse: Whether the variables of the scope are used again.
+        variables_collections: The collections of the variables.
+        training: Whether the network is trained; it changes nothing.
+        trainable: Whether the variables are.
+        scope: The scope of the variables.
+        strided_channel_grouping: Whether channels c, c + groups and so on are a group,
+            as is efficient on an IPU; else those of a group stand side by side.
+        name: The name of the scope, where it has none.
+    """
+    inputs = tf.convert_to_tensor(inputs)
+    outputs = normalise(
+        inputs, groups, channels_axis, epsilon, strided_channel_grouping
+    )
+    axis = channels_axis % inputs.shape.rank
+    channels = inputs.shape[axis]
+    shape = [channels if i == axis else 1 for i in range(inputs.shape.rank)]
+    initializers = {
+        "beta": tf.compat.v1.zeros_initializer(),
+        "gamma": tf.compat.v1.ones_initializer(),
+        **(param_initializers or {}),
+    }
+
+    def variable(name: str) -> Tensor:
+        collections = variables_collections
+        if isinstance(collections, Mapping):
+            collections = collections.get(name)
+        return tf.reshape(
+            tf.compat.v1.get_variable(
+                name,
+                [channels],
+                inputs.dtype,
+                initializers[name],
+                collections=collections,
+                trainable=trainable,
+            ),
+            shape,
+        )
+
+    with tf.compat.v1.variable_scope(scope, name, [inputs], reuse=reuse):
+        if scale:
+            outputs *= variable("gamma")
+        return outputs + variable("beta") if center else outputs
+
+
+def layer_norm(
+    inputs: Tensor, channels_axis: int = -1, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Return a tensor of which each sample has mean 0 and variance 1.
+
+    The arguments after the axis are those of `group_norm`.
+    """
+    return group_norm(
+        inputs, 1, channels_axis, *args, **{"name": "LayerNorm", **kwargs}
+    )
+
+
+def instance_norm(
+    inputs: Tensor, channels_axis: int = -1, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Return a tensor of which each channel of a sample has mean 0 and variance 1.
+
+    The arguments after the axis are those of `group_norm`.
+    """
+    channels = tf.convert_to_tensor(inputs).shape[channels_axis]
+    return group_norm(
+        inputs, channels, channels_axis, *args, **{"name": "InstanceNorm", **kwargs}
+    )
+
+
+def _check_axis(inputs: Tensor, axis: int, groups: int) -> int:
+    """Return the axis of the channels, from 0, if they can be divided into groups."""
+    rank = inputs.shape.rank
+    if rank is None or not -rank <= axis < rank:
+        raise ValueError(f"Axis {axis} is out of bounds for the shape {inputs.shape}.")
+    axis %= rank
+    if axis not in (1, rank - 1):
+        raise ValueError(
+            f"The channels are on axis {axis}, but must be on axis 1 or the last."
+        )
+    channels = inputs.shape[axis]
+    if groups > channels or channels % groups:
+        raise ValueError(f"{channels} channels cannot be divided into {groups} groups.")
+    return axis
+
+
+def normalise(
+    inputs: Tensor, groups: int, channels_axis: int, epsilon: float, strided: bool
+) -> Tensor:
+    """Return a normalised tensor; the arguments are those of `group_norm`."""
+    axis = _check_axis(inputs, channels_axis, groups)
+    shape = tf.shape(inputs)
+    each = inputs.shape[axis] // groups
+    parts = [each, groups] if strided else [groups, each]
+    split = tf.reshape(
+        inputs, tf.concat([shape[:axis], parts, shape[axis + 1 :]], axis=0)
+    )
+    group_axis = axis + 1 if strided else axis
+    axes = [i for i in range(1, inputs.shape.rank + 1) if i != group_axis]
+    mean, variance = tf.nn.moments(split, axes, keepdims=True)
+    normalised = (split - mean) * tf.math.rsqrt(variance + epsilon)
+    return tf.reshape(normalised, shape)

@@ -1,0 +1,36 @@
+"""Sums over all replicas, of which each keeps a part."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from ..replication import process_count, process_index
+from .cross_replica_ops import cross_replica_sum
+
+__all__ = ["reduce_scatter"]
+
+
+# Any: TensorFlow's tensors have no types.
+def reduce_scatter(
+    x: Any, replication_factor: int | None = None, op: str = "COLLECTIVE_OP_ADD"
+) -> Any:
+    """Return this replica's part of the flat sum of a tensor, padded with 0.
+
+    Args:
+        x: A tensor, or several, of the same shape and type in all replicas.
+        replication_factor: How many replicas there are, in older releases.
+        op: Which operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
+    """
+    factors = {"COLLECTIVE_OP_ADD": 1, "COLLECTIVE_OP_MEAN": process_count() or 1}
+    if op not in factors:
+        raise ValueError(f"op is {op!r}, but must be one of {', '.join(factors)}.")
+    replicas = process_count() or 1
+
+    def part(tensor: Any) -> Any:
+        total = tf.reshape(cross_replica_sum(tensor), [-1])
+        total /= tf.cast(factors[op], total.dtype)
+        length = -(-total.shape[0] // replicas)
+        padded = tf.pad(total, [[0, length * replicas - total.shape[0]]])
+        return padded[process_index() * length : (process_index() + 1) * length]
+
+    return tf.nest.map_structure(part, x)

@@ -1,0 +1,12 @@
+"""Automatic assignment of operations to IPUs, which changes no result."""
+
+from typing import Any
+
+__all__ = ["automatic_sharding"]
+
+
+# Any: TensorFlow's tensors have no types.
+def automatic_sharding(
+    num_shards: int, input_ts: Any, loss_ts: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Leave all operations on the one CPU."""

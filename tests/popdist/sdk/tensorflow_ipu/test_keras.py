@@ -1,0 +1,155 @@
+"""Keras models and layers for IPUs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python import ipu
+
+# Keras is imported.
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def strategy() -> Iterator[ipu.ipu_strategy.IPUStrategy]:
+    strategy = ipu.ipu_strategy.IPUStrategy()
+    with strategy.scope():
+        yield strategy
+
+
+def line(**compiled: object) -> tf.keras.Model:
+    """A model y = w*x, from w = 0, that is trained by steps of 1."""
+    dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = tf.keras.Sequential([tf.keras.Input((1,)), dense])
+    # The gradient of the mean of w*x is the mean of x.
+    model.compile(
+        tf.keras.optimizers.SGD(1.0), lambda y, wx: tf.reduce_mean(wx), **compiled
+    )
+    return model
+
+
+def train(model: tf.keras.Model, steps: int) -> float:
+    x = np.arange(1, steps + 1, dtype=np.float32)[:, None]
+    model.fit(x, x, batch_size=1, shuffle=False, verbose=0)
+    return float(model.get_weights()[0].item())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, -10.0),
+        ({"gradient_accumulation_reduction_method": "mean"}, -5.0),
+        ({"experimental_normalize_gradients": True}, -5.0),
+        ({"dtype": tf.float64}, -10.0),
+    ],
+)
+def test_gradients_of_several_steps_are_applied_at_once(
+    options: dict[str, object], expected: float
+) -> None:
+    model = line(steps_per_execution=4)
+    model.set_gradient_accumulation_options(2, **options)
+
+    assert train(model, 4) == expected
+    assert int(model.optimizer.iterations) == 2
+
+
+def test_options_may_be_set_before_a_model_is_compiled() -> None:
+    model = line()
+    model.set_pipelining_options(
+        gradient_accumulation_steps_per_replica=4,
+        device_mapping=[0, 1],
+        pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule.Grouped,
+    )
+    model.compile(tf.keras.optimizers.SGD(1.0), model.loss, steps_per_execution=4)
+
+    assert train(model, 4) == -10.0
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_steps_of_one_execution_that_do_not_divide_are_refused() -> None:
+    model = line(steps_per_execution=3)
+    model.set_gradient_accumulation_options(2)
+
+    with pytest.raises(ValueError, match="is 3, but must be a multiple of the 2 steps"):
+        train(model, 6)
+
+
+def test_options_for_a_chip_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    model = line()
+    model.set_pipeline_stage_assignment([0])
+    model.set_infeed_queue_options(prefetch_depth=2)
+    model.set_outfeed_queue_options(buffer_depth=2)
+    model.set_asynchronous_callbacks(True)
+    model.print_pipeline_stage_assignment_summary()
+
+    assert model.get_pipeline_stage_assignment() == [0]
+    assert train(model, 2) == -3.0
+    assert capsys.readouterr().out == f"{model.layers[0].name}: stage 0\n"
+    model.reset_pipeline_stage_assignment()
+    assert model.get_pipeline_stage_assignment() == []
+    with pytest.raises(NotImplementedError, match="has no export_for_ipu_serving"):
+        model.export_for_ipu_serving("folder")
+
+
+def test_the_models_of_older_releases() -> None:
+    inputs = tf.keras.Input((1,))
+    with ipu.keras.PipelineStage(0):
+        outputs = tf.keras.layers.Dense(2)(inputs)
+    model = ipu.keras.Model(inputs, outputs)
+    other = ipu.keras.Sequential(
+        [tf.keras.layers.Dense(3)], gradient_accumulation_count=1
+    )
+
+    assert model(tf.ones([1, 1])).shape == [1, 2]
+    assert other(tf.ones([1, 1])).shape == [1, 3]
+
+
+def test_optimizers_of_keras_are_wrapped(
+    strategy: ipu.ipu_strategy.IPUStrategy,
+) -> None:
+    weight = tf.Variable(0.0)
+    mapped = ipu.keras.optimizers.MapGradientOptimizer(
+        ipu.keras.optimizers.CrossReplicaOptimizer(tf.keras.optimizers.SGD(1.0)),
+        lambda grad, variable: 2 * grad,
+    )
+
+    strategy.run(mapped.apply_gradients, [[(tf.constant(3.0), weight)]])
+
+    assert weight.numpy() == -6.0
+    with pytest.raises(TypeError, match="'sgd' is no optimizer of Keras"):
+        ipu.keras.optimizers.CrossReplicaOptimizer("sgd")
+
+
+def test_layers_normalise() -> None:
+    layers = ipu.layers
+    x = tf.constant([[1.0, 2.0, 3.0, 4.0]])
+
+    for layer, expected in (
+        (layers.GroupNormalization(groups=2, epsilon=0.0), [-1, -1, 1, 1]),
+        (
+            layers.GroupNormalization(
+                groups=2, epsilon=0.0, strided_channel_grouping=False
+            ),
+            [-1, 1, -1, 1],
+        ),
+        (layers.InstanceNormalization(center=False), [0, 0, 0, 0]),
+        (
+            layers.LayerNormalization(epsilon=0.0, scale=False),
+            [-1.341641, -0.447214, 0.447214, 1.341641],
+        ),
+    ):
+        np.testing.assert_allclose(layer(x), [expected], rtol=1e-5, atol=1e-6)
+
+
+def test_layers_compute_as_those_of_keras() -> None:
+    layers = ipu.keras.layers
+    x = tf.constant([[1.0, 2.0]])
+    dense = layers.SerialDense(2, 2, "b_rows", kernel_initializer="ones")
+
+    assert dense(x).numpy().tolist() == [[3.0, 3.0]]
+    assert layers.RecomputationCheckpoint()(x).numpy().tolist() == [[1.0, 2.0]]
+    assert layers.AssumeEqualAcrossReplicas()(x).numpy().tolist() == [[1.0, 2.0]]
+    embedding = layers.Embedding(4, 3, serialization_factor=2)
+    assert embedding(tf.constant([1])).shape == [1, 3]
+    assert layers.LSTM(5)(tf.ones([1, 2, 3])).shape == [1, 5]

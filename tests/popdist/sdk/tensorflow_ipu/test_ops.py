@@ -1,0 +1,198 @@
+import json
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python import ipu
+from tensorflow.python.ipu.ipu_infeed_queue import IPUInfeedQueue
+
+v1 = tf.compat.v1
+
+
+def test_activations() -> None:
+    x = tf.constant([-10.0, 0.0, 1.0, 10.0])
+
+    np.testing.assert_allclose(ipu.nn_ops.hard_sigmoid(x), [0, 0.5, 0.7, 1])
+    np.testing.assert_allclose(
+        ipu.nn_ops.swish(x), [-4.5398e-4, 0, 0.731059, 9.999546], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        ipu.nn_ops.gelu(x), [0, 0, 0.841192, 10], rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        ipu.nn_ops.softmax(tf.constant([0.0, 0.0]), stable=True), [0.5, 0.5]
+    )
+
+
+def test_a_function_of_convolutions_is_called_as_it_is() -> None:
+    @ipu.nn_ops.multi_conv(options={"perConvReservedTiles": "50"})
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    assert doubled(3) == 6
+    assert ipu.nn_ops.multi_conv(lambda x: x + 1)(1) == 2
+    with pytest.raises(TypeError, match="no dictionary"):
+        ipu.nn_ops.multi_conv(options=["a"])
+
+
+def test_an_outlined_function_is_called_as_it_is() -> None:
+    @ipu.outlined_function
+    def add(x: tf.Tensor) -> tf.Tensor:
+        return x + 1
+
+    assert int(add(tf.constant(1))) == 2
+
+
+def test_dropout_scales_what_it_keeps() -> None:
+    ones = tf.ones([1000])
+
+    dropped = ipu.rand_ops.dropout(ones, rate=0.5).numpy()
+    first, second = (ipu.rand_ops.dropout(ones, seed=[1, 2]).numpy() for _ in "ab")
+
+    assert set(dropped) == {0.0, 2.0}
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(ValueError, match=r"must be in the range \[0, 1\)"):
+        ipu.rand_ops.dropout(ones, rate=1.0)
+    with pytest.raises(ValueError, match=r"to have a shape \[2\]"):
+        ipu.rand_ops.dropout(ones, seed=[1])
+
+
+@pytest.mark.parametrize(
+    ("strided", "expected"),
+    [
+        # Groups of the channels 0 and 2, 1 and 3; and of 0 and 1, 2 and 3.
+        (True, [-1, -1, 1, 1]),
+        (False, [-1, 1, -1, 1]),
+    ],
+)
+def test_groups_of_channels_are_normalised(
+    strided: bool, expected: list[float]
+) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = tf.constant([[1.0, 2.0, 3.0, 4.0]] * 2)
+        y = ipu.normalization_ops.group_norm(x, 2, strided_channel_grouping=strided)
+        session.run(v1.global_variables_initializer())
+
+        np.testing.assert_allclose(session.run(y), [expected] * 2, rtol=1e-4)
+        names = [variable.name for variable in v1.trainable_variables()]
+        assert sorted(names) == ["GroupNorm/beta:0", "GroupNorm/gamma:0"]
+
+
+def test_layers_and_instances_are_normalised() -> None:
+    image = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+    with tf.Graph().as_default(), v1.Session() as session:
+        layer = ipu.normalization_ops.layer_norm(image, scale=False, center=False)
+        instance = ipu.normalization_ops.instance_norm(image, scope="mine")
+        session.run(v1.global_variables_initializer())
+
+        values = (image - image.mean()) / image.std()
+        np.testing.assert_allclose(session.run(layer), values, rtol=1e-4)
+        np.testing.assert_allclose(
+            session.run(instance), [[[-1] * 4, [1] * 4]], rtol=1e-4
+        )
+        assert {v.name for v in v1.global_variables()} == {
+            "mine/beta:0",
+            "mine/gamma:0",
+        }
+
+
+def test_channels_that_cannot_be_grouped_are_refused() -> None:
+    norm = ipu.normalization_ops.group_norm
+
+    with pytest.raises(ValueError, match="4 channels cannot be divided into 3 groups"):
+        norm(tf.ones([2, 4]), 3)
+    with pytest.raises(ValueError, match="on axis 2, but must be on axis 1 or the"):
+        norm(tf.ones([2, 4, 4, 4]), 2, channels_axis=2)
+    with pytest.raises(ValueError, match="Axis 5 is out of bounds"):
+        norm(tf.ones([2, 4]), 2, channels_axis=5)
+
+
+def test_products_look_ups_and_sums_of_segments() -> None:
+    a = tf.constant([[1.0, 2.0]])
+    product = ipu.math_ops.serialized_matmul(a, a, 2, "b_rows", transpose_b=True)
+    rows = ipu.embedding_ops.embedding_lookup(
+        tf.constant([1.0, 2.0, 3.0]), [2, 0], serialization_factor=3
+    )
+    sums = ipu.math_ops.segment_sum([1, 2, 3], [0, 0, 2], 3)
+
+    assert product.numpy().tolist() == [[5.0]]
+    assert rows.numpy().tolist() == [3.0, 1.0]
+    assert sums.numpy().tolist() == [3, 0, 3]
+    with pytest.raises(ValueError, match="one of a_columns, a_rows_b_columns, b_rows"):
+        ipu.math_ops.serialized_matmul(a, a, 2, "columns")
+
+
+def test_images_get_a_fourth_channel() -> None:
+    image = ipu.image_ops.normalise_image(
+        np.array([[255, 0, 51]], np.uint8), [0.5, 0.0, 0.0], [2.0, 1.0, 10.0], 1 / 255
+    )
+
+    np.testing.assert_allclose(image, [[1.0, 0.0, 2.0, 0.0]], rtol=1e-6)
+
+
+def test_operations_that_change_no_tensor() -> None:
+    x = tf.constant([1, 2])
+
+    for same in (
+        ipu.internal_ops.remap(x),
+        ipu.control_flow_ops.barrier([x])[0],
+        ipu.replication_ops.assume_equal_across_replicas(x, inplace=True),
+        ipu.pipelining_ops.recomputation_checkpoint(x),
+        ipu.reduce_scatter_op.reduce_scatter(x),
+        ipu.all_to_all_op.all_gather(x)[0],
+    ):
+        assert same.numpy().tolist() == [1, 2]
+    with ipu.scopes.outside_compilation_scope(), ipu.scopes.partials_type(tf.float16):
+        assert int(x[1]) == 2
+
+
+def test_a_tensor_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    ipu.internal_ops.print_tensor(tf.constant([1, 2]), "pair")
+
+    assert capfd.readouterr().err == "pair [1 2]\n"
+
+
+def test_a_data_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = tf.data.Dataset.from_tensors((np.zeros(3, np.float32), 1)).repeat()
+
+    text = ipu.dataset_benchmark.dataset_benchmark(dataset, 2, 5)
+
+    epochs = json.loads(text.numpy())["epochs"]
+    assert [epoch["elements_processed"] for epoch in epochs] == [5, 5]
+    assert [epoch["total_bytes_processed"] for epoch in epochs] == [80, 80]
+    assert all(epoch["elements_per_second"] > 0 for epoch in epochs)
+    assert capsys.readouterr().err.count("Epoch ") == 2
+    with pytest.raises(ValueError, match="`number_of_epochs` to be at least 1"):
+        ipu.dataset_benchmark.dataset_benchmark(dataset, 0, 5)
+    with pytest.raises(TypeError, match=r"of type `tf\.data\.Dataset`"):
+        ipu.dataset_benchmark.dataset_benchmark([1], 1, 5)
+
+
+def test_a_queue_is_measured_in_a_session() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        queue = IPUInfeedQueue(tf.data.Dataset.range(4).repeat())
+        measured = ipu.dataset_benchmark.infeed_benchmark(queue, 1, 3, False)
+
+        [epoch] = json.loads(session.run(measured))["epochs"]
+
+    assert epoch["total_bytes_processed"] == 24
+    with pytest.raises(TypeError, match="of type `IPUInfeedQueue`"):
+        ipu.dataset_benchmark.infeed_benchmark([1], 1, 5)
+
+
+def test_a_strategy_says_that_it_has_one_replica(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = ipu.config.IPUConfig()
+    config.auto_select_ipus = 16
+    config.configure_ipu_system()
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            ipu.ipu_strategy.IPUStrategy(enable_keras_extensions=False)
+
+    assert caplog.messages == [
+        "IPUStrategy trains one replica on the CPU, though the configuration selects "
+        "16 IPUs. For more replicas, use PopDistStrategy under poprun."
+    ]
