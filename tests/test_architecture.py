@@ -127,7 +127,7 @@ STAGES = {
         ("popdist.torch.calls",),
         ("popdist.torch.backend",),
         ("popdist.torch",),
-        ("popdist.tensorflow.tensors",),
+        ("popdist.tensorflow.tensors", "popdist.tensorflow.devices"),
         ("popdist.tensorflow",),
         ("popdist.poptorch", "popdist.sdk"),
     ),

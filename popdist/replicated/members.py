@@ -58,6 +58,13 @@ class Members:
         """Whether what each local replica has is exchanged by itself."""
         return self.rows is not self.instances
 
+    def gather(self, number: int) -> list[int]:
+        """Return a whole number of each instance. All must call this."""
+        if self.instances is None:
+            return [number]
+        rows = self.instances.all_gather(np.array([number], np.int64))
+        return [int(row[0]) for row in rows]
+
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return which of some flags are set on any instance. All must call this."""
         own = np.array(flags, np.uint8)

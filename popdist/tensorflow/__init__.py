@@ -17,7 +17,14 @@ except ModuleNotFoundError as error:
 from popdist.tensorflow.devices import provide_local_devices
 from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
 from popdist.tensorflow.ipu_config import set_ipu_config
+from popdist.tensorflow.strategy.popdist_strategy import PopDistStrategy
 
-__all__ = ["allgather", "allreduce", "broadcast", "set_ipu_config"]
+__all__ = [
+    "PopDistStrategy",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "set_ipu_config",
+]
 
 provide_local_devices()

@@ -1,6 +1,6 @@
 """The settings that PopDist gives to a configuration of TensorFlow's IPUs."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import popdist
 
@@ -24,8 +24,8 @@ def set_ipu_config(
         ValueError: The replicas of this job span another number of IPUs.
     """
     _check_ipus(ipus_per_replica)
-    # Any kind of object may be given; see below for the ones that are taken.
-    options: object = config
+    # Any: TensorFlow's configurations have no types.
+    options: Any = config
     if hasattr(options, "select_ipus") and hasattr(options, "experimental"):
         distribution = options.experimental.multi_replica_distribution
         distribution.process_count = popdist.getNumInstances()

@@ -13,8 +13,8 @@ from popdist.engine.spec.dtypes import DType
 
 # TensorFlow takes memory that is aligned like this as it is, and copies other memory.
 _ALIGNMENT = 64
-# A TensorFlow of one process knows its first CPU by this name.
-_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+# The first CPU of this process, whatever its name among several is.
+_CPU = ""
 
 # Any, because TensorFlow declares no types.
 Tensor = Any

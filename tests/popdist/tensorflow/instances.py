@@ -11,14 +11,20 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+import pytest
+import tf_keras  # noqa: F401  (so that the forks need not)
+
 import popdist.tensorflow  # noqa: F401  (what a program imports first)
 from popdist import session
 from tests.jobs import environments
 from tests.popdist.engine.members import Ended, Me, run
 
+# Tracing takes seconds of CPU, which a loaded machine has few of.
+TIMEOUT = pytest.mark.timeout(300)
+
 
 def on_all(
-    rows: int | Sequence[int], function: Callable[[int], Any], timeout: float = 55
+    rows: int | Sequence[int], function: Callable[[int], Any], timeout: float = 280
 ) -> list[Any]:
     """Return what function(rank) returns on each instance; an error is the test's.
 
@@ -34,7 +40,7 @@ def on_all(
 
 
 def ends_of(
-    rows: int | Sequence[int], function: Callable[[int], Any], timeout: float = 55
+    rows: int | Sequence[int], function: Callable[[int], Any], timeout: float = 280
 ) -> list[Ended]:
     """Return how function(rank) ends on each instance."""
     counts = (1,) * rows if isinstance(rows, int) else rows

@@ -11,7 +11,9 @@ from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
 from tests.meeting import wait_until
-from tests.popdist.tensorflow.instances import on_all
+from tests.popdist.tensorflow.instances import TIMEOUT, on_all
+
+pytestmark = TIMEOUT
 
 THREE = tf.TensorSpec((3,), tf.float32)
 

@@ -1,0 +1,1 @@
+"""PopDistStrategy: it carries out tf.distribute's requests by calls of the engine."""

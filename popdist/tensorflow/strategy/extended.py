@@ -1,0 +1,303 @@
+"""What tf.distribute asks a strategy to do, for replicas of several instances."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils, input_util
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.numpy_dataset import SingleDevice
+from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
+from tensorflow.python.distribute.values import DistributedVariable
+from tensorflow.python.eager import context, record
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.trackable.base import CheckpointInitialValue
+
+from popdist.replicated.members import Members
+from popdist.session import STATE
+from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
+from popdist.tensorflow.strategy.datasets import even_steps
+from popdist.tensorflow.strategy.keras_steps import count_steps
+from popdist.tensorflow.strategy.random_state import own_seed
+from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
+from popdist.tensorflow.tensors.memory import Tensor
+
+
+class PopDistExtended(MirroredExtended):
+    """The local replicas are logical CPUs; all others are reached by the engine."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        devices: Sequence[str],
+        members: Members,
+        cross_device_ops: EngineCrossDeviceOps,
+    ) -> None:
+        """Make what the strategy works with.
+
+        Args:
+            devices: That of each local replica.
+        """
+        self._members = members
+        self._engine = cross_device_ops
+        # Whether Keras is taught how many steps an epoch has.
+        self.counts_steps = True
+        # Whether data sets are shared out among the instances.
+        self.shards_datasets = False
+        # What replicas have written since the last run ended.
+        self._written: dict[int, Any] = {}
+        self._functions: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
+        super().__init__(strategy, list(devices), cross_device_ops)
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._members.replicas
+
+    @property
+    def should_save_summary(self) -> bool:
+        return self._members.first_replica == 0
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return self._members.first_replica == 0
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return False
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self._members.first_replica + replica_id
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group - self._members.first_replica
+
+    def _get_cross_device_ops(self, value: Value) -> EngineCrossDeviceOps:
+        return self._engine
+
+    def _reduce_to(
+        self, reduce_op: Any, value: Value, destinations: Any, options: Any
+    ) -> Value:
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        flat = tf.nest.flatten(value)
+        # The mean of what is the same on all replicas.
+        kept = [is_mean and distribute_utils.is_mirrored(each) for each in flat]
+        pairs = [
+            (each, destinations)
+            for each, keep in zip(flat, kept, strict=True)
+            if not keep
+        ]
+        reduced = iter(
+            self._engine.batch_reduce_implementation(reduce_op, pairs, options)
+            if pairs
+            else ()
+        )
+        results = [
+            each if keep else next(reduced)
+            for each, keep in zip(flat, kept, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(value, results)
+
+    def _batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any
+    ) -> list[Value]:
+        pairs = list(value_destination_pairs)
+        return self._engine.batch_reduce_implementation(reduce_op, pairs, options)
+
+    def _gather_to_implementation(
+        self, value: Value, destinations: Any, axis: int, options: Any
+    ) -> Value:
+        return self._engine._gather_implementation(value, destinations, axis, options)
+
+    # --- Data.
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        self._check_input_options(options)
+        if self.shards_datasets:
+            dataset = dataset.shard(self._instances, self._rank)
+        even = even_steps(dataset, self._members, len(self._devices))
+        # Without a number of replicas, batches are not divided among them.
+        return input_util.get_distributed_dataset(
+            even,
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options=options,
+        )
+
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        return input_lib_v1.DatasetIterator(
+            dataset, self._input_workers, self._container_strategy()
+        )
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        context = tf.distribute.InputContext(
+            num_input_pipelines=self._instances,
+            input_pipeline_id=self._rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+        return input_util.get_distributed_datasets_from_function(
+            dataset_fn,
+            self._input_workers_with_options(options),
+            [context],
+            self._container_strategy(),
+            options,
+        )
+
+    def _make_input_fn_iterator(
+        self, input_fn: Any, replication_mode: Any = None
+    ) -> Any:
+        context = tf.distribute.InputContext(
+            num_input_pipelines=self._instances,
+            input_pipeline_id=self._rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+        return input_lib_v1.InputFunctionIterator(
+            input_fn, self._input_workers, [context], self._container_strategy()
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        first = self._members.first_replica
+        contexts = [
+            tf.distribute.experimental.ValueContext(
+                first + local, self._num_replicas_in_sync
+            )
+            for local in range(len(self._devices))
+        ]
+        return distribute_utils.regroup(
+            [value_fn(context) for context in contexts], always_wrap=True
+        )
+
+    # --- Variables.
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        if self.counts_steps:
+            # A program that makes variables has imported its Keras.
+            count_steps(type(self._container_strategy()))
+        colocated = kwargs.pop("colocate_with", None)
+        if isinstance(colocated, SingleDevice):
+            with tf.device(colocated.device):
+                return next_creator(**kwargs)
+        devices = self._devices if colocated is None else colocated._devices
+        return distribute_utils.create_mirrored_variable(
+            self._container_strategy(),
+            partial(self._create_parts, next_creator, devices),
+            VARIABLE_CLASSES,
+            None,
+            **kwargs,
+        )
+
+    def _create_parts(
+        self, next_creator: Any, devices: Sequence[str], **kwargs: Any
+    ) -> list[Any]:
+        """Return the variable of each local replica."""
+        parts: list[Any] = []
+        initial_value = kwargs.pop("initial_value")
+        for replica, device in enumerate(devices):
+            if parts:
+                # Names that end so are absolute.
+                name = parts[0].name.split(":")[0]
+                kwargs["name"] = f"{name}/replica_{replica}/"
+            with (
+                tf.device(device),
+                context.device_policy(context.DEVICE_PLACEMENT_SILENT),
+                record.stop_recording(),
+            ):
+                value = self._initial_value(replica, parts, initial_value, kwargs)
+                parts.append(next_creator(initial_value=value, **kwargs))
+        return parts
+
+    def _initial_value(
+        self, replica: int, parts: Sequence[Any], value: Any, kwargs: Any
+    ) -> Any:
+        """Return what makes the initial value of one replica: that of instance 0."""
+        number = self._members.first_replica + replica
+
+        def from_first_instance() -> Tensor:
+            initial = value() if callable(value) else value
+            if isinstance(initial, CheckpointInitialValue):
+                initial = initial.wrapped_value
+            tensor = tf.convert_to_tensor(initial, dtype=kwargs.get("dtype"))
+            if self._instances > 1 and tensor.dtype != tf.string:
+                tensor = self._engine.from_first_instance(tensor)
+            return own_seed(kwargs.get("name"), tensor, number)
+
+        def from_first_part() -> Tensor:
+            in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+            first = parts[0].initial_value if in_session else parts[0].read_value()
+            own = self._members.first_replica
+            return own_seed(kwargs.get("name"), first, number, other=own)
+
+        return from_first_part if parts else from_first_instance
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        if not isinstance(var, DistributedVariable):
+            raise ValueError(
+                f"The variable {var.name} was not made in the scope of this "
+                "PopDistStrategy, so the replicas do not share it. Make the model and "
+                "the optimizer within `with strategy.scope():`."
+            )
+        return super()._update(var, fn, args, kwargs, group)
+
+    def record_write(self, variable: Any) -> None:
+        """Aggregate a variable, which a replica writes, at the end of the run."""
+        self._written[id(variable)] = variable
+
+    # --- Runs.
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return super()._call_for_each_replica(fn, args, kwargs)
+        if isinstance(fn, Function):
+            aggregating = self._functions.get(fn)
+            if aggregating is None:
+                python = self._aggregating(fn.python_function)
+                aggregating = fn._clone(python_function=python)
+                self._functions[fn] = aggregating
+        else:
+            aggregating = self._aggregating(fn)
+        return super()._call_for_each_replica(aggregating, args, kwargs)
+
+    def _aggregating(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of replicas that aggregates what they write at its end."""
+
+        def replica_fn(*args: Any, **kwargs: Any) -> Any:
+            result = fn(*args, **kwargs)
+            tf.distribute.get_replica_context().merge_call(self._aggregate)
+            return result
+
+        return replica_fn
+
+    def _aggregate(self, _: tf.distribute.Strategy) -> None:
+        """Aggregate what the replicas have written in the run that ends."""
+        written, self._written = [*self._written.values()], {}
+        for reduce_op in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
+            variables = [each for each in written if each.reduce_op is reduce_op]
+            if not variables:
+                continue
+            values = [[part.read_value() for part in each.values] for each in variables]
+            totals = self._engine.reduce_tensors(reduce_op, values)
+            for variable, total in zip(variables, totals, strict=True):
+                variable.set_aggregate(tf.cast(total, variable.dtype))
+
+    @property
+    def _rank(self) -> int:
+        return STATE.job.place.rank
+
+    @property
+    def _instances(self) -> int:
+        return STATE.job.place.size
+
+    @staticmethod
+    def _check_input_options(options: Any) -> None:
+        if (
+            options is not None
+            and options.experimental_replication_mode
+            is tf.distribute.InputReplicationMode.PER_REPLICA
+        ):
+            raise NotImplementedError(
+                "InputReplicationMode.PER_REPLICA is for "
+                "distribute_datasets_from_function. Call that, or leave the option out."
+            )

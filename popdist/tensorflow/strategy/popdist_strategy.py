@@ -1,0 +1,80 @@
+"""PopDistStrategy: tf.distribute's data parallelism among all replicas of the job."""
+
+from typing import Any
+
+import tensorflow as tf
+
+import popdist
+from popdist.replicated.members import Members
+from popdist.session import STATE
+from popdist.tensorflow.devices import local_devices
+from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps
+from popdist.tensorflow.strategy.exchange import Exchange
+from popdist.tensorflow.strategy.extended import PopDistExtended
+
+
+class PopDistStrategy(tf.distribute.Strategy):
+    """Synchronous data-parallel training on all replicas of the job.
+
+    The replicas of an instance are logical CPUs. Variables that are made in its scope
+    begin with the values of instance 0, and collectives are popdist's. All instances
+    must make one, and make the same calls of it in the same order.
+    """
+
+    # What MirroredStrategy numbers its collectives from; none of them is made.
+    _collective_key_base = 0
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        add_ipu_cross_replica_reductions: bool = True,
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
+        """Initialise PopDist's backend, and meet the other instances.
+
+        Args:
+            ipu_device: The name of an IPU; each local replica has a logical CPU.
+            add_ipu_cross_replica_reductions: True: optimizers add up the gradients of
+                all replicas.
+            enable_dataset_iterators: TensorFlow's own iterators feed the replicas in
+                either case, as there are no infeeds.
+            enable_keras_extensions: Whether Keras counts the steps of an epoch right
+                where local replicas take a batch each.
+
+        Raises:
+            RuntimeError: TensorFlow has fewer devices than there are local replicas.
+            ValueError: The reductions are not wanted, or the device is no IPU.
+        """
+        if not add_ipu_cross_replica_reductions:
+            raise ValueError(
+                "PopDistStrategy always adds up the gradients of all replicas, so it "
+                "cannot do without add_ipu_cross_replica_reductions. To train the "
+                "instances apart, make the model outside its scope."
+            )
+        if "IPU" not in ipu_device.upper():
+            raise ValueError(
+                f"ipu_device is {ipu_device!r}, but names no IPU. Leave it out: each "
+                "local replica has a logical CPU."
+            )
+        popdist.init()
+        devices = local_devices()
+        members = Members.meet("tensorflow", len(devices), {})
+        group = STATE.group("tensorflow", STATE.job.members)
+        engine = EngineCrossDeviceOps(Exchange.among(group), len(devices))
+        extended = PopDistExtended(self, devices, members, engine)
+        extended.counts_steps = enable_keras_extensions
+        super().__init__(extended)
+
+    def shard_datasets(self, shard: bool = True) -> None:
+        """Let data sets that are distributed from now on be sharded by instance.
+
+        Without it the program shards them itself. Batches are whole in either case:
+        each local replica takes one.
+        """
+        self.extended.shards_datasets = shard
+
+    # Any: they have the types of run().
+    def experimental_run_v2(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a function on all replicas: run() under its earlier name."""
+        return self.run(fn, *args, **kwargs)

@@ -1,0 +1,33 @@
+"""Random numbers that differ between replicas, and are the same in every run."""
+
+import tensorflow as tf
+
+from popdist.replicated.seeds import seed_of
+from popdist.tensorflow.tensors.memory import Tensor
+
+# What Keras 3 calls the state of a SeedGenerator: the seed, and how often it was used.
+_STATE = "seed_generator_state"
+
+
+def own_seed(
+    name: str | None, state: Tensor, replica: int, *, other: int = 0
+) -> Tensor:
+    """Return the state of one replica's random generator, by that of another replica.
+
+    Values of variables that are no such states are returned as they are.
+
+    Args:
+        name: The variable's.
+        replica: The number of the replica in the job.
+        other: That of the other replica; the first one has the program's own seed.
+    """
+    is_state = name is not None and _STATE in name and state.dtype.is_integer
+    if not is_state or replica == other:
+        return state
+    change = tf.constant([_mask_of(replica) ^ _mask_of(other), 0], state.dtype)
+    return tf.bitwise.bitwise_xor(state, change)
+
+
+def _mask_of(replica: int) -> int:
+    # Without the sign of an int32.
+    return seed_of(0, replica, 0) & 0x7FFFFFFF if replica else 0

@@ -1,0 +1,134 @@
+"""Variables of PopDistStrategy, whose reads outside of replicas do not communicate.
+
+What replicas write to their own parts of a variable is aggregated at the end of the
+run in which they do. A read outside of replicas returns the last aggregate, so one
+instance may make it alone. In graphs of sessions, where no run has an end, the read is
+a collective.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib, values
+from tensorflow.python.distribute.values_util import (
+    in_replica_update_context,
+    is_saving_non_distributed,
+)
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+_SUM = tf.VariableAggregation.SUM
+_OF_ALL_REPLICAS = (_SUM, tf.VariableAggregation.MEAN)
+
+
+class IPUMirroredVariable(values.MirroredVariable):
+    """A variable that is the same on all replicas.
+
+    Where replicas write to it without an aggregation, as BatchNormalization does to its
+    statistics, it becomes the mean of what they have written. Integers stay apart, such
+    as the states of random generators.
+    """
+
+    reduce_op = tf.distribute.ReduceOp.MEAN
+
+    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        if self.aggregation is tf.VariableAggregation.NONE and self.dtype.is_floating:
+            self.distribute_strategy.extended.record_write(self)
+        return super()._update_replica(update_fn, value, **kwargs)
+
+    def set_aggregate(self, value: Tensor) -> None:
+        """Give the local replicas the mean of all replicas."""
+        for variable in self.values:
+            variable.assign(value)
+
+
+class IPUSyncOnReadVariable(values.SyncOnReadVariable):
+    """A variable of which each replica has its own, such as those of metrics."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The sum over all replicas. A mean is given to all of them instead.
+        # Any, because TensorFlow declares no types.
+        self._sum: Any = None
+        if tf.executing_eagerly():
+            self._make_sum()
+
+    @property
+    def reduce_op(self) -> tf.distribute.ReduceOp:
+        """How the replicas' values are aggregated."""
+        return tf.distribute.ReduceOp.from_variable_aggregation(self._aggregation)
+
+    def set_aggregate(self, value: Tensor) -> None:
+        """Keep the aggregate of all replicas for reads outside of replicas."""
+        if self._aggregation == _SUM:
+            self._make_sum()
+            self._sum.assign(value)
+        else:
+            for variable in self.values:
+                variable.assign(value)
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Assign a value; outside of replicas, the aggregate of all of them."""
+        result = super().assign(value, *args, **kwargs)
+        is_outside = (
+            distribute_lib.in_cross_replica_context()
+            or distribute_lib.get_replica_context().strategy
+            is not self.distribute_strategy
+        )
+        if self._sum is not None and is_outside and not in_replica_update_context():
+            self._sum.assign(value)
+        return result
+
+    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        if self._aggregation in _OF_ALL_REPLICAS:
+            self.distribute_strategy.extended.record_write(self)
+        return super()._update_replica(update_fn, value, **kwargs)
+
+    def _get_cross_replica(self) -> Tensor:
+        in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+        if in_session or is_saving_non_distributed():
+            return super()._get_cross_replica()
+        if self._aggregation == _SUM and self._sum is not None:
+            return self._sum.read_value()
+        return self._get_replica(0).read_value()
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Any]:
+        saveables = super()._gather_saveables_for_checkpoint()
+        return {
+            key: lambda name=self._common_name: _Saveable(self, name)
+            for key in saveables
+        }
+
+    def _make_sum(self) -> None:
+        if self._sum is not None or self._aggregation != _SUM:
+            return
+        replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, self.dtype)
+        with tf.init_scope(), tf.device(self._primary.device):
+            self._sum = ResourceVariable(
+                self._primary.read_value() * replicas,
+                trainable=False,
+                name=f"{self._common_name}/sum",
+            )
+
+
+# Any: TensorFlow has no public class for it.
+_OnReadSaveable: Any = values._SyncOnReadSaveable
+
+
+class _Saveable(_OnReadSaveable):
+    """Restores the aggregate with the replicas' values."""
+
+    def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
+        restored = super().restore(restored_tensors, restored_shapes)
+        variable = self._sync_on_read_variable
+        if variable._sum is None:
+            return restored
+        return tf.group(restored, variable._sum.assign(restored_tensors[0]))
+
+
+VARIABLE_CLASSES = {
+    "VariableClass": values.DistributedVariable,
+    tf.VariableSynchronization.ON_WRITE: IPUMirroredVariable,
+    tf.VariableSynchronization.ON_READ: IPUSyncOnReadVariable,
+}

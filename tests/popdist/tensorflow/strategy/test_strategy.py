@@ -1,0 +1,252 @@
+"""PopDistStrategy's collectives, variables and custom loops, in several layouts."""
+
+import os
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from popdist.errors import MismatchError, PeerLostError
+from popdist.tensorflow import PopDistStrategy
+from tests.popdist.engine.members import errors
+from tests.popdist.tensorflow.instances import TIMEOUT, ends_of, on_all
+
+pytestmark = TIMEOUT
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+ON_READ = tf.VariableSynchronization.ON_READ
+
+
+def lists(strategy: PopDistStrategy, value: Any) -> Any:
+    """Return what each local replica has of a value."""
+    return [
+        tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), each)
+        for each in strategy.experimental_local_results(value)
+    ]
+
+
+@pytest.mark.parametrize("rows", [(1,), (2,), (1, 1), (2, 1)], ids=str)
+def test_collectives_are_among_all_replicas_of_the_job(rows: tuple[int, ...]) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+
+        def step() -> Any:
+            context = tf.distribute.get_replica_context()
+            number = context.replica_id_in_sync_group + 1
+            x = tf.cast(number, tf.float32)
+            rows = tf.fill([number], number)
+            return (
+                context.all_reduce(SUM, [x, number]),
+                context.all_reduce(MEAN, [x, number]),
+                context.all_reduce(SUM, tf.complex(x, -x)),
+                context.all_reduce(SUM, tf.IndexedSlices(x[None], number[None])).values,
+                context.all_gather(rows, axis=0),
+            ), x
+
+        found = []
+        for run in (strategy.run, tf.function(strategy.run)):
+            inside, x = run(step)
+            reduced = [strategy.reduce(op, x, axis=None) for op in (SUM, "mean")]
+            found.append((lists(strategy, inside), [float(y) for y in reduced]))
+        assert found[0] == found[1]
+        return strategy.num_replicas_in_sync, found[0]
+
+    replicas = sum(rows)
+    numbers = range(1, replicas + 1)
+    total, mean = sum(numbers), sum(numbers) / replicas
+    inside = (
+        [total, total],
+        [mean, mean],
+        complex(total, -total),
+        [*numbers],
+        [number for number in numbers for _ in range(number)],
+    )
+    assert on_all(rows, program) == [
+        (replicas, ([inside] * local, [total, mean])) for local in rows
+    ]
+
+
+def test_variables_begin_with_the_values_of_instance_0() -> None:
+    def program(rank: int) -> Any:
+        with PopDistStrategy().scope():
+            made = [
+                tf.Variable([1.0 + rank, 2.0]),
+                tf.Variable(lambda: tf.constant(rank, tf.int64)),
+                tf.Variable(f"instance {rank}"),
+            ]
+        return [
+            tf.nest.map_structure(lambda part: part.numpy(), v.values) for v in made
+        ]
+
+    first, second = on_all((2, 1), program)
+    assert [[part.tolist() for part in parts] for parts in first[0:1]] == [[[1, 2]] * 2]
+    assert second[0][0].tolist() == [1, 2]
+    assert (first[1], second[1]) == ((0, 0), (0,))
+    # Strings are not exchanged.
+    assert (first[2], second[2]) == ((b"instance 0",) * 2, (b"instance 1",))
+
+
+def test_one_instance_alone_may_read_what_replicas_have_of_their_own() -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        with strategy.scope():
+            total, mean = (
+                tf.Variable(0.0, synchronization=ON_READ, aggregation=aggregation)
+                for aggregation in (
+                    tf.VariableAggregation.SUM,
+                    tf.VariableAggregation.MEAN,
+                )
+            )
+
+        @tf.function
+        def step() -> None:
+            context = tf.distribute.get_replica_context()
+            own = tf.cast(context.replica_id_in_sync_group, tf.float32)
+            total.assign_add(own)
+            mean.assign(own)
+
+        found = []
+        for _ in range(2):
+            strategy.run(step)
+            if rank == 1:
+                found.append([float(total.numpy()), float(mean.numpy())])
+        total.assign(8.0)
+        return [*found, [float(total.numpy())]]
+
+    # Means are given to the replicas, which assign to them again.
+    assert on_all((2, 1), program) == [
+        [[8]],
+        [[3, 1], [6, 1], [8]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "accumulated"),
+    [((1,), 4), ((1,), 2), ((2,), 1), ((1, 1), 2), ((2, 2), 1), ((2, 1), 1)],
+    ids=str,
+)
+def test_one_weight_is_the_same_in_every_layout(
+    rows: tuple[int, ...], accumulated: int
+) -> None:
+    def program(rank: int) -> float:
+        strategy = PopDistStrategy()
+        replicas = sum(rows)
+        samples = [1.0, 2.0, 3.0, 4.0] if replicas != 3 else [2.0, 2.5, 3.0]
+        share = len(samples) // replicas
+        with strategy.scope():
+            weight = tf.Variable(0.0 + rank)
+            optimizer = tf.keras.optimizers.SGD(28 / 225)
+
+        @tf.function
+        def step(inputs: Any) -> None:
+            gradients = []
+            for x in tf.split(inputs, accumulated):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((weight * x - 1) ** 2) / 2
+                gradients.append(tape.gradient(loss, weight))
+            total = tf.add_n(gradients) / (accumulated * replicas)
+            optimizer.apply_gradients([(total, weight)])
+
+        def inputs(context: Any) -> Any:
+            begin = context.replica_id_in_sync_group * share
+            return tf.constant(samples[begin : begin + share])
+
+        own = strategy.experimental_distribute_values_from_function(inputs)
+        strategy.run(step, args=(own,))
+        return round(float(weight.numpy()), 6)
+
+    assert on_all(rows, program) == [0.311111] * len(rows)
+
+
+def test_other_operations_are_refused() -> None:
+    def program(rank: int) -> str:
+        engine = PopDistStrategy().extended._get_cross_device_ops(None)
+        with pytest.raises(ValueError, match="Unsupported") as error:
+            engine.reduce_tensors("MAX", [[tf.constant(1.0)]])
+        return str(error.value)
+
+    assert on_all(1, program) == [
+        "Unsupported reduce op: MAX. Ask for tf.distribute.ReduceOp.SUM or MEAN."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"add_ipu_cross_replica_reductions": False},
+            "PopDistStrategy always adds up the gradients of all replicas, so it "
+            "cannot do without add_ipu_cross_replica_reductions. To train the "
+            "instances apart, make the model outside its scope.",
+        ),
+        (
+            {"ipu_device": "/gpu:0"},
+            "ipu_device is '/gpu:0', but names no IPU. Leave it out: each local "
+            "replica has a logical CPU.",
+        ),
+    ],
+    ids=["reductions", "device"],
+)
+def test_arguments_that_cannot_be_followed_are_refused(
+    options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=r"PopDistStrategy|names no IPU") as error:
+        PopDistStrategy(**options)
+
+    assert str(error.value) == text
+
+
+def test_a_variable_from_outside_the_scope_is_refused_with_the_way_out() -> None:
+    def program(rank: int) -> str:
+        strategy = PopDistStrategy()
+        weight = tf.Variable(1.0, name="weight")
+        optimizer = tf.keras.optimizers.SGD()
+        with pytest.raises(ValueError, match="scope") as error:
+            strategy.run(lambda: optimizer.apply_gradients([(1.0 * weight, weight)]))
+        return str(error.value)
+
+    assert on_all(1, program) == [
+        "The variable weight:0 was not made in the scope of this PopDistStrategy, so "
+        "the replicas do not share it. Make the model and the optimizer within `with "
+        "strategy.scope():`."
+    ]
+
+
+def test_too_few_devices_are_refused_with_the_way_out() -> None:
+    def program(rank: int) -> str:
+        tf.constant(1.0) + 1
+        with pytest.raises(RuntimeError, match="local replicas") as error:
+            PopDistStrategy()
+        return str(error.value)
+
+    assert on_all((2,), program) == [
+        "This instance has 2 local replicas, but TensorFlow has 1 logical CPU, and can "
+        "have no more once an operation has run or a device was made. Import "
+        "popdist.tensorflow before the first operation, or make 2 logical CPUs with "
+        "tf.config.set_logical_device_configuration."
+    ]
+
+
+def test_an_instance_that_makes_another_call_ends_it_for_all() -> None:
+    def program(rank: int) -> None:
+        strategy = PopDistStrategy()
+        strategy.reduce(SUM, tf.zeros(1 + rank), axis=None)
+
+    for kind, text in errors(ends_of(2, program)):
+        assert kind is MismatchError
+        assert "Tensor layouts did not match on all instances" in text
+
+
+def test_an_instance_that_dies_is_named_to_the_others() -> None:
+    def program(rank: int) -> None:
+        strategy = PopDistStrategy()
+        reduce = tf.function(lambda x: strategy.reduce(SUM, x, axis=None))
+        reduce(tf.zeros(4))
+        if rank == 1:
+            os._exit(3)
+        reduce(tf.zeros(4))
+
+    survivor, dead = ends_of(2, program)
+    assert dead.code == 3
+    assert isinstance(survivor.error, tf.errors.UnknownError | PeerLostError)
+    assert "Instance 1 has ended" in str(survivor.error)
