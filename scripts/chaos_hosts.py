@@ -44,7 +44,7 @@ GONE_S = 15.0
 OF_SSHD = re.compile("sshd")
 OF_DAEMON = re.compile("/prted|/orted|hydra_pmi_proxy")
 # In a traceback; the frames of poprun's sitecustomize are those of an instance.
-OWN_FRAME = re.compile('/(poprun/(?!interpreter/).*|bin/poprun)", line')
+OWN_FRAME = re.compile(f'"{re.escape(str(ROOT))}/poprun/(?!interpreter/)')
 STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
 # What instances run, with a word of the job's own at the end, and how many seconds of
 # a job's life are of interest.
