@@ -151,6 +151,12 @@ STAGES = {
         ("horovod.common.exceptions",),
         ("horovod.common", "horovod.runner"),
         ("horovod.torch",),
+        # It imports the common part of both packages for Keras when it is asked to.
+        (
+            "horovod._keras",
+            "horovod.keras",
+            "horovod.tensorflow",
+        ),
     ),
     "popart": (("popart",),),
     "tensorflow": (
@@ -336,6 +342,8 @@ FOR_THE_ENTRY = {
     "poprun.helpers.shim",
 }
 
+HOROVOD_FOR_TENSORFLOW = ("horovod._keras", "horovod.keras", "horovod.tensorflow")
+
 # Who may import what was not written here and is not Python's.
 THIRD_PARTY = {
     # cli names the type of its command.
@@ -352,7 +360,12 @@ THIRD_PARTY = {
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
-    "tensorflow": ("popdist.tensorflow", "tensorflow.python.ipu"),
+    "keras": ("horovod.keras",),
+    "tensorflow": (
+        "popdist.tensorflow",
+        "tensorflow.python.ipu",
+        *HOROVOD_FOR_TENSORFLOW,
+    ),
     "torch": (
         "popdist.sdk.forkserver_preload",
         "popdist.torch",
@@ -497,6 +510,9 @@ LATE_IMPORTS = {
         "popdist.sdk.finder",
         "struct",
     },
+    # Keras takes a second to import, and not every program for TensorFlow uses it.
+    "horovod.tensorflow": {"horovod.tensorflow.sync_batch_norm"},
+    "horovod.tensorflow.optimizer": {"horovod._keras.optimizer"},
     # At each `import torch`, where most programs need none of them, and torch may be
     # built without torch.distributed.
     "poprun.interpreter.torch_backend": {
@@ -675,6 +691,17 @@ def forbidden(tree: ast.Module) -> Iterator[str]:
             yield f"{what} in line {line}"
 
 
+# Horovod's modules for its frameworks have them.
+NAMES_OF_VENDORS = {
+    "BroadcastGlobalVariablesCallback",
+    "Compression",
+    "FP16Compressor",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_two_public_classes_of_a_package_have_the_same_name(package: str) -> None:
     count = Counter(
@@ -684,7 +711,8 @@ def test_no_two_public_classes_of_a_package_have_the_same_name(package: str) -> 
         for node in parse(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    doubles = sorted(name for name, number in count.items() if number > 1)
+    several = {name for name, number in count.items() if number > 1}
+    doubles = sorted(several - NAMES_OF_VENDORS)
 
     assert not doubles, f"{package} has several classes {', '.join(doubles)}."
 

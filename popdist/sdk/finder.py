@@ -18,6 +18,8 @@ STAND_INS: dict[str, str | None] = {
     "poptorch": "torch",
     "horovod": None,
     "horovod.torch": "torch",
+    "horovod.tensorflow": "tensorflow",
+    "horovod.keras": "tensorflow",
     "popart": None,
     "tensorflow.python.ipu": "tensorflow",
 }

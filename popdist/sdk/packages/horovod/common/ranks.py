@@ -1,7 +1,6 @@
 """The functions of every framework's module that take no tensors."""
 
 from .calls.submission import BASICS
-from .calls.waiting import barrier, join
 from .exceptions import HorovodInternalError
 from .process_sets import ProcessSet, global_process_set
 from .util import (

@@ -5,7 +5,7 @@ It has no other names: horovod.torch has all of them too.
 
 from ..common.calls.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from ..common.calls.submission import BASICS as _basics
-from ..common.calls.waiting import poll, synchronize
+from ..common.calls.waiting import barrier, join, poll, synchronize
 from ..common.ranks import *  # noqa: F403
 from .calls.exchanges import (
     allgather,

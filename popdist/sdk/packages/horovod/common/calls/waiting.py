@@ -26,9 +26,30 @@ def synchronize(handle: HorovodHandle) -> Any:
     return handle.wait()
 
 
+def begin_barrier(process_set: ProcessSet, now: bool) -> HorovodHandle:
+    """Begin what barrier() does.
+
+    Args:
+        process_set: The ranks that take part.
+        now: Whether the caller waits for it at once.
+    """
+    return submit(process_set, Call(Request(Kind.BARRIER, None)), now)
+
+
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks of the process set have called it."""
-    submit(process_set, Call(Request(Kind.BARRIER, None)), True).wait()
+    begin_barrier(process_set, True).wait()
+
+
+def begin_join(now: bool) -> HorovodHandle:
+    """Begin what join() does.
+
+    Args:
+        now: Whether the caller waits for it at once.
+    """
+    # All ranks of a host have one clock.
+    request = Request(Kind.JOIN, JOIN, counts=(monotonic_ns(),))
+    return submit(global_process_set, Call(request), now)
 
 
 def join(device: int = -1) -> int:
@@ -41,8 +62,5 @@ def join(device: int = -1) -> int:
     Args:
         device: A GPU in Horovod; not used here.
     """
-    # All ranks of a host have one clock.
-    request = Request(Kind.JOIN, JOIN, counts=(monotonic_ns(),))
-    handle = submit(global_process_set, Call(request), True)
-    last: int = handle.wait()
+    last: int = begin_join(True).wait()
     return last

@@ -1,0 +1,1 @@
+"""What horovod.keras and horovod.tensorflow.keras have in common, for either Keras."""

@@ -1,0 +1,148 @@
+"""The functions of horovod.keras: calls on values, and distributed optimizers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..common.calls.reduce_ops import Average
+from ..common.compression import Compressor
+from ..common.process_sets import ProcessSet, global_process_set
+from ..tensorflow import collectives
+from ..tensorflow.compression import Compression
+from ..tensorflow.functions import broadcast_global_variables as global_broadcast
+from ..tensorflow.gradient_reduction import Variable
+from ..tensorflow.gradient_tape import variables_of
+from ..tensorflow.optimizer import DistributedOptimizer as any_optimizer
+
+# Any, here and below: what TensorFlow turns into tensors, and optimizers of Keras.
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Compressor = Compression.none,
+) -> Any:
+    """Return the ranks' values reduced to one: their average, unless op says else."""
+    return evaluated(
+        collectives.allreduce(
+            tf.constant(value),
+            average,
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=name,
+        )
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Return the ranks' values, one after the other along the first dimension."""
+    return evaluated(collectives.allgather(tf.constant(value), name))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Return the value of one rank, on all ranks."""
+    return evaluated(collectives.broadcast(tf.constant(value), root_rank, name))
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Return this rank's rows of the ranks' values reduced to one."""
+    return evaluated(collectives.reducescatter(tf.constant(value), op=op, name=name))
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Overwrite all variables of the graph of Keras's session by one rank's.
+
+    Raises:
+        RuntimeError: Variables are in no graph, because they are used eagerly.
+    """
+    evaluated(global_broadcast(root_rank))
+
+
+def evaluated(result: Any) -> Any:
+    """Return a result itself, or what Keras's session computes where it has one."""
+    if tf.executing_eagerly():
+        return result
+    return tf.compat.v1.keras.backend.get_session().run(result)
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Variable]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return an optimizer like the given one, whose gradients all ranks reduce.
+
+    The arguments are those of horovod.tensorflow.DistributedOptimizer().
+    """
+    return any_optimizer(
+        optimizer,
+        name=name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any
+) -> Any:
+    """Return a DistributedOptimizer that leaves the gradients of some layers alone.
+
+    Args:
+        optimizer: As for DistributedOptimizer(), and so are the others.
+        local_layers: Layers whose variables each rank has for itself.
+    """
+    distributed = DistributedOptimizer(optimizer, *args, **kwargs)
+    for variable in variables_of(local_layers):
+        distributed.register_local_var(variable)
+    return distributed
+
+
+def load_by(
+    load: Callable[..., Any],
+    filepath: Any,
+    custom_optimizers: Sequence[type[Any]] | None,
+    custom_objects: dict[str, Any] | None,
+    compression: Compressor,
+) -> Any:
+    """Return a model that a function of Keras loads, with a DistributedOptimizer.
+
+    The optimizer goes on with the state that was saved.
+
+    Args:
+        load: keras.models.load_model.
+        filepath: Where the model was saved, with any optimizer.
+        custom_optimizers: Classes of optimizers that Keras does not have.
+        custom_objects: Other classes and functions that it does not have, by name.
+        compression: What gradients are turned into before they are reduced.
+    """
+    optimizers = {each.__name__: each for each in custom_optimizers or ()}
+    model = load(filepath, custom_objects=optimizers | (custom_objects or {}))
+    if getattr(model, "optimizer", None) is not None:
+        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    return model

@@ -1,0 +1,165 @@
+"""Calls on TensorFlow's tensors, without gradients: eagerly, in tf.function, sessions.
+
+In a tf.function they are made in the order in which they were traced. Those of a
+session's graph are made in any order, and have names that the graph gives them.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.ops import executing_eagerly_outside_functions
+
+from popdist.engine.calls.rows import Array
+from popdist.replicated.shares import even_share
+from popdist.tensorflow.tensors.memory import Tensor, new_memory
+from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
+
+from ..common.calls.library import NUMPY_ARRAYS
+from ..common.calls.reduce_ops import Reduction
+from ..common.calls.submission import HorovodHandle, TensorCalls
+from ..common.process_sets import ProcessSet
+
+# Any: tensors, variables, and what TensorFlow can turn into tensors.
+TensorLike = Any
+
+# Results become tensors without a copy.
+TENSORFLOW_CALLS = TensorCalls(
+    NUMPY_ARRAYS._replace(new=lambda shape, like: new_memory(shape, like.dtype))
+)
+
+
+def reduce_tensors(
+    tensors: Sequence[Tensor],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return the ranks' tensors, reduced to one each."""
+    begin = partial(
+        TENSORFLOW_CALLS.reduce, reduction=reduction, process_set=process_set
+    )
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    return _make_call(begin, "Allreduce", tensors, specs, name)
+
+
+def gather_tensors(
+    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet
+) -> list[Tensor]:
+    """Return the ranks' tensors, one after the other along the first dimension."""
+    begin = partial(TENSORFLOW_CALLS.gather, process_set=process_set)
+    specs = [_with_length(tensor, None) for tensor in tensors]
+    return _make_call(begin, "Allgather", tensors, specs, name)
+
+
+def broadcast_tensors(
+    tensors: Sequence[Tensor],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return the tensors of one rank."""
+    begin = partial(
+        TENSORFLOW_CALLS.broadcast, root_rank=root_rank, process_set=process_set
+    )
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    return _make_call(begin, "Broadcast", tensors, specs, name)
+
+
+def exchange_rows(
+    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: ProcessSet
+) -> list[Tensor]:
+    """Return the rows that the ranks have for this one, and how many each has sent."""
+
+    def begin(
+        arrays: list[Array], *, name: str | None, now: bool = False
+    ) -> HorovodHandle:
+        rows, *rest = arrays
+        return TENSORFLOW_CALLS.exchange(
+            [rows], rest[0] if rest else None, name, process_set, now=now
+        )
+
+    specs = [
+        _with_length(tensor, None),
+        tf.TensorSpec((process_set.size(),), tf.int32),
+    ]
+    tensors = [tensor] if splits is None else [tensor, splits]
+    return _make_call(begin, "Alltoall", tensors, specs, name)
+
+
+def scatter_tensors(
+    tensors: Sequence[Tensor],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return this rank's rows of the ranks' tensors, reduced to one each."""
+    begin = partial(
+        TENSORFLOW_CALLS.scatter, reduction=reduction, process_set=process_set
+    )
+    member, size = process_set.rank() or 0, process_set.size() or 1
+
+    def length_of(tensor: Tensor) -> int | None:
+        rows = tensor.shape[0] if tensor.shape.rank else None
+        return None if rows is None else even_share(rows, member, size).length
+
+    specs = [_with_length(tensor, length_of(tensor)) for tensor in tensors]
+    return _make_call(begin, "Reducescatter", tensors, specs, name)
+
+
+def make_call(begin: Callable[..., HorovodHandle]) -> Tensor:
+    """Return the number that a call without tensors results in; 0 if in none."""
+
+    def numbered(_: list[Array], *, now: bool) -> HorovodHandle:
+        return _NumberHandle(begin(now=now))
+
+    return _carried_out(numbered, [], [tf.TensorSpec((), tf.int32)])[0]
+
+
+class _NumberHandle(HorovodHandle):
+    """A call that may be under way, whose result becomes an array in a list."""
+
+    def __init__(self, handle: HorovodHandle) -> None:
+        self._handle = handle
+
+    def wait(self) -> list[Array]:
+        """Block until the call is over, and return its result."""
+        array = new_memory((), np.dtype(np.int32))
+        array[...] = self._handle.wait() or 0
+        return [array]
+
+
+def _make_call(
+    begin: Callable[..., HorovodHandle],
+    kind: str,
+    tensors: Sequence[Tensor],
+    specs: Sequence[tf.TensorSpec],
+    name: str | None,
+) -> list[Tensor]:
+    """Make a call that is matched by its name, or eagerly by its number without one."""
+    if name is None and not tf.executing_eagerly():
+        # As Horovod names calls, by their first tensor; a constant has no name.
+        tensor = re.sub("[^a-zA-Z0-9_]", "_", getattr(tensors[0], "name", "constant"))
+        graph = tf.compat.v1.get_default_graph()
+        name = graph.unique_name(f"Horovod{kind}_{tensor}")
+    return _carried_out(partial(begin, name=name), tensors, specs)
+
+
+def _carried_out(
+    begin: Callable[..., HorovodHandle],
+    tensors: Sequence[Tensor],
+    specs: Sequence[tf.TensorSpec],
+) -> list[Tensor]:
+    if not tf.executing_eagerly() and not executing_eagerly_outside_functions():
+        return call_by_name(partial(begin, now=False), tensors, specs)
+    return call_in_order(lambda arrays: begin(arrays, now=True).wait(), tensors, specs)
+
+
+def _with_length(tensor: Tensor, length: int | None) -> tf.TensorSpec:
+    """Return what a result is like: a tensor, but for its first dimension."""
+    if tensor.shape.rank is None:
+        return tf.TensorSpec(None, tensor.dtype)
+    return tf.TensorSpec([length, *tensor.shape[1:]], tensor.dtype)

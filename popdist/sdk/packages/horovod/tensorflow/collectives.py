@@ -1,0 +1,295 @@
+"""Horovod's calls on TensorFlow's tensors.
+
+Calls are matched by name among the ranks of a process set; without a name, by the name
+of their first tensor in a graph, and eagerly by their number among those of their kind.
+device_dense and device_sparse have no effect: all tensors are in the CPU's memory.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+from ..common.calls.reduce_ops import (
+    Average,
+    Reduction,
+    Sum,
+    choose_op,
+)
+from ..common.compression import Compressor, compress_all, decompress_all
+from ..common.process_sets import ProcessSet, global_process_set
+from . import gradients
+from .calls import TensorLike, broadcast_tensors
+from .compression import Compression
+
+
+@tf.autograph.experimental.do_not_convert
+def allreduce(
+    tensor: TensorLike,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Tensor:
+    """Return the ranks' tensors reduced to one: their average, unless op says else.
+
+    Of tf.IndexedSlices, values and indices are gathered.
+
+    Args:
+        tensor: Of the same shape and dtype on all ranks.
+        average: An earlier name of the choice between op=Average and op=Sum.
+        device_dense: Has no effect.
+        device_sparse: Has no effect.
+        compression: What the tensor is turned into before it is reduced.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        prescale_factor: What each rank's tensor is multiplied with before.
+        postscale_factor: What the result is multiplied with.
+        name: By which the ranks' calls are matched.
+        process_set: The ranks that take part.
+        ignore_name_scope: In a graph, match by the name without its scope.
+
+    Raises:
+        ValueError: The arguments are not valid.
+        HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
+            ended. In a graph it is a tf.errors.UnknownError that names it.
+    """
+    (result,) = grouped_allreduce(
+        [tensor],
+        average,
+        compression=compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        name=name,
+    )
+    return result
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_allreduce(
+    tensors: Sequence[TensorLike],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Tensor]:
+    """Return several tensors, each reduced as by allreduce(), in one call."""
+    chosen = choose_op(op, average)
+    reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    results: list[Tensor] = [None] * len(tensors)
+    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    name = _full_name(name, ignore_name_scope)
+    if dense:
+        values = [tf.convert_to_tensor(tensors[index]) for index in dense]
+        compressed, contexts = compress_all(values, compression)
+        reduced = gradients.allreduce(compressed, reduction, name, process_set)
+        restored = decompress_all(reduced, contexts, compression)
+        for index, result in zip(dense, restored, strict=True):
+            results[index] = result
+    sparse = [index for index in range(len(tensors)) if index not in set(dense)]
+    if sparse:
+        slices = [tensors[index] for index in sparse]
+        gathered = _gathered_slices(slices, reduction, name, process_set)
+        for index, result in zip(sparse, gathered, strict=True):
+            results[index] = result
+    return results
+
+
+def _gathered_slices(
+    slices: Sequence[tf.IndexedSlices],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[tf.IndexedSlices]:
+    """Return slices of all ranks, whose values are divided for an Average."""
+    if reduction != Reduction(reduction.op) or reduction.op not in (Average, Sum):
+        raise NotImplementedError(
+            "tf.IndexedSlices are reduced by Average and Sum only, without scale "
+            "factors. Give tf.convert_to_tensor(slices), or sparse_as_dense=True to an "
+            "optimizer or tape."
+        )
+    parts = [part for each in slices for part in (each.values, each.indices)]
+    gathered = gradients.allgather(parts, name, process_set)
+    if reduction.op is Average:
+        size = process_set.size() or 1
+        gathered[::2] = [each / tf.cast(size, each.dtype) for each in gathered[::2]]
+    pairs = zip(gathered[::2], gathered[1::2], slices, strict=True)
+    return [
+        tf.IndexedSlices(values, indices, dense_shape=each.dense_shape)
+        for values, indices, each in pairs
+    ]
+
+
+@tf.autograph.experimental.do_not_convert
+def allgather(
+    tensor: TensorLike,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Return the ranks' tensors, one after the other along the first dimension.
+
+    They may differ in that, and in no other.
+    """
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_allgather(
+    tensors: Sequence[TensorLike],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Return several tensors, each gathered as by allgather(), in one call."""
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = _full_name(name, ignore_name_scope)
+    return gradients.allgather(values, name, process_set) if values else []
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast(
+    tensor: TensorLike,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Return the tensor of one rank, on all ranks.
+
+    Args:
+        tensor: Of the same shape and dtype on all ranks.
+        root_rank: Whose it is: its number among all ranks, also in a process set.
+        name: By which the ranks' calls are matched.
+        ignore_name_scope: In a graph, match by the name without its scope.
+        process_set: The ranks that take part.
+    """
+    name = _full_name(name, ignore_name_scope)
+    value = tf.convert_to_tensor(tensor)
+    return gradients.broadcast([value], root_rank, name, process_set)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast_(
+    variables: Iterable[TensorLike],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Overwrite variables with those of one rank.
+
+    Returns the variables, or in a session's graph what they are then.
+    """
+    given = list(variables)
+    if not given:
+        return given
+    # Those of Keras 3 hold a variable of TensorFlow.
+    written = [each if isinstance(each, tf.Variable) else each.value for each in given]
+    values = [tf.convert_to_tensor(variable) for variable in written]
+    name = _full_name(name, False)
+    copies = broadcast_tensors(values, root_rank, name, process_set)
+    assigned = [
+        variable.assign(copy) for variable, copy in zip(written, copies, strict=True)
+    ]
+    return given if tf.executing_eagerly() else assigned
+
+
+@tf.autograph.experimental.do_not_convert
+def alltoall(
+    tensor: TensorLike,
+    splits: TensorLike = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Hand each rank its rows of this rank's tensor, and return what this one gets.
+
+    Args:
+        tensor: Its rows go to the ranks in their order.
+        splits: How many rows each rank gets. None for equal numbers.
+        name: By which the ranks' calls are matched.
+        ignore_name_scope: In a graph, match by the name without its scope.
+        process_set: The ranks that take part.
+
+    Returns the tensor and, if splits are given, how many rows each rank has sent.
+    """
+    value = tf.convert_to_tensor(tensor)
+    counts = None if splits is None else tf.convert_to_tensor(splits)
+    name = _full_name(name, ignore_name_scope)
+    rows, received = gradients.alltoall(value, counts, name, process_set)
+    return rows if splits is None else (rows, received)
+
+
+@tf.autograph.experimental.do_not_convert
+def reducescatter(
+    tensor: TensorLike,
+    device_dense: str = "",
+    compression: Compressor = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Return this rank's rows of the ranks' tensors reduced to one.
+
+    The first ranks get one row more, where the rows cannot be shared equally.
+    """
+    reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
+    name = _full_name(name, ignore_name_scope)
+    return _scattered([tensor], reduction, compression, name, process_set)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_reducescatter(
+    tensors: Sequence[TensorLike],
+    device_dense: str = "",
+    compression: Compressor = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Return several tensors, each scattered as by reducescatter(), in one call."""
+    reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
+    return _scattered(tensors, reduction, compression, None, process_set)
+
+
+def _scattered(
+    tensors: Sequence[TensorLike],
+    reduction: Reduction,
+    compression: Compressor,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    if not tensors:
+        return []
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    compressed, contexts = compress_all(values, compression)
+    reduced = gradients.reducescatter(compressed, reduction, name, process_set)
+    return decompress_all(reduced, contexts, compression)
+
+
+def _full_name(name: str | None, ignore_name_scope: bool) -> str | None:
+    """Return the name that a call has in a graph, where no other one may have it."""
+    if name is None or ignore_name_scope or tf.executing_eagerly():
+        return name
+    unique: str = tf.compat.v1.get_default_graph().unique_name(name)
+    return unique

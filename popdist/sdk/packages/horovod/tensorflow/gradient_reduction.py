@@ -1,0 +1,126 @@
+"""Gradients of a step, reduced among the ranks for tapes and optimizers."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+from ..common.calls.reduce_ops import Adasum, Average, Sum, choose_op
+from ..common.compression import Compressor
+from ..common.process_sets import ProcessSet, global_process_set
+from .collectives import grouped_allreduce
+from .compression import Compression
+
+# Set on gradients that are reduced, so that no optimizer reduces them once more.
+_REDUCED = "_reduced_by_horovod"
+
+# Any: a tensor or slices, or None where a loss does not depend on a variable.
+Gradient = Any
+# Any: of TensorFlow or of Keras.
+Variable = Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientReduction:
+    """How gradients are reduced.
+
+    All of a step are reduced in one call: groups of gradients, which Horovod makes to
+    do so, change nothing.
+    """
+
+    compression: Compressor = Compression.none
+    sparse_as_dense: bool = False
+    op: int = Average
+    predivide: float = 1.0
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    # Keys of variables whose gradients are those of this rank alone.
+    local: set[Hashable] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        chosen = choose_op(self.op, None)
+        if self.predivide != 1.0 and chosen is not Average:
+            raise ValueError(
+                f"gradient_predivide_factor is {self.predivide} with op={chosen.name}, "
+                "but it is supported with op=Average only."
+            )
+        if chosen not in (Average, Sum, Adasum):
+            raise ValueError(
+                f"op is {chosen.name}, but gradients are reduced by Average, Sum or "
+                "Adasum."
+            )
+
+    def add_local(self, variable: Variable) -> None:
+        """Leave the gradients of a variable as they are on each rank."""
+        self.local.add(key_of(variable))
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce(
+        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> list[Gradient]:
+        """Return gradients of variables, reduced but for those of local ones."""
+        size = self.process_set.size() or 1
+        results = list(gradients)
+        if not self.process_set.included() or size == 1:
+            return results
+        reduced = []
+        for index, (gradient, variable) in enumerate(
+            zip(gradients, variables, strict=True)
+        ):
+            if gradient is None or hasattr(gradient, _REDUCED):
+                continue
+            if key_of(variable) not in self.local:
+                reduced.append(index)
+            elif self.scale_local_gradients:
+                results[index] = _marked(_divided(gradient, size))
+        for index, result in zip(
+            reduced, self._reduced([gradients[i] for i in reduced]), strict=True
+        ):
+            results[index] = _marked(result)
+        return results
+
+    def _reduced(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        if self.sparse_as_dense:
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        prescale, postscale = 1.0 / self.predivide, self.predivide
+        return grouped_allreduce(
+            gradients,
+            compression=self.compression,
+            op=self.op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            process_set=self.process_set,
+        )
+
+
+def key_of(variable: Variable) -> Hashable:
+    """Return what is the same for one variable, whichever object stands for it."""
+    tensor: Any = getattr(variable, "value", variable)
+    held = variable if callable(tensor) else tensor
+    key: Hashable = held.ref() if hasattr(held, "ref") else id(held)
+    return key
+
+
+def check_groups(num_groups: int, groups: int | Iterable[Any] | None) -> None:
+    """Raise ValueError unless these are numbers of groups, or lists of variables."""
+    for name, value in (("num_groups", num_groups), ("groups", groups)):
+        if isinstance(value, int) and value < 0:
+            raise ValueError(
+                f"{name} is {value}, but must be a number of groups, from 0, or lists "
+                "of variables."
+            )
+
+
+def _divided(gradient: Gradient, size: int) -> Gradient:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(size, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(size, gradient.dtype)
+
+
+def _marked(gradient: Gradient) -> Gradient:
+    setattr(gradient, _REDUCED, True)
+    return gradient

@@ -1,0 +1,136 @@
+"""DistributedGradientTape: a tape whose gradients all ranks reduce."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..common.calls.reduce_ops import Average
+from ..common.compression import Compressor
+from ..common.process_sets import ProcessSet, global_process_set
+from .compression import Compression
+from .gradient_reduction import GradientReduction, Variable, check_groups
+
+
+class _DistributedGradientTape(tf.GradientTape):
+    """The part of a DistributedGradientTape that comes before its tape's class."""
+
+    _reduction: GradientReduction
+
+    def register_local_source(self, source: Variable) -> None:
+        """Leave gradients for a variable as they are on each rank."""
+        self._reduction.add_local(source)
+
+    # Any: nested structures of tensors and variables, as in TensorFlow.
+    def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the gradients of a target for sources, reduced among the ranks."""
+        gradients = super().gradient(target, sources, *args, **kwargs)
+        flat = self._reduction.reduce(
+            tf.nest.flatten(gradients), tf.nest.flatten(sources)
+        )
+        return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Variable]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """Return a tape like the given one, whose gradients all ranks reduce.
+
+    Args:
+        gradtape: The tape, which may have recorded already.
+        device_dense: Has no effect: all tensors are in the CPU's memory.
+        device_sparse: Has no effect.
+        compression: What gradients are turned into before they are reduced.
+        sparse_as_dense: Reduce tf.IndexedSlices as dense tensors.
+        op: Average, Sum or Adasum.
+        gradient_predivide_factor: For an Average: what gradients are divided by before
+            they are added up. After that, they are multiplied by it, and divided by
+            the number of ranks.
+        num_groups: Has no effect: all gradients are reduced in one call.
+        groups: Has no effect, as num_groups.
+        process_set: The ranks that take part.
+        scale_local_gradients: Divide the gradients of local sources by the number of
+            ranks.
+
+    Raises:
+        ValueError: The arguments are not valid.
+    """
+    check_groups(num_groups, groups)
+    kind = type(gradtape)
+    # Any: it is of both classes.
+    tape: Any = object.__new__(
+        type(kind.__name__, (_DistributedGradientTape, kind), {})
+    )
+    tape.__dict__.update(vars(gradtape))
+    tape._reduction = GradientReduction(
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        predivide=gradient_predivide_factor,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    result: tf.GradientTape = tape
+    return result
+
+
+# Any, here and below: layers of Keras, one or several.
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Variable]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """Return a DistributedGradientTape that leaves the gradients of some layers alone.
+
+    Args:
+        gradtape: As for DistributedGradientTape(), and so are the others.
+        local_layers: Layers whose variables each rank has for itself.
+    """
+    # Any: register_local_source() is no method of the declared class.
+    tape: Any = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in variables_of(local_layers):
+        tape.register_local_source(variable)
+    result: tf.GradientTape = tape
+    return result
+
+
+def variables_of(layers: Any) -> Iterable[Variable]:
+    """Return the trainable variables of a layer, several ones or None."""
+    several = layers if isinstance(layers, list | tuple | set) else [layers]
+    return [
+        variable
+        for layer in several
+        if layer is not None
+        for variable in layer.trainable_weights
+    ]

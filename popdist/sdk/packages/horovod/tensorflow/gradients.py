@@ -1,0 +1,160 @@
+"""Calls that gradients flow through: backward is a call among the same ranks."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.record import could_possibly_record
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+from ..common.calls.reduce_ops import Adasum, Average, Reduction, Sum
+from ..common.process_sets import ProcessSet
+from .calls import (
+    broadcast_tensors,
+    exchange_rows,
+    gather_tensors,
+    reduce_tensors,
+    scatter_tensors,
+)
+
+# Makes a call on tensors.
+Call = Callable[[Sequence[Tensor]], list[Tensor]]
+# Returns the gradients of a call's tensors. It gets those of the results, the tensors,
+# and the results.
+Gradient = Callable[
+    [Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]
+]
+
+
+def allreduce(
+    tensors: Sequence[Tensor],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return tensors reduced, whose gradients are reduced as they were."""
+    call = partial(
+        reduce_tensors, reduction=reduction, name=name, process_set=process_set
+    )
+
+    def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
+        if reduction.op not in (Sum, Average, Adasum):
+            raise RuntimeError(
+                f"allreduce with op={reduction.op.name} has no gradient. Use Sum or "
+                "Average where one is needed, or give tf.stop_gradient(tensor)."
+            )
+        return allreduce(grads, reduction, None, process_set)
+
+    return _results_of(call, gradient, tensors)
+
+
+def allgather(
+    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet
+) -> list[Tensor]:
+    """Return tensors gathered; the gradient is all ranks' average for the own rows.
+
+    The derivative of what the ranks compute together would be the sum. Horovod 0.28
+    averages, as it averages the gradients of a broadcast.
+    """
+    call = partial(gather_tensors, name=name, process_set=process_set)
+
+    def gradient(
+        grads: Sequence[Tensor], inputs: Sequence[Tensor], _: object
+    ) -> list[Tensor]:
+        rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
+        (each,) = gather_tensors([rows[tf.newaxis]], None, process_set)
+        starts = tf.reduce_sum(each[: process_set.rank()], axis=0)
+        averages = allreduce(grads, Reduction(Average), None, process_set)
+        return [
+            average[starts[index] : starts[index] + rows[index]]
+            for index, average in enumerate(averages)
+        ]
+
+    return _results_of(call, gradient, tensors)
+
+
+def broadcast(
+    tensors: Sequence[Tensor],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return the root's tensors, whose gradients are the average there, else zero."""
+    call = partial(
+        broadcast_tensors, root_rank=root_rank, name=name, process_set=process_set
+    )
+
+    def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
+        averages = allreduce(grads, Reduction(Average), None, process_set)
+        if (process_set.ranks or [])[process_set.rank() or 0] != root_rank:
+            return [tf.zeros_like(average) for average in averages]
+        return averages
+
+    return _results_of(call, gradient, tensors)
+
+
+def alltoall(
+    tensor: Tensor, splits: Tensor | None, name: str | None, process_set: ProcessSet
+) -> list[Tensor]:
+    """Return rows exchanged, whose gradients go to where the rows came from."""
+
+    def call(tensors: Sequence[Tensor]) -> list[Tensor]:
+        return exchange_rows(tensors[0], splits, name, process_set)
+
+    def gradient(
+        grads: Sequence[Tensor], inputs: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> list[Tensor]:
+        returned, _ = alltoall(grads[0], results[1], None, process_set)
+        # Rows that went nowhere.
+        kept = tf.zeros_like(inputs[0][tf.shape(returned)[0] :])
+        return [tf.concat([returned, kept], axis=0)]
+
+    return _results_of(call, gradient, [tensor])
+
+
+def reducescatter(
+    tensors: Sequence[Tensor],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return this rank's rows of tensors reduced; the gradients are gathered.
+
+    As in Horovod, they are multiplied by the number of ranks for a Sum, and are what
+    the ranks have for an Average.
+    """
+    call = partial(
+        scatter_tensors, reduction=reduction, name=name, process_set=process_set
+    )
+
+    def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
+        if reduction.op not in (Sum, Average):
+            raise RuntimeError(
+                f"reducescatter with op={reduction.op.name} has no gradient. Use Sum "
+                "or Average where one is needed, or give tf.stop_gradient(tensor)."
+            )
+        factor = reduction.prescale * reduction.postscale
+        if reduction.op is Sum:
+            factor *= process_set.size() or 1
+        scaled = [grad * tf.cast(factor, grad.dtype) for grad in grads]
+        return allgather(scaled, None, process_set)
+
+    return _results_of(call, gradient, tensors)
+
+
+def _results_of(
+    call: Call, gradient: Gradient, tensors: Sequence[Tensor]
+) -> list[Tensor]:
+    """Make a call and return its results, which have gradients."""
+    if tf.executing_eagerly() and not could_possibly_record():
+        return call(tensors)
+
+    # Any: TensorFlow's decorators have no types.
+    @tf.custom_gradient
+    def differentiable(*inputs: Tensor) -> Any:
+        results = call(inputs)
+        return results, lambda *grads: gradient(grads, inputs, results)
+
+    return list(differentiable(*tensors))

@@ -1,0 +1,100 @@
+"""Gradients of several backward passes, added up on a rank before they are reduced."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+from .gradient_reduction import Gradient
+
+# Any: tensors, operations or None, as optimizers return them.
+Update = Callable[[list[Tensor]], Any]
+
+
+class LocalAggregation:
+    """Adds up the gradients of so many passes for each step."""
+
+    def __init__(self, passes: int, average: bool) -> None:
+        """Begin with no gradients.
+
+        Args:
+            passes: How many gradients are added up.
+            average: Divide sums by that number.
+
+        Raises:
+            ValueError: The number is not valid.
+        """
+        if passes < 1:
+            raise ValueError(
+                f"backward_passes_per_step is {passes}, but must be 1 or more."
+            )
+        self.passes = passes
+        self._average = average
+        # Made at the first pass. Any: TensorFlow has no types.
+        self._count: Any = None
+        self._sums: list[Any] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def step(
+        self,
+        gradients: Sequence[Gradient],
+        update: Update,
+        skip: Callable[[], object],
+    ) -> Tensor:
+        """Add gradients, and with the sums of the last pass of a step call `update`.
+
+        Args:
+            gradients: None stands for no gradient, in each pass.
+            update: Reduces and applies sums, which are None where gradients are.
+            skip: Is called for the other passes.
+
+        Returns the number of passes that are added up then.
+        """
+        present = [tf.convert_to_tensor(each) for each in gradients if each is not None]
+        if self._count is None:
+            with tf.init_scope():
+                self._count = tf.Variable(0, trainable=False, name="passes")
+                self._sums = [
+                    tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False)
+                    for each in present
+                ]
+        added = [
+            total.assign_add(each, read_value=False)
+            for total, each in zip(self._sums, present, strict=True)
+        ]
+        added.append(self._count.assign_add(1, read_value=False))
+
+        def last() -> Tensor:
+            sums = iter([self._total(total) for total in self._sums])
+            whole = [None if each is None else next(sums) for each in gradients]
+            with _after([update(whole)]):
+                cleared = [
+                    total.assign(tf.zeros_like(total), read_value=False)
+                    for total in self._sums
+                ]
+                cleared.append(self._count.assign(0, read_value=False))
+            with _after(cleared):
+                return self._count.read_value()
+
+        def other() -> Tensor:
+            with _after([skip()]):
+                return self._count.read_value()
+
+        with _after(added):
+            return tf.cond(tf.equal(self._count.read_value(), self.passes), last, other)
+
+    def _total(self, total: Any) -> Tensor:
+        value = total.read_value()
+        return value / tf.cast(self.passes, value.dtype) if self._average else value
+
+
+def _after(values: Sequence[Any]) -> Any:
+    """Return a context in which a graph's operations come after these, if any are."""
+    operations = [
+        getattr(value, "op", value)
+        for value in values
+        if isinstance(value, tf.Operation | tf.Tensor)
+    ]
+    return tf.control_dependencies([] if tf.executing_eagerly() else operations)

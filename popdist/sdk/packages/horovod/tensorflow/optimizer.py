@@ -1,0 +1,193 @@
+"""DistributedOptimizer: optimizers of TensorFlow 1 whose gradients all ranks reduce."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow.tensors.memory import Tensor
+
+from ..common.calls.reduce_ops import Adasum, Average
+from ..common.compression import Compressor
+from ..common.process_sets import ProcessSet, global_process_set
+from .collectives import grouped_allreduce
+from .compression import Compression
+from .gradient_reduction import GradientReduction, Variable, check_groups
+from .local_aggregation import LocalAggregation
+
+# Any, here and below: TensorFlow has no types.
+GradientsAndVariables = Iterable[tuple[Any, Any]]
+
+
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
+    """An optimizer that reduces the gradients which another one computes."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        use_locking: bool,
+        reduction: GradientReduction,
+        aggregation: LocalAggregation,
+    ) -> None:
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+        self._reduction = reduction
+        self._aggregation = aggregation
+
+    def register_local_var(self, var: Variable) -> None:
+        """Leave the gradients of a variable as they are on each rank."""
+        self._reduction.add_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Return gradients with their variables, reduced among the ranks.
+
+        With several backward passes for a step, apply_gradients() reduces their sums.
+        """
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients, variables = zip(*pairs, strict=True)
+        if self._aggregation.passes > 1:
+            return list(pairs)
+        reduced = self._reduction.reduce(gradients, variables)
+        return list(zip(reduced, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Make the optimizer's step, if this is the last pass of it."""
+        pairs = list(grads_and_vars)
+        if self._aggregation.passes == 1:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        gradients, variables = zip(*pairs, strict=True)
+
+        def update(sums: list[Tensor]) -> Any:
+            reduced = self._reduction.reduce(sums, variables)
+            pairs = zip(reduced, variables, strict=True)
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+
+        return self._aggregation.step(gradients, update, tf.no_op)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a slot of the optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the names of the optimizer's slots."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the optimizer's variables."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class _AdasumOptimizer(_DistributedOptimizer):
+    """Makes a step by the rank's own gradients, and combines the ranks' changes."""
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Return the rank's own gradients with their variables."""
+        pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(
+            *args, **kwargs
+        )
+        return pairs
+
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Make the optimizer's step; after the last pass, combine the changes."""
+        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
+        variables = [variable for _, variable in pairs]
+        before = [tf.identity(variable.read_value()) for variable in variables]
+        with tf.control_dependencies([] if tf.executing_eagerly() else before):
+            updated = self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [updated]):
+            changes = [
+                variable.read_value() - start
+                for variable, start in zip(variables, before, strict=True)
+            ]
+            combined = grouped_allreduce(
+                changes,
+                compression=self._reduction.compression,
+                op=Adasum,
+                process_set=self._reduction.process_set,
+            )
+            return tf.group(
+                *[
+                    variable.assign(start + change)
+                    for variable, start, change in zip(
+                        variables, before, combined, strict=True
+                    )
+                ]
+            )
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Variable]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return an optimizer like the given one, whose gradients all ranks reduce.
+
+    Args:
+        optimizer: Of tf.compat.v1.train, or of Keras.
+        name: What operations in a graph are called.
+        use_locking: Lock variables of a graph that are updated.
+        device_dense: Has no effect: all tensors are in the CPU's memory.
+        device_sparse: Has no effect.
+        compression: What gradients are turned into before they are reduced.
+        sparse_as_dense: Reduce tf.IndexedSlices as dense tensors.
+        backward_passes_per_step: How many gradients are added up before they are
+            reduced and applied.
+        op: Average, Sum or, for tf.compat.v1.train, Adasum.
+        gradient_predivide_factor: For an Average: what gradients are divided by before
+            they are added up. After that, they are multiplied by it, and divided by
+            the number of ranks.
+        average_aggregated_gradients: Divide the sums of several passes by their number.
+        num_groups: Has no effect: all gradients of a step are reduced in one call.
+        groups: Has no effect, as num_groups.
+        process_set: The ranks that take part.
+        scale_local_gradients: Divide the gradients of local variables by the number of
+            ranks.
+
+    Raises:
+        ValueError: The arguments are not valid, or the optimizer is none of these.
+    """
+    check_groups(num_groups, groups)
+    reduction = GradientReduction(
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        predivide=gradient_predivide_factor,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    aggregation = LocalAggregation(
+        backward_passes_per_step, average_aggregated_gradients
+    )
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        # Keras takes a second to import, and programs for TensorFlow 1 need none.
+        from .._keras.optimizer import distributed
+
+        return distributed(optimizer, reduction, aggregation)
+    if op != Adasum:
+        kind = _DistributedOptimizer
+    elif backward_passes_per_step == 1:
+        kind = _AdasumOptimizer
+    else:
+        raise ValueError(
+            f"backward_passes_per_step is {backward_passes_per_step} with op=Adasum, "
+            "but must be 1: each step combines the changes of the ranks."
+        )
+    name = name or f"Distributed{type(optimizer).__name__}"
+    return kind(optimizer, name, use_locking, reduction, aggregation)

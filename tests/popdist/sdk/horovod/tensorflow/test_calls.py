@@ -1,0 +1,290 @@
+"""Horovod's calls on TensorFlow's tensors: eagerly, in tf.function and in sessions."""
+
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, hvd, results
+from tests.popdist.tensorflow.instances import ends_of
+
+INTEGERS = [tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16, tf.uint32]
+FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
+
+
+def plain(values: Any) -> Any:
+    return tf.nest.map_structure(lambda value: value.numpy().tolist(), values)
+
+
+def test_allreduce_of_every_dtype_by_every_operation() -> None:
+    def rank(me: int) -> list[Any]:
+        wrong = []
+        for dtype in [*INTEGERS, *FLOATS]:
+            x = tf.cast([1 + me, 4 - me, 3], dtype)
+            expected = {
+                hvd.Sum: [3, 7, 6],
+                hvd.Min: [1, 3, 3],
+                hvd.Max: [2, 4, 3],
+                hvd.Product: [2, 12, 9],
+                hvd.Average: [1.5, 3.5, 3] if dtype.is_floating else [1, 3, 3],
+            }
+            for op, result in expected.items():
+                found = hvd.allreduce(x, op=op)
+                if found.dtype != dtype or found.numpy().tolist() != result:
+                    wrong.append((dtype.name, op.name, found.numpy().tolist()))
+        flag = hvd.allreduce(tf.constant(me == 1), op=hvd.Sum)
+        return [wrong, plain(flag), hvd.allreduce(tf.zeros((0, 3))).shape.as_list()]
+
+    assert results(2, rank) == [[[], True, [0, 3]]] * 2
+
+
+def test_averages_of_negative_integers_are_truncated_and_factors_scale() -> None:
+    def rank(me: int) -> list[Any]:
+        below, x = tf.constant([-3 if me else 0, 7]), tf.constant([3, 5]) + me
+        half = tf.cast(x, tf.bfloat16)
+        return plain(
+            [
+                hvd.allreduce(below),
+                hvd.allreduce(below, average=False),
+                # In float64, truncated: [1, 2] + [2, 3].
+                hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5),
+                hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.5),
+                hvd.allreduce(half, prescale_factor=0.5, postscale_factor=4),
+            ]
+        )
+
+    assert results(2, rank) == [[[-1, 7], [-3, 14], [3, 5], [3, 5], [7, 11]]] * 2
+
+
+def make_all_calls(x: Any, me: int) -> list[Any]:
+    rows, sent = hvd.alltoall(x, [1, 2] if me else [2, 0])
+    return [
+        hvd.allreduce(x),
+        hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16, name="sum"),
+        *hvd.grouped_allreduce([x, tf.cast(x, tf.int32)], op=hvd.Max),
+        hvd.allgather(x[: me + 1]),
+        *hvd.grouped_allgather([x[:me], x[:1]]),
+        hvd.broadcast(x, 1),
+        rows,
+        sent,
+        hvd.reducescatter(x, op=hvd.Sum),
+        *hvd.grouped_reducescatter([x[:2], x]),
+    ]
+
+
+def expected_of_all_calls(me: int) -> list[Any]:
+    return [
+        [1.5, 3.0, 4.5],
+        [3, 6, 9],
+        [2, 4, 6],
+        [2, 4, 6],
+        [1, 2, 4],
+        [2],
+        [1, 2],
+        [2, 4, 6],
+        [[1, 2, 2], [4, 6]][me],
+        [[2, 1], [0, 2]][me],
+        [[3, 6], [9]][me],
+        [[1.5], [3]][me],
+        [[1.5, 3], [4.5]][me],
+    ]
+
+
+def test_calls_are_made_eagerly_and_in_the_order_of_a_function() -> None:
+    def rank(me: int) -> list[Any]:
+        x = tf.constant([1.0, 2, 3]) * (me + 1)
+        traced = tf.function(lambda x: make_all_calls(x, me))
+        return [plain(make_all_calls(x, me)), plain(traced(x))]
+
+    for me, found in enumerate(results(2, rank)):
+        assert found == [expected_of_all_calls(me)] * 2
+
+
+def test_calls_of_a_sessions_graph_may_be_made_in_any_order() -> None:
+    def rank(me: int) -> list[Any]:
+        with tf.Graph().as_default():
+            x = tf.compat.v1.placeholder(tf.float32, [3])
+            calls = make_all_calls(x, me)
+            one, other = hvd.allreduce(x, name="one"), hvd.allreduce(-x, name="other")
+            # Each rank begins with another one, in a session of a single thread.
+            first, second = [(one, other), (other, one)][me]
+            with tf.control_dependencies([hvd.mpi_ops.barrier()]):
+                last = second + first
+            one_thread = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1)
+            with tf.compat.v1.Session(config=one_thread) as session:
+                fed = {x: [1.0 + me, 2 + 2 * me, 3 + 3 * me]}
+                values = session.run([*calls, last], fed)
+                assert session.run(hvd.join()) in (0, 1)
+        return [value.tolist() for value in values]
+
+    for me, found in enumerate(results(2, rank)):
+        assert found == [*expected_of_all_calls(me), [0, 0, 0]]
+
+
+def test_slices_are_gathered_and_divided_for_an_average() -> None:
+    def rank(me: int) -> list[Any]:
+        slices = tf.IndexedSlices(
+            tf.ones((1, 2)) * (me + 1), tf.constant([me]), tf.constant([4, 2])
+        )
+        average, dense = hvd.grouped_allreduce([slices, tf.constant([me])])
+        total = hvd.allreduce(slices, op=hvd.Sum)
+        refusal = error_of(lambda: hvd.allreduce(slices, op=hvd.Max))
+        return [
+            plain([average.values, average.indices, dense, total.values]),
+            plain(tf.convert_to_tensor(total)),
+            refusal[0],
+        ]
+
+    assert (
+        results(2, rank)
+        == [
+            [
+                [[[0.5, 0.5], [1, 1]], [0, 1], [0], [[1, 1], [2, 2]]],
+                [[1, 1], [2, 2], [0, 0], [0, 0]],
+                "NotImplementedError",
+            ]
+        ]
+        * 2
+    )
+
+
+def test_gradients_flow_through_calls_eagerly_and_in_functions() -> None:
+    def rank(me: int) -> list[Any]:
+        calls = [
+            hvd.allreduce,
+            lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5),
+            hvd.allgather,
+            lambda x: hvd.broadcast(x, 1),
+            lambda x: hvd.alltoall(x, [1, 1])[0],
+            lambda x: hvd.reducescatter(x, op=hvd.Sum),
+        ]
+
+        def gradient(x: Any) -> Any:
+            found = []
+            for call in calls:
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    loss = tf.reduce_sum(call(x) * (me + 1.0))
+                found.append(tape.gradient(loss, x))
+            return found
+
+        def of_minimum(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = hvd.allreduce(x, op=hvd.Min)
+            return tape.gradient(y, x)
+
+        x = tf.constant([1.0, 2.0, 3.0])
+        refusal = error_of(lambda: of_minimum(x))
+        return [plain(gradient(x)), plain(tf.function(gradient)(x)), refusal]
+
+    for me, found in enumerate(results(2, rank)):
+        gradients = [
+            [1.5] * 3,
+            [1.5] * 3,
+            [1.5] * 3,
+            [1.5 * me] * 3,
+            # Rank 0 weighs the rows that it gets by one, and the last row went nowhere.
+            [1, 2, 0],
+            [2, 2, 4],
+        ]
+        refusal = (
+            "RuntimeError",
+            "allreduce with op=Min has no gradient. Use Sum or Average where one is "
+            "needed, or give tf.stop_gradient(tensor).",
+        )
+        assert found == [gradients, gradients, refusal]
+
+
+def test_process_sets_and_joined_ranks_take_part_as_for_torch() -> None:
+    def rank(me: int) -> list[Any]:
+        pair = hvd.add_process_set(hvd.ProcessSet([0, 2]))
+        found: list[Any] = [plain(hvd.size_op(pair.process_set_id))]
+        if pair.included():
+            found.append(plain(hvd.allgather(tf.constant([me]), process_set=pair)))
+        found.append(plain(hvd.process_set_included_op(pair.process_set_id)))
+        if me != 1:
+            found.append(plain(hvd.allreduce(tf.constant([3.0, 6]), name="late")))
+        found.append(int(hvd.join()) < 3)
+        return found
+
+    def with_dynamic_sets(me: int) -> list[Any]:
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        hvd.shutdown()
+        hvd.init()
+        return rank(me)
+
+    inside = [2, [0, 2], 1, [2.0, 4.0], True]
+    assert results(3, with_dynamic_sets) == [inside, [2, 0, True], inside]
+
+
+def test_calls_that_differ_raise_an_error_on_all_ranks() -> None:
+    def rank(me: int) -> list[Any]:
+        x, y = tf.ones(2 + me), tf.ones(2, [tf.int32, tf.float32][me])
+        traced = tf.function(lambda x: hvd.allreduce(x, name="traced"))
+        name, text = error_of(lambda: traced(x))
+        return [
+            error_of(lambda: hvd.allreduce(x, name="shape")),
+            error_of(lambda: hvd.allreduce(y, name="dtype")),
+            error_of(lambda: hvd.allreduce(x[:2], op=hvd.Sum + 2 * me, name="op")),
+            error_of(lambda: hvd.broadcast(x[:2], me, name="root")),
+            (name, *re.findall("HorovodInternalError: (.*)", text)[:1]),
+            plain(hvd.allreduce(x[:2], name="shape")),
+        ]
+
+    def differing(what: str, name: str, first: object, second: object) -> str:
+        return (
+            f"The ranks' {what} differ in {name}: rank 0 has {first}, but rank 1 has "
+            f"{second}. All ranks must make the same call."
+        )
+
+    texts = [
+        differing("shapes", "allreduce 'allreduce.shape'", [2], [3]),
+        differing("dtypes", "allreduce 'allreduce.dtype'", "int32", "float32"),
+        differing("reduction operations", "allreduce 'allreduce.op'", 1, 3),
+        differing("root ranks", "broadcast 'broadcast.root'", 0, 1),
+        differing("shapes", "allreduce 'allreduce.traced'", [2], [3]),
+    ]
+    for found in results(2, rank):
+        *eager, traced, again = found
+        assert eager == [("HorovodInternalError", text) for text in texts[:4]]
+        assert traced == ("UnknownError", texts[4])
+        assert again == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_rank_that_is_killed_is_named_to_the_others(traced: bool) -> None:
+    def rank(me: int) -> tuple[str, str]:
+        hvd.init()
+
+        def step(x: Any) -> Any:
+            return hvd.allreduce(x, op=hvd.Sum)
+
+        call = tf.function(step) if traced else step
+        call(tf.ones(3))
+        if me == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return error_of(lambda: call(tf.ones(3)))
+
+    survivor, killed = ends_of(2, rank)
+
+    assert killed.code == -signal.SIGKILL
+    name, text = survivor.value
+    assert name == ("UnknownError" if traced else "HorovodInternalError")
+    assert "Instance 1 " in text
+
+
+def test_strings_are_refused() -> None:
+    def rank(_: int) -> tuple[str, str]:
+        return error_of(lambda: hvd.allreduce(tf.constant("text")))
+
+    assert results(1, rank) == [
+        (
+            "TypeError",
+            "The tensor's dtype is string, but popdist exchanges numbers and bools. "
+            "Encode it as numbers first, such as tf.io.decode_raw does.",
+        )
+    ]

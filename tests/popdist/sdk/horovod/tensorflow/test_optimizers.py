@@ -1,0 +1,213 @@
+"""Tapes and optimizers whose gradients all ranks reduce."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, hvd, results
+
+OPTIMIZERS = {
+    "keras": keras.optimizers.SGD,
+    "tf_keras": tf_keras.optimizers.SGD,
+    "legacy": tf_keras.optimizers.legacy.SGD,
+}
+
+
+def test_a_tape_reduces_gradients_but_for_those_of_local_sources() -> None:
+    def rank(me: int) -> list[Any]:
+        shared, local = tf.Variable([1.0, 2.0]), tf.Variable(1.0)
+        table = tf.Variable(tf.ones((3, 1)))
+
+        def gradients(**options: Any) -> list[Any]:
+            with hvd.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+                loss = tf.reduce_sum(shared) * (me + 1) * local
+                loss += tf.reduce_sum(tf.gather(table, [me]))
+            tape.register_local_source(local)
+            sources = {"shared": shared, "rest": [local, table, tf.Variable(0.0)]}
+            found = tape.gradient(loss, sources)
+            own, rows, absent = found["rest"]
+            assert absent is None
+            return [
+                found["shared"].numpy().tolist(),
+                own.numpy(),
+                tf.convert_to_tensor(rows).numpy().tolist(),
+                isinstance(rows, tf.IndexedSlices),
+            ]
+
+        return [
+            gradients(),
+            gradients(op=hvd.Sum, scale_local_gradients=False),
+            gradients(sparse_as_dense=True, gradient_predivide_factor=2.0),
+            gradients(compression=hvd.Compression.fp16, num_groups=2),
+        ]
+
+    for me, found in enumerate(results(2, rank)):
+        own = 3.0 * (me + 1)
+        average = [[1.5, 1.5], own / 2, [[0.5], [0.5], [0.0]]]
+        assert found == [
+            [*average, True],
+            [[3.0, 3.0], own, [[1.0], [1.0], [0.0]], True],
+            [*average, False],
+            [*average, True],
+        ]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_an_optimizer_reduces_what_no_tape_has_reduced(kind: str) -> None:
+    def rank(me: int) -> list[Any]:
+        found = []
+        for op in (hvd.Average, hvd.Sum):
+            for wrap in (lambda tape: tape, hvd.DistributedGradientTape):
+                optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind](1.0), op=op)
+                variable = tf.Variable([4.0, 8.0])
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(variable) * (me + 1)
+                gradients = wrap(tape).gradient(loss, [variable])
+                optimizer.apply_gradients(zip(gradients, [variable], strict=True))
+                found.append(variable.numpy().tolist())
+        assert type(optimizer).__name__ == "SGD"
+        return found
+
+    # A tape averages, and what it returns is not added up once more.
+    average = [2.5, 6.5]
+    assert results(2, rank) == [[average, average, [1.0, 5.0], average]] * 2
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_several_backward_passes_make_one_step(kind: str) -> None:
+    def rank(me: int) -> list[Any]:
+        found = []
+        for traced, average in ((False, False), (True, True)):
+            optimizer = hvd.DistributedOptimizer(
+                OPTIMIZERS[kind](1.0),
+                backward_passes_per_step=2,
+                average_aggregated_gradients=average,
+            )
+            variable = tf.Variable([4.0, 8.0])
+            assert int(optimizer.iterations.numpy()) == 0
+
+            def step(
+                factor: Any, optimizer: Any = optimizer, variable: Any = variable
+            ) -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(variable) * factor
+                gradients = tape.gradient(loss, [variable])
+                optimizer.apply_gradients(zip(gradients, [variable], strict=True))
+
+            run = tf.function(step) if traced else step
+            for passed in range(5):
+                run(tf.constant(me + 1.0 + passed % 2))
+                found.append(float(variable.numpy()[0]))
+            assert int(optimizer.iterations.numpy()) == 5
+        return found
+
+    # Ranks add 1 + 2 and 2 + 3, 4 on average.
+    sums = [4.0, 0.0, 0.0, -4.0, -4.0]
+    averages = [4.0, 2.0, 2.0, 0.0, 0.0]
+    assert results(2, rank) == [[*sums, *averages]] * 2
+
+
+def run_session(me: int, **options: Any) -> list[Any]:
+    with tf.Graph().as_default():
+        start = tf.compat.v1.constant_initializer(4.0)
+        variable = tf.compat.v1.get_variable("v", [2], initializer=start)
+        step = tf.compat.v1.train.get_or_create_global_step()
+        weights = tf.constant([[1.0, 0.0], [0.0, 3.0]][me])
+        optimizer = hvd.DistributedOptimizer(
+            tf.compat.v1.train.MomentumOptimizer(1.0, 0.5), **options
+        )
+        loss = tf.reduce_sum(variable * weights)
+        train = optimizer.minimize(loss, global_step=step)
+        slots = optimizer.get_slot_names()
+        with tf.compat.v1.train.MonitoredTrainingSession() as session:
+            for _ in range(2):
+                session.run(train)
+            return [session.run(variable).tolist(), int(session.run(step)), slots]
+
+
+def test_an_optimizer_of_tensorflow_1_reduces_gradients_in_a_session() -> None:
+    def rank(me: int) -> list[Any]:
+        return [
+            run_session(me),
+            run_session(me, op=hvd.Sum),
+            # The changes of the ranks have nothing in common, so they are added up.
+            run_session(me, op=hvd.Adasum),
+            run_session(me, backward_passes_per_step=2),
+        ]
+
+    slots = ["momentum"]
+    assert (
+        results(2, rank)
+        == [
+            [
+                [[2.75, 0.25], 2, slots],
+                [[1.5, -3.5], 2, slots],
+                [[1.5, -3.5], 2, slots],
+                [[3.0, 1.0], 1, slots],
+            ]
+        ]
+        * 2
+    )
+
+
+def test_options_that_do_not_fit_are_refused() -> None:
+    def refusals(_: int) -> list[str]:
+        sgd = keras.optimizers.SGD()
+        descent = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        twice = hvd.DistributedOptimizer(sgd)
+        refused: list[tuple[Any, dict[str, Any]]] = [
+            (sgd, {"op": hvd.Adasum}),
+            (sgd, {"op": hvd.Max}),
+            (sgd, {"backward_passes_per_step": 0}),
+            (sgd, {"groups": -1}),
+            (sgd, {"op": hvd.Sum, "gradient_predivide_factor": 2.0}),
+            (twice, {}),
+            ("sgd", {}),
+            (descent, {"op": hvd.Adasum, "backward_passes_per_step": 2}),
+        ]
+        return [
+            ": ".join(error_of(lambda o=one, k=kw: hvd.DistributedOptimizer(o, **k)))
+            for one, kw in refused
+        ]
+
+    # In a fork, because it makes variables.
+    (found,) = results(1, refusals)
+    assert found == [
+        "ValueError: op is Adasum, which Horovod does not support with Keras. Use "
+        "Average or Sum, or an optimizer of tf.compat.v1.train.",
+        "ValueError: op is Max, but gradients are reduced by Average, Sum or Adasum.",
+        "ValueError: backward_passes_per_step is 0, but must be 1 or more.",
+        "ValueError: groups is -1, but must be a number of groups, from 0, or lists of "
+        "variables.",
+        "ValueError: gradient_predivide_factor is 2.0 with op=Sum, but it is "
+        "supported with op=Average only.",
+        "ValueError: The SGD is a DistributedOptimizer already. Give the optimizer "
+        "that it was made of.",
+        "ValueError: The optimizer is a str, but must be one of tf.compat.v1.train or "
+        "of Keras.",
+        "ValueError: backward_passes_per_step is 2 with op=Adasum, but must be 1: each "
+        "step combines the changes of the ranks.",
+    ]
+
+
+def test_losses_that_no_rank_can_scale_leave_all_weights_alone() -> None:
+    def rank(me: int) -> list[Any]:
+        scaled = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(1.0), initial_scale=2.0
+        )
+        optimizer = hvd.DistributedOptimizer(scaled)
+        variable = keras.Variable([4.0])
+        optimizer.build([variable])
+        # Rank 1 alone has an overflow.
+        gradient = tf.constant([np.inf if me else 2.0])
+        optimizer.apply([gradient], [variable])
+        kept = float(variable.numpy()[0])
+        optimizer.apply([tf.constant([1.0 + me])], [variable])
+        return [kept, float(variable.numpy()[0])]
+
+    # 1.5 by a scale that has become 1.
+    assert results(2, rank) == [[4.0, 2.5]] * 2
