@@ -15,7 +15,7 @@ from tensorflow.python.framework.ops import executing_eagerly_outside_functions
 
 from popdist.engine.calls.rows import Array
 from popdist.replicated.shares import even_share
-from popdist.tensorflow.tensors.memory import Tensor, new_memory
+from popdist.tensorflow.tensors.memory import Tensor, new_memories, new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
 
 from ..common.calls.library import NUMPY_ARRAYS
@@ -28,7 +28,10 @@ TensorLike = Any
 
 # Results become tensors without a copy.
 TENSORFLOW_CALLS = TensorCalls(
-    NUMPY_ARRAYS._replace(new=lambda shape, like: new_memory(shape, like.dtype))
+    NUMPY_ARRAYS._replace(
+        new=lambda shape, like: new_memory(shape, like.dtype),
+        new_like=lambda arrays: new_memories([(a.shape, a.dtype) for a in arrays]),
+    )
 )
 
 

@@ -1,6 +1,7 @@
 """What is known of a framework's tensors where calls are made: a TensorLibrary."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from popdist.engine._core import address_of
 from popdist.engine.calls.rows import NUMPY, Array
 from popdist.engine.rows import BYTES, Framework, Rows
+from popdist.engine.spec.dtypes import DType
 
 # A tensor of a framework: those of numpy and torch have the same attributes (shape,
 # nbytes, itemsize) and slices, but no common type, so that Any stands for them.
@@ -23,6 +25,7 @@ class TensorLibrary(NamedTuple, Generic[T]):
     address_of: Returns where the elements of a tensor lie that is in one piece.
     copy: Copies the elements of a tensor to another one.
     new: Returns a tensor of a shape, of the dtype that another one has.
+    new_like: Returns new tensors of the shapes and dtypes of others.
     scale: Multiplies a tensor, and writes the result to another one. Integers are
         multiplied as float64, and the result is truncated.
     divide: Divides integers in place, and truncates.
@@ -36,6 +39,7 @@ class TensorLibrary(NamedTuple, Generic[T]):
     address_of: Callable[[Any], int]
     copy: Callable[[Any, Any], None]
     new: Callable[[Sequence[int], Any], Any]
+    new_like: Callable[[Sequence[Any]], list[Any]]
     scale: Callable[[Any, float, Any], None]
     divide: Callable[[Any, int], None]
     doubles: Callable[[Any], Any]
@@ -67,6 +71,12 @@ def _check_arrays(arrays: Sequence[object]) -> None:
             )
 
 
+@cache
+def _name_of_dtype(dtype: DType) -> str:
+    # numpy makes it anew each time, in 10 us.
+    return dtype.name
+
+
 def _scale_array(source: Array, factor: float, target: Array) -> None:
     if source.dtype.kind in "iub":
         target[...] = (source.astype(np.float64) * factor).astype(target.dtype)
@@ -86,10 +96,11 @@ def _divide_array(target: Array, divisor: int) -> None:
 NUMPY_ARRAYS: TensorLibrary[Array] = TensorLibrary(
     framework=NUMPY,
     check=_check_arrays,
-    name_of=lambda array: array.dtype.name,
+    name_of=lambda array: _name_of_dtype(array.dtype),
     address_of=address_of,
     copy=lambda source, target: np.copyto(target, source),
     new=lambda shape, like: np.empty(tuple(shape), like.dtype),
+    new_like=lambda arrays: [np.empty(each.shape, each.dtype) for each in arrays],
     scale=_scale_array,
     divide=_divide_array,
     doubles=lambda array: array.astype(np.float64),

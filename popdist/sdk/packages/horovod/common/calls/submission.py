@@ -234,8 +234,7 @@ class TensorCalls:
             finish = partial(self._written_back, tensors)
             targets = self._targets_in_place(sources)
             return TensorCall(library, request, sources, targets, finish)
-        targets = [library.new(source.shape, source) for source in sources]
-        return TensorCall(library, request, sources, targets)
+        return TensorCall(library, request, sources, library.new_like(sources))
 
     def _targets_in_place(self, sources: list[Tensor]) -> list[Tensor]:
         """Return where results are written: the sources, where they do not overlap."""

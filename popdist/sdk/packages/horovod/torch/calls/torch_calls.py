@@ -39,6 +39,7 @@ TORCH_CALLS = TensorCalls(
         address_of=Tensor.data_ptr,
         copy=_copy,
         new=lambda shape, like: torch.empty(tuple(shape), dtype=like.dtype),
+        new_like=lambda tensors: [torch.empty_like(tensor) for tensor in tensors],
         scale=_scale,
         divide=_divide,
         doubles=Tensor.double,
