@@ -1,11 +1,8 @@
 """The transport of several hosts: shared memory within each host, MPI between them."""
 
 from collections.abc import Mapping, Sequence
-from ctypes import memmove
 from functools import partial
 from typing import Self
-
-import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.hosts.exchanges import HostExchanges
@@ -141,14 +138,13 @@ class HostsTransport:
                 f"The target has {target.count} elements, but the {local} of {total} "
                 f"replicas here get equal parts of {source.count}."
             )
-        # All of the result first: between hosts as many bytes go as in an all_reduce.
-        result = np.empty(source.nbytes, np.uint8)
-        address = result.__array_interface__["data"][0]
-        row = Rows((address,) * local, source.shape, source.dtype, result)
-        scatter = Operation.REDUCE_SCATTER
-        self._reduce(scatter, [(source, row)], reduction, DIRECT, -1, name)
-        begin = sum(self.replicas[: self.rank]) * (source.nbytes // total)
-        memmove(target.address, address + begin, target.nbytes)
+        self._member.reduce(
+            self._split,
+            [(source.count, source.addresses, None)],
+            [source.shape],
+            *(Operation.REDUCE_SCATTER, source.dtype, reduction, DIRECT, -1, name),
+            target.address,
+        )
 
     def broadcast(
         self,

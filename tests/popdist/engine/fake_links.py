@@ -42,12 +42,14 @@ class FakeLinks:
     at least two tests of one of its ends: until then its memory is in use.
 
     senders: The ranks that have sent messages, by their kinds.
+    nbytes: How many bytes have been sent, by the kinds of messages.
     errors: What functions return in place of 0, by name.
     functions: Their addresses, in the order above.
     """
 
     def __init__(self) -> None:
         self.senders = defaultdict[int, set[int]](set)
+        self.nbytes = defaultdict[int, int](int)
         self.errors: dict[str, int] = {}
         self._lock = Lock()
         # Those whose other ends have not come, by source, target and tag: all of one
@@ -64,7 +66,9 @@ class FakeLinks:
     def _isend(
         self, data: int, nbytes: int, _: int, to: int, tag: int, own: int, request: int
     ) -> int:
-        self.senders[tag % TAGS].add(own)
+        with self._lock:
+            self.senders[tag % TAGS].add(own)
+            self.nbytes[tag % TAGS] += nbytes
         self._begin(_End(data, nbytes, True), (own, to, tag), request)
         return self.errors.get("isend", 0)
 

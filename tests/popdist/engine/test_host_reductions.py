@@ -89,6 +89,7 @@ class Member:
     ) -> None:
         self.rank = layout.rank
         self.split = _core.Split(self.rank, split.replicas, hosts=split.hosts)
+        self.replicas = sum(split.replicas)
         # The hooks' arguments.
         self.mismatches: list[tuple[int, Described]] = []
         self.mpi_errors: list[int] = []
@@ -146,6 +147,20 @@ class Member:
             *(call.operation, code_of(call.arrays[0].dtype), REDUCTIONS[call.op]),
             *(how, call.root, call.name, 0),
         )
+
+    def scattered(self, call: Call) -> Array:
+        """Return this member's part of the result of a reduce_scatter of one array."""
+        x = call.arrays[0]
+        each = x[0].size // self.replicas
+        out = np.ones(each * len(x), x.dtype)
+        self.comm.reduce_rows(
+            self.split,
+            [(x[0].size, addresses_of(x), None)],
+            [x.shape[1:]],
+            *(Operation.REDUCE_SCATTER, code_of(x.dtype), REDUCTIONS[call.op]),
+            *(DIRECT, -1, call.name, out.ctypes.data),
+        )
+        return out
 
     def reduced(self, call: Call) -> list[Array]:
         """Return the result of a call, in rows of ones where there is none."""
@@ -336,19 +351,49 @@ def test_only_the_root_gets_the_result_of_a_reduce(split: Split) -> None:
                     assert same(out, rows_of(expected, len(out))), (root, count, rank)
 
 
-def test_a_reduce_scatter_is_described_as_one_and_gives_the_whole_row() -> None:
-    split = SPLITS[4]
-    inputs = inputs_of(0, split, 70, FLOAT32)
-    calls = [Call([x], "sum", Operation.REDUCE_SCATTER, name=8) for x in inputs]
-    row = reference.all_reduce(inputs)
+@pytest.mark.parametrize("each", [0, 1, 67, 3001, 40_009])
+@pytest.mark.parametrize(
+    "split", [*SPLITS, *map(drawn_split, range(3))], ids=lambda s: f"{s[0]}-{s[1]}"
+)
+def test_each_member_gets_its_replicas_parts_of_a_reduce_scatter(
+    split: Split, each: int
+) -> None:
+    count = each * sum(split.replicas)
     with Job(split) as job:
-        found = job.each(lambda member: member.reduced(calls[member.rank])[0])
+        for dtype in (FLOAT32, np.dtype(np.float16), np.dtype(np.bool_)):
+            inputs = inputs_of(each, split, count, dtype)
+            row = reference.all_reduce(inputs)
+            calls = [Call([x], "sum", name=8) for x in inputs]
 
-        for member, out in zip(job.members, found, strict=True):
+            found = job.each(lambda m, calls=calls: m.scattered(calls[m.rank]))
+
+            assert same(np.concatenate(found), row)
+
+
+def test_a_reduce_scatter_is_described_as_one() -> None:
+    call = Call([np.ones((1, 70), FLOAT32)], "sum", name=8)
+    with Job(Split([0, 1], [1, 1])) as job:
+        job.each(lambda member: member.scattered(call))
+
+        for member in job.members:
             how = code_of(FLOAT32), REDUCTIONS["sum"], ALGORITHMS["oneshot"]
             described = (Operation.REDUCE_SCATTER, *how, -1, 70, 8)
             assert member.comm.larger_call() == (described, 1)
-            assert same(out, rows_of(row, len(out)))
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_a_host_sends_the_others_only_what_these_get_of_a_reduce_scatter(
+    hosts: int,
+) -> None:
+    each = 300_000
+    split = Split([host for host in range(hosts) for _ in range(2)], [1] * 2 * hosts)
+    call = Call([np.ones((1, each * 2 * hosts), FLOAT32)])
+    with Job(split) as job:
+        job.each(lambda member: member.scattered(call))
+
+        assert set(job.links.senders) == {RECORD, NODES}
+        # For each pair of hosts, the nodes of what the two members of one get.
+        assert job.links.nbytes[NODES] == hosts * (hosts - 1) * 2 * each * 4
 
 
 def test_the_largest_job_is_reduced() -> None:
@@ -407,7 +452,7 @@ def test_hosts_that_make_different_calls_are_told_so(one: Call, other: Call) -> 
         failed = job.each(lambda m: m.failed(one if m.rank < 2 else other))
 
         assert failed == [True] * 4
-        assert set(job.links.senders) == {RECORD}
+        assert RESULTS not in job.links.senders
         for member in job.members:
             leads, peer = member.rank % 2 == 0, 2 - member.rank
             theirs = [(peer, job.members[peer].comm.larger_call()[0])] if leads else []

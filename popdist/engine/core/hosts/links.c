@@ -203,36 +203,47 @@ static bool is_same_call(const comm *c, const record *r)
            && memcmp(&r->call, &c->larger_call, sizeof r->call) == 0;
 }
 
-/* Hand the records that are here on to the host `step` places before, which has none of
- * them, and get those of the host as many places behind. */
+/* How many records a leader gets from the one that is so many places behind. */
+static uint32_t records_from(const links *l, uint32_t step)
+{
+    return step < l->hosts - step ? step : l->hosts - step;
+}
+
+/* Begin to hand the records that are here on to the host `step` places before, which has
+ * none of them, and to get those of the host as many places behind. */
 static status exchange_records(comm *c, unsigned char *end, uint32_t step)
 {
     links *l = c->links;
-    const uint32_t count = step < l->hosts - step ? step : l->hosts - step;
+    const uint32_t count = records_from(l, step);
     const uint32_t to = (l->here + l->hosts - step) % l->hosts;
     const uint32_t from = (l->here + step) % l->hosts;
     const uint64_t bytes = (uint64_t)(end_of_records(l->records, count) - l->records);
     message *m = l->messages;
     status s = receive_from(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
-    if (s == DONE)
-        s = send_to(c, &m[1], to, RECORD, l->records, bytes);
-    return s == DONE ? await_messages(c, m, 2) : s;
+    return s == DONE ? send_to(c, &m[1], to, RECORD, l->records, bytes) : s;
 }
 
-status share_records(comm *c, const void *data, uint64_t bytes,
-                     const unsigned char **data_of, uint64_t *bytes_of)
+status begin_records(comm *c, const void *data, uint64_t bytes)
 {
     links *l = c->links;
     record own = {.number = c->larger_calls, .call = c->larger_call, .bytes = bytes};
     memcpy(l->records, &own, sizeof own);
     if (bytes)
         memcpy(l->records + sizeof own, data, bytes);
+    return exchange_records(c, end_of_records(l->records, 1), 1);
+}
+
+status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of)
+{
+    links *l = c->links;
     unsigned char *end = end_of_records(l->records, 1);
     for (uint32_t step = 1; step < l->hosts; step *= 2) {
-        const status s = exchange_records(c, end, step);
+        status s = step > 1 ? exchange_records(c, end, step) : DONE;
+        if (s == DONE)
+            s = await_messages(c, l->messages, RECORD_MESSAGES);
         if (s != DONE)
             return s;
-        end = end_of_records(end, step < l->hosts - step ? step : l->hosts - step);
+        end = end_of_records(end, records_from(l, step));
     }
     const unsigned char *at = l->records;
     for (uint32_t i = 0; i < l->hosts; i++) {

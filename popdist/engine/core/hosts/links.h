@@ -23,6 +23,8 @@ typedef enum { RECORD, NODES, RESULTS } message_kind;
 enum {
     /* The most data that goes with the record of a call. */
     RECORD_DATA_BYTES = 16 << 10,
+    /* The first ones of a call's messages are those of records. */
+    RECORD_MESSAGES = 2,
 };
 
 /* A message that is under way until it is done. */
@@ -93,8 +95,9 @@ status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void 
 status await_messages(comm *c, message *m, uint32_t count);
 
 /* The leaders tell each other which call they make, with a little data, and see that it
- * is the same. Of each host, `data_of` gets where its data is. */
-status share_records(comm *c, const void *data, uint64_t bytes,
-                     const unsigned char **data_of, uint64_t *bytes_of);
+ * is the same. Of each host, `data_of` gets where its data is. Other messages may be begun
+ * in between. */
+status begin_records(comm *c, const void *data, uint64_t bytes);
+status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of);
 
 #endif

@@ -6,7 +6,7 @@
 #include "reduce/call.h"
 
 /* Carry out a call whose split is over hosts; its root, if it has one, is a member of the
- * whole group. */
-status reduce_over_hosts(const call *k);
+ * whole group. Of a reduce_scatter each member gets its replicas' parts at `out`. */
+status reduce_over_hosts(const call *k, char *out);
 
 #endif

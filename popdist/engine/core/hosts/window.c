@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-bool window_open(window *w, const call *whole)
+bool window_open(window *w, const call *whole, uint32_t ranges)
 {
     const uint32_t rows = whole->split->rows[whole->split->rank];
-    const size_t many = whole->count_of_segments + 1;
+    const size_t many = (size_t)whole->count_of_segments + ranges;
     *w = (window){.whole = whole, .part = *whole};
     w->segments = calloc(many, sizeof *w->segments);
     w->addresses = calloc(2 * many * rows, sizeof *w->addresses);
@@ -19,14 +19,19 @@ void window_close(window *w)
     free(w->addresses);
 }
 
-void window_move(window *w, uint64_t begin, uint64_t end)
+void window_clear(window *w)
+{
+    w->part.total = 0;
+    w->part.count_of_segments = 0;
+}
+
+void window_append(window *w, uint64_t begin, uint64_t end)
 {
     const call *k = w->whole;
     const uint32_t rows = k->split->rows[k->split->rank];
     const size_t element = element_bytes(k->type);
-    char **to = w->addresses;
-    w->part.total = end - begin;
-    w->part.count_of_segments = 0;
+    char **to = w->addresses + 2 * (size_t)w->part.count_of_segments * rows;
+    w->part.total += end - begin;
     while (begin < end) {
         const piece p = piece_at(k, &w->at, begin, end);
         segment *s = &w->segments[w->part.count_of_segments++];

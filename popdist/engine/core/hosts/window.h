@@ -1,4 +1,4 @@
-/* A range of the long row of a call, as a call of its own. */
+/* Ranges of the long row of a call, one after the other, as a call of its own. */
 #ifndef POPDIST_WINDOW_H
 #define POPDIST_WINDOW_H
 
@@ -9,14 +9,15 @@ typedef struct {
     call part;
     segment *segments;
     char **addresses; /* of all rows of all segments, read and written */
-    cursor at;        /* where the last range began */
+    cursor at;        /* where the last range ended */
 } window;
 
-/* False if there is no memory. */
-bool window_open(window *w, const call *whole);
+/* `ranges` is how many there are at most at once. False if there is no memory. */
+bool window_open(window *w, const call *whole, uint32_t ranges);
 void window_close(window *w);
 
-/* Let the part be elements [begin, end). */
-void window_move(window *w, uint64_t begin, uint64_t end);
+/* Let the part be nothing, and append elements [begin, end) to it. */
+void window_clear(window *w);
+void window_append(window *w, uint64_t begin, uint64_t end);
 
 #endif

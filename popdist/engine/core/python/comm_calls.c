@@ -1,6 +1,12 @@
 #include "python/comm_object.h"
 
+#include "hosts/reduce.h"
 #include "move/exchange.h"
+
+static status scatter_anywhere(const call *k, char *out)
+{
+    return k->split->over_hosts ? reduce_over_hosts(k, out) : reduce_scatter(k, out);
+}
 
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
 {
@@ -17,8 +23,8 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
         return NULL;
     if (enter(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank])) {
         prepare(&k, wanted);
-        result = leave(self, k.op == REDUCE_SCATTER && !k.split->over_hosts
-                                 ? reduce_scatter(&k, (char *)(uintptr_t)out)
+        result = leave(self, k.op == REDUCE_SCATTER
+                                 ? scatter_anywhere(&k, (char *)(uintptr_t)out)
                                  : reduce_counted(self, &k));
     }
     give_back_segments(&k);

@@ -239,8 +239,9 @@ static PyObject *list_of(const links *l, const unsigned char **data_of,
 static status share_noting_failure(CommObject *self, const Py_buffer *data,
                                    const unsigned char **data_of, uint64_t *bytes_of)
 {
-    const status s = share_records(&self->c, data->buf, (uint64_t)data->len, data_of,
-                                   bytes_of);
+    status s = begin_records(&self->c, data->buf, (uint64_t)data->len);
+    if (s == DONE)
+        s = finish_records(&self->c, data_of, bytes_of);
     if (s != DONE)
         links_note_failure(self->c.links);
     return s;
@@ -258,7 +259,7 @@ PyObject *comm_share_records(CommObject *self, PyObject *given)
     PyObject *result = NULL;
     if (data.len > RECORD_DATA_BYTES)
         PyErr_Format(PyExc_ValueError, "%zd bytes are more than go with a record.", data.len);
-    else if (!data_of || !bytes_of || !links_reserve(l, 0, 2))
+    else if (!data_of || !bytes_of || !links_reserve(l, 0, RECORD_MESSAGES))
         PyErr_NoMemory();
     else if (enter_step(self, 0))
         result = leave(self, share_noting_failure(self, &data, data_of, bytes_of));

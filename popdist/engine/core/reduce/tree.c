@@ -242,6 +242,7 @@ static void host_split_free(host_split *split)
     free(split->leaf);
     free(split->nodes);
     free(split->host_of);
+    free(split->rows);
     free(split->of_hosts.merges);
     free(split);
 }
@@ -270,14 +271,17 @@ static host_split *host_split_new(int rank, int size, const uint32_t *rows,
     split->size = size;
     split->single = true;
     split->host_of = calloc((size_t)size, sizeof *split->host_of);
-    for (int q = 0; split->host_of && q < size; q++) {
+    split->rows = calloc((size_t)size, sizeof *split->rows);
+    const bool complete = split->host_of && split->rows;
+    for (int q = 0; complete && q < size; q++) {
         split->host_of[q] = host_of[q];
+        split->rows[q] = rows[q];
         split->replicas += rows[q];
         split->single &= rows[q] == 1;
         split->hosts = host_of[q] >= split->hosts ? host_of[q] + 1 : split->hosts;
         split->hash = hash_with(hash_with(split->hash, host_of[q]), rows[q]);
     }
-    if (split->host_of)
+    if (complete)
         split->fewest_members = fewest_members(split);
     if (split->fewest_members && make_host_nodes(split, size, rows, host_of))
         return split;

@@ -41,7 +41,7 @@ typedef struct {
     uint32_t fewest_members; /* of a host */
     host_node *leaf;    /* those of the program, in the order of replicas */
     int size;           /* members of the group */
-    uint32_t *host_of;  /* each of them */
+    uint32_t *host_of, *rows; /* of each of them */
     program of_hosts;
 } host_split;
 
