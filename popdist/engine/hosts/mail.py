@@ -29,6 +29,9 @@ class Mail:
         self._received: dict[str, list[Message]] = defaultdict(list)
         # Requests of messages, with what they send.
         self._sending: list[tuple[Any, object]] = []
+        # How many messages have been sent to each instance, and received.
+        self._sent_counts = np.zeros(comm.size, np.int64)
+        self._received_count = 0
         # The instances that MPI says have died.
         self.failed: set[int] = set()
 
@@ -38,6 +41,7 @@ class Mail:
         request = self._comm.Isend(data, instance, _TAG)
         with self._lock:
             self._sending.append((request, data))
+            self._sent_counts[instance] += 1
 
     def take(self) -> None:
         """Receive what has come, and help along what is under way."""
@@ -51,6 +55,7 @@ class Mail:
             while (message := self._probe()) is not None:
                 with self._lock:
                     self._received[_key(message)].append(message)
+                    self._received_count += 1
         except self._mpi.Exception:
             self._note_failed()
         finally:
@@ -83,6 +88,21 @@ class Mail:
             return []
         with self._lock:
             return self._received.pop(key, [])
+
+    def start_count(self) -> tuple[Any, Any]:
+        """Begin to count what all instances have sent here; all must come to this.
+
+        Returns:
+            The request, and where the count is once it is done. None may be sent later.
+        """
+        count = np.empty(1, np.int64)
+        with self._lock:
+            sent = self._sent_counts.copy()
+        return self._comm.Ireduce_scatter_block(sent, count), count
+
+    def has_received(self, count: int) -> bool:
+        """Return whether so many messages have come, and all own ones are sent."""
+        return self._received_count >= count and not self._sending
 
     def flush(self, seconds: float) -> None:
         """Wait so long until all that was sent is on its way."""

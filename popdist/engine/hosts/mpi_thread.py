@@ -47,7 +47,8 @@ class _MpiThread:
         self._library: Any = None
         # Held by the thread during each of its calls of MPI.
         self._in_mpi = Lock()
-        self._finalised = False
+        # Whether MPI may not be called any more; whether the end of all is waited for.
+        self._finalised = self._meets = False
 
     def start(self, job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
         """Return the world, once all processes of the job have come to this."""
@@ -146,28 +147,24 @@ class _MpiThread:
         self._ended.set()
 
     def _end(self, world: World) -> None:
-        if not self._library or world.is_broken:
+        # Also where the program finalises MPI: UCX warns of messages not received.
+        if world.is_broken or not self._has_met_all(world):
             world.mail.flush(0.2)
-            return
-        # Twice: what others have sent before the first one has come by the second. UCX
-        # warns of messages that were not received.
-        if not all(self._has_met_all(world) for _ in range(2)):
-            world.mail.flush(0.2)
-            return
-        with self._in_mpi:
-            self._finalised = True
-            self._library.MPI_Finalize()
+        elif self._library:
+            with self._in_mpi:
+                self._finalised = True
+                self._library.MPI_Finalize()
 
     def _has_met_all(self, world: World) -> bool:
-        """Wait until all processes have come; return False if one will not."""
-        request, pause = world.comm.Ibarrier(), 0.0005
-        while not request.Test():
+        """Wait for all processes and their messages; return False if one fails."""
+        self._meets = True
+        (request, count), pause = world.mail.start_count(), 0.0005
+        while not (request.Test() and world.mail.has_received(int(count[0]))):
             world.look()
             if world.is_broken:
                 return False
             threading.Event().wait(pause)
             pause = min(2 * pause, 0.02)
-        world.look()
         return True
 
     def _world_of(self, job_hosts: JobHosts) -> World:
@@ -192,6 +189,12 @@ class _MpiThread:
             if not self._finalised:
                 with self._in_mpi:
                     self._finalised = True
+                    if self.world is not None:
+                        # The others wait for this process before they finalise MPI.
+                        if not self._meets:
+                            self._has_met_all(self.world)
+                        # Groups that are closed later can tell nothing any more.
+                        self.world.leavers.clear()
 
         key = mpi.Comm.Create_keyval(delete_fn=stop)
         mpi.COMM_SELF.Set_attr(key, 1)

@@ -105,3 +105,22 @@ def test_the_death_of_an_instance_is_named_on_the_other_host(
             text,
         )
     assert ran.returncode == 137
+
+
+def test_what_instances_tell_at_their_end_is_received_before_mpi_is_finalised(
+    bed: Bed,
+) -> None:
+    # mpi4py finalises MPI here. UCX warns of messages that were not received.
+    program = (
+        "from mpi4py import MPI\n"
+        "import numpy, popdist\n"
+        "popdist.instance_group().all_reduce(numpy.ones(3))\n"
+    )
+
+    ran = bed.front.run(
+        *("poprun", "--mpirun", mpirun_of("hydra"), "--host", "h0,h1", "-n", "4"),
+        *("--offline-mode=yes", "python3", "-c", program),
+        timeout=120,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
