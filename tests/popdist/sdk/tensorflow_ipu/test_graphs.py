@@ -230,6 +230,10 @@ def test_several_replicas_in_one_process_are_refused() -> None:
     config.auto_select_ipus = 2
     config.configure_ipu_system()
     assert run(ipu.ipu_compiler.compile(two_shards, [1.0])) == [[2.0]]
+    # Most programs are compiled before the system is configured.
+    config.auto_select_ipus = 8
+    with pytest.raises(NotImplementedError, match="gives this program 4"):
+        config.configure_ipu_system()
 
 
 @pytest.mark.usefixtures("graph")

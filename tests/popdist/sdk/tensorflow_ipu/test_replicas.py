@@ -29,6 +29,9 @@ SUMS = """
 from tensorflow.python.ipu.ops.cross_replica_ops import *
 total = cross_replica_sum(tf.constant([1.0, rank]))
 mean = cross_replica_mean(rank * 4.0)
+rows = ipu.all_to_all_op.all_gather(tf.constant([rank]))
+part = ipu.reduce_scatter_op.reduce_scatter(tf.constant([1.0, 2.0, 3.0]))
+print(rows.numpy().tolist(), part.numpy().tolist(), end=" ")
 print(total.numpy().tolist(), float(mean), end=" ")
 
 @tf.function(jit_compile=True)
@@ -58,7 +61,17 @@ with tf.Graph().as_default():
     with v1.Session() as session:
         session.run([queue.initializer, v1.global_variables_initializer()])
         session.run(program)
-        print(*session.run(v1.global_variables()))
+        print(*session.run(v1.global_variables()), end=" ")
+
+ipu.config.reset_ipu_configuration()
+with tf.Graph().as_default():
+    x = tf.constant([1.0 + rank])
+    total = cross_replica_sum(x)
+    [slope] = tf.gradients(total * (rank + 1), x)
+    with v1.Session() as session:
+        print(*session.run(total), end=" ")
+        config.configure_ipu_system()
+        print(*session.run([total, slope]))
 """
 
 
@@ -68,8 +81,8 @@ def test_replicas_sum_in_eager_execution_functions_and_sessions() -> None:
     # x*x is 9 and 16; its derivative 2*x, times the factors 1 + 2 of both replicas.
     # The means of the batches are 6, 7, 8 and 9.
     assert [(one.code, one.out) for one in ended] == [
-        (0, "[2.0, 1.0] 2.0 25.0 18.0 5 -30.0\n"),
-        (0, "[2.0, 1.0] 2.0 50.0 24.0 5 -30.0\n"),
+        (0, "[[0], [1]] [2.0, 4.0] [2.0, 1.0] 2.0 25.0 18.0 5 -30.0 1.0 [3.] [3.]\n"),
+        (0, "[[0], [1]] [6.0, 0.0] [2.0, 1.0] 2.0 50.0 24.0 5 -30.0 2.0 [3.] [3.]\n"),
     ], ended
 
 
@@ -97,3 +110,16 @@ def test_replicas_can_be_summed_all_together_only() -> None:
 
     with pytest.raises(NotImplementedError, match="sums are over all 4 replicas"):
         ipu.cross_replica_ops.cross_replica_sum(tf.constant(1.0), 2)
+
+
+def test_parts_for_replicas_need_a_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(popdist, "getNumInstances", lambda: 2)
+
+    for gather in (
+        ipu.all_to_all_op.all_gather,
+        ipu.reduce_scatter_op.reduce_scatter,
+    ):
+        with pytest.raises(NotImplementedError, match="before the system is config"):
+            gather(tf.constant([1.0]))

@@ -7,10 +7,10 @@ on a CPU.
 
 import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from .enums import (
     DeviceConnectionType,
@@ -34,9 +34,11 @@ __all__ = [
     "SelectionOrder",
     "StochasticRoundingBehaviour",
     "check_options",
+    "check_when_configured",
     "configure_ipu_system",
     "current",
     "get_ipu_config",
+    "is_configured",
     "reset_ipu_configuration",
 ]
 
@@ -288,9 +290,11 @@ class IpuOptions:
 
 
 class _System:
-    """The configuration of this process; Graphcore's TensorFlow has one, too."""
+    """STATE: the configuration of this process, and what has to be right of it."""
 
     config: IPUConfig | None = None
+    # Programs may be compiled before or after the system is configured.
+    checks: ClassVar[list[Callable[[], None]]] = []
 
 
 def configure_ipu_system(
@@ -318,11 +322,14 @@ def configure_ipu_system(
             )
         logger.info("The IPU system is configured anew.")
     _System.config = copy.deepcopy(config)
+    for check in _System.checks:
+        check()
 
 
 def reset_ipu_configuration() -> None:
-    """Forget the configuration of this process."""
+    """Forget the configuration of this process, and its programs."""
     _System.config = None
+    _System.checks = []
 
 
 def get_ipu_config(session: object = None) -> list[IPUConfig]:
@@ -342,6 +349,17 @@ def get_ipu_config(session: object = None) -> list[IPUConfig]:
 def current() -> IPUConfig:
     """Return the configuration of this process, or the default one."""
     return _System.config or IPUConfig()
+
+
+def is_configured() -> bool:
+    """Return whether this process has a configuration yet."""
+    return _System.config is not None
+
+
+def check_when_configured(check: Callable[[], None]) -> None:
+    """Make a check that depends on the configuration, now and once that changes."""
+    check()
+    _System.checks.append(check)
 
 
 def check_options(config: IPUConfig) -> None:

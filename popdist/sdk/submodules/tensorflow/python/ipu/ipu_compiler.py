@@ -1,12 +1,14 @@
 """Compiles computations for an IPU: they become a part of the graph for the CPU."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from . import replication
+from .config import check_when_configured
 from .loops import as_list, check_arguments, is_operation, split_outputs
+from .replication import check_one_replica
 from .scopes import counted_shards
 
 __all__ = ["compile"]
@@ -30,7 +32,7 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     tensors = _tensors(arguments)
     with counted_shards() as counts:
         outputs = computation(*tensors)
-    replication.check_one_replica(counts[0])
+    check_when_configured(partial(check_one_replica, counts[0]))
     return _outputs(outputs)
 
 
@@ -48,7 +50,7 @@ def _run(computation: Callable[..., Any], arguments: list[Any]) -> Any:
     def program(*tensors: Any) -> Any:
         with counted_shards() as counts:
             outputs = computation(*tensors)
-        replication.check_one_replica(counts[0])
+        check_one_replica(counts[0])
         if isinstance(outputs, list | tuple | None) or is_operation(outputs):
             return split_outputs(outputs)[0]
         return [outputs] if tf.is_tensor(outputs) else outputs

@@ -2,7 +2,7 @@
 
 import popdist
 
-from .config import current
+from .config import current, is_configured
 from .refusals import refuse
 
 
@@ -27,6 +27,16 @@ def process_count() -> int:
     """
     distribution = current().experimental.multi_replica_distribution
     return int(distribution.process_count)
+
+
+def require_configuration(name: str) -> None:
+    """Refuse an operation whose shape depends on a configuration that is to come."""
+    if not is_configured() and popdist.getNumInstances() > 1:
+        refuse(
+            f"{name} before the system is configured",
+            "it has as many parts as there are replicas. Call configure_ipu_system() "
+            "before the program is compiled.",
+        )
 
 
 def process_index() -> int:

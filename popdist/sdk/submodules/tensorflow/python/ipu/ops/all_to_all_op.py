@@ -7,7 +7,7 @@ import tensorflow as tf
 from popdist.tensorflow import allgather
 
 from ..refusals import refused
-from ..replication import check_one_replica, process_count
+from ..replication import check_one_replica, process_count, require_configuration
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -27,6 +27,7 @@ def all_gather(
         replication_factor: How many replicas there are, in older releases.
         name: The name of the operation.
     """
+    require_configuration("all_gather")
     if not process_count():
         return tf.nest.map_structure(lambda each: tf.expand_dims(each, 0), x)
     check_one_replica(1)

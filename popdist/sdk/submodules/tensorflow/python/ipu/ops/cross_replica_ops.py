@@ -8,8 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+import popdist
 from popdist.tensorflow import allreduce
 
+from ..config import is_configured
 from ..refusals import refuse
 from ..replication import check_one_replica, process_count
 
@@ -51,6 +53,8 @@ def assume_equal_across_replicas(
 
 
 def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Tensor:
+    if not is_configured() and popdist.getNumInstances() > 1:
+        return _reduce_if_distributed(x, operation)
     replicas = process_count() or 1
     if process_count():
         check_one_replica(1)
@@ -62,3 +66,16 @@ def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Ten
     if replicas == 1 or group_size == 1:
         return tf.identity(x, name)
     return tf.identity(allreduce(x, operation), name)
+
+
+def _reduce_if_distributed(x: Tensor, operation: Any) -> Tensor:
+    """Return a sum or mean in a program that is compiled before it is configured.
+
+    Whether its replicas are distributed over the instances is known when it runs.
+    """
+    x = tf.convert_to_tensor(x)
+    distributed = tf.numpy_function(lambda: process_count() > 1, [], tf.bool)
+    distributed.set_shape([])
+    total = tf.cond(distributed, lambda: allreduce(x, operation), lambda: x)
+    total.set_shape(x.shape)
+    return total

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..replication import process_count, process_index
+from ..replication import process_count, process_index, require_configuration
 from .cross_replica_ops import cross_replica_sum
 
 __all__ = ["reduce_scatter"]
@@ -21,6 +21,7 @@ def reduce_scatter(
         replication_factor: How many replicas there are, in older releases.
         op: Which operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
     """
+    require_configuration("reduce_scatter")
     factors = {"COLLECTIVE_OP_ADD": 1, "COLLECTIVE_OP_MEAN": process_count() or 1}
     if op not in factors:
         raise ValueError(f"op is {op!r}, but must be one of {', '.join(factors)}.")
