@@ -1,6 +1,6 @@
 """Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
 
-It also makes popdist's stand-ins for poptorch, horovod and popart importable
+It also makes the stand-ins of popdist.sdk.finder importable
 (--emulate-sdk), says where --torch-backend has no effect, and lets a signal show the
 stacks of all threads.
 
@@ -27,7 +27,13 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 # As in popdist/sdk/finder.py.
-STAND_INS = ("poptorch", "horovod", "horovod.torch", "popart")
+STAND_INS = (
+    "poptorch",
+    "horovod",
+    "horovod.torch",
+    "popart",
+    "tensorflow.python.ipu",
+)
 # As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
