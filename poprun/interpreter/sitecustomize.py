@@ -1,6 +1,6 @@
 """Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
 
-It also makes the stand-ins of popdist.sdk.finder importable
+It also makes the stand-ins that popdist.sdk.finder names importable
 (--emulate-sdk), says where --torch-backend has no effect, and lets a signal show the
 stacks of all threads.
 

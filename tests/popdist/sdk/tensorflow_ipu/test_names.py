@@ -15,6 +15,9 @@ ops.pipelining_ops.pipeline ops.cross_replica_ops.cross_replica_sum
 utils.reset_ipu_seed utils.DeviceConnectionType.ON_DEMAND distributed.broadcast
 test_utils.test_uses_ipus ops.cross_replica_ops.cross_replica_mean
 distributed.allreduce config.DeviceConnectionType.PRE_COMPILE
+distributed.popdist_strategy.PopDistStrategy
+distributed.popdist_strategy.IPUMirroredVariable
+distributed.popdist_strategy.IPUSyncOnReadVariable
 pipelining_ops.PipelineStageOptions config.SchedulingAlgorithm
 ops.pipelining_ops.PipelineSchedule dataset_benchmark.dataset_benchmark
 config.reset_ipu_configuration distributed.host_collective_ops.broadcast
