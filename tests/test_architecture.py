@@ -129,7 +129,7 @@ STAGES = {
         ("popdist.torch",),
         ("popdist.tensorflow.tensors", "popdist.tensorflow.devices"),
         ("popdist.tensorflow",),
-        ("popdist.poptorch", "popdist.sdk"),
+        ("popdist.popart", "popdist.poptorch", "popdist.sdk"),
     ),
     "poptorch": (
         ("poptorch.errors", "poptorch.enums", "poptorch._logging"),
@@ -157,8 +157,21 @@ STAGES = {
             "horovod.keras",
             "horovod.tensorflow",
         ),
+        ("horovod.popart",),
     ),
-    "popart": (("popart",),),
+    "popart": (
+        ("popart.enums", "popart.errors", "popart.loggers", "popart.tensor_names"),
+        ("popart.tensor_info", "popart.settings", "popart.patterns"),
+        ("popart.session_options", "popart.data_flow", "popart.device"),
+        ("popart.step_io",),
+        ("popart.operators",),
+        ("popart.nodes",),
+        ("popart.inference",),
+        ("popart.graph",),
+        ("popart.builder", "popart.optimizers"),
+        ("popart.session",),
+    ),
+    "popxl": (("popxl",),),
     "tensorflow": (
         ("tensorflow.python.ipu.enums", "tensorflow.python.ipu.refusals"),
         ("tensorflow.python.ipu.config", "tensorflow.python.ipu.tensorflow_settings"),
@@ -196,6 +209,7 @@ PACKAGES = (
     "poptorch",
     "horovod",
     "popart",
+    "popxl",
     "tensorflow.python.ipu",
 )
 
@@ -295,7 +309,10 @@ ACROSS = {
     "popdist.poptorch": ("popdist", "poptorch"),
     "poptorch": ("poptorch", "popdist"),
     "horovod": ("horovod", "popdist"),
-    "popart": (),
+    "popdist.popart": ("popdist", "popart"),
+    "horovod.popart": ("horovod", "popart"),
+    "popart": ("popart", "popdist"),
+    "popxl": (),
     "tensorflow.python.ipu": ("tensorflow.python.ipu", "popdist"),
 }
 
@@ -355,7 +372,10 @@ THIRD_PARTY = {
     ),
     "httptools": ("poprun.vipu.server",),
     "mpi4py": ("popdist",),
-    "numpy": ("popdist", "poptorch", "horovod", "tensorflow.python.ipu"),
+    "numpy": ("popdist", "poptorch", "horovod", "popart", "tensorflow.python.ipu"),
+    # ONNX stores models by it.
+    "google": ("popart.graph",),
+    "onnx": ("popart",),
     "prometheus_client": ("poprun.vipu.server",),
     "psutil": ("poprun",),
     # The user's own.
@@ -373,6 +393,7 @@ THIRD_PARTY = {
         "poprun.interpreter.torch_backend",
         "poptorch",
         "horovod.torch",
+        "popart",
     ),
     "tqdm": ("poptorch",),
     "uvloop": ("poprun.vipu.server",),
@@ -526,6 +547,7 @@ LATE_IMPORTS = {
 READS_ENVIRON = (
     "horovod.runner.common.util.env",
     "horovod.common.basics",
+    "popdist.popart",
     "popdist.popdist_core",
     "popdist.poptorch",
     "popdist.sdk.finder",

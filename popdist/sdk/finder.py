@@ -20,7 +20,9 @@ STAND_INS: dict[str, str | None] = {
     "horovod.torch": "torch",
     "horovod.tensorflow": "tensorflow",
     "horovod.keras": "tensorflow",
+    "horovod.popart": None,
     "popart": None,
+    "popxl": None,
     "tensorflow.python.ipu": "tensorflow",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))

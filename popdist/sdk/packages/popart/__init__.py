@@ -1,52 +1,113 @@
-"""A stand-in for popart: the enumerations that programs give to PopTorch's options.
+"""PopART's interface, emulated on the CPU by PyTorch and popdist.
 
-Programs for PopTorch set options of PopART by number, such as
-`int(popart.SyntheticDataMode.RandomNormal)`. Nothing is compiled or run here.
+Without onnx or torch there are only the enumerations, by which programs for PopTorch
+set options.
 """
 
-from enum import IntEnum
 from typing import NoReturn
 
-# How the weight updates of several IPUs are scheduled.
-AccumulateOuterFragmentSchedule = IntEnum(
-    "AccumulateOuterFragmentSchedule",
-    "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized",
-    start=0,
-)
-# After which stage of compiling the graph is written to a .dot file.
-DotCheck = IntEnum("DotCheck", "Fwd0 Fwd1 Bwd0 PreAlias Final", start=0)
-# Which loop cycles are counted for.
-Instrumentation = IntEnum("Instrumentation", "Outer Inner", start=0)
-# When a mean of gradients is divided.
-MeanReductionStrategy = IntEnum("MeanReductionStrategy", "Running Post", start=0)
-# Which updates of weights are merged.
-MergeVarUpdateType = IntEnum(
-    "MergeVarUpdateType", "Off All AutoLoose AutoTight", start=0
-)
-# How many patterns the compiler applies.
-PatternsLevel = IntEnum("PatternsLevel", "NoPatterns Minimal Default All", start=0)
-# Which activations are recomputed in the backward pass.
-RecomputationType = IntEnum(
-    "RecomputationType", "NoRecompute Standard NormOnly Pipeline RecomputeAll", start=0
-)
-# When the inputs and outputs of a subgraph are copied.
-SubgraphCopyingStrategy = IntEnum(
-    "SubgraphCopyingStrategy", "OnEnterAndExit JustInTime", start=0
-)
-# How the IPUs of a replica are synchronised.
-SyncPattern = IntEnum("SyncPattern", "Full SinglePipeline ReplicaAndLadder", start=0)
-# What inputs are made of instead of the program's data.
-SyntheticDataMode = IntEnum("SyntheticDataMode", "Off Zeros RandomNormal", start=0)
-# How operations are put on IPUs.
-VirtualGraphMode = IntEnum(
-    "VirtualGraphMode", "Off Manual Auto ExecutionPhases", start=0
-)
+from .enums import *  # noqa: F403
+
+# The release whose interface this is.
+__version__ = "3.4.0"
+
+# What popdist.popart tells the installed package from.
+__stand_in__ = True
+
+# Why there are only the enumerations, if so.
+_missing = ""
+
+try:
+    from .builder import Builder, DebugContext
+    from .data_flow import AnchorReturnType, DataFlow, InputSettings
+    from .device import DeviceInfo, DeviceManager
+    from .errors import (
+        OutOfMemoryException,
+        popart_exception,
+        popart_internal_exception,
+        popart_runtime_error,
+        poplar_application_runtime_error,
+        poplar_exception,
+        poplar_recoverable_runtime_error,
+        poplar_runtime_error,
+        poplar_system_runtime_error,
+        poplar_unknown_runtime_error,
+        poplar_unrecoverable_runtime_error,
+        poplibs_exception,
+    )
+    from .graph import InputShapeInfo
+    from .loggers import Logger, getLogger
+    from .optimizers import (
+        SGD,
+        Adam,
+        Adaptive,
+        ClipNormSettings,
+        ConstSGD,
+        Optimizer,
+        OptimizerValue,
+        OptimizerValueMap,
+    )
+    from .patterns import Patterns
+    from .session import InferenceSession, TrainingSession
+    from .session_options import SessionOptions
+    from .settings import (
+        AccumulateOuterFragmentSettings,
+        AutodiffSettings,
+        AutomaticLossScalingSettings,
+        BatchSerializationSettings,
+        CommGroup,
+        DeveloperSettings,
+        ExecutionPhaseSettings,
+        ReplicatedCollectivesSettings,
+        TensorLocation,
+        TensorLocationSettings,
+    )
+    from .step_io import PyStepIO, PyStepIOCallback, PyWeightsIO
+    from .tensor_info import TensorInfo
+    from .tensor_names import (
+        reservedAccl1Prefix,
+        reservedAccl2Prefix,
+        reservedAccl3Prefix,
+        reservedAcclPrefix,
+        reservedAccumPrefix,
+        reservedGradientPrefix,
+        reservedStepPrefix,
+        reservedUpdatedVarPrefix,
+    )
+except ModuleNotFoundError as error:
+    if error.name not in ("onnx", "torch"):
+        raise
+    _missing = error.name
+
+defaultAiOnnxOpset, defaultAiOnnxMlOpset, defaultAiGraphcoreOpset = 10, 1, 1
+
+
+def versionString() -> str:
+    """Return the release whose interface this is."""
+    return f"{__version__} (popdist's stand-in)"
+
+
+def versionNumber() -> tuple[int, int, int]:
+    """Return the numbers of that release."""
+    major, minor, point = (int(number) for number in __version__.split("."))
+    return major, minor, point
+
+
+def packageHash() -> str:
+    """Return no hash: nothing is compiled here."""
+    return ""
 
 
 def __getattr__(name: str) -> NoReturn:
+    if _missing and not name.startswith("_"):
+        raise ModuleNotFoundError(
+            f"popdist's stand-in for popart needs {_missing} for popart.{name}, and it "
+            "is not installed. Install it from poprun's source folder: pip install "
+            "'.[popart]'",
+            name=_missing,
+        )
     raise AttributeError(
-        f"popdist's stand-in for popart has no {name}: it has the enumerations that "
-        "PopTorch's options take, and cannot build or run a graph. A model written "
-        "for PopTorch runs on the CPU.",
+        f"popdist's stand-in for popart has no {name}. docs/popart.md says what it "
+        "has.",
         name=name,
     )

@@ -1,7 +1,3 @@
-import importlib
-
-import pytest
-
 import popart
 import poptorch
 
@@ -26,10 +22,3 @@ def test_the_default_level_of_patterns_is_that_of_popart() -> None:
 
     level = options._Popart.options["patterns_level"]
     assert popart.PatternsLevel(level) is popart.PatternsLevel.Default
-
-
-def test_what_runs_graphs_is_named_as_missing() -> None:
-    with pytest.raises(AttributeError, match="no Builder: it has the enumerations"):
-        popart.Builder  # noqa: B018
-
-    assert not hasattr(importlib.import_module("popart"), "TrainingSession")

@@ -1,0 +1,179 @@
+"""The sets of operators of a builder, whose methods add nodes to its graph."""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import cache, partial
+from inspect import Parameter, Signature
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ..errors import popart_exception
+from ..nodes import unavailable
+from ..operators import GRAPHCORE_DOMAIN, ONNX
+from ..tensor_info import element_type
+from .graphcore_methods import GRAPHCORE_METHODS, REQUIRED, Method
+
+# Python's own words are no names of methods.
+_LOGICAL = {"And", "If", "Not", "Or", "Xor"}
+# They go with PopART's own way to say it, or are tensors in another form.
+_LEFT_OUT = {"auto_pad", "sparse_value"}
+
+
+class Nodes(Protocol):
+    """The graph that operators are added to."""
+
+    def add_node(
+        self, kind: str, domain: str, inputs: Sequence[str], outputs: int, **given: Any
+    ) -> list[str]:
+        """Add a node, and return the names of its outputs."""
+
+
+def method_name(kind: str) -> str:
+    """Return the name of the method that adds an operator of ONNX."""
+    return f"logical_{kind.lower()}" if kind in _LOGICAL else kind.lower()
+
+
+@cache
+def onnx_methods(version: int) -> dict[str, Method]:
+    """Return the methods for the operators of a version of ONNX that are available."""
+    methods = {}
+    for kind in sorted(ONNX):
+        try:
+            schema = onnx.defs.get_schema(kind, version, "")
+        except onnx.defs.SchemaError:
+            continue
+        required: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
+        for name, attribute in sorted(schema.attributes.items()):
+            if name in _LEFT_OUT:
+                continue
+            if attribute.required:
+                required[name] = REQUIRED
+            else:
+                optional[name] = None
+        if kind == "Constant":
+            required, optional = {"value": REQUIRED}, {}
+        variable = schema.min_output != schema.max_output
+        methods[method_name(kind)] = Method(
+            kind,
+            schema.min_input,
+            None if schema.max_input > 100 else schema.max_input,
+            {**required, **optional},
+            schema.max_output if not variable else 1,
+            variable,
+        )
+    return methods
+
+
+def _signature(method: Method) -> Signature:
+    """Return the arguments that a method takes, in PopART's order."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [] if method.most == 0 else [Parameter("args", kind)]
+    if method.counted:
+        parameters.append(Parameter("num_outputs", kind))
+    # A word of Python's cannot name a parameter.
+    parameters += [
+        Parameter("lambda_" if name == "lambda" else name, kind, default=default)
+        for name, default in method.attributes.items()
+    ]
+    return Signature([*parameters, Parameter("debugContext", kind, default="")])
+
+
+class OperatorSet:
+    """Operators of one domain and version."""
+
+    def __init__(
+        self, nodes: Nodes, domain: str, version: int, methods: dict[str, Method]
+    ) -> None:
+        self._nodes, self._domain = nodes, domain
+        self.version = version
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._methods:
+            domain = self._domain or "ai.onnx"
+            raise unavailable(f"{domain}'s {name}, version {self.version},")
+        return partial(self._add, name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._methods]
+
+    # Any: attributes are numbers, strings, arrays and lists; a result is one name, or
+    # the list of them.
+    def _add(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        method = self._methods[name]
+        if "debugPrefix" in kwargs:
+            kwargs["debugContext"] = kwargs.pop("debugPrefix")
+        if "lambda" in kwargs:
+            kwargs["lambda_"] = kwargs.pop("lambda")
+        signature = _signature(method)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{name}(): incompatible function arguments: {error}. It takes "
+                f"{signature}."
+            ) from None
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        inputs, context = given.pop("args", []), given.pop("debugContext")
+        count = int(given.pop("num_outputs", method.outputs))
+        _check_inputs(name, method, inputs)
+        attributes = {
+            attribute: _stored(attribute, value)
+            for attribute, value in zip(method.attributes, given.values(), strict=True)
+            if value is not None
+        }
+        names = self._nodes.add_node(
+            method.kind, self._domain, inputs, count, context=context, **attributes
+        )
+        return names if method.counted or method.outputs > 1 else names[0]
+
+
+def graphcore_operators(nodes: Nodes) -> OperatorSet:
+    """Return the operators of ai.graphcore."""
+    return OperatorSet(nodes, GRAPHCORE_DOMAIN, 1, GRAPHCORE_METHODS)
+
+
+# Any: whatever the program gave.
+def _check_inputs(name: str, method: Method, inputs: Any) -> None:
+    if not isinstance(inputs, list | tuple) or not all(
+        isinstance(tensor, str) for tensor in inputs
+    ):
+        raise TypeError(
+            f"{name}(): incompatible function arguments: the inputs are {inputs!r}, "
+            "but must be a list of the names of tensors."
+        )
+    if len(inputs) < method.fewest or (
+        method.most is not None and len(inputs) > method.most
+    ):
+        most = "inf" if method.most is None else method.most
+        raise popart_exception(
+            f"{method.kind} has invalid number of inputs {len(inputs)}. Must be "
+            f"between {method.fewest}..{most}"
+        )
+
+
+# Any: attributes are numbers, strings, arrays and lists.
+def _stored(name: str, value: Any) -> Any:
+    """Return an attribute as ONNX stores it; None for an empty list, as by default."""
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(np.array(value, order="C"))
+    if name == "to" and isinstance(value, str):
+        return element_type(value).onnx
+    if name in ("data_type", "init_type"):
+        return int(value)
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [v.item() if isinstance(v, np.generic) else v for v in value] or None
+    return value

@@ -1,0 +1,164 @@
+"""Devices, of which none is needed: they say how many IPUs a session would have."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from .enums import (
+    DeviceConnectionType,
+    DeviceSelectionCriterion,
+    DeviceType,
+    SyncPattern,
+)
+from .errors import popart_exception
+
+# Of a Mk2 IPU.
+_TILES, _WORKERS = 1472, 6
+_VERSION = "ipu2"
+
+
+class DeviceInfo:
+    """What a session would run on; it computes on the CPU instead."""
+
+    def __init__(
+        self,
+        type: DeviceType,
+        numIpus: int = 1,
+        *,
+        id: int = 0,
+        tilesPerIpu: int = 0,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+    ) -> None:
+        if numIpus < 1:
+            raise popart_exception(f"A device has 1 or more IPUs, not {numIpus}.")
+        self.type = type
+        self.numIpus = numIpus
+        self.id = id
+        self.tilesPerIPU = self.tilesPerIpu = tilesPerIpu or _TILES
+        self.connectionType = connectionType
+        self.isAttached = connectionType == DeviceConnectionType.Always
+        self.version = _VERSION
+        self.numWorkerContexts = _WORKERS
+        self.driverIds = list(range(id, id + numIpus))
+
+    def attach(self) -> bool:
+        """Attach to the device, which always succeeds."""
+        self.isAttached = self.connectionType != DeviceConnectionType.Never
+        return self.isAttached
+
+    tryAttachUntilTimeout = attach
+
+    def detach(self) -> None:
+        """Detach from the device."""
+        self.isAttached = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        return f"DeviceInfo({self.type.name}, id={self.id}, numIpus={self.numIpus})"
+
+
+class DeviceManager:
+    """Gives out devices, as many as asked for."""
+
+    def acquireAvailableDevice(
+        self,
+        numIpus: int = 1,
+        tilesPerIpu: int = 0,
+        pattern: SyncPattern = SyncPattern.Full,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        selectionCriterion: DeviceSelectionCriterion = DeviceSelectionCriterion.First,
+    ) -> DeviceInfo:
+        """Return a device of that many IPUs."""
+        return DeviceInfo(
+            DeviceType.Ipu,
+            numIpus,
+            tilesPerIpu=tilesPerIpu,
+            connectionType=connectionType,
+        )
+
+    tryAcquireAvailableDevice = acquireAvailableDevice
+
+    def acquireDeviceById(
+        self,
+        id: int,
+        pattern: SyncPattern = SyncPattern.Full,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        numIpus: int = 1,
+    ) -> DeviceInfo:
+        """Return the device of that number.
+
+        Args:
+            id: Its number, such as popdist.getDeviceId() returns.
+            pattern: Without effect.
+            connectionType: When it is attached.
+            numIpus: How many IPUs it has, which PopART reads from the device.
+        """
+        return DeviceInfo(DeviceType.Ipu, numIpus, id=id, connectionType=connectionType)
+
+    tryAcquireDeviceById = acquireDeviceById
+
+    def createCpuDevice(self) -> DeviceInfo:
+        """Return a CPU."""
+        return DeviceInfo(DeviceType.Cpu)
+
+    # Any: options are numbers, strings and booleans.
+    def createIpuModelDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
+        """Return an emulated device with `numIPUs` and `tilesPerIPU` of the options."""
+        return _from_options(DeviceType.IpuModel, options)
+
+    # Any: as above.
+    def createSimDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
+        """Return a simulated device with `numIPUs` and `tilesPerIPU` of the options."""
+        return _from_options(DeviceType.Sim, options)
+
+    # Any: as above.
+    def createOfflineIPUDevice(self, opts: Mapping[str, Any]) -> DeviceInfo:
+        """Return a device to compile for, which no session can run on."""
+        return _from_options(DeviceType.OfflineIpu, opts, DeviceConnectionType.Never)
+
+    createOfflineIpuDevice = createOfflineIPUDevice
+
+    def enumerateDevices(
+        self,
+        pattern: SyncPattern = SyncPattern.Full,
+        numIpus: int = 1,
+        deviceType: DeviceType = DeviceType.Ipu,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        tilesPerIPU: int = 0,
+    ) -> list[DeviceInfo]:
+        """Return the one device of that kind."""
+        return [
+            DeviceInfo(
+                deviceType,
+                numIpus,
+                tilesPerIpu=tilesPerIPU,
+                connectionType=connectionType,
+            )
+        ]
+
+    def setOnDemandAttachTimeout(self, attachTimeout: int) -> None:
+        """Do nothing: attaching takes no time here."""
+
+
+# Any: as in DeviceManager.
+def _from_options(
+    type: DeviceType,
+    options: Mapping[str, Any],
+    connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+) -> DeviceInfo:
+    return DeviceInfo(
+        type,
+        int(options.get("numIPUs", 1)),
+        tilesPerIpu=int(options.get("tilesPerIPU", 0)),
+        connectionType=connectionType,
+    )

@@ -1,0 +1,122 @@
+"""The types and shapes of what nodes make, before a graph runs.
+
+Those of ONNX's operators are inferred by onnx. Others are evaluated on tensors whose
+values do not matter: torch's own tensors without values take seconds to import.
+"""
+
+from collections.abc import Mapping
+
+import onnx
+import torch
+from onnx import numpy_helper
+from onnx.shape_inference import InferenceError
+
+from .errors import popart_exception
+from .nodes import Node, Values, info_of
+from .operators import ONNX_DOMAINS
+from .tensor_info import TensorInfo
+
+# What they make depends on nothing but the shapes of their inputs.
+_OF_SHAPES = ("Shape", "Size")
+# They divide, and integers not by zero.
+_DIVIDING = ("Fmod", "Remainder")
+
+
+class Inference:
+    """What is known of tensors: types and shapes of all, and values of constants."""
+
+    def __init__(self, infos: Mapping[str, TensorInfo], constants: Values) -> None:
+        self.infos = dict(infos)
+        self.constants = dict(constants)
+        for name, value in constants.items():
+            self.infos[name] = TensorInfo.of(value)
+
+    def add(self, node: Node, proto: onnx.NodeProto) -> None:
+        """Find out about the outputs of a node whose inputs are known.
+
+        Raises:
+            popart_exception: The inputs do not fit the operator.
+        """
+        self._check_constants(node)
+        if node.kind in _OF_SHAPES:
+            made = node.evaluate(self._samples(node), training=False, for_shapes=True)
+        elif all(name in self.constants for name in node.inputs if name):
+            made = node.evaluate(self.constants, training=False, for_shapes=True)
+        else:
+            self.infos.update(self._inferred(node, proto) or self._evaluated(node))
+            return
+        self.constants.update(made)
+        self.infos.update({name: TensorInfo.of(value) for name, value in made.items()})
+
+    def _check_constants(self, node: Node) -> None:
+        for index in node.operator.constants:
+            name = node.inputs[index] if index < len(node.inputs) else ""
+            if name and name not in self.constants:
+                raise popart_exception(
+                    f"{node.kind} needs a constant as its input {index}, but {name} is "
+                    "known only when the graph runs. Make it with constant()."
+                )
+
+    def _inferred(
+        self, node: Node, proto: onnx.NodeProto
+    ) -> dict[str, TensorInfo] | None:
+        """Return what onnx knows of the outputs; None if that is not all."""
+        if proto.domain not in ONNX_DOMAINS:
+            return None
+        schema = onnx.defs.get_schema(node.kind, node.version, "")
+        # Of those that are functions of other operators it guesses too little.
+        if schema.has_function:
+            return None
+        bare = onnx.NodeProto()
+        bare.CopyFrom(proto)
+        # It takes no attributes but those of the operator.
+        kept = [a for a in proto.attribute if not a.name.startswith("__")]
+        del bare.attribute[:]
+        bare.attribute.extend(kept)
+        names = [name for name in node.inputs if name]
+        types = {name: _type_proto(self.infos[name]) for name in names}
+        data = {
+            name: numpy_helper.from_array(self.constants[name].numpy(), name)
+            for name in (
+                node.inputs[i] for i in node.operator.constants if i < len(node.inputs)
+            )
+            if name
+        }
+        opsets = [onnx.helper.make_opsetid("", node.version)]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, bare, types, data, opset_imports=opsets
+            )
+        except InferenceError as error:
+            raise popart_exception(
+                f"{node.kind} cannot be computed of {', '.join(names)}: {error}"
+            ) from None
+        infos = {
+            name: info_of(onnx.ValueInfoProto(name=name, type=found[name]))
+            for name in node.outputs
+            if name in found
+        }
+        known = {name: info for name, info in infos.items() if info is not None}
+        return known if len(known) == len(node.outputs) else None
+
+    def _evaluated(self, node: Node) -> dict[str, TensorInfo]:
+        """Return the types and shapes of the outputs for some values of the inputs."""
+        made = node.evaluate(self._samples(node), training=True, for_shapes=True)
+        return {name: TensorInfo.of(value) for name, value in made.items()}
+
+    def _samples(self, node: Node) -> Values:
+        """Return tensors in the place of a node's inputs."""
+        value = 1 if node.kind in _DIVIDING else 0
+        samples = {}
+        for name in node.inputs:
+            if name in self.constants:
+                samples[name] = self.constants[name]
+            elif name:
+                info = self.infos[name]
+                one = torch.full([], value, dtype=info.element_type.torch)
+                samples[name] = one.expand(info.shape())
+        return samples
+
+
+def _type_proto(info: TensorInfo) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(info.element_type.onnx, info.shape())

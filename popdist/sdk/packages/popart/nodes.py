@@ -1,0 +1,138 @@
+"""The nodes of a model of ONNX, which torch evaluates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from .errors import UnavailableOperatorError, popart_exception
+from .operators import ONNX_DOMAINS, Call, Form, Operator, operator
+from .tensor_info import BY_ONNX, TensorInfo
+
+Values = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One use of an operator in a graph."""
+
+    operator: Operator
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    # Any: numbers, strings, lists of these and tensors.
+    attributes: Mapping[str, Any]
+    version: int
+
+    def evaluate(
+        self,
+        values: Mapping[str, torch.Tensor],
+        training: bool,
+        for_shapes: bool = False,
+    ) -> Values:
+        """Return the outputs, by their names.
+
+        Args:
+            values: The inputs, by their names.
+            training: Whether this is a step of training.
+            for_shapes: Whether only the shapes of the outputs count.
+
+        Raises:
+            popart_exception: The inputs do not fit the operator.
+        """
+        inputs = [values[name] if name else None for name in self.inputs]
+        call = Call(inputs, self.attributes, training, len(self.outputs), for_shapes)
+        try:
+            results = self.operator.convert(call)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise popart_exception(
+                f"{self.kind} cannot be computed of "
+                f"{', '.join(self.inputs) or 'nothing'}: {error}"
+            ) from error
+        if isinstance(results, torch.Tensor):
+            results = [results]
+        return dict(zip(self.outputs, results, strict=False))
+
+
+def node_of(node: onnx.NodeProto, version: int) -> Node:
+    """Return a node of a model.
+
+    Raises:
+        popart_exception: Its operator is not available, or not in this form.
+    """
+    converted = operator(node.domain, node.op_type)
+    if converted is None:
+        raise unavailable(f"{node.domain or 'ai.onnx'}'s {node.op_type}")
+    attributes = {
+        attribute.name: _value_of(attribute)
+        for attribute in node.attribute
+        # Those on IPUs and stages are PopART's own.
+        if not attribute.name.startswith("__")
+    }
+    if node.domain in ONNX_DOMAINS:
+        attributes = {**_defaults(node.op_type, version), **attributes}
+    refusal = converted.refusal(Form(node.input, len(node.output), attributes))
+    if refusal:
+        raise popart_exception(f"{node.op_type} {refusal}")
+    return Node(
+        converted,
+        node.op_type,
+        tuple(node.input),
+        tuple(node.output),
+        attributes,
+        version,
+    )
+
+
+def unavailable(what: str) -> UnavailableOperatorError:
+    """Return the error on an operator that is not available."""
+    return UnavailableOperatorError(
+        f"{what} is not available in popdist's stand-in for popart. docs/popart.md "
+        "lists the operators that are."
+    )
+
+
+# Any: as in Node.
+def _value_of(attribute: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, onnx.TensorProto):
+        return tensor_of(value)
+    if attribute.type in (onnx.AttributeProto.STRINGS,):
+        return [text.decode() for text in value]
+    return list(value) if isinstance(value, Sequence) else value
+
+
+# Any: as in Node.
+@cache
+def _defaults(kind: str, version: int) -> Mapping[str, Any]:
+    """Return the attributes of an operator of ONNX that have defaults."""
+    schema = onnx.defs.get_schema(kind, version, "")
+    return {
+        name: _value_of(attribute.default_value)
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+
+
+def tensor_of(proto: onnx.TensorProto) -> torch.Tensor:
+    """Return the tensor that ONNX has stored."""
+    array = numpy_helper.to_array(proto)
+    return torch.from_numpy(np.array(array, order="C", copy=True))
+
+
+def info_of(value: onnx.ValueInfoProto) -> TensorInfo | None:
+    """Return the type and shape of an input; None if the model does not know them."""
+    tensor = value.type.tensor_type
+    dims = [dim.dim_value for dim in tensor.shape.dim]
+    if tensor.elem_type not in BY_ONNX or not all(
+        dim.HasField("dim_value") for dim in tensor.shape.dim
+    ):
+        return None
+    return TensorInfo(BY_ONNX[tensor.elem_type].name, dims)

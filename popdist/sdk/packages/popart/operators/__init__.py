@@ -1,0 +1,35 @@
+"""The operators of ONNX and ai.graphcore, converted to torch: one table of them all."""
+
+from . import convolution, elementwise, losses, normalization, recurrent
+from . import reductions as reductions
+from . import shapes as shapes
+from .call import Call, Form, Operator
+from .losses import LIKELIHOOD_OF_SCORES
+
+ONNX_DOMAINS = ("", "ai.onnx")
+GRAPHCORE_DOMAIN = "ai.graphcore"
+# The versions of the operators' set of ONNX that PopART knows.
+OLDEST_VERSION, NEWEST_VERSION = 6, 11
+
+ONNX: dict[str, Operator] = {
+    **convolution.ONNX,
+    **elementwise.ONNX,
+    **normalization.ONNX,
+    **recurrent.ONNX,
+    **reductions.ONNX,
+    **shapes.ONNX,
+}
+GRAPHCORE: dict[str, Operator] = {
+    **elementwise.GRAPHCORE,
+    **losses.GRAPHCORE,
+    **normalization.GRAPHCORE,
+    **reductions.GRAPHCORE,
+    **shapes.GRAPHCORE,
+}
+
+
+def operator(domain: str, kind: str) -> Operator | None:
+    """Return an operator of a domain; None if it is not available here."""
+    if domain in ONNX_DOMAINS:
+        return ONNX.get(kind)
+    return GRAPHCORE.get(kind) if domain == GRAPHCORE_DOMAIN else None

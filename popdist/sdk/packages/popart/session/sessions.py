@@ -1,0 +1,421 @@
+"""What programs do with a session: weights in and out, steps, and models in files."""
+
+import copy
+import os
+from typing import NoReturn
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from popdist.session import STATE
+from popdist.torch import tensors
+
+from ..data_flow import DataFlow
+from ..device import DeviceInfo
+from ..enums import DeviceConnectionType, DeviceType, SyntheticDataMode
+from ..errors import popart_exception, popart_runtime_error
+from ..graph import Graph, InputShapeInfo, load_model
+from ..nodes import Values, tensor_of
+from ..optimizers import Optimizer
+from ..patterns import Patterns
+from ..session_options import SessionOptions, replicated_settings
+from ..step_io import Array, PyWeightsIO, StepIO
+from ..tensor_info import TensorInfo
+from ..tensor_names import GRADIENT
+from .anchors import anchor_arrays
+from .replicas import Replicas
+from .synthetic import SyntheticInputs
+from .training import PURPOSE, Training, join, meet
+
+
+class _Session:
+    """A model on a device."""
+
+    def __init__(
+        self,
+        model: bytes | str | os.PathLike[str],
+        dataFlow: DataFlow,
+        deviceInfo: DeviceInfo,
+        inputShapeInfo: InputShapeInfo | None,
+        patterns: Patterns | None,
+        userOptions: SessionOptions | None,
+        loss: str | None,
+    ) -> None:
+        options = copy.deepcopy(userOptions or SessionOptions())
+        training = loss is not None
+        self._options, self._device = options, deviceInfo
+        self._settings = replicated_settings(
+            options, dataFlow.batchesPerStep(), training
+        )
+        self._check(training)
+        self._flow = dataFlow
+        self._graph = Graph(
+            load_model(model), inputShapeInfo or InputShapeInfo(), training
+        )
+        self._check_anchors()
+        self._replicas = Replicas(
+            self._graph,
+            dataFlow,
+            self._settings,
+            loss,
+            options.enableFloatingPointChecks,
+        )
+        # What weightsFromHost() copies to the device.
+        self._host: Values = {n: v.clone() for n, v in self._graph.weights.items()}
+        self._training: Training | None = None
+        self._is_prepared = self._has_weights = False
+
+    def _check(self, training: bool) -> None:
+        """Raise popart_exception for what cannot be emulated."""
+        options, device = self._options, self._device
+        ipus, replicas = device.numIpus, self._settings.replicas
+        if device.type != DeviceType.Cpu and ipus % replicas:
+            raise popart_exception(
+                "For replicated graphs, the number of IPUs must be divisible by the "
+                f"replication factor, but the device has {ipus} for {replicas} "
+                "replicas. Acquire a device with a multiple of them."
+            )
+        refused = {
+            "automaticLossScalingSettings.enabled": training
+            and options.automaticLossScalingSettings.enabled,
+            "hostWeightUpdate": options.hostWeightUpdate,
+            "customCodelets": options.customCodelets,
+        }
+        for name, value in refused.items():
+            if value:
+                raise popart_exception(
+                    f"SessionOptions.{name} is {value!r}, which popdist's stand-in for "
+                    "popart cannot do. Leave it at its default."
+                )
+
+    def _check_anchors(self) -> None:
+        for name in self._flow.anchors():
+            tensor = name.removeprefix(GRADIENT)
+            if tensor not in self._graph.infos:
+                raise popart_exception(
+                    f"Anchor tensor `{name}' does not exist. Anchors are tensors of "
+                    "the model, and their gradients."
+                )
+            if tensor != name and not self._graph.training:
+                raise popart_exception(
+                    f"Anchor tensor `{name}' does not exist: an InferenceSession has "
+                    "no gradients. Use a TrainingSession."
+                )
+
+    @property
+    def dataFlow(self) -> DataFlow:
+        """How many batches one call runs, and what it returns."""
+        return self._flow
+
+    @property
+    def replicationFactor(self) -> int:
+        """The number of local replicas."""
+        return self._settings.replicas
+
+    @property
+    def accumulationFactor(self) -> int:
+        """How many micro-batches each replica runs for one update."""
+        return self._settings.gradient_accumulation
+
+    def getInfo(self, id: str) -> TensorInfo:
+        """Return the type and shape of a tensor."""
+        name = id.removeprefix(GRADIENT)
+        if name not in self._graph.infos:
+            raise popart_exception(f"There is no tensor {id} in the model.")
+        return self._graph.infos[name]
+
+    def initAnchorArrays(self) -> dict[str, Array]:
+        """Return arrays for PyStepIO, into which each call writes the anchors."""
+        infos = {name: self.getInfo(name) for name in self._flow.anchors()}
+        return anchor_arrays(self._flow, self._settings, infos)
+
+    def prepareDevice(self, loadEngine: bool = True) -> None:
+        """Attach to the device, and get ready to run."""
+        if not self._device.isAttached and not self._device.attach():
+            self._is_prepared = True
+            return
+        self._is_prepared = True
+
+    def loadEngineAndConnectStreams(self) -> None:
+        """Do nothing: prepareDevice() has done it."""
+
+    def setRandomSeed(self, seedValue: int) -> None:
+        """Set the seed of the random numbers of all replicas."""
+        self._replicas.seed, self._replicas.iterations = int(seedValue), 0
+
+    def weightsFromHost(self) -> None:
+        """Copy the weights from the host to the device."""
+        own = {name: self._host[name] for name in self._graph.weights}
+        self._replicas.load(own)
+        if self._training is not None:
+            state = {n: v.clone() for n, v in self._host.items() if n not in own}
+            self._training.state.clear()
+            self._training.state.update(state)
+        self._has_weights = True
+
+    def _state(self) -> Values:
+        return {} if self._training is None else self._training.state
+
+    def weightsToHost(self) -> None:
+        """Copy the weights and the optimizer's tensors from the device to the host."""
+        if not self._has_weights:
+            return
+        for name, value in {**self._replicas.weights, **self._state()}.items():
+            self._host[name] = value.detach().clone()
+
+    def readWeights(self, weightsIo: PyWeightsIO) -> None:
+        """Write weights of the host to the program's arrays."""
+        for name, array in weightsIo.weights.items():
+            value = self._host_value(name)
+            if array.size != value.numel():
+                raise popart_exception(
+                    f"The array for the weight {name} has {array.size} elements, but "
+                    f"the weight has {value.numel()}. Make it with np.empty of the "
+                    "weight's shape."
+                )
+            array[...] = value.numpy().reshape(array.shape)
+
+    def writeWeights(self, weightsIo: PyWeightsIO) -> None:
+        """Take weights for the host from the program's arrays."""
+        self._require_variable("writeWeights")
+        for name, array in weightsIo.weights.items():
+            self._set_host(name, torch.from_numpy(np.array(array)))
+
+    def _host_value(self, name: str) -> torch.Tensor:
+        if name not in self._host:
+            raise popart_exception(
+                f"The session has no weight {name} on the host. Its weights are "
+                f"{', '.join(self._host) or 'none'}."
+            )
+        return self._host[name]
+
+    def _set_host(self, name: str, value: torch.Tensor) -> None:
+        old = self._host_value(name)
+        if value.numel() != old.numel() or value.dtype != old.dtype:
+            raise popart_exception(
+                f"The new value of the weight {name} is {TensorInfo.of(value)}, but "
+                f"the weight is {TensorInfo.of(old)}. Give one of the same type and "
+                "shape."
+            )
+        self._host[name] = value.reshape(old.shape).clone()
+
+    def _require_variable(self, function: str) -> None:
+        if (
+            not self._graph.training
+            and self._options.constantWeights
+            and (self._is_prepared)
+        ):
+            raise popart_exception(
+                f"Cannot call {function} when constantWeights is set. Set "
+                "SessionOptions.constantWeights to False before the session is created."
+            )
+
+    def resetHostWeights(
+        self,
+        modelProtoOrFilename: bytes | str | os.PathLike[str],
+        ignoreWeightsInModelWithoutCorrespondingHostWeight: bool = False,
+    ) -> None:
+        """Take the weights for the host from a model."""
+        self._require_variable("resetHostWeights")
+        for initial in load_model(modelProtoOrFilename).graph.initializer:
+            name = initial.name
+            if name in self._host:
+                self._set_host(name, tensor_of(initial))
+            elif self._is_state(name):
+                self._host[name] = tensor_of(initial)
+            elif (
+                name not in self._graph.constants
+                and not ignoreWeightsInModelWithoutCorrespondingHostWeight
+            ):
+                raise popart_exception(
+                    f"The model has a weight {name} that the session has not. Set "
+                    "ignoreWeightsInModelWithoutCorrespondingHostWeight to True to "
+                    "leave it out."
+                )
+
+    def _is_state(self, name: str) -> bool:
+        """Return whether a name is that of an optimizer's tensor."""
+        _, separator, weight = name.partition("___")
+        return bool(separator) and weight in self._graph.weights
+
+    def modelToHost(self, fn: str | os.PathLike[str]) -> None:
+        """Write the model with the weights of the device to a file."""
+        self.weightsToHost()
+        model = onnx.ModelProto()
+        model.CopyFrom(self._graph.model)
+        names = {initial.name for initial in model.graph.initializer}
+        for initial in model.graph.initializer:
+            if initial.name in self._host:
+                initial.CopyFrom(_proto(initial.name, self._host[initial.name]))
+        if self._training is not None:
+            for name, value in self._host.items():
+                if name not in names:
+                    model.graph.initializer.append(_proto(name, value))
+        onnx.save(model, os.fspath(fn))
+
+    def broadcastWeights(self, rootRank: int = 0) -> None:
+        """Overwrite the weights on the hosts of all instances with those of one.
+
+        All instances of the job must call it. weightsFromHost() copies them on.
+        """
+        if STATE.job.place.size > 1:
+            group = STATE.group(PURPOSE, STATE.job.members)
+            names = sorted(self._graph.weights)
+            tensors.broadcast(group, [self._host[name] for name in names], rootRank)
+
+    def run(self, stepio: StepIO, debugName: str = "") -> None:
+        """Run as many batches as the DataFlow says.
+
+        Raises:
+            popart_exception: The session is not ready, or the data do not fit.
+        """
+        if self._device.connectionType == DeviceConnectionType.Never:
+            raise popart_runtime_error(
+                "Offline IPU device is not configured for execution"
+            )
+        if not self._is_prepared or not self._options.compileEngine:
+            raise popart_exception(
+                "The session has no engine to run. Call prepareDevice() before run(), "
+                "with SessionOptions.compileEngine at its default."
+            )
+        if not self._has_weights:
+            if self._graph.training and self._graph.weights:
+                raise popart_runtime_error(
+                    "Must call weightsFromHost before run as the model has "
+                    "initializers and the session has been created in training mode"
+                )
+            self.weightsFromHost()
+        self._check_reduction()
+        mode = self._options.syntheticDataMode
+        if mode != SyntheticDataMode.Off:
+            stepio = SyntheticInputs(stepio, mode)
+        self._replicas.run(stepio, self._training)
+
+    def _check_reduction(self) -> None:
+        """Raise popart_exception if gradients would go nowhere."""
+
+    def getSummaryReport(self, resetProfile: bool = True) -> str:
+        """Return that nothing is profiled."""
+        return "Execution profiling not enabled"
+
+    def updateEngineCache(self) -> None:
+        """Do nothing: nothing is compiled."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"popdist's stand-in for popart has no {type(self).__name__}.{name}: "
+            "nothing is compiled, profiled or counted here.",
+            name=name,
+            obj=self,
+        )
+
+
+def _proto(name: str, value: torch.Tensor) -> onnx.TensorProto:
+    return numpy_helper.from_array(value.detach().numpy(), name)
+
+
+class InferenceSession(_Session):
+    """Runs a model."""
+
+    def __init__(
+        self,
+        fnModel: bytes | str | os.PathLike[str],
+        dataFlow: DataFlow,
+        deviceInfo: DeviceInfo,
+        inputShapeInfo: InputShapeInfo | None = None,
+        patterns: Patterns | None = None,
+        userOptions: SessionOptions | None = None,
+        name: str = "inference",
+    ) -> None:
+        super().__init__(
+            fnModel,
+            dataFlow,
+            deviceInfo,
+            inputShapeInfo,
+            patterns,
+            userOptions,
+            loss=None,
+        )
+
+
+class TrainingSession(_Session):
+    """Trains a model."""
+
+    def __init__(
+        self,
+        fnModel: bytes | str | os.PathLike[str],
+        dataFlow: DataFlow,
+        loss: str,
+        optimizer: Optimizer,
+        deviceInfo: DeviceInfo,
+        inputShapeInfo: InputShapeInfo | None = None,
+        patterns: Patterns | None = None,
+        userOptions: SessionOptions | None = None,
+        name: str = "training",
+    ) -> None:
+        """Prepare to train a model.
+
+        With distributed replicated graphs, all instances of the job create their
+        sessions in the same order.
+
+        Raises:
+            popart_exception: The model, the loss or the options are not valid.
+        """
+        super().__init__(
+            fnModel, dataFlow, deviceInfo, inputShapeInfo, patterns, userOptions, loss
+        )
+        self._check_loss(loss)
+        self._replicas.load(self._graph.weights)
+        trained = {
+            n: v
+            for n, v in self._replicas.weights.items()
+            if self._replicas.is_trained(n)
+        }
+        for weight in trained.values():
+            weight.requires_grad_()
+        members = meet(self._options, self._settings)
+        self._training: Training = Training(
+            self._settings, members, trained, copy.deepcopy(optimizer), {}
+        )
+        self._replicas.first_replica = members.first_replica
+        self._is_averaged = False
+
+    def _check_loss(self, loss: str) -> None:
+        if loss not in self._graph.infos:
+            raise popart_exception(f"The loss {loss!r} is no tensor of the model.")
+        if self._graph.infos[loss].nelms() != 1:
+            raise popart_exception(
+                f"The loss {loss} has the shape {self._graph.infos[loss].shape()}, but "
+                "must be a scalar. Reduce it with ReductionType.Sum or "
+                "ReductionType.Mean."
+            )
+
+    def _check_reduction(self) -> None:
+        if (
+            self._options.hostAllReduce
+            and not self._is_averaged
+            and STATE.job.place.size > 1
+        ):
+            raise popart_exception(
+                "SessionOptions.hostAllReduce is True, but nothing reduces the "
+                "gradients of this session. Create a "
+                "horovod.popart.DistributedOptimizer of it before run()."
+            )
+
+    def updateOptimizerFromHost(self, optimizer: Optimizer) -> None:
+        """Update the weights by this optimizer from now on.
+
+        Raises:
+            popart_exception: It changes a value that never changes.
+        """
+        self._training.optimizer.check_replacement(optimizer)
+        self._training.optimizer = copy.deepcopy(optimizer)
+
+    def average_over_instances(self) -> None:
+        """Average gradients over all instances of the job, which must call this too."""
+        self._is_averaged = True
+        members = join(self._settings)
+        self._training.exchange_with(members, averaged=True)
+        self._replicas.first_replica = members.first_replica

@@ -1,0 +1,138 @@
+"""What a session needs to train: gradients, their exchange, and the updates."""
+
+from collections.abc import Mapping
+
+import torch
+
+from popdist.errors import MismatchError
+from popdist.replicated.members import Members
+from popdist.replicated.settings import ReplicatedSettings
+from popdist.torch.replicated.exchange import GradientExchange
+from popdist.torch.replicated.gradients import GradientSum
+
+from ..errors import popart_exception
+from ..optimizers import Optimizer, State, clipped
+from ..session_options import SessionOptions
+
+# The group of all sessions' calls, in an order of its own.
+PURPOSE = "popart"
+
+
+def meet(options: SessionOptions, settings: ReplicatedSettings) -> Members:
+    """Return the instances that the options say train one model.
+
+    All of them call this. Without distributed replicated graphs it is this one alone.
+
+    Raises:
+        popart_exception: The options name other replicas than those of the job.
+    """
+    if not options.enableDistributedReplicatedGraphs:
+        return Members(replicas=settings.replicas)
+    if options.globalReplicationFactor == settings.replicas:
+        return Members(replicas=settings.replicas)
+    members = join(settings)
+    named = (options.globalReplicaOffset, options.globalReplicationFactor)
+    if named != (members.first_replica, members.replicas):
+        raise popart_exception(
+            f"The session options say that the replicas of this instance begin at "
+            f"{named[0]} of {named[1]}, but they begin at {members.first_replica} of "
+            f"{members.replicas} in its job. Start the program with poprun, and let "
+            "popdist.popart.configureSessionOptions set these options."
+        )
+    return members
+
+
+def join(settings: ReplicatedSettings) -> Members:
+    """Return all instances of the job, which must call this too.
+
+    Raises:
+        popart_exception: Their options do not fit together.
+    """
+    alike = {
+        "batchesPerStep": settings.device_iterations,
+        "SessionOptions.accumulationFactor": settings.gradient_accumulation,
+        "SessionOptions.accumulationAndReplicationReductionType": settings.mean,
+    }
+    try:
+        return Members.meet(PURPOSE, settings.replicas, alike)
+    except MismatchError as error:
+        raise popart_exception(str(error)) from error
+
+
+class Training:
+    """The gradients of some weights, and their updates."""
+
+    def __init__(
+        self,
+        settings: ReplicatedSettings,
+        members: Members,
+        weights: Mapping[str, torch.Tensor],
+        optimizer: Optimizer,
+        state: State,
+    ) -> None:
+        """Prepare to train.
+
+        Args:
+            settings: The replicas and micro-batches.
+            members: The instances that train the same model.
+            weights: The weights by their names, which autograd knows as leaves.
+            optimizer: How they are updated.
+            state: The optimizer's tensors by their names, which updates change.
+        """
+        self.optimizer, self.state = optimizer, state
+        self._settings, self._weights = settings, dict(weights)
+        self.exchange_with(members)
+
+    def exchange_with(self, members: Members, averaged: bool = False) -> None:
+        """Exchange gradients with these instances from now on.
+
+        Args:
+            members: The instances.
+            averaged: Whether the sums of the instances are averaged.
+        """
+        settings = self._settings
+        self._exchange = GradientExchange(members)
+        self.first_replica = members.first_replica
+        self.gradients = GradientSum(
+            list(self._weights.values()),
+            members.first_replica,
+            settings.replicas,
+            settings.gradient_accumulation,
+            separate=members.separate_rows,
+        )
+        self._divisor = 1.0
+        if settings.mean:
+            self._divisor *= settings.gradient_accumulation * settings.replicas
+        instances = members.replicas / settings.replicas
+        if settings.mean or averaged:
+            self._divisor *= instances
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of a micro-batch."""
+        (loss * self.optimizer.getLossScalingVal()).backward()  # type: ignore[no-untyped-call]
+        if self.gradients.has_short:
+            self.gradients.after_micro_batch()
+
+    @torch.no_grad()
+    def update_weights(self) -> None:
+        """Reduce the gradients over all replicas of all instances, and update once.
+
+        Raises:
+            popart_exception: A weight has a gradient that it had not in the first step.
+        """
+        names, weights = list(self._weights), list(self._weights.values())
+        try:
+            total = self._exchange.reduced(self.gradients, weights, names)
+        except MismatchError as error:
+            raise popart_exception(str(error)) from error
+        scale = 1 / (self._divisor * self.optimizer.getLossScalingVal())
+        found = {
+            name: gradient * scale
+            for name, gradient in zip(names, total, strict=True)
+            if gradient is not None
+        }
+        for name, gradient in clipped(found, self.optimizer.clip_norm_settings).items():
+            weight = self._weights[name]
+            # Weights of 16 bits are updated in float32, and rounded once.
+            wide = weight.to(gradient.dtype)
+            weight.copy_(self.optimizer.update(name, wide, gradient, self.state))

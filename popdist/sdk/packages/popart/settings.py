@@ -1,0 +1,134 @@
+"""The structures that session options hold.
+
+Most of them say where tensors are and in which order a device works: they are recorded,
+and change nothing on a CPU.
+"""
+
+from dataclasses import dataclass, field
+
+from . import enums
+
+
+@dataclass(slots=True)
+class CommGroup:
+    """The replicas that share a tensor."""
+
+    type: enums.CommGroupType = enums.CommGroupType.All
+    replicaGroupSize: int = 0
+
+
+@dataclass(slots=True)
+class TensorLocation:
+    """In which memory tensors are."""
+
+    storage: enums.TensorStorage = enums.TensorStorage.OnChip
+    replicatedTensorSharding: enums.ReplicatedTensorSharding = (
+        enums.ReplicatedTensorSharding.Off
+    )
+    shardingDomain: CommGroup = field(default_factory=CommGroup)
+    loadTileSet: enums.TileSet = enums.TileSet.Compute
+    storageTileSet: enums.TileSet = enums.TileSet.Compute
+
+
+@dataclass(slots=True)
+class TensorLocationSettings:
+    """In which memory the tensors of one kind are."""
+
+    # Also a TensorStorage, which stands for a location in it.
+    location: TensorLocation = field(default_factory=TensorLocation)
+    minElementsForOffChip: int = 2
+    minElementsForReplicatedTensorSharding: int = 8192
+
+    def __post_init__(self) -> None:
+        if isinstance(self.location, enums.TensorStorage):
+            self.location = TensorLocation(self.location)
+
+
+@dataclass(slots=True)
+class AccumulateOuterFragmentSettings:
+    """How the weight updates of several IPUs are scheduled."""
+
+    schedule: enums.AccumulateOuterFragmentSchedule = (
+        enums.AccumulateOuterFragmentSchedule.Serial
+    )
+    excludedVirtualGraphs: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AutodiffSettings:
+    """What the backward pass of a subgraph computes anew."""
+
+    stitchStrategy: enums.AutodiffStitchStrategy = (
+        enums.AutodiffStitchStrategy.RecomputeAllNonInputs
+    )
+
+
+@dataclass(slots=True)
+class AutomaticLossScalingSettings:
+    """How the loss scaling follows the gradients. A session refuses it if enabled."""
+
+    enabled: bool = False
+    toTrackTensors: list[str] | None = None
+    binEdgeLocation: float = 0.125
+    thresholdUpperCountProportion: float = 1e-7
+    updatePeriod: int = 1
+    gradientTensorTrackingMethod: enums.GradientTensorTrackingMethod = (
+        enums.GradientTensorTrackingMethod.AllNonViewChangingGradientTensors
+    )
+
+
+@dataclass(slots=True)
+class BatchSerializationSettings:
+    """Into how many parts a batch is divided to need less memory."""
+
+    factor: int = 0
+    concatOnVirtualGraphChange: bool = True
+    concatOnExecutionPhaseChange: bool = True
+    concatOnPipelineStageChange: bool = True
+    transformContext: enums.BatchSerializationTransformContext = (
+        enums.BatchSerializationTransformContext.Fwd
+    )
+    method: enums.BatchSerializationMethod = (
+        enums.BatchSerializationMethod.UnrollDynamic
+    )
+    batchSchedule: enums.BatchSerializationBatchSchedule = (
+        enums.BatchSerializationBatchSchedule.Isomorphic
+    )
+
+
+@dataclass(slots=True)
+class ExecutionPhaseSettings:
+    """How phased execution loads tensors."""
+
+    phases: int = 0
+    stages: int = 2
+    weightIOSchedule: enums.ExecutionPhaseIOSchedule = (
+        enums.ExecutionPhaseIOSchedule.Preload
+    )
+    activationIOSchedule: enums.ExecutionPhaseIOSchedule = (
+        enums.ExecutionPhaseIOSchedule.Preload
+    )
+    optimizerStateIOSchedule: enums.ExecutionPhaseIOSchedule = (
+        enums.ExecutionPhaseIOSchedule.OnDemand
+    )
+    accumulatorIOSchedule: enums.ExecutionPhaseIOSchedule = (
+        enums.ExecutionPhaseIOSchedule.Preload
+    )
+    schedule: enums.ExecutionPhaseSchedule = enums.ExecutionPhaseSchedule.Interleaving
+
+
+@dataclass(slots=True)
+class ReplicatedCollectivesSettings:
+    """How the collective operations of replicas are merged."""
+
+    prepareScheduleForMergingCollectives: bool = False
+    mergeAllReduceCollectives: bool = False
+    mergeReduceScatterCollectives: bool = False
+    mergeAllGatherCollectives: bool = False
+
+
+@dataclass(slots=True)
+class DeveloperSettings:
+    """What PopART's own developers set."""
+
+    timePartitionLoggerThresholdPercentage: float = 1.0
