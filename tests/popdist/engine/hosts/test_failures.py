@@ -197,7 +197,9 @@ def test_mpi_of_the_program_is_used_and_left_to_it(hydra: str, tmp_path: Path) -
     assert run(hydra, (2, 1), body, tmp_path).outputs == ["3 3.0 False"] * 3
 
 
-def test_a_program_may_finalise_mpi_before_others_do(hydra: str, tmp_path: Path) -> None:
+def test_a_program_may_finalise_mpi_before_others_do(
+    hydra: str, tmp_path: Path
+) -> None:
     body = """
     from mpi4py import MPI
     popdist.instance_group().all_reduce(np.ones(3))
