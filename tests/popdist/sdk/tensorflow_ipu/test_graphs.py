@@ -172,8 +172,9 @@ def test_a_queue_for_the_last_returns_one() -> None:
 
     loop = ipu.loops.repeat(3, lambda x: (x + 1, queue.enqueue((x, x * x))), [0.0])
     dequeue = queue.dequeue()
+    [held] = queue._queues.values()
 
-    assert run(loop, dequeue) == [3.0, (2.0, 4.0)]
+    assert run(loop, held.size(), dequeue) == [3.0, 1, (2.0, 4.0)]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Nothing has been"):
         run(dequeue)
 
@@ -195,6 +196,8 @@ def test_wrong_uses_of_queues_are_refused() -> None:
         queue.dequeue()
     with pytest.raises(ValueError, match="must be a tensor, or a tuple or a dict"):
         queue.enqueue("text")
+    with pytest.raises(ValueError, match="numbers of axes must be known"):
+        queue.enqueue(v1.placeholder(tf.float32))
     with pytest.raises(ValueError, match="keys of an outfeed dictionary"):
         queue.enqueue({1: tf.constant(1.0)})
     queue.enqueue(tf.constant(1.0))

@@ -105,6 +105,23 @@ def test_the_models_of_older_releases() -> None:
     assert other(tf.ones([1, 1])).shape == [1, 3]
 
 
+def test_a_layer_may_enqueue_what_it_computes() -> None:
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    class Outfeed(tf.keras.layers.Layer):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            queue.enqueue({"inputs": inputs})
+            return inputs
+
+    model = tf.keras.Sequential([tf.keras.Input((1,)), Outfeed()])
+    model.compile("sgd", "mse")
+    x = np.arange(4, dtype=np.float32)[:, None]
+
+    model.evaluate(x, x, batch_size=2, verbose=0)
+
+    assert queue.dequeue()["inputs"].numpy().tolist() == [[[0], [1]], [[2], [3]]]
+
+
 def test_optimizers_of_keras_are_wrapped(
     strategy: ipu.ipu_strategy.IPUStrategy,
 ) -> None:

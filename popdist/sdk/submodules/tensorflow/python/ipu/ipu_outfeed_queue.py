@@ -81,14 +81,13 @@ class IPUOutfeedQueue:
         """
         _check_structure(tensors)
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if graph is not None:
-            if graph in self._enqueuing:
-                raise ValueError("An outfeed can only be enqueued once.")
-            self._enqueuing.add(graph)
+        if graph is not None and graph in self._enqueuing:
+            raise ValueError("An outfeed can only be enqueued once.")
         flat = tf.nest.flatten(tensors)
         self._structure = tf.nest.map_structure(lambda tensor: 0, tensors)
         with tf.init_scope():
             queue = self._queue(flat)
+        self._enqueuing.add(graph)
         before = []
         if self._mode is IPUOutfeedMode.LAST:
             before = [queue.dequeue_many(queue.size())]
@@ -139,13 +138,16 @@ class IPUOutfeedQueue:
         where = _outermost()
         if where not in self._queues:
             shapes = [tensor.shape for tensor in flat]
-            if not all(shape.is_fully_defined() for shape in shapes):
+            if any(shape.rank is None for shape in shapes):
                 raise ValueError(
-                    f"Tensors of the shapes {shapes} are enqueued, but an IPU knows "
-                    "each shape beforehand."
+                    f"Tensors of the shapes {shapes} are enqueued, but their numbers "
+                    "of axes must be known beforehand."
                 )
+            # Keras traces its layers for batches of any size.
+            known = all(shape.is_fully_defined() for shape in shapes)
+            queue = tf.queue.FIFOQueue if known else tf.queue.PaddingFIFOQueue
             with tf.device("/device:CPU:0"):
-                self._queues[where] = tf.queue.FIFOQueue(
+                self._queues[where] = queue(
                     -1, [tensor.dtype for tensor in flat], shapes, name=self._name
                 )
         return self._queues[where]
