@@ -58,7 +58,7 @@ memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-peers bench-hosts bench-launch bench-vipu bench-torch
+.PHONY: bench bench-peers bench-hosts bench-launch bench-vipu bench-torch bench-tf
 bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
@@ -75,6 +75,8 @@ bench-vipu: $(VENV)/tested ## What allocating emulated IPUs costs.
 	$(BIN)/python scripts/bench_vipu.py
 bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torch.
 	$(BIN)/python scripts/bench_torch.py
+bench-tf: $(VENV)/tested ## TensorFlow's training next to its own strategies.
+	$(WITH_BIN) python scripts/bench_tf.py
 
 .PHONY: format size clean
 format: $(VENV)/tested ## Style, changing files.

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.values import DistributedValues
+from tensorflow.python.distribute.values import DistributedValues, Mirrored
 
 from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
@@ -51,7 +51,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         values = [self._tensors_of(value) for value, _ in value_destination_pairs]
         results = self.reduce_tensors(reduce_op, values)
         pairs = zip(results, value_destination_pairs, strict=True)
-        return [self.broadcast(result, to) for result, (_, to) in pairs]
+        return [self._at(result, to) for result, (_, to) in pairs]
 
     def reduce_tensors(
         self, reduce_op: Any, values: Sequence[Sequence[Tensor]]
@@ -130,7 +130,14 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         self, per_replica_value: Value, destinations: Any, axis: int, options: Any
     ) -> Value:
         tensors = self._tensors_of(per_replica_value)
-        return self.broadcast(self.gather_tensors(tensors, axis), destinations)
+        return self._at(self.gather_tensors(tensors, axis), destinations)
+
+    def _at(self, value: Value, destinations: Any) -> Value:
+        """Return a value on the devices where it is wanted."""
+        # With one local replica there is one device, and no need of a copy.
+        if self._replicas == 1:
+            return Mirrored((value,))
+        return self.broadcast(value, destinations)
 
     def _reduce_dense(
         self, values: Sequence[Sequence[Tensor]], op: str

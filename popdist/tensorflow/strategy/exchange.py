@@ -10,6 +10,7 @@ from popdist.engine.calls.rows import Array
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.negotiation.named_calls import NamedCall, named_calls_among
+from popdist.replicated.sums import is_one_node
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import new_memories, new_memory
 
@@ -20,6 +21,8 @@ ReplicaArrays = Sequence[Array]
 ExchangeCall = Callable[["Exchange", Sequence[Array]], Sequence[Array]]
 
 _NOTHING = np.empty(0, np.uint8)
+# From here on local replicas' arrays are added up before they are exchanged.
+_LONG_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Exchange:
                 rows, op, out=[_real(result) for result in results]
             )
             return results
+        if self._adds_local_first(results):
+            for arrays, result in zip(tensors, results, strict=True):
+                self._own.reduce(list(arrays), out=result)
+            if self.instances.size > 1:
+                self.instances.grouped_all_reduce(results, out=results)
+            for result in results if op == "mean" else ():
+                np.divide(result, self.replicas.num_replicas, out=result)
+            return results
         # Each replica gets the result, of which one is enough.
         spare = [
             [np.empty_like(_real(array)) for array in arrays[1:]] for arrays in tensors
@@ -59,6 +70,24 @@ class Exchange:
             ],
         )
         return results
+
+    def _adds_local_first(self, results: Sequence[Array]) -> bool:
+        """Return whether the sums of local replicas are nodes of the engine's tree.
+
+        They are worth a call of their own where arrays are long: all replicas of a
+        group get results of their own otherwise.
+        """
+        if sum(result.nbytes for result in results) < _LONG_BYTES:
+            return False
+        # Those of 16 bits would be rounded in between, and others are no plain sums.
+        plain = all(result.dtype in (np.float32, np.float64) for result in results)
+        return plain and is_one_node(self.replicas.replicas)
+
+    @property
+    def _own(self) -> Group:
+        """The group of the local replicas alone."""
+        rank = STATE.job.place.rank
+        return STATE.group("local", (rank,)).view((self.replicas.num_local_replicas,))
 
     def all_gather(self, arrays: ReplicaArrays, axis: int) -> Array:
         """Return the arrays of all replicas, one behind the other along an axis."""

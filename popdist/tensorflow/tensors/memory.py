@@ -1,5 +1,6 @@
 """The memory of eager tensors as numpy arrays, and of arrays as tensors: no copies."""
 
+import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -15,6 +16,11 @@ from popdist.engine.spec.dtypes import DType
 _ALIGNMENT = 64
 # The first CPU of this process, whatever its name among several is.
 _CPU = ""
+
+# Memory of so many bytes or more is used again once nothing refers to it: the kernel
+# takes as long to provide new memory as the engine takes to reduce it.
+_REUSED_BYTES = 1 << 18
+_MOST_REUSED = 4
 
 # Any, because TensorFlow declares no types.
 Tensor = Any
@@ -48,13 +54,36 @@ def new_memories(layouts: Sequence[tuple[Sequence[int], DType]]) -> list[Array]:
     """Return new arrays of these shapes and dtypes, in one piece of memory."""
     sizes = [prod(shape) * dtype.itemsize for shape, dtype in layouts]
     steps = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-    memory = np.empty(sum(steps) + _ALIGNMENT, np.uint8)
+    memory = _MEMORY.take(sum(steps) + _ALIGNMENT)
     begin = -memory.ctypes.data % _ALIGNMENT
     arrays: list[Array] = []
     for (shape, dtype), size, step in zip(layouts, sizes, steps, strict=True):
         arrays.append(memory[begin : begin + size].view(dtype).reshape(shape))
         begin += step
     return arrays
+
+
+class _UsedMemory:
+    """STATE: memory of earlier results, which tensors may still refer to."""
+
+    def __init__(self) -> None:
+        self._memory: list[Array] = []
+
+    def take(self, nbytes: int) -> Array:
+        """Return memory that nothing else refers to."""
+        if nbytes < _REUSED_BYTES:
+            return np.empty(nbytes, np.uint8)
+        for index in range(len(self._memory)):
+            # That of the list, and of the call itself.
+            is_free = sys.getrefcount(self._memory[index]) <= 2
+            if is_free and self._memory[index].nbytes == nbytes:
+                return self._memory[index]
+        memory = np.empty(nbytes, np.uint8)
+        self._memory = [memory, *self._memory[: _MOST_REUSED - 1]]
+        return memory
+
+
+_MEMORY = _UsedMemory()
 
 
 def tensor_of(array: Array) -> Tensor:

@@ -4,10 +4,10 @@ Gradients do not pass through them by themselves: see tf.custom_gradient.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import count
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -45,11 +45,13 @@ def call_in_order(
         return _tensors_of(function(_arrays_of(tensors)))
     check_graph()
 
-    def call(_: Tensor, *inputs: Tensor) -> list[Tensor]:
-        return _tensors_of(function(_arrays_of(inputs)))
+    def call(*inputs: Array) -> Sequence[Array]:
+        # They are the memory of the tensors; a scalar comes as a number.
+        return function([np.asarray(array) for array in inputs])
 
-    results = tf.py_function(
-        call, [_order(), *tensors], [spec.dtype for spec in specs], name="popdist"
+    # TensorFlow orders what has a state, as this has, and uses no resource.
+    results = tf.numpy_function(
+        call, list(tensors), [spec.dtype for spec in specs], name="popdist"
     )
     return _with_shapes(results, specs)
 
@@ -119,13 +121,9 @@ _UNDER_WAY = _CallsUnderWay()
 
 
 def _resource() -> Tensor:
-    """Return a resource: what uses it in a tf.function is done in the traced order."""
+    """Return a resource: what uses it in a tf.function has an order of its own."""
     with tf.init_scope():
         return tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
-
-
-# That of all calls that are made in the program's order.
-_order = cache(_resource)
 
 
 def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -64,6 +65,23 @@ def test_collectives_are_among_all_replicas_of_the_job(rows: tuple[int, ...]) ->
     assert on_all(rows, program) == [
         (replicas, ([inside] * local, [total, mean])) for local in rows
     ]
+
+
+def test_long_arrays_have_the_same_bits_in_every_split() -> None:
+    def program(rank: int) -> list[bytes]:
+        strategy = PopDistStrategy()
+
+        def values(context: Any) -> Any:
+            generator = np.random.default_rng(context.replica_id_in_sync_group)
+            return tf.constant(generator.normal(size=1 << 17).astype(np.float32))
+
+        own = strategy.experimental_distribute_values_from_function(values)
+        reduced = [strategy.reduce(op, own, axis=None) for op in (SUM, MEAN)]
+        return [tensor.numpy().tobytes() for tensor in reduced]
+
+    (expected,) = on_all((4,), program)
+    for rows in ((2, 2), (3, 1)):
+        assert on_all(rows, program) == [expected, expected]
 
 
 def test_variables_begin_with_the_values_of_instance_0() -> None:

@@ -83,3 +83,21 @@ def test_strings_are_refused() -> None:
         "The tensor's dtype is string, but popdist exchanges numbers and bools. Encode "
         "it as numbers first, such as tf.io.decode_raw does."
     )
+
+
+def test_memory_is_used_again_once_no_tensor_refers_to_it() -> None:
+    def program() -> list[bool]:
+        layouts = [((1000, 1000), np.dtype(np.float32))] * 2
+        first = new_memories(layouts)
+        begin = first[0].ctypes.data
+        tensor = tensor_of(first[1])
+        del first
+        second = new_memories(layouts)
+        apart = second[0].ctypes.data != begin
+        tensor_of(second[0])[0, 0].numpy()
+        other = second[0].ctypes.data
+        del second
+        third = new_memories(layouts)
+        return [apart, third[0].ctypes.data == other, tensor.shape == (1000, 1000)]
+
+    assert alone(program) == [True, True, True]
