@@ -14,10 +14,15 @@ except ModuleNotFoundError as error:
         name="tensorflow",
     ) from None
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from popdist.tensorflow.devices import provide_local_devices
-from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
 from popdist.tensorflow.ipu_config import set_ipu_config
-from popdist.tensorflow.strategy.popdist_strategy import PopDistStrategy
+
+if TYPE_CHECKING:
+    from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
+    from popdist.tensorflow.strategy.popdist_strategy import PopDistStrategy
 
 __all__ = [
     "PopDistStrategy",
@@ -28,3 +33,12 @@ __all__ = [
 ]
 
 provide_local_devices()
+
+
+def __getattr__(name: str) -> Any:
+    # Programs that only configure devices need neither these nor the engine.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    is_strategy = name == "PopDistStrategy"
+    module = "strategy.popdist_strategy" if is_strategy else "host_collectives"
+    return getattr(import_module(f"popdist.tensorflow.{module}"), name)
