@@ -190,6 +190,7 @@ STAGES = {
         (
             "tensorflow.python.ipu.dataset_benchmark",
             "tensorflow.python.ipu.distributed",
+            "tensorflow.python.ipu.horovod",
             "tensorflow.python.ipu.ipu_estimator",
             "tensorflow.python.ipu.ipu_multi_worker_strategy",
             "tensorflow.python.ipu.ipu_pipeline_estimator",
@@ -314,6 +315,7 @@ ACROSS = {
     "popart": ("popart", "popdist"),
     "popxl": (),
     "tensorflow.python.ipu": ("tensorflow.python.ipu", "popdist"),
+    "tensorflow.python.ipu.horovod": ("tensorflow.python.ipu", "popdist", "horovod"),
 }
 
 # They start once for every instance, in milliseconds, so they import next to nothing.

@@ -1,0 +1,35 @@
+"""Horovod's collectives by the names of the operations that they are in a graph."""
+
+from typing import Any
+
+from horovod import tensorflow as hvd
+from horovod.common.calls.reduce_ops import Sum
+
+# Any, here and below: tensors, and what TensorFlow turns into them.
+
+
+def horovod_allreduce(
+    tensor: Any,
+    reduce_op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> Any:
+    """Return the instances' tensors reduced to one, by Average, Sum or Adasum."""
+    return hvd.allreduce(
+        tensor,
+        op=reduce_op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+    )
+
+
+def horovod_allgather(tensor: Any, name: str | None = None) -> Any:
+    """Return the instances' tensors, one after the other along the first dimension."""
+    return hvd.allgather(tensor, name)
+
+
+def horovod_broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+    """Return the tensor of one instance, on all instances."""
+    return hvd.broadcast(tensor, root_rank, name)
