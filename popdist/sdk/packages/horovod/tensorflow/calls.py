@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework.ops import executing_eagerly_outside_functions
+from tensorflow.python.framework.ops import (
+    EagerTensor,
+    executing_eagerly_outside_functions,
+)
 
 from popdist.engine.calls.rows import Array
 from popdist.replicated.shares import even_share
@@ -35,6 +38,12 @@ TENSORFLOW_CALLS = TensorCalls(
 )
 
 
+def tensor_from(value: TensorLike) -> Tensor:
+    """Return a value as a tensor."""
+    # TensorFlow takes 5 us to find out that it is one.
+    return value if type(value) is EagerTensor else tf.convert_to_tensor(value)
+
+
 def reduce_tensors(
     tensors: Sequence[Tensor],
     reduction: Reduction,
@@ -45,8 +54,7 @@ def reduce_tensors(
     begin = partial(
         TENSORFLOW_CALLS.reduce, reduction=reduction, process_set=process_set
     )
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    return _make_call(begin, "Allreduce", tensors, specs, name)
+    return _make_call(begin, "Allreduce", tensors, _specs_of(tensors), name)
 
 
 def gather_tensors(
@@ -68,8 +76,7 @@ def broadcast_tensors(
     begin = partial(
         TENSORFLOW_CALLS.broadcast, root_rank=root_rank, process_set=process_set
     )
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    return _make_call(begin, "Broadcast", tensors, specs, name)
+    return _make_call(begin, "Broadcast", tensors, _specs_of(tensors), name)
 
 
 def exchange_rows(
@@ -159,6 +166,13 @@ def _carried_out(
     if not tf.executing_eagerly() and not executing_eagerly_outside_functions():
         return call_by_name(partial(begin, now=False), tensors, specs)
     return call_in_order(lambda arrays: begin(arrays, now=True).wait(), tensors, specs)
+
+
+def _specs_of(tensors: Sequence[Tensor]) -> list[tf.TensorSpec]:
+    """Return what results are like that have the shapes of tensors, for a graph."""
+    if tf.executing_eagerly():
+        return []
+    return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def _with_length(tensor: Tensor, length: int | None) -> tf.TensorSpec:

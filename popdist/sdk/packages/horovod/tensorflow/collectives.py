@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -21,7 +22,7 @@ from ..common.calls.reduce_ops import (
 from ..common.compression import Compressor, compress_all, decompress_all
 from ..common.process_sets import ProcessSet, global_process_set
 from . import gradients
-from .calls import TensorLike, broadcast_tensors
+from .calls import TensorLike, broadcast_tensors, tensor_from
 from .compression import Compression
 
 
@@ -93,10 +94,10 @@ def grouped_allreduce(
     chosen = choose_op(op, average)
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
     results: list[Tensor] = [None] * len(tensors)
-    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    dense = [index for index, tensor in enumerate(tensors) if not _is_sparse(tensor)]
     name = _full_name(name, ignore_name_scope)
     if dense:
-        values = [tf.convert_to_tensor(tensors[index]) for index in dense]
+        values = [tensor_from(tensors[index]) for index in dense]
         compressed, contexts = compress_all(values, compression)
         reduced = gradients.allreduce(compressed, reduction, name, process_set)
         restored = decompress_all(reduced, contexts, compression)
@@ -158,7 +159,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Return several tensors, each gathered as by allgather(), in one call."""
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    values = [tensor_from(tensor) for tensor in tensors]
     name = _full_name(name, ignore_name_scope)
     return gradients.allgather(values, name, process_set) if values else []
 
@@ -181,7 +182,7 @@ def broadcast(
         process_set: The ranks that take part.
     """
     name = _full_name(name, ignore_name_scope)
-    value = tf.convert_to_tensor(tensor)
+    value = tensor_from(tensor)
     return gradients.broadcast([value], root_rank, name, process_set)[0]
 
 
@@ -201,7 +202,7 @@ def broadcast_(
         return given
     # Those of Keras 3 hold a variable of TensorFlow.
     written = [each if isinstance(each, tf.Variable) else each.value for each in given]
-    values = [tf.convert_to_tensor(variable) for variable in written]
+    values = [tensor_from(variable) for variable in written]
     name = _full_name(name, False)
     copies = broadcast_tensors(values, root_rank, name, process_set)
     assigned = [
@@ -229,8 +230,8 @@ def alltoall(
 
     Returns the tensor and, if splits are given, how many rows each rank has sent.
     """
-    value = tf.convert_to_tensor(tensor)
-    counts = None if splits is None else tf.convert_to_tensor(splits)
+    value = tensor_from(tensor)
+    counts = None if splits is None else tensor_from(splits)
     name = _full_name(name, ignore_name_scope)
     rows, received = gradients.alltoall(value, counts, name, process_set)
     return rows if splits is None else (rows, received)
@@ -281,7 +282,7 @@ def _scattered(
 ) -> list[Tensor]:
     if not tensors:
         return []
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    values = [tensor_from(tensor) for tensor in tensors]
     compressed, contexts = compress_all(values, compression)
     reduced = gradients.reducescatter(compressed, reduction, name, process_set)
     return decompress_all(reduced, contexts, compression)
@@ -293,3 +294,8 @@ def _full_name(name: str | None, ignore_name_scope: bool) -> str | None:
         return name
     unique: str = tf.compat.v1.get_default_graph().unique_name(name)
     return unique
+
+
+def _is_sparse(tensor: TensorLike) -> bool:
+    # TensorFlow's classes take microseconds to ask, and most tensors are of this one.
+    return type(tensor) is not EagerTensor and isinstance(tensor, tf.IndexedSlices)
