@@ -9,6 +9,7 @@ import tensorflow as tf
 from popdist.tensorflow.tensors.memory import Tensor
 
 from ..common.calls.reduce_ops import Adasum, Average, Sum, choose_op
+from ..common.calls.submission import BASICS
 from ..common.compression import Compressor
 from ..common.process_sets import ProcessSet, global_process_set
 from .collectives import grouped_allreduce
@@ -61,10 +62,18 @@ class GradientReduction:
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> list[Gradient]:
-        """Return gradients of variables, reduced but for those of local ones."""
+        """Return gradients of variables, reduced but for those of local ones.
+
+        Raises:
+            ValueError: Horovod is not initialized, or the process set not registered.
+        """
+        included = self.process_set.included()
+        if included is None:
+            # Raises the error that says what was not done: init(), or to add the set.
+            BASICS.negotiator(self.process_set)
         size = self.process_set.size() or 1
         results = list(gradients)
-        if not self.process_set.included() or size == 1:
+        if not included or size == 1:
             return results
         reduced = []
         for index, (gradient, variable) in enumerate(

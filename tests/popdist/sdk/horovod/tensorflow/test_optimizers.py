@@ -211,3 +211,24 @@ def test_losses_that_no_rank_can_scale_leave_all_weights_alone() -> None:
 
     # 1.5 by a scale that has become 1.
     assert results(2, rank) == [[4.0, 2.5]] * 2
+
+
+def test_gradients_are_not_left_alone_without_init() -> None:
+    def rank(_: int) -> tuple[str, str]:
+        hvd.shutdown()
+        variable = tf.Variable(1.0)
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = variable * 2.0
+        return error_of(lambda: tape.gradient(loss, variable))
+
+    assert (
+        results(2, rank)
+        == [
+            (
+                "ValueError",
+                "Horovod has not been initialized; use hvd.init() before any other "
+                "call of it.",
+            )
+        ]
+        * 2
+    )
