@@ -1,5 +1,6 @@
 """Programs for PopART under poprun, and in a process of their own."""
 
+import os
 import subprocess
 import sys
 
@@ -55,6 +56,7 @@ def test_the_example_learns_under_poprun_and_alone(poprun: Poprun) -> None:
     alone = subprocess.run(
         [sys.executable, "-m", "popdist.sdk", EXAMPLE, *arguments],
         cwd=ROOT,
+        env={**os.environ, **ENVIRON},
         capture_output=True,
         text=True,
         timeout=150,

@@ -259,15 +259,19 @@ class SGD(Optimizer):
         rate, decay, momentum, dampening, scaling, nesterov = (
             self.value(value, name) for value in self.VALUES
         )
-        gradient = scaling * (gradient + decay * weight)
-        velocity = (1 - dampening) * gradient
+        # What changes nothing would cost as much as the update itself.
+        if decay:
+            gradient = gradient + decay * weight
+        if scaling != 1:
+            gradient = scaling * gradient
+        velocity = (1 - dampening) * gradient if dampening else gradient
         if momentum:
             key = self._prefix + name
             velocity = momentum * _kept(state, key, weight) + velocity
             state[key] = velocity
         if nesterov:
             velocity = gradient + momentum * velocity
-        return weight - rate / scaling * velocity
+        return torch.sub(weight, velocity, alpha=rate / scaling)
 
 
 class ConstSGD(SGD):

@@ -127,7 +127,7 @@ class Training:
             raise popart_exception(str(error)) from error
         scale = 1 / (self._divisor * self.optimizer.getLossScalingVal())
         found = {
-            name: gradient * scale
+            name: gradient * scale if scale != 1 else gradient
             for name, gradient in zip(names, total, strict=True)
             if gradient is not None
         }
