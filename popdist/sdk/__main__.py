@@ -13,9 +13,9 @@ usage: python -m popdist.sdk PROGRAM [ARGUMENTS]...
        python -m popdist.sdk -m MODULE [ARGUMENTS]...
        python -m popdist.sdk enable | disable | status
 
-Run a program that can import popdist's stand-ins for poptorch, horovod and popart; or
-enable them for all programs of this Python environment, disable them, or show which it
-is.
+Run a program that can import popdist's stand-ins for poptorch, horovod, popart and
+tensorflow.python.ipu; or enable them for all programs of this Python environment,
+disable them, or show which it is.
 What is installed is imported instead of a stand-in.
 """
 COMMANDS = {"enable": switch.enable, "disable": switch.disable, "status": switch.status}

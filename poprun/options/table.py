@@ -340,9 +340,9 @@ _LIMITS = (
 _FRAMEWORKS = (
     _choice(
         "emulate-sdk",
-        "Whether instances can import popdist's stand-ins for poptorch, horovod and "
-        "popart. What is installed is imported instead. yes: where the stand-ins "
-        "cannot be imported, an error says why.",
+        "Whether instances can import popdist's stand-ins for poptorch, horovod, "
+        "popart and tensorflow.python.ipu. What is installed is imported instead. "
+        "yes: where the stand-ins cannot be imported, an error says why.",
         choices=("auto", "yes", "no"),
         default="auto",
     ),
