@@ -145,32 +145,38 @@ class HostsMember:
 
     def run(self, call: Described, details: object, steps: Callable[[], T]) -> T:
         """Make a call, whose details must be the same on all members, in its turn."""
-        began = 0
-        with suppress(_core.Failure):
-            self.comm.begin_larger_call(*call, hash(details) & (1 << 64) - 1)
-            began = monotonic_ns()
-        if not began:
-            raise self.failure()
-        succeeded = False
-        try:
+        # When its turn came, and when it succeeded.
+        times: list[int] = []
+
+        def run_steps() -> T:
+            times.append(monotonic_ns())
             try:
                 result = steps()
+                self._under_way.clear()
+                times.append(monotonic_ns())
+                return result
             except _core.Failure:
                 # Explained below: Ctrl-C while that is done must not show this one.
                 pass
             except self.world.mpi.Exception as error:
                 self.end_after_mpi(error.Get_error_code())
-            else:
-                self._under_way.clear()
-                succeeded = True
-                return result
+            finally:
+                if len(times) == 1:
+                    self._abandon()
             raise self.failure()
+
+        hashed = hash(details) & (1 << 64) - 1
+        try:
+            found: T = self.comm.run_larger_call(*call, hashed, run_steps)
+            return found
+        except _core.Failure:
+            pass
         finally:
-            if not succeeded:
-                self._abandon()
-            self.comm.end_larger_call()
-            if self._trace is not None:
-                self._trace(call, began, monotonic_ns(), succeeded)
+            if times and self._trace is not None:
+                succeeded = len(times) == 2
+                ended = times[1] if succeeded else monotonic_ns()
+                self._trace(call, times[0], ended, succeeded)
+        raise self.failure()
 
     def send(self, memory: Any, to: int, kind: int) -> Transfer:
         """Begin to send memory to a member."""

@@ -566,6 +566,23 @@ def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
         assert leader.deaths == ([] if is_raised else [2])
 
 
+def test_an_exception_between_the_steps_of_a_call_gives_its_turn_back() -> None:
+    with Job(Split([0, 1], [1, 1])) as job:
+        comm = job.members[0].comm
+        call = Operation.BARRIER, 0, 0, 0, -1, 0, 0, 0
+
+        def interrupted() -> None:
+            assert comm.in_call() is True
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            comm.run_larger_call(*call, interrupted)
+
+        assert comm.in_call() is None
+        assert comm.run_larger_call(*call, lambda: "next") == "next"
+        assert comm.larger_call()[1] == 2
+
+
 def test_messages_under_way_at_the_end_keep_their_memory() -> None:
     def member(_: Me) -> bool:
         job = Job(Split([0, 1], [1, 1]))

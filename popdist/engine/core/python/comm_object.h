@@ -59,8 +59,7 @@ PyObject *leave(CommObject *self, status s);
 /* Calls of a group on several hosts: see host_calls.c. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args);
 PyObject *comm_note_death(CommObject *self, PyObject *args);
-PyObject *comm_begin_larger_call(CommObject *self, PyObject *args);
-PyObject *comm_end_larger_call(CommObject *self, PyObject *unused);
+PyObject *comm_run_larger_call(CommObject *self, PyObject *args);
 PyObject *comm_larger_call(CommObject *self, PyObject *unused);
 PyObject *comm_await_requests(CommObject *self, PyObject *args);
 PyObject *comm_share_records(CommObject *self, PyObject *data);

@@ -150,13 +150,16 @@ PyObject *comm_note_death(CommObject *self, PyObject *args)
 
 /* --- A call in steps */
 
-/* Takes a call as described() has it and a hash of its details. */
-PyObject *comm_begin_larger_call(CommObject *self, PyObject *args)
+/* Takes a call as described() has it, a hash of its details, and what carries out its
+ * steps. That is called here, because an exception of a signal's handler comes between any
+ * two statements of Python, and must not leave the turn taken. */
+PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
 {
     int op, type, reduction, how, root;
     unsigned long long count, name, details;
-    if (!PyArg_ParseTuple(args, "iiiiiKKK", &op, &type, &reduction, &how, &root, &count,
-                          &name, &details)
+    PyObject *steps;
+    if (!PyArg_ParseTuple(args, "iiiiiKKKO", &op, &type, &reduction, &how, &root, &count,
+                          &name, &details, &steps)
         || !take_open_turn(self))
         return NULL;
     const descriptor d = {
@@ -179,15 +182,10 @@ PyObject *comm_begin_larger_call(CommObject *self, PyObject *args)
     } else {
         begin_larger_call(&self->c, &d);
     }
-    Py_RETURN_NONE;
-}
-
-PyObject *comm_end_larger_call(CommObject *self, PyObject *unused)
-{
-    (void)unused;
+    PyObject *result = PyObject_CallNoArgs(steps);
     self->in_steps = false;
     give_turn(self);
-    Py_RETURN_NONE;
+    return result;
 }
 
 PyObject *comm_larger_call(CommObject *self, PyObject *unused)
