@@ -1,12 +1,15 @@
 """The C core. popdist.engine.spec.operations names what its numbers stand for."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from popdist.engine.spec.operations import Described, Trace
 
 # One array: elements of a row, where each row is read, where each is written.
 Segment = tuple[int, Sequence[int], Sequence[int] | None]
+
+# The most data that share_records() takes.
+RECORD_DATA_BYTES: Final[int]
 
 class Failure(Exception):
     """A call did not come to its end. Comm.ending() says why."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from popdist.engine import _core
 from popdist.engine.hosts.member import DATA, PART, HostsMember, Transfer
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
@@ -20,8 +21,6 @@ Bytes = NDArray[np.uint8]
 
 # How many bytes go between hosts at once.
 BLOCK_BYTES = 1 << 20
-# The most bytes of all members that go with the description of a call.
-MOST_BYTES = 16 << 10
 
 
 class HostExchanges:
@@ -56,7 +55,7 @@ class HostExchanges:
         self._receive_and_broadcast(row.address, row.nbytes, root)
 
     def all_gather(self, source: Rows, target: Rows, lengths: tuple[int, ...]) -> None:
-        if sum(lengths) <= MOST_BYTES:
+        if sum(lengths) <= _core.RECORD_DATA_BYTES:
             gathered = self._gather_small(source, lengths)
             data = self._handed_back(gathered, sum(lengths))
             memmove(target.address, address_of(data), target.nbytes)

@@ -462,13 +462,13 @@ static void check_nodes(const endpoint *s, const turn *t, const replica_split *s
     for (uint64_t at = base, size; at < end; at += size) {
         for (size = 1; at % (2 * size) == 0 && at + 2 * size <= end;)
             size *= 2;
-        if (nodes == split->part_nodes)
+        if (nodes == split->host_nodes)
             fail(s, t, "too few nodes", nodes);
         const pattern p = pattern_of_node(s->g, t, at - base, size);
         expect(s, t, &p, share.begin, share.end, found[nodes++]);
     }
-    if (nodes != split->part_nodes)
-        fail(s, t, "too many nodes", split->part_nodes);
+    if (nodes != split->host_nodes)
+        fail(s, t, "too many nodes", split->host_nodes);
 }
 
 /* Where there is no other host, this one's nodes make up the result. */
@@ -524,7 +524,7 @@ static void play_nodes(endpoint *s, const turn *t)
     }
     if (!split)
         fail(s, t, "no split of a host that begins at replica", base);
-    for (uint32_t i = 0; i < split->part_nodes; i++)
+    for (uint32_t i = 0; i < split->host_nodes; i++)
         out[i] = allocated((own.end - own.begin) * accumulated_bytes(t->type));
     const call k = {
         .c = &s->c,
@@ -544,7 +544,7 @@ static void play_nodes(endpoint *s, const turn *t)
     check_nodes(s, t, split, base, own, out);
     if (base == 0)
         complete(s, t, &split->over_hosts->of_hosts, own, out);
-    for (uint32_t i = 0; i < split->part_nodes; i++)
+    for (uint32_t i = 0; i < split->host_nodes; i++)
         free(out[i]);
     table_check(s, t, &x);
     table_free(t, &x);

@@ -76,16 +76,16 @@ typedef struct {
     const char **leaf;
     const unsigned char **of_host;
     uint64_t *bytes_of_host;
-} job;
+} work;
 
-static bool carries(const job *j)
+static bool carries(const work *w)
 {
-    return (uint32_t)j->k->c->rank < j->carriers;
+    return (uint32_t)w->k->c->rank < w->carriers;
 }
 
-static bool scatters(const job *j)
+static bool scatters(const work *w)
 {
-    return j->k->op == REDUCE_SCATTER;
+    return w->k->op == REDUCE_SCATTER;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -101,53 +101,53 @@ static uint64_t most(uint64_t a, uint64_t b)
 /* --- How a block is divided */
 
 /* Which elements of `count` a carrier has, by its rank on its host. */
-static chunk part_of(const job *j, uint64_t count, int carrier)
+static chunk part_of(const work *w, uint64_t count, int carrier)
 {
-    return chunk_of(count, (int)j->carriers, carrier, CHUNK_UNIT);
+    return chunk_of(count, (int)w->carriers, carrier, CHUNK_UNIT);
 }
 
 /* Which elements of what a host's members get of a reduce_scatter a carrier has. */
-static chunk scattered_part(const job *j, uint32_t host, uint64_t number, int carrier)
+static chunk scattered_part(const work *w, uint32_t host, uint64_t number, int carrier)
 {
     const chunk all =
-        chunk_of(j->of_each_host[host], (int)j->count, (int)number, CHUNK_UNIT);
-    const chunk part = part_of(j, all.end - all.begin, carrier);
+        chunk_of(w->of_each_host[host], (int)w->count, (int)number, CHUNK_UNIT);
+    const chunk part = part_of(w, all.end - all.begin, carrier);
     return (chunk){all.begin + part.begin, all.begin + part.end};
 }
 
 /* How many elements of a carrier's part of a block a host completes. */
-static uint64_t length_of_share(const job *j, uint64_t number, int carrier, uint32_t host)
+static uint64_t length_of_share(const work *w, uint64_t number, int carrier, uint32_t host)
 {
     chunk share;
-    if (scatters(j)) {
-        share = scattered_part(j, host, number, carrier);
+    if (scatters(w)) {
+        share = scattered_part(w, host, number, carrier);
     } else {
-        const chunk all = block_of(j->k->total, j->block, number);
-        const chunk part = part_of(j, all.end - all.begin, carrier);
-        share = chunk_of(part.end - part.begin, (int)j->hosts->hosts, (int)host, CHUNK_UNIT);
+        const chunk all = block_of(w->k->total, w->block, number);
+        const chunk part = part_of(w, all.end - all.begin, carrier);
+        share = chunk_of(part.end - part.begin, (int)w->hosts->hosts, (int)host, CHUNK_UNIT);
     }
     return share.end - share.begin;
 }
 
-static uint64_t length_of_part(const job *j, uint64_t number, int carrier)
+static uint64_t length_of_part(const work *w, uint64_t number, int carrier)
 {
     uint64_t length = 0;
-    for (uint32_t host = 0; host < j->hosts->hosts; host++)
-        length += length_of_share(j, number, carrier, host);
+    for (uint32_t host = 0; host < w->hosts->hosts; host++)
+        length += length_of_share(w, number, carrier, host);
     return length;
 }
 
 /* Append to the window some of what a host's members get of a reduce_scatter. */
-static void append_scattered(job *j, uint32_t host, chunk some)
+static void append_scattered(work *w, uint32_t host, chunk some)
 {
     uint64_t first = 0, before = 0;
-    for (int q = 0; q < j->hosts->size && before < some.end; q++) {
-        const uint64_t length = j->hosts->rows[q] * j->each;
-        if (j->hosts->host_of[q] == host) {
+    for (int q = 0; q < w->hosts->size && before < some.end; q++) {
+        const uint64_t length = w->hosts->rows[q] * w->each;
+        if (w->hosts->host_of[q] == host) {
             const uint64_t begin = most(some.begin, before);
             const uint64_t end = least(some.end, before + length);
             if (begin < end)
-                window_append(&j->reduced, first + begin - before, first + end - before);
+                window_append(&w->reduced, first + begin - before, first + end - before);
             before += length;
         }
         first += length;
@@ -155,33 +155,33 @@ static void append_scattered(job *j, uint32_t host, chunk some)
 }
 
 /* Let a window be of a block's elements: of those of all carriers, one after the other. */
-static void move_to_block(job *j, window *w, uint64_t number)
+static void move_to_block(work *w, window *to, uint64_t number)
 {
-    const chunk all = block_of(j->k->total, j->block, number);
-    window_clear(w);
-    if (!scatters(j))
-        window_append(w, all.begin, all.end);
-    for (int q = 0; scatters(j) && q < (int)j->carriers; q++)
-        for (uint32_t host = 0; host < j->hosts->hosts; host++)
-            append_scattered(j, host, scattered_part(j, host, number, q));
+    const chunk all = block_of(w->k->total, w->block, number);
+    window_clear(to);
+    if (!scatters(w))
+        window_append(to, all.begin, all.end);
+    for (int q = 0; scatters(w) && q < (int)w->carriers; q++)
+        for (uint32_t host = 0; host < w->hosts->hosts; host++)
+            append_scattered(w, host, scattered_part(w, host, number, q));
 }
 
 /* --- On this host */
 
 /* Reduce a block's rows to nodes, of which each carrier gets its part. */
-static status reduce_here(job *j, transit *b)
+static status reduce_here(work *w, transit *b)
 {
     uint64_t lengths[MAX_MEMBERS] = {0};
-    for (uint32_t q = 0; q < j->carriers; q++)
-        lengths[q] = length_of_part(j, b->number, (int)q);
-    move_to_block(j, &j->reduced, b->number);
-    for (uint32_t i = 0; carries(j) && i < j->k->split->part_nodes; i++)
-        j->own[i] = (char *)b->nodes + i * j->part * j->node_element;
-    return reduce_to_nodes(&j->reduced.part, lengths, j->own);
+    for (uint32_t q = 0; q < w->carriers; q++)
+        lengths[q] = length_of_part(w, b->number, (int)q);
+    move_to_block(w, &w->reduced, b->number);
+    for (uint32_t i = 0; carries(w) && i < w->k->split->host_nodes; i++)
+        w->own[i] = (char *)b->nodes + i * w->part * w->node_element;
+    return reduce_to_nodes(&w->reduced.part, lengths, w->own);
 }
 
 typedef struct {
-    const job *j;
+    const work *w;
     const call *k; /* of the block, or of a reduce_scatter the whole */
     terms t;
     cursor at;
@@ -194,8 +194,8 @@ typedef struct {
  * the members of this host get. */
 static chunk handed_part(const handing *h, int carrier)
 {
-    return scatters(h->j) ? scattered_part(h->j, h->j->hosts->here, h->number, carrier)
-                          : part_of(h->j, h->k->total, carrier);
+    return scatters(h->w) ? scattered_part(h->w, h->w->hosts->here, h->number, carrier)
+                          : part_of(h->w, h->k->total, carrier);
 }
 
 /* Return what of that goes in a block through the slots. */
@@ -215,7 +215,7 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
 {
     const handing *h = what;
     comm *c = h->k->c;
-    if (!carries(h->j))
+    if (!carries(h->w))
         return;
     const chunk own = handed_by(h, c->rank, block);
     copy(c->simd, input_at(c, c->rank, number), own_result(h, block),
@@ -226,18 +226,18 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
  * goes. */
 static void take(handing *h, chunk theirs, const unsigned char *from)
 {
-    const job *j = h->j;
-    if (!scatters(j)) {
+    const work *w = h->w;
+    if (!scatters(w)) {
         copy_out(h->k, &h->t, &h->at, theirs.begin, theirs.end, from);
         return;
     }
     const replica_split *split = h->k->split;
-    const uint64_t first = split->first[split->rank] * j->each;
+    const uint64_t first = split->first[split->rank] * w->each;
     const uint64_t begin = most(theirs.begin, first);
-    const uint64_t end = least(theirs.end, first + split->rows[split->rank] * j->each);
+    const uint64_t end = least(theirs.end, first + split->rows[split->rank] * w->each);
     const size_t element = h->t.a.element;
     if (begin < end)
-        copy(h->k->c->simd, j->out + (begin - first) * element,
+        copy(h->k->c->simd, w->out + (begin - first) * element,
              from + (begin - theirs.begin) * element, (end - begin) * element, false);
 }
 
@@ -246,7 +246,7 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     (void)streaming; /* what is read goes to the program's memory */
     handing *h = what;
     comm *c = h->k->c;
-    for (int q = 0; q < (int)h->j->carriers; q++)
+    for (int q = 0; q < (int)h->w->carriers; q++)
         take(h, handed_by(h, q, block),
              q == c->rank ? own_result(h, block) : input_at(c, q, number));
 }
@@ -275,21 +275,21 @@ static status hand_out_through_slots(handing *h)
 }
 
 /* Give the members of this host the result of a block, if it is theirs. */
-static status hand_out(job *j, const transit *b)
+static status hand_out(work *w, const transit *b)
 {
     status s = DONE;
-    if (j->root_host >= 0 && j->root_host != (int)j->hosts->here)
+    if (w->root_host >= 0 && w->root_host != (int)w->hosts->here)
         /* Their leader knows by now that all hosts make this call. */
-        return b->number + 1 == j->count ? barrier(j->k->c, 0) : DONE;
-    handing h = {.j = j, .k = j->k, .number = b->number, .result = b->result};
-    if (scatters(j)) {
-        h.result += carries(j) ? b->shares[j->hosts->here] * j->a.element : 0;
+        return b->number + 1 == w->count ? barrier(w->k->c, 0) : DONE;
+    handing h = {.w = w, .k = w->k, .number = b->number, .result = b->result};
+    if (scatters(w)) {
+        h.result += carries(w) ? b->shares[w->hosts->here] * w->a.element : 0;
     } else {
-        move_to_block(j, &j->handed_out, b->number);
-        h.k = &j->handed_out.part;
+        move_to_block(w, &w->handed_out, b->number);
+        h.k = &w->handed_out.part;
     }
     h.t = terms_of(h.k);
-    h.t.stream_out = !scatters(j) && j->k->total * h.t.a.element >= STREAM_OUT_BYTES;
+    h.t.stream_out = !scatters(w) && w->k->total * h.t.a.element >= STREAM_OUT_BYTES;
     if (h.k->c->size == 1)
         take(&h, handed_part(&h, 0), h.result);
     else
@@ -302,50 +302,50 @@ static status hand_out(job *j, const transit *b)
 /* --- Between hosts */
 
 /* Which elements of this carrier's part of a block a host completes. */
-static chunk share_of(const job *j, const transit *b, uint32_t host)
+static chunk share_of(const work *w, const transit *b, uint32_t host)
 {
-    if (j->whole)
-        return (chunk){0, b->shares[j->hosts->hosts]};
+    if (w->whole)
+        return (chunk){0, b->shares[w->hosts->hosts]};
     return (chunk){b->shares[host], b->shares[host + 1]};
 }
 
 /* Whether shares of the result go to other hosts than those that complete them. */
-static bool hands_on(const job *j)
+static bool hands_on(const work *w)
 {
-    return !j->whole && !scatters(j);
+    return !w->whole && !scatters(w);
 }
 
 /* Begin to receive the nodes of a block that are completed here. */
-static status receive_nodes(job *j, transit *b)
+static status receive_nodes(work *w, transit *b)
 {
-    const links *l = j->l;
-    const chunk own = share_of(j, b, l->here);
+    const links *l = w->l;
+    const chunk own = share_of(w, b, l->here);
     unsigned char *to = b->received;
     b->count_incoming = 0;
     for (uint32_t host = 0; host < l->hosts; host++)
-        for (uint32_t i = 0; host != l->here && i < j->hosts->nodes[host]; i++) {
-            const status s = receive_from(j->k->c, &b->incoming[b->count_incoming++], host,
-                                          NODES, to, (own.end - own.begin) * j->node_element);
+        for (uint32_t i = 0; host != l->here && i < w->hosts->nodes[host]; i++) {
+            const status s = receive_from(w->k->c, &b->incoming[b->count_incoming++], host,
+                                          NODES, to, (own.end - own.begin) * w->node_element);
             if (s != DONE)
                 return s;
-            to += j->share * j->node_element;
+            to += w->share * w->node_element;
         }
     return DONE;
 }
 
 /* Begin to receive the shares of a result that other hosts complete. */
-static status receive_results(job *j, transit *b)
+static status receive_results(work *w, transit *b)
 {
-    const links *l = j->l;
+    const links *l = w->l;
     b->count_results = 0;
-    if (!hands_on(j) || (j->root_host >= 0 && j->root_host != (int)l->here))
+    if (!hands_on(w) || (w->root_host >= 0 && w->root_host != (int)l->here))
         return DONE;
     for (uint32_t step = 1; step < l->hosts; step++) {
         const uint32_t from = (l->here + l->hosts - step) % l->hosts;
-        const chunk theirs = share_of(j, b, from);
-        const status s = receive_from(j->k->c, &b->results[b->count_results++], from, RESULTS,
-                                      b->result + theirs.begin * j->a.element,
-                                      (theirs.end - theirs.begin) * j->a.element);
+        const chunk theirs = share_of(w, b, from);
+        const status s = receive_from(w->k->c, &b->results[b->count_results++], from, RESULTS,
+                                      b->result + theirs.begin * w->a.element,
+                                      (theirs.end - theirs.begin) * w->a.element);
         if (s != DONE)
             return s;
     }
@@ -353,18 +353,18 @@ static status receive_results(job *j, transit *b)
 }
 
 /* Begin to send this host's nodes of a block to those that complete them. */
-static status send_nodes(job *j, transit *b)
+static status send_nodes(work *w, transit *b)
 {
-    const links *l = j->l;
+    const links *l = w->l;
     b->count_outgoing = 0;
     for (uint32_t step = 1; step < l->hosts; step++) {
         const uint32_t host = (l->here + step) % l->hosts;
-        const chunk theirs = share_of(j, b, host);
-        for (uint32_t i = 0; i < j->k->split->part_nodes; i++) {
+        const chunk theirs = share_of(w, b, host);
+        for (uint32_t i = 0; i < w->k->split->host_nodes; i++) {
             const status s =
-                send_to(j->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
-                        b->nodes + (i * j->part + theirs.begin) * j->node_element,
-                        (theirs.end - theirs.begin) * j->node_element);
+                send_to(w->k->c, &b->outgoing[b->count_outgoing++], host, NODES,
+                        b->nodes + (i * w->part + theirs.begin) * w->node_element,
+                        (theirs.end - theirs.begin) * w->node_element);
             if (s != DONE)
                 return s;
         }
@@ -373,16 +373,16 @@ static status send_nodes(job *j, transit *b)
 }
 
 /* Begin to hand on the share of a result that was completed here. */
-static status send_results(job *j, transit *b, chunk own)
+static status send_results(work *w, transit *b, chunk own)
 {
-    const links *l = j->l;
-    for (uint32_t step = 1; hands_on(j) && step < l->hosts; step++) {
+    const links *l = w->l;
+    for (uint32_t step = 1; hands_on(w) && step < l->hosts; step++) {
         const uint32_t to = (l->here + step) % l->hosts;
-        if (j->root_host >= 0 && j->root_host != (int)to)
+        if (w->root_host >= 0 && w->root_host != (int)to)
             continue;
-        const status s = send_to(j->k->c, &b->outgoing[b->count_outgoing++], to, RESULTS,
-                                 b->result + own.begin * j->a.element,
-                                 (own.end - own.begin) * j->a.element);
+        const status s = send_to(w->k->c, &b->outgoing[b->count_outgoing++], to, RESULTS,
+                                 b->result + own.begin * w->a.element,
+                                 (own.end - own.begin) * w->a.element);
         if (s != DONE)
             return s;
     }
@@ -390,142 +390,142 @@ static status send_results(job *j, transit *b, chunk own)
 }
 
 /* Complete a share. The other hosts' nodes of it begin where `of_host` says. */
-static void complete(job *j, const transit *b, chunk share)
+static void complete(work *w, const transit *b, chunk share)
 {
-    const host_split *h = j->hosts;
-    char *to = (char *)b->result + share.begin * j->a.element;
-    j->of_host[h->here] = b->nodes + share.begin * j->node_element;
+    const host_split *h = w->hosts;
+    char *to = (char *)b->result + share.begin * w->a.element;
+    w->of_host[h->here] = b->nodes + share.begin * w->node_element;
     for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
         const host_node n = h->leaf[i];
-        const uint64_t apart = n.host == h->here ? j->part : j->share;
-        j->leaf[i] = (const char *)j->of_host[n.host] + n.node * apart * j->node_element;
+        const uint64_t apart = n.host == h->here ? w->part : w->share;
+        w->leaf[i] = (const char *)w->of_host[n.host] + n.node * apart * w->node_element;
     }
-    complete_nodes(j->k->c, &j->a, &h->of_hosts, j->leaf, j->k->nodes_as_given,
+    complete_nodes(w->k->c, &w->a, &h->of_hosts, w->leaf, w->k->nodes_as_given,
                    share.end - share.begin, &to, 1);
 }
 
 /* Complete this host's share once the nodes have come. */
-static status complete_block(job *j, transit *b)
+static status complete_block(work *w, transit *b)
 {
     const unsigned char *at = b->received;
-    const status s = await_messages(j->k->c, b->incoming, b->count_incoming);
+    const status s = await_messages(w->k->c, b->incoming, b->count_incoming);
     if (s != DONE)
         return s;
-    for (uint32_t host = 0; host < j->l->hosts; host++) {
-        j->of_host[host] = at;
-        at += host == j->l->here ? 0 : j->hosts->nodes[host] * j->share * j->node_element;
+    for (uint32_t host = 0; host < w->l->hosts; host++) {
+        w->of_host[host] = at;
+        at += host == w->l->here ? 0 : w->hosts->nodes[host] * w->share * w->node_element;
     }
-    const chunk own = share_of(j, b, j->l->here);
-    complete(j, b, own);
-    return send_results(j, b, own);
+    const chunk own = share_of(w, b, w->l->here);
+    complete(w, b, own);
+    return send_results(w, b, own);
 }
 
-static status await_results(job *j, transit *b)
+static status await_results(work *w, transit *b)
 {
-    const status s = await_messages(j->k->c, b->results, b->count_results);
-    return s == DONE ? await_messages(j->k->c, b->outgoing, b->count_outgoing) : s;
+    const status s = await_messages(w->k->c, b->results, b->count_results);
+    return s == DONE ? await_messages(w->k->c, b->outgoing, b->count_outgoing) : s;
 }
 
 /* --- The whole */
 
 /* Find how a block is divided that this member carries a part of. */
-static void divide_block(const job *j, transit *b, uint64_t number)
+static void divide_block(const work *w, transit *b, uint64_t number)
 {
     b->number = number;
-    for (uint32_t host = 0; carries(j) && host < j->hosts->hosts; host++)
+    for (uint32_t host = 0; carries(w) && host < w->hosts->hosts; host++)
         b->shares[host + 1] =
-            b->shares[host] + length_of_share(j, number, j->k->c->rank, host);
+            b->shares[host] + length_of_share(w, number, w->k->c->rank, host);
 }
 
-static status reduce_with_records(job *j)
+static status reduce_with_records(work *w)
 {
-    transit *b = &j->blocks[0];
-    divide_block(j, b, 0);
-    status s = reduce_here(j, b);
-    if (s == DONE && j->l->leads) {
-        const uint64_t bytes = j->k->split->part_nodes * j->part * j->node_element;
-        s = begin_records(j->k->c, b->nodes, bytes);
+    transit *b = &w->blocks[0];
+    divide_block(w, b, 0);
+    status s = reduce_here(w, b);
+    if (s == DONE && w->l->leads) {
+        const uint64_t bytes = w->k->split->host_nodes * w->part * w->node_element;
+        s = begin_records(w->k->c, b->nodes, bytes);
         if (s == DONE)
-            s = finish_records(j->k->c, j->of_host, j->bytes_of_host);
+            s = finish_records(w->k->c, w->of_host, w->bytes_of_host);
         if (s == DONE)
-            complete(j, b, (chunk){0, j->k->total});
+            complete(w, b, (chunk){0, w->k->total});
     }
-    return s == DONE ? hand_out(j, b) : s;
+    return s == DONE ? hand_out(w, b) : s;
 }
 
 /* Let the leaders see that all hosts make this call, before any carrier looks at what has
  * come: of another call it might be too much. */
-static status agree(job *j)
+static status agree(work *w)
 {
-    const status s = j->l->leads ? finish_records(j->k->c, j->of_host, j->bytes_of_host)
+    const status s = w->l->leads ? finish_records(w->k->c, w->of_host, w->bytes_of_host)
                                  : DONE;
-    return s == DONE && j->carriers > 1 ? barrier(j->k->c, 0) : s;
+    return s == DONE && w->carriers > 1 ? barrier(w->k->c, 0) : s;
 }
 
 /* Let a block be on its way, before its nodes are there: what comes early has its place. */
-static status begin_block(job *j, uint64_t number)
+static status begin_block(work *w, uint64_t number)
 {
-    transit *b = &j->blocks[number % DEPTH];
-    divide_block(j, b, number);
-    return carries(j) ? receive_nodes(j, b) : DONE;
+    transit *b = &w->blocks[number % DEPTH];
+    divide_block(w, b, number);
+    return carries(w) ? receive_nodes(w, b) : DONE;
 }
 
 /* Reduce a block on this host, and let its nodes go to the others. Of the first one, the
  * leaders meanwhile agree on the call. */
-static status begin_exchange(job *j, uint64_t number)
+static status begin_exchange(work *w, uint64_t number)
 {
-    transit *b = &j->blocks[number % DEPTH];
-    status s = number == 0 && j->l->leads ? begin_records(j->k->c, NULL, 0) : DONE;
+    transit *b = &w->blocks[number % DEPTH];
+    status s = number == 0 && w->l->leads ? begin_records(w->k->c, NULL, 0) : DONE;
     if (s == DONE)
-        s = reduce_here(j, b);
-    if (s == DONE && carries(j))
-        s = send_nodes(j, b);
+        s = reduce_here(w, b);
+    if (s == DONE && carries(w))
+        s = send_nodes(w, b);
     if (s == DONE && number == 0)
-        s = agree(j);
-    return s == DONE && carries(j) ? receive_results(j, b) : s;
+        s = agree(w);
+    return s == DONE && carries(w) ? receive_results(w, b) : s;
 }
 
-static status step_of(job *j, uint64_t step)
+static status step_of(work *w, uint64_t step)
 {
-    const uint64_t count = j->count;
-    status s = step < count ? begin_exchange(j, step) : DONE;
-    if (s == DONE && carries(j) && step >= 1 && step <= count)
-        s = complete_block(j, &j->blocks[(step - 1) % DEPTH]);
+    const uint64_t count = w->count;
+    status s = step < count ? begin_exchange(w, step) : DONE;
+    if (s == DONE && carries(w) && step >= 1 && step <= count)
+        s = complete_block(w, &w->blocks[(step - 1) % DEPTH]);
     if (s == DONE && step >= 2) {
-        transit *b = &j->blocks[(step - 2) % DEPTH];
-        s = carries(j) ? await_results(j, b) : DONE;
+        transit *b = &w->blocks[(step - 2) % DEPTH];
+        s = carries(w) ? await_results(w, b) : DONE;
         if (s == DONE)
-            s = hand_out(j, b);
+            s = hand_out(w, b);
     }
     /* Its memory is that of the block just handed out. */
-    return s == DONE && step + 1 < count ? begin_block(j, step + 1) : s;
+    return s == DONE && step + 1 < count ? begin_block(w, step + 1) : s;
 }
 
-static status reduce_in_blocks(job *j)
+static status reduce_in_blocks(work *w)
 {
-    status s = begin_block(j, 0);
-    for (uint64_t step = 0; s == DONE && step < j->count + 2; step++)
-        s = step_of(j, step);
+    status s = begin_block(w, 0);
+    for (uint64_t step = 0; s == DONE && step < w->count + 2; step++)
+        s = step_of(w, step);
     return s;
 }
 
 /* Find memory for blocks on their way. */
-static bool place_blocks(job *j, uint32_t count)
+static bool place_blocks(work *w, uint32_t count)
 {
-    const host_split *h = j->hosts;
-    const uint64_t result = round_up(j->part * j->a.element, PAGE);
+    const host_split *h = w->hosts;
+    const uint64_t result = round_up(w->part * w->a.element, PAGE);
     const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
-    const uint64_t own_nodes = own * j->part * j->node_element;
-    const uint64_t all_nodes = own_nodes + others * j->share * j->node_element;
+    const uint64_t own_nodes = own * w->part * w->node_element;
+    const uint64_t all_nodes = own_nodes + others * w->share * w->node_element;
     const uint64_t each = round_up(all_nodes, PAGE) + result;
     const uint32_t outgoing = (h->hosts - 1) * (own + 1);
     const uint32_t messages = others + h->hosts + outgoing;
-    if (!links_reserve(j->l, count * each, RECORD_MESSAGES + count * messages))
+    if (!links_reserve(w->l, count * each, RECORD_MESSAGES + count * messages))
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        unsigned char *at = j->l->memory + i * each;
-        message *m = j->l->messages + RECORD_MESSAGES + i * messages;
-        j->blocks[i] = (transit){
+        unsigned char *at = w->l->memory + i * each;
+        message *m = w->l->messages + RECORD_MESSAGES + i * messages;
+        w->blocks[i] = (transit){
             .shares = calloc(h->hosts + 1, sizeof(uint64_t)),
             .nodes = at,
             .received = at + own_nodes,
@@ -534,85 +534,85 @@ static bool place_blocks(job *j, uint32_t count)
             .results = m + others,
             .outgoing = m + others + h->hosts,
         };
-        if (!j->blocks[i].shares)
+        if (!w->blocks[i].shares)
             return false;
     }
     return true;
 }
 
-static bool open_job(job *j, uint32_t blocks_on_their_way)
+static bool open_work(work *w, uint32_t blocks_on_their_way)
 {
-    const host_split *h = j->hosts;
+    const host_split *h = w->hosts;
     /* Of a reduce_scatter, each carrier may have a range of what each member gets. */
-    const uint32_t ranges = scatters(j) ? j->carriers * ((uint32_t)h->size + h->hosts) : 1;
-    if (!window_open(&j->reduced, j->k, ranges) || !window_open(&j->handed_out, j->k, 1))
+    const uint32_t ranges = scatters(w) ? w->carriers * ((uint32_t)h->size + h->hosts) : 1;
+    if (!window_open(&w->reduced, w->k, ranges) || !window_open(&w->handed_out, w->k, 1))
         return false;
-    j->reduced.part.op = REDUCE_TO_NODES;
-    if (!carries(j))
+    w->reduced.part.op = REDUCE_TO_NODES;
+    if (!carries(w))
         return true;
-    j->own = calloc(j->k->split->part_nodes, sizeof *j->own);
-    j->leaf = calloc(h->of_hosts.leaves, sizeof *j->leaf);
-    j->of_host = calloc(h->hosts, sizeof *j->of_host);
-    j->bytes_of_host = calloc(h->hosts, sizeof *j->bytes_of_host);
-    return j->own && j->leaf && j->of_host && j->bytes_of_host
-           && place_blocks(j, blocks_on_their_way);
+    w->own = calloc(w->k->split->host_nodes, sizeof *w->own);
+    w->leaf = calloc(h->of_hosts.leaves, sizeof *w->leaf);
+    w->of_host = calloc(h->hosts, sizeof *w->of_host);
+    w->bytes_of_host = calloc(h->hosts, sizeof *w->bytes_of_host);
+    return w->own && w->leaf && w->of_host && w->bytes_of_host
+           && place_blocks(w, blocks_on_their_way);
 }
 
-static void close_job(job *j)
+static void close_work(work *w)
 {
-    window_close(&j->reduced);
-    window_close(&j->handed_out);
+    window_close(&w->reduced);
+    window_close(&w->handed_out);
     for (uint32_t i = 0; i < DEPTH; i++)
-        free(j->blocks[i].shares);
-    free(j->of_each_host);
-    free(j->own);
-    free(j->leaf);
-    free(j->of_host);
-    free(j->bytes_of_host);
+        free(w->blocks[i].shares);
+    free(w->of_each_host);
+    free(w->own);
+    free(w->leaf);
+    free(w->of_host);
+    free(w->bytes_of_host);
 }
 
 /* Choose how the call goes, by size. */
-static bool choose(job *j)
+static bool choose(work *w)
 {
-    const host_split *h = j->hosts;
-    const uint64_t bytes = j->k->total * h->most_nodes * j->node_element;
+    const host_split *h = w->hosts;
+    const uint64_t bytes = w->k->total * h->most_nodes * w->node_element;
     const bool in_records = bytes <= RECORD_DATA_BYTES && bytes * h->hosts <= RECORDS_BYTES;
-    j->whole = bytes * (h->hosts - 1) <= WHOLE_BYTES;
+    w->whole = bytes * (h->hosts - 1) <= WHOLE_BYTES;
     const uint64_t shares = (uint64_t)SHARE_BYTES * h->hosts;
     const uint64_t part_bytes = shares > BLOCK_BYTES ? shares : BLOCK_BYTES;
-    j->carriers = h->fewest_members < MOST_CARRIERS ? h->fewest_members : MOST_CARRIERS;
-    if (j->whole)
-        j->carriers = 1;
-    j->block = part_bytes / (h->most_nodes * j->node_element) / CHUNK_UNIT * CHUNK_UNIT;
-    if (j->block < CHUNK_UNIT)
-        j->block = CHUNK_UNIT;
-    j->block *= j->carriers;
-    if (j->block > j->k->total)
-        j->block = in_records ? j->k->total : round_up(j->k->total, CHUNK_UNIT);
-    j->count = in_records ? 1 : (j->k->total + j->block - 1) / j->block;
-    j->part = part_of(j, j->block, 0).end;
-    j->share = j->whole ? j->part : chunk_of(j->part, (int)h->hosts, 0, CHUNK_UNIT).end;
+    w->carriers = h->fewest_members < MOST_CARRIERS ? h->fewest_members : MOST_CARRIERS;
+    if (w->whole)
+        w->carriers = 1;
+    w->block = part_bytes / (h->most_nodes * w->node_element) / CHUNK_UNIT * CHUNK_UNIT;
+    if (w->block < CHUNK_UNIT)
+        w->block = CHUNK_UNIT;
+    w->block *= w->carriers;
+    if (w->block > w->k->total)
+        w->block = in_records ? w->k->total : round_up(w->k->total, CHUNK_UNIT);
+    w->count = in_records ? 1 : (w->k->total + w->block - 1) / w->block;
+    w->part = part_of(w, w->block, 0).end;
+    w->share = w->whole ? w->part : chunk_of(w->part, (int)h->hosts, 0, CHUNK_UNIT).end;
     return in_records;
 }
 
 /* Find what the members of each host get of a reduce_scatter, and divide it into as many
  * blocks as other calls have. False if there is no memory. */
-static bool divide_among_hosts(job *j, bool in_records)
+static bool divide_among_hosts(work *w, bool in_records)
 {
-    const host_split *h = j->hosts;
-    j->of_each_host = calloc(h->hosts, sizeof *j->of_each_host);
-    if (!j->of_each_host)
+    const host_split *h = w->hosts;
+    w->of_each_host = calloc(h->hosts, sizeof *w->of_each_host);
+    if (!w->of_each_host)
         return false;
-    j->each = j->k->total / h->replicas;
+    w->each = w->k->total / h->replicas;
     for (int q = 0; q < h->size; q++)
-        j->of_each_host[h->host_of[q]] += h->rows[q] * j->each;
+        w->of_each_host[h->host_of[q]] += h->rows[q] * w->each;
     if (in_records)
         return true;
-    j->whole = false;
-    j->part = length_of_part(j, 0, 0);
-    j->share = 0;
+    w->whole = false;
+    w->part = length_of_part(w, 0, 0);
+    w->share = 0;
     for (uint32_t host = 0; host < h->hosts; host++)
-        j->share = most(j->share, length_of_share(j, 0, 0, host));
+        w->share = most(w->share, length_of_share(w, 0, 0, host));
     return true;
 }
 
@@ -629,36 +629,36 @@ status reduce_over_hosts(const call *given, char *out)
 {
     call k = *given;
     comm *c = k.c;
-    job j = {
+    work w = {
         .k = &k,
         .hosts = k.split->over_hosts,
         .l = c->links,
         .root_host = -1,
         .out = out,
     };
-    j.a = arithmetic_of(c, k.type, k.reduction, j.hosts->replicas);
+    w.a = arithmetic_of(c, k.type, k.reduction, w.hosts->replicas);
     /* A node that is a row of bools has whatever bytes the program put there. */
-    k.nodes_as_given = j.hosts->single && k.type != BOOL;
-    j.node_element = k.nodes_as_given ? j.a.element : j.a.accumulated;
-    const bool in_records = choose(&j);
+    k.nodes_as_given = w.hosts->single && k.type != BOOL;
+    w.node_element = k.nodes_as_given ? w.a.element : w.a.accumulated;
+    const bool in_records = choose(&w);
     const algorithm how = in_records ? ONESHOT : DIRECT;
     k.how = k.how == DIRECT ? how : k.how;
     descriptor d = descriptor_of(&k);
-    d.details_hash = j.hosts->hash ^ k.shapes_hash;
+    d.details_hash = w.hosts->hash ^ k.shapes_hash;
     begin_larger_call(c, &d);
     if (k.root >= 0) {
-        j.root_host = (int)j.hosts->host_of[k.root];
-        k.root = local_rank_of(j.hosts, k.root);
+        w.root_host = (int)w.hosts->host_of[k.root];
+        k.root = local_rank_of(w.hosts, k.root);
     }
     status s = ENDED;
-    if ((scatters(&j) && !divide_among_hosts(&j, in_records))
-        || !open_job(&j, in_records ? 1 : DEPTH))
+    if ((scatters(&w) && !divide_among_hosts(&w, in_records))
+        || !open_work(&w, in_records ? 1 : DEPTH))
         end_group(c, END_REQUESTED, c->rank, NO_MEMORY);
     else
-        s = in_records ? reduce_with_records(&j) : reduce_in_blocks(&j);
-    close_job(&j);
+        s = in_records ? reduce_with_records(&w) : reduce_in_blocks(&w);
+    close_work(&w);
     if (s != DONE)
-        links_note_failure(j.l);
+        links_note_failure(w.l);
     else if (k.op != REDUCE_SCATTER)
         c->ran = how;
     return s;

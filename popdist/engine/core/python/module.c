@@ -1,5 +1,6 @@
 #include "python/binding.h"
 
+#include "hosts/links.h"
 #include "shm/pages.h"
 
 PyTypeObject *split_type;
@@ -295,6 +296,7 @@ PyMODINIT_FUNC PyInit__core(void)
     Py_XINCREF(failure);
     if (name_struct && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
+        && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module)))

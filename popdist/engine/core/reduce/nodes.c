@@ -27,8 +27,8 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
         const uint64_t n = own.count < t->a.piece ? own.count : t->a.piece;
         find_leaves(k, t, p, own, begin - first, leaf, accumulated);
         uint32_t leaves = 0;
-        for (uint32_t i = 0; i < k->split->part_nodes; i++) {
-            const program *of_node = &k->split->of_part[i];
+        for (uint32_t i = 0; i < k->split->host_nodes; i++) {
+            const program *of_node = &k->split->of_host_node[i];
             store_node(&t->a, of_node, leaf + leaves, accumulated + leaves,
                        k->nodes_as_given, n, to[i] + (skip + begin - first) * element);
             leaves += of_node->leaves;

@@ -137,20 +137,20 @@ static uint64_t run_end_from(const replica_split *split, const firsts *at, uint6
     return run_end(split, at, member);
 }
 
-static bool make_part_programs(replica_split *split, const firsts *at, span *leaves)
+static bool make_host_programs(replica_split *split, const firsts *at, span *leaves)
 {
     const uint32_t count = leaves_of(split, at, leaves);
-    split->of_part = calloc(count + 1, sizeof *split->of_part);
-    if (!split->of_part)
+    split->of_host_node = calloc(count + 1, sizeof *split->of_host_node);
+    if (!split->of_host_node)
         return false;
     for (uint32_t i = 0, next; i < count; i = next) {
         const uint64_t begin = leaves[i].begin;
         const uint64_t end = begin + node_size(begin, run_end_from(split, at, begin));
         for (next = i; next < count && leaves[next].begin < end;)
             next++;
-        if (!program_of(&split->of_part[split->part_nodes], leaves + i, next - i))
+        if (!program_of(&split->of_host_node[split->host_nodes], leaves + i, next - i))
             return false;
-        split->part_nodes++;
+        split->host_nodes++;
     }
     return true;
 }
@@ -179,7 +179,7 @@ static replica_split *share_out(int rank, int size, const uint32_t *rows, const 
 }
 
 static replica_split *make_split(int rank, int size, const uint32_t *rows,
-                                 const firsts *at, bool part)
+                                 const firsts *at, bool over_hosts)
 {
     replica_split *split = share_out(rank, size, rows, at);
     if (!split)
@@ -189,7 +189,7 @@ static replica_split *make_split(int rank, int size, const uint32_t *rows,
                        ? calloc(split->replicas, sizeof *leaves)
                        : NULL;
     const bool complete = leaves && make_own_nodes(split, at, leaves)
-                          && (part ? make_part_programs(split, at, leaves)
+                          && (over_hosts ? make_host_programs(split, at, leaves)
                                    : make_programs(split, at, leaves));
     free(leaves);
     if (complete)
@@ -319,9 +319,9 @@ void split_free(replica_split *split)
 {
     if (!split)
         return;
-    for (uint32_t i = 0; split->of_part && i <= split->part_nodes; i++)
-        free(split->of_part[i].merges);
-    free(split->of_part);
+    for (uint32_t i = 0; split->of_host_node && i <= split->host_nodes; i++)
+        free(split->of_host_node[i].merges);
+    free(split->of_host_node);
     host_split_free(split->over_hosts);
     free(split->mine);
     free(split->of_node.merges);

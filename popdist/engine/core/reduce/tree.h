@@ -62,8 +62,8 @@ typedef struct {
     program of_local; /* own rows by local number */
     /* Over hosts alone, which has none of the three above: for each node of this host, its
      * leaves among own rows and others' nodes, which follow each other. */
-    uint32_t part_nodes;
-    program *of_part;
+    uint32_t host_nodes;
+    program *of_host_node;
     host_split *over_hosts; /* of one over hosts, else NULL */
 } replica_split;
 
