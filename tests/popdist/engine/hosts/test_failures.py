@@ -272,7 +272,10 @@ def test_an_instance_that_exits_before_it_meets_the_others_is_named_on_all_hosts
         check=False,
     )
 
-    assert (ran.returncode, ran.stdout) == (3, f"{victim}\n" * 3), ran.stderr
+    # Those that have caught the error end as well, and may be named to slower ones.
+    named = [line.split() for line in ran.stdout.splitlines()]
+    assert (ran.returncode, len(named)) == (3, 3), ran.stderr
+    assert all(str(victim) in instances for instances in named), ran.stdout
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
