@@ -36,11 +36,20 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Ten
         tensor_name: By which name the call is matched.
 
     Raises:
+        TypeError: They are bools, which have no mean.
         ValueError: The operation is another one.
     """
     mean = _is_mean(reduce_op)
     tensor = tf.convert_to_tensor(value)
     name = _name(tensor_name, "AllReduce", tensor)
+    if mean and tensor.dtype == tf.bool:
+        raise TypeError(
+            "Bools have no mean. Cast them to numbers first, or ask for SUM."
+        )
+    if mean and tensor.dtype in (tf.float16, tf.bfloat16):
+        # The sum may be larger than the largest number of 16 bits.
+        wide = allreduce(tf.cast(tensor, tf.float32), reduce_op, name)
+        return tf.cast(wide, tensor.dtype)
 
     @tf.custom_gradient
     def reduced(tensor: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
@@ -121,7 +130,9 @@ def _is_mean(reduce_op: Any) -> bool:
 def _name(given: str | None, operation: str, tensor: Tensor) -> str | None:
     if given is not None or tf.executing_eagerly():
         return given
-    return f"PopDist{operation}_{tensor.name}"
+    # Unique, because two calls of one graph may be under way at once.
+    name = f"PopDist{operation}_{tensor.name}"
+    return str(tf.compat.v1.get_default_graph().unique_name(name))
 
 
 def _of_gradient(name: str | None) -> str | None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from math import prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -68,19 +69,21 @@ class _UsedMemory:
 
     def __init__(self) -> None:
         self._memory: list[Array] = []
+        self._lock = Lock()
 
     def take(self, nbytes: int) -> Array:
         """Return memory that nothing else refers to."""
         if nbytes < _REUSED_BYTES:
             return np.empty(nbytes, np.uint8)
-        for index in range(len(self._memory)):
-            # That of the list, and of the call itself.
-            is_free = sys.getrefcount(self._memory[index]) <= 2
-            if is_free and self._memory[index].nbytes == nbytes:
-                return self._memory[index]
-        memory = np.empty(nbytes, np.uint8)
-        self._memory = [memory, *self._memory[: _MOST_REUSED - 1]]
-        return memory
+        with self._lock:
+            for memory in self._memory:
+                # Those of the list, of the loop, and of the call itself.
+                is_free = sys.getrefcount(memory) <= 3
+                if is_free and memory.nbytes == nbytes:
+                    return memory
+            memory = np.empty(nbytes, np.uint8)
+            self._memory = [memory, *self._memory[: _MOST_REUSED - 1]]
+            return memory
 
 
 _MEMORY = _UsedMemory()

@@ -131,3 +131,28 @@ def test_other_layouts_are_an_error_on_all_instances(mode: str) -> None:
 def test_another_operation_is_refused() -> None:
     with pytest.raises(ValueError, match="Unsupported reduce op: MAX"):
         pdt.allreduce([1.0], "MAX")
+
+
+def test_means_of_16_bits_do_not_overflow() -> None:
+    def program(rank: int) -> Any:
+        value = tf.constant([40000.0, 2.0 + rank], tf.float16)
+        mean = pdt.allreduce(value, "MEAN", "mean")
+        return mean.dtype.name, mean.numpy().tolist()
+
+    assert on_all(2, program) == [("float16", [40000.0, 2.5])] * 2
+
+
+def test_bools_have_no_mean() -> None:
+    with pytest.raises(TypeError, match="Bools have no mean. Cast them to numbers"):
+        pdt.allreduce(tf.constant([True]), "MEAN")
+
+
+def test_calls_of_one_graph_on_one_tensor_have_names_of_their_own() -> None:
+    def program(rank: int) -> Any:
+        def calls(x: Any) -> Any:
+            first, second = pdt.allreduce(x, "SUM"), pdt.allreduce(x, "MEAN")
+            return first, second, tf.gradients(first + 10 * second, x)[0]
+
+        return in_mode("session", calls, [1.0 + rank, 2.0])
+
+    assert on_all(2, program) == [([3, 4], [1.5, 2], [12, 12])] * 2

@@ -1,5 +1,8 @@
 """Programs for TensorFlow 2: eager execution, functions and IPUStrategy."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -110,3 +113,17 @@ def test_a_seed_makes_the_same_numbers() -> None:
 def test_a_wrong_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="'all' is no IPUOutfeedMode"):
         IPUOutfeedQueue(outfeed_mode="all")
+
+
+def test_a_queue_does_not_keep_the_graphs_that_enqueue() -> None:
+    queue = IPUOutfeedQueue()
+
+    @tf.function
+    def traced() -> None:
+        queue.enqueue(tf.constant(1.0))
+
+    graph = weakref.ref(traced.get_concrete_function().graph)
+    del traced
+    gc.collect()
+
+    assert graph() is None

@@ -67,6 +67,40 @@ def test_options_may_be_set_before_a_model_is_compiled() -> None:
     assert int(model.optimizer.iterations) == 1
 
 
+def test_gradients_are_summed_up_in_a_model_that_was_trained_without() -> None:
+    model = line(steps_per_execution=4)
+    assert train(model, 4) == -10.0
+    model.set_gradient_accumulation_options(
+        2, gradient_accumulation_reduction_method="mean"
+    )
+
+    assert train(model, 4) == -15.0
+    assert int(model.optimizer.iterations) == 4 + 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_accumulation_steps_per_replica": 4},
+        {"gradient_accumulation_steps_per_replica": 1},
+        {
+            "gradient_accumulation_steps_per_replica": 2,
+            "gradient_accumulation_reduction_method": "mean",
+        },
+    ],
+)
+def test_an_optimizer_that_sums_up_gradients_does_not_change(
+    options: dict[str, object],
+) -> None:
+    model = line(steps_per_execution=4)
+    model.set_gradient_accumulation_options(2)
+    train(model, 4)
+    model.set_gradient_accumulation_options(**options)
+
+    with pytest.raises(ValueError, match="of 2 steps already, with options that"):
+        train(model, 4)
+
+
 def test_steps_of_one_execution_that_do_not_divide_are_refused() -> None:
     model = line(steps_per_execution=3)
     model.set_gradient_accumulation_options(2)

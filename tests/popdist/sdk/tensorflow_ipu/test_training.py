@@ -85,6 +85,19 @@ def test_a_wrapped_optimizer_trains(wrap: Wrap, expected: list[float]) -> None:
     assert weights_after(2, wrap) == expected
 
 
+@pytest.mark.usefixtures("graph")
+def test_each_sum_has_the_type_that_a_function_gives_for_its_variable() -> None:
+    types = {"a": tf.float64, "b": tf.float32}
+    wrapped = optimizers.GradientAccumulationOptimizerV2(
+        v1.train.GradientDescentOptimizer(1.0), 2, dtype=lambda v: types[v.op.name]
+    )
+    a, b = (v1.get_variable(name, initializer=0.0) for name in "ab")
+    wrapped.apply_gradients([(tf.constant(1.0), a), (tf.constant(1.0), b)])
+
+    sums = v1.get_collection("accumulators_of_gradients")
+    assert [sum.dtype for sum in sums] == [tf.float64, tf.float32, tf.int32]
+
+
 @pytest.mark.usefixtures("loops")
 def test_the_state_of_a_wrapped_optimizer_changes_once_in_several_batches() -> None:
     # Momentum 0.5: steps of 3, and of 7 + 3/2.

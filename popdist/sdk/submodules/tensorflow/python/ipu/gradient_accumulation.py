@@ -56,14 +56,14 @@ class Accumulation:
     """
 
     def __init__(
-        self, steps: int, tensors: Sequence[Tensor], dtype: Any = None
+        self, steps: int, tensors: Sequence[Tensor], dtypes: Sequence[Any]
     ) -> None:
         """Add tensors to the sums, in the graph at this place.
 
         Args:
             steps: How many steps a sum has.
             tensors: What one step adds.
-            dtype: The type of the sums; None for that of the tensors.
+            dtypes: The type of each sum; None for that of its tensor.
         """
         if tf.executing_eagerly():
             refuse(
@@ -72,7 +72,8 @@ class Accumulation:
             )
         self._types = [tensor.dtype for tensor in tensors]
         variables = [
-            _variable(tensor.shape, dtype or tensor.dtype) for tensor in tensors
+            _variable(tensor.shape, dtype or tensor.dtype)
+            for tensor, dtype in zip(tensors, dtypes, strict=True)
         ]
         counter = _variable((), tf.int32)
         index = _value_or_zero(counter)
@@ -115,7 +116,7 @@ def apply_accumulated(
     apply: Callable[[list[tuple[Tensor, Any]]], Any],
     pairs: Sequence[tuple[Tensor, Any]],
     steps: int,
-    dtype: Any,
+    dtypes: Sequence[Any],
     method: GradientAccumulationReductionMethod,
 ) -> Any:
     """Return the operation that adds gradients, and in the last step applies them.
@@ -124,7 +125,7 @@ def apply_accumulated(
         apply: Takes pairs of sums and variables.
         pairs: Gradients and their variables.
         steps: How many steps a sum has.
-        dtype: The type of the sums; None for that of the gradients.
+        dtypes: The type of each sum; None for that of its gradient.
         method: Whether the sums are applied, or means.
     """
     variables = [variable for _, variable in pairs]
@@ -135,7 +136,7 @@ def apply_accumulated(
     def use(sums: list[Tensor]) -> Any:
         return apply(list(zip(sums, variables, strict=True)))
 
-    return Accumulation(steps, grads, dtype).when_complete(use)
+    return Accumulation(steps, grads, dtypes).when_complete(use)
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ import enum
 import itertools
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 import tensorflow as tf
 
@@ -66,7 +67,7 @@ class IPUOutfeedQueue:
         self._name = f"outfeed_{next(self._numbers)}_{feed_name or ''}"
         self._structure: Any = None
         self._queues: dict[Any, Any] = {}
-        self._enqueuing: set[Any] = set()
+        self._enqueuing: WeakSet[Any] = WeakSet()
 
     @property
     def enqueued(self) -> bool:
@@ -87,7 +88,8 @@ class IPUOutfeedQueue:
         self._structure = tf.nest.map_structure(lambda tensor: 0, tensors)
         with tf.init_scope():
             queue = self._queue(flat)
-        self._enqueuing.add(graph)
+        if graph is not None:
+            self._enqueuing.add(graph)
         before = []
         if self._mode is IPUOutfeedMode.LAST:
             before = [queue.dequeue_many(queue.size())]

@@ -155,19 +155,29 @@ def _remember(model: Model, name: str, value: object) -> None:
 
 def _prepare(model: Model) -> None:
     """Let the optimizer of a model accumulate, before its training step is traced."""
-    steps, method, dtype = getattr(model, "_ipu_accumulation", (1, _SUM, None))
+    options = getattr(model, "_ipu_accumulation", (1, _SUM, None))
+    steps, method, dtype = options
     optimizer = model.optimizer
-    if steps == 1 or getattr(optimizer, "_ipu_accumulates", None) == steps:
+    earlier = getattr(optimizer, "_ipu_accumulates", None)
+    if options == earlier or (steps == 1 and earlier is None):
         return
-    found = getattr(model, "_steps_per_execution", None)
-    if found is None:
-        found = model.steps_per_execution
-    if int(found) % steps:
+    if earlier is not None:
         raise ValueError(
-            f"steps_per_execution is {int(found)}, but must be a multiple of the "
-            f"{steps} steps of which gradients are accumulated."
+            f"The model's optimizer accumulates the gradients of {earlier[0]} steps "
+            "already, with options that cannot be changed. Compile the model with a "
+            "new optimizer."
+        )
+    steps_per_execution = getattr(model, "_steps_per_execution", None)
+    if steps_per_execution is None:
+        steps_per_execution = model.steps_per_execution
+    if int(steps_per_execution) % steps:
+        raise ValueError(
+            f"steps_per_execution is {int(steps_per_execution)}, but must be a "
+            f"multiple of the {steps} steps of which gradients are accumulated."
         )
     GradientAccumulationOptimizer(
         optimizer, steps, dtype=dtype, reduction_method=method
     )
-    object.__setattr__(optimizer, "_ipu_accumulates", steps)
+    object.__setattr__(optimizer, "_ipu_accumulates", options)
+    # What has been traced before does not accumulate.
+    model.train_function = None

@@ -51,7 +51,7 @@ def GradientAccumulationOptimizer(
     method = parse_method(reduction_method)
 
     def accumulate(apply: Callable[[_Pairs], Any], pairs: _Pairs) -> Any:
-        return apply_accumulated(apply, pairs, steps, dtype, method)
+        return apply_accumulated(apply, pairs, steps, [dtype] * len(pairs), method)
 
     return _around_apply(opt, accumulate) if steps > 1 else opt
 

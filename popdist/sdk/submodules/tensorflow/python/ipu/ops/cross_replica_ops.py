@@ -53,9 +53,8 @@ def assume_equal_across_replicas(
 
 
 def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Tensor:
-    if not is_configured() and popdist.getNumInstances() > 1:
-        return _reduce_if_distributed(x, operation)
-    replicas = process_count() or 1
+    is_late = not is_configured() and popdist.getNumInstances() > 1
+    replicas = popdist.getNumInstances() if is_late else process_count() or 1
     if process_count():
         check_one_replica(1)
     if group_size not in (None, 1, replicas):
@@ -65,6 +64,8 @@ def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Ten
         )
     if replicas == 1 or group_size == 1:
         return tf.identity(x, name)
+    if is_late:
+        return _reduce_if_distributed(x, operation)
     return tf.identity(allreduce(x, operation), name)
 
 

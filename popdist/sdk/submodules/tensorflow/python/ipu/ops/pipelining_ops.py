@@ -319,7 +319,9 @@ def _train(
     grads = tape.gradient(output.loss, variables)
     build_optimizer(output.opt, variables)
     pairs = list(zip(grads, variables, strict=True))
-    return apply_accumulated(output.opt.apply_gradients, pairs, steps, dtype, method)
+    return apply_accumulated(
+        output.opt.apply_gradients, pairs, steps, [dtype] * len(pairs), method
+    )
 
 
 def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:
@@ -353,4 +355,5 @@ def _outfeed(
     def enqueue(sums: list[Tensor]) -> Any:
         return queue.enqueue(tf.nest.pack_sequence_as(values, sums))
 
-    return Accumulation(steps, tf.nest.flatten(values), dtype).when_complete(enqueue)
+    flat = tf.nest.flatten(values)
+    return Accumulation(steps, flat, [dtype] * len(flat)).when_complete(enqueue)

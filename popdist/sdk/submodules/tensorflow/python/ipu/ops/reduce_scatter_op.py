@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..replication import process_count, process_index, require_configuration
-from .cross_replica_ops import cross_replica_sum
+from .cross_replica_ops import cross_replica_mean, cross_replica_sum
 
 __all__ = ["reduce_scatter"]
 
@@ -22,14 +22,16 @@ def reduce_scatter(
         op: Which operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
     """
     require_configuration("reduce_scatter")
-    factors = {"COLLECTIVE_OP_ADD": 1, "COLLECTIVE_OP_MEAN": process_count() or 1}
-    if op not in factors:
-        raise ValueError(f"op is {op!r}, but must be one of {', '.join(factors)}.")
+    reductions = {
+        "COLLECTIVE_OP_ADD": cross_replica_sum,
+        "COLLECTIVE_OP_MEAN": cross_replica_mean,
+    }
+    if op not in reductions:
+        raise ValueError(f"op is {op!r}, but must be one of {', '.join(reductions)}.")
     replicas = process_count() or 1
 
     def part(tensor: Any) -> Any:
-        total = tf.reshape(cross_replica_sum(tensor), [-1])
-        total /= tf.cast(factors[op], total.dtype)
+        total = tf.reshape(reductions[op](tensor), [-1])
         length = -(-total.shape[0] // replicas)
         padded = tf.pad(total, [[0, length * replicas - total.shape[0]]])
         return padded[process_index() * length : (process_index() + 1) * length]

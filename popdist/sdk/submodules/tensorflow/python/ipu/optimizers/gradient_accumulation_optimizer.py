@@ -61,12 +61,16 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
     ) -> Any:
         """Add gradients; with those of the last micro-batch, apply the sums."""
         pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
-        dtype = self._dtype(pairs[0][1]) if callable(self._dtype) else self._dtype
+        variables = [variable for _, variable in pairs]
+        dtypes = [
+            self._dtype(variable) if callable(self._dtype) else self._dtype
+            for variable in variables
+        ]
 
         def apply(sums: list[tuple[Any, Any]]) -> Any:
             return self._opt.apply_gradients(sums, global_step, name)
 
-        return apply_accumulated(apply, pairs, self._steps, dtype, self._method)
+        return apply_accumulated(apply, pairs, self._steps, dtypes, self._method)
 
 
 class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):
