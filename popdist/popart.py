@@ -74,6 +74,8 @@ def getDevice(
     ipus = popdist.getNumLocalReplicas() * (
         ipusPerReplica or popdist.getNumIpusPerReplica()
     )
+    # It also checks ipusPerReplica, and attaches to nothing in offline mode.
+    device_id = popdist.getDeviceId(ipusPerReplica)
     manager = popart.DeviceManager()
     if os.environ.get(env.OFFLINE_MODE) == "1":
         if _IS_STAND_IN:
@@ -81,6 +83,4 @@ def getDevice(
         return manager.createOfflineIPUDevice({"numIPUs": str(ipus)})
     # Any: only the stand-in has to be told how many IPUs a device has.
     more: dict[str, Any] = {"numIpus": ipus} if _IS_STAND_IN else {}
-    return manager.acquireDeviceById(
-        popdist.getDeviceId(ipusPerReplica), connectionType=connectionType, **more
-    )
+    return manager.acquireDeviceById(device_id, connectionType=connectionType, **more)

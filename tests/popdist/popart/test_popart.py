@@ -90,6 +90,11 @@ def test_other_ipus_per_replica_than_those_of_the_job_are_refused(
         popdist.popart.getDevice(4)
 
 
+def test_other_ipus_per_replica_are_refused_in_offline_mode_too(instance: None) -> None:
+    with pytest.raises(ValueError, match=r"was asked for 4 IPUs per replica, but this"):
+        popdist.popart.getDevice(4)
+
+
 MISSING = """
 import sys
 import popdist.sdk

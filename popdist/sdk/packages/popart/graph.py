@@ -104,20 +104,20 @@ class Graph:
 
     def _infer(self) -> None:
         """Find the types and shapes of all tensors, and the constants among them."""
-        found = Inference(
+        inference = Inference(
             {name: TensorInfo.of(value) for name, value in self.weights.items()},
             self.constants,
         )
-        found.infos.update(self.inputs)
+        inference.infos.update(self.inputs)
         for node, proto in zip(self.nodes, self.model.graph.node, strict=True):
-            missing = [name for name in node.inputs if name and name not in found.infos]
+            missing = [n for n in node.inputs if n and n not in inference.infos]
             if missing:
                 raise popart_exception(
                     f"{node.kind} takes {missing[0]}, but no node before it makes that "
                     "tensor, and the model has no input of this name."
                 )
-            found.add(node, proto)
-        self.constants, self.infos = found.constants, found.infos
+            inference.add(node, proto)
+        self.constants, self.infos = inference.constants, inference.infos
 
     def nodes_for(
         self, names: Iterable[str], differentiated: Container[str] = ()

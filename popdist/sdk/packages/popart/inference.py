@@ -39,14 +39,18 @@ class Inference:
         """
         self._check_constants(node)
         if node.kind in _OF_SHAPES:
-            made = node.evaluate(self._samples(node), training=False, for_shapes=True)
+            outputs = node.evaluate(
+                self._samples(node), training=False, for_shapes=True
+            )
         elif all(name in self.constants for name in node.inputs if name):
-            made = node.evaluate(self.constants, training=False, for_shapes=True)
+            outputs = node.evaluate(self.constants, training=False, for_shapes=True)
         else:
             self.infos.update(self._inferred(node, proto) or self._evaluated(node))
             return
-        self.constants.update(made)
-        self.infos.update({name: TensorInfo.of(value) for name, value in made.items()})
+        self.constants.update(outputs)
+        self.infos.update(
+            {name: TensorInfo.of(value) for name, value in outputs.items()}
+        )
 
     def _check_constants(self, node: Node) -> None:
         for index in node.operator.constants:
@@ -84,7 +88,7 @@ class Inference:
         }
         opsets = [onnx.helper.make_opsetid("", node.version)]
         try:
-            found = onnx.shape_inference.infer_node_outputs(
+            output_types = onnx.shape_inference.infer_node_outputs(
                 schema, bare, types, data, opset_imports=opsets
             )
         except InferenceError as error:
@@ -92,17 +96,17 @@ class Inference:
                 f"{node.kind} cannot be computed of {', '.join(names)}: {error}"
             ) from None
         infos = {
-            name: info_of(onnx.ValueInfoProto(name=name, type=found[name]))
+            name: info_of(onnx.ValueInfoProto(name=name, type=output_types[name]))
             for name in node.outputs
-            if name in found
+            if name in output_types
         }
         known = {name: info for name, info in infos.items() if info is not None}
         return known if len(known) == len(node.outputs) else None
 
     def _evaluated(self, node: Node) -> dict[str, TensorInfo]:
         """Return the types and shapes of the outputs for some values of the inputs."""
-        made = node.evaluate(self._samples(node), training=True, for_shapes=True)
-        return {name: TensorInfo.of(value) for name, value in made.items()}
+        outputs = node.evaluate(self._samples(node), training=True, for_shapes=True)
+        return {name: TensorInfo.of(value) for name, value in outputs.items()}
 
     def _samples(self, node: Node) -> Values:
         """Return tensors in the place of a node's inputs."""

@@ -151,18 +151,26 @@ class Optimizer:
                 f"{type(self).__name__}, and cannot go on with one of "
                 f"{type(new).__name__}. Give one of the same class."
             )
-        pairs = [
-            (name, old, new._defaults[name]) for name, old in self._defaults.items()
-        ]
-        pairs.append(("lossScaling", self._loss_scaling, new._loss_scaling))
-        for name, old, now in pairs:
-            changed = old.val() != now.val() or not now.isConst()
-            if old.isConst() and changed:
+        _check_constant("lossScaling", self._loss_scaling, new._loss_scaling)
+        weights = sorted(self._specific.keys() | new._specific.keys())
+        for name in self._defaults:
+            old, now = self._map(name), new._map(name)
+            _check_constant(name, old.getDefault(), now.getDefault())
+            for weight in weights:
+                label = f"{name} of the weight {weight}"
+                _check_constant(label, old.get(weight), now.get(weight))
+        kept, other = self._kept_arguments(), new._kept_arguments()
+        for name, argument in kept.items():
+            if other.get(name, argument) != argument:
                 raise popart_exception(
-                    f"The optimizer's {name} is constant and cannot change from "
-                    f"{old.val()} to {now.val()}. Create the session with a value that "
-                    f"is not constant, such as ({old.val()}, False)."
+                    f"The optimizer's {name} cannot change from {argument} to "
+                    f"{other[name]}: its tensors would not fit. Give an optimizer with "
+                    f"{argument}, or create a new session."
                 )
+
+    def _kept_arguments(self) -> dict[str, str]:
+        """Return the arguments, by name, that a replacement must have, too."""
+        return {}
 
     def update(
         self, name: str, weight: torch.Tensor, gradient: torch.Tensor, state: State
@@ -176,6 +184,15 @@ class Optimizer:
             state: The optimizer's tensors, by their names, which it changes.
         """
         raise NotImplementedError
+
+
+def _check_constant(name: str, old: OptimizerValue, new: OptimizerValue) -> None:
+    if old.isConst() and (old.val() != new.val() or not new.isConst()):
+        raise popart_exception(
+            f"The optimizer's {name} is constant and cannot change from {old.val()} to "
+            f"{new.val()}. Create the session with a value that is not constant, such "
+            f"as ({old.val()}, False)."
+        )
 
 
 # Their names have no `default` before them.
@@ -238,7 +255,15 @@ class SGD(Optimizer):
             pyd = {"defaultLearningRate": (pyd, False)}
         super().__init__(pyd or {}, clip_norm_settings)
         combined = accumulatorAndMomentum == SGDAccumulatorAndMomentum.Combined
+        self._accumulator_and_momentum = accumulatorAndMomentum
         self._prefix = COMBINED if combined else FIRST
+
+    def _kept_arguments(self) -> dict[str, str]:
+        momenta = [self._defaults["momentum"]]
+        momenta += [self.momentums().get(weight) for weight in self._specific]
+        if not any(momentum.val() or not momentum.isConst() for momentum in momenta):
+            return {}
+        return {"accumulatorAndMomentum": self._accumulator_and_momentum.name}
 
     def momentums(self) -> OptimizerValueMap:
         """Return the momenta."""
@@ -332,6 +357,12 @@ class Adam(Optimizer):
         super().__init__(values, clip_norm_settings)
         self.mode, self.weight_decay_mode = mode, weight_decay_mode
 
+    def _kept_arguments(self) -> dict[str, str]:
+        return {
+            "mode": self.mode.name,
+            "weight_decay_mode": self.weight_decay_mode.name,
+        }
+
     def beta1s(self) -> OptimizerValueMap:
         """Return the rates by which the first momenta decay."""
         return self._map("beta1")
@@ -420,6 +451,13 @@ class Adaptive(Optimizer):
         self.mode, self.weight_decay_mode = mode, weight_decay_mode
         centred = (AdaptiveMode.RMSProp, AdaptiveMode.CenteredRMSProp)
         self._as_tensorflow = rmsprop_tf_variant and mode in centred
+
+    def _kept_arguments(self) -> dict[str, str]:
+        return {
+            "mode": self.mode.name,
+            "weight_decay_mode": self.weight_decay_mode.name,
+            "rmsprop_tf_variant": str(self._as_tensorflow),
+        }
 
     def alphas(self) -> OptimizerValueMap:
         """Return the rates by which the tensors decay."""

@@ -440,12 +440,50 @@ def test_a_device_to_compile_for_runs_nothing() -> None:
     session = popart.InferenceSession(
         builder.getModelProto(), popart.DataFlow(1, [x]), offline
     )
-    session.prepareDevice()
 
+    with pytest.raises(
+        popart.popart_runtime_error, match=r"cannot attach to DeviceInfo\(OfflineIpu, "
+    ):
+        session.prepareDevice()
+    session.prepareDevice(loadEngine=False)
     with pytest.raises(
         popart.popart_exception, match=r"Offline IPU device is not configured for execu"
     ):
         session.run(popart.PyStepIO({}, {}))
+
+
+def test_an_engine_can_be_loaded_after_the_device_is_prepared() -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2])
+    y = builder.aiOnnx.identity([x])
+    demand = popart.DeviceManager().acquireAvailableDevice(
+        connectionType=popart.DeviceConnectionType.OnDemand
+    )
+    session = popart.InferenceSession(
+        builder.getModelProto(), popart.DataFlow(1, [y]), demand
+    )
+    anchors = session.initAnchorArrays()
+    io = popart.PyStepIO({x: np.ones(2, np.float32)}, anchors)
+
+    with pytest.raises(popart.popart_exception, match=r"no engine to load. Call prep"):
+        session.loadEngineAndConnectStreams()
+    session.prepareDevice(loadEngine=False)
+    assert not demand.isAttached
+    with pytest.raises(popart.popart_exception, match=r"no engine to run. Call prepar"):
+        session.run(io)
+    session.loadEngineAndConnectStreams()
+    session.run(io)
+
+    assert demand.isAttached
+    assert anchors[y].tolist() == [1, 1]
+
+
+def test_without_compile_engine_there_is_no_engine() -> None:
+    session, x, _ = identity(one_batch, options(compileEngine=False))
+    io = popart.PyStepIO({x: np.ones(2, np.float32)}, session.initAnchorArrays())
+
+    with pytest.raises(popart.popart_exception, match=r"no engine to run. Call prepar"):
+        session.run(io)
 
 
 def test_patterns_are_recorded() -> None:

@@ -1,5 +1,6 @@
 """Replicas, gradients and updates of a TrainingSession."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -408,6 +409,84 @@ def test_an_optimizer_cannot_change_what_is_constant() -> None:
         session.updateOptimizerFromHost(popart.Adam({}))
 
 
+def test_an_optimizer_cannot_change_what_is_constant_for_one_weight() -> None:
+    def sgd(rate: float | None) -> popart.SGD:
+        optimizer = popart.SGD({"defaultLearningRate": (0.1, False)})
+        if rate is not None:
+            optimizer.insertSpecific("w1", {"learningRate": (rate, True)})
+        return optimizer
+
+    session, _, _ = session_of(sgd(0.5))
+
+    session.updateOptimizerFromHost(sgd(0.5))
+    for rate, now in ((0.25, 0.25), (None, 0.1)):
+        with pytest.raises(
+            popart.popart_exception,
+            match=rf"learningRate of the weight w1 is constant and cannot change from "
+            rf"0.5 to {now}\. ",
+        ):
+            session.updateOptimizerFromHost(sgd(rate))
+
+
+def sgd_with(kind: popart.SGDAccumulatorAndMomentum, momentum: float) -> popart.SGD:
+    return popart.SGD(values(defaultMomentum=momentum), accumulatorAndMomentum=kind)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            sgd_with(popart.SGDAccumulatorAndMomentum.Combined, 0.9),
+            sgd_with(popart.SGDAccumulatorAndMomentum.Separate, 0.9),
+            "accumulatorAndMomentum cannot change from Combined to Separate: its",
+        ),
+        (
+            popart.Adam({}),
+            popart.Adam({}, popart.AdamMode.AdaMax),
+            "The optimizer's mode cannot change from Adam to AdaMax: its tensors",
+        ),
+        (
+            popart.Adam({}),
+            popart.Adam({}, weight_decay_mode=popart.WeightDecayMode.L2Regularization),
+            "weight_decay_mode cannot change from Decay to L2Regularization: its",
+        ),
+        (
+            popart.Adaptive({}),
+            popart.Adaptive({}, popart.AdaptiveMode.AdaDelta),
+            "The optimizer's mode cannot change from RMSProp to AdaDelta: its",
+        ),
+        (
+            popart.Adaptive({}),
+            popart.Adaptive({}, rmsprop_tf_variant=True),
+            "rmsprop_tf_variant cannot change from False to True: its",
+        ),
+    ],
+)
+def test_an_optimizer_cannot_change_to_another_formula(
+    first: popart.Optimizer, second: popart.Optimizer, message: str
+) -> None:
+    session, _, _ = session_of(first)
+
+    session.updateOptimizerFromHost(first)
+    with pytest.raises(popart.popart_exception, match=message):
+        session.updateOptimizerFromHost(second)
+
+
+def test_the_names_of_momenta_may_change_where_there_are_none() -> None:
+    kinds = popart.SGDAccumulatorAndMomentum
+    first = popart.SGD({"defaultLearningRate": (0.1, False)})
+    session, _, given = session_of(first)
+    second = popart.SGD(
+        {"defaultLearningRate": (0.0, False)}, accumulatorAndMomentum=kinds.Separate
+    )
+    before = weights_of(session, *WEIGHTS)
+
+    session.updateOptimizerFromHost(second)
+    session.run(popart.PyStepIO(given, session.initAnchorArrays()))
+
+    assert_alike(weights_of(session, *WEIGHTS), before)
+
+
 def test_weights_go_to_the_host_and_back_with_the_optimizers_tensors(
     tmp_path: Path,
 ) -> None:
@@ -521,6 +600,30 @@ def test_gradients_are_anchors_of_each_micro_batch() -> None:
         prefix + "w": [0, 4, 16],
         prefix + y: [0, 4, 8],
     }
+
+
+def test_anchored_gradients_of_weights_leave_no_tensors_behind() -> None:
+    builder, names = network()
+    session = popart.TrainingSession(
+        builder.getModelProto(),
+        popart.DataFlow(1, [popart.reservedGradientPrefix() + "w1"]),
+        names["loss"],
+        popart.ConstSGD(0.1),
+        device(),
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+    given = {names[name]: array for name, array in data(1).items()}
+    io = popart.PyStepIO(given, session.initAnchorArrays())
+
+    def tensors_after_a_step() -> int:
+        session.run(io)
+        gc.collect()
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+
+    tensors_after_a_step()
+
+    assert tensors_after_a_step() == tensors_after_a_step()
 
 
 def test_an_anchored_weight_has_the_value_that_the_update_leaves() -> None:

@@ -144,11 +144,11 @@ class Replicas:
             if name in inputs or name in self.weights:
                 self._watch(name, values, gradients)
         for node in self._nodes:
-            made = node.evaluate(values, self._graph.training)
+            outputs = node.evaluate(values, self._graph.training)
             if self._checks_floats:
-                _check_floats(node, made)
-            values.update(made)
-            for name in made.keys() & set(self._gradients):
+                _check_floats(node, outputs)
+            values.update(outputs)
+            for name in outputs.keys() & set(self._gradients):
                 self._watch(name, values, gradients)
         if training is not None and self._loss is not None:
             training.backward(values[self._loss])
@@ -162,8 +162,12 @@ class Replicas:
         value = values[name]
         if not value.is_floating_point():
             raise popart_exception(f"{name} has no gradient: it holds no fractions.")
-        if not value.requires_grad:
-            value = values[name] = value.detach().requires_grad_()
+        # A view, since hooks on a weight would stay after the micro-batch.
+        values[name] = value = (
+            value.view_as(value)
+            if value.requires_grad
+            else value.detach().requires_grad_()
+        )
         gradients[name] = torch.zeros_like(value)
 
         def keep(gradient: torch.Tensor) -> None:
@@ -179,7 +183,7 @@ class Replicas:
         return value.clone() if name in self.weights else value
 
     def _keep_statistics(self, values: Values, replica: int) -> None:
-        new = {name: values[made].detach() for name, made in self._statistics.items()}
+        new = {n: values[output].detach() for n, output in self._statistics.items()}
         values.update(new)
         if replica:
             self._others[replica - 1].update(new)
@@ -191,8 +195,8 @@ class Replicas:
         torch.default_generator.manual_seed(seed_of(self.seed, number, self.iterations))
 
 
-def _check_floats(node: Node, made: Values) -> None:
-    for name, value in made.items():
+def _check_floats(node: Node, outputs: Values) -> None:
+    for name, value in outputs.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise popart_runtime_error(
                 f"{node.kind} has yielded a number that is not finite, in the tensor "

@@ -65,7 +65,7 @@ class _Session:
         # What weightsFromHost() copies to the device.
         self._host: Values = {n: v.clone() for n, v in self._graph.weights.items()}
         self._training: Training | None = None
-        self._is_prepared = self._has_weights = False
+        self._is_prepared = self._is_loaded = self._has_weights = False
 
     def _check(self, training: bool) -> None:
         """Raise popart_exception for what cannot be emulated."""
@@ -132,14 +132,38 @@ class _Session:
         return anchor_arrays(self._flow, self._settings, infos)
 
     def prepareDevice(self, loadEngine: bool = True) -> None:
-        """Attach to the device, and get ready to run."""
-        if not self._device.isAttached and not self._device.attach():
-            self._is_prepared = True
-            return
+        """Get ready to run.
+
+        Args:
+            loadEngine: Whether to call loadEngineAndConnectStreams(), too. It is not
+                called if SessionOptions.compileEngine is False.
+
+        Raises:
+            popart_runtime_error: The device cannot be attached.
+        """
         self._is_prepared = True
+        if loadEngine and self._options.compileEngine:
+            self.loadEngineAndConnectStreams()
 
     def loadEngineAndConnectStreams(self) -> None:
-        """Do nothing: prepareDevice() has done it."""
+        """Attach to the device, and load the engine that prepareDevice() has made.
+
+        Raises:
+            popart_exception: There is no engine.
+            popart_runtime_error: The device cannot be attached.
+        """
+        if not self._is_prepared or not self._options.compileEngine:
+            raise popart_exception(
+                "The session has no engine to load. Call prepareDevice() first, with "
+                "SessionOptions.compileEngine at its default."
+            )
+        if not self._device.isAttached and not self._device.attach():
+            raise popart_runtime_error(
+                f"The session cannot attach to {self._device!r}, so it loads no "
+                "engine. Call prepareDevice(loadEngine=False) to only check the "
+                "model, or acquire a device that is not offline."
+            )
+        self._is_loaded = True
 
     def setRandomSeed(self, seedValue: int) -> None:
         """Set the seed of the random numbers of all replicas."""
@@ -275,10 +299,10 @@ class _Session:
             raise popart_runtime_error(
                 "Offline IPU device is not configured for execution"
             )
-        if not self._is_prepared or not self._options.compileEngine:
+        if not self._is_loaded:
             raise popart_exception(
                 "The session has no engine to run. Call prepareDevice() before run(), "
-                "with SessionOptions.compileEngine at its default."
+                "with loadEngine and SessionOptions.compileEngine at their defaults."
             )
         if not self._has_weights:
             if self._graph.training and self._graph.weights:

@@ -126,12 +126,13 @@ class Training:
         except MismatchError as error:
             raise popart_exception(str(error)) from error
         scale = 1 / (self._divisor * self.optimizer.getLossScalingVal())
-        found = {
+        gradients = {
             name: gradient * scale if scale != 1 else gradient
             for name, gradient in zip(names, total, strict=True)
             if gradient is not None
         }
-        for name, gradient in clipped(found, self.optimizer.clip_norm_settings).items():
+        settings = self.optimizer.clip_norm_settings
+        for name, gradient in clipped(gradients, settings).items():
             weight = self._weights[name]
             # Weights of 16 bits are updated in float32, and rounded once.
             wide = weight.to(gradient.dtype)
