@@ -1,6 +1,8 @@
-"""What the vendor's guide lets its readers try with PyTorch, as its listings do it."""
+"""What the vendor's guide lets its readers try, as its listings do it."""
 
+import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -8,6 +10,18 @@ import pytest
 from conftest import Poprun
 from python_environments import make_environment
 from vipu_servers import serving
+
+# As listing 4.1, and who takes part.
+VALIDATE_TENSORFLOW = """
+import popdist
+import popdist.tensorflow
+from tensorflow.python.ipu import horovod as hvd
+
+hvd.init()
+print(hvd.size(), hvd.rank(), popdist.getNumLocalReplicas())
+"""
+# TensorFlow says on stderr what the CPU can do.
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 # As listing 4.2: what must be importable, in its order.
 VALIDATE = """
@@ -58,6 +72,40 @@ if __name__ == "__main__":
     options = create_model(args)
     print(type(options).__module__, vars(args), options.replication_factor)
 """
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(240)
+def test_instances_validate_horovod_of_tensorflow(poprun: Poprun) -> None:
+    script = poprun.script("validate.py", VALIDATE_TENSORFLOW)
+
+    ran = poprun(
+        *("--num-instances", "2", "--num-replicas", "4", "python", script),
+        environ=QUIET,
+        timeout=200,
+    )
+
+    assert ran.code == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["2 0 2", "2 1 2"]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("enabled", [False, True])
+def test_plain_python_validates_horovod_of_tensorflow(
+    tmp_path: Path, enabled: bool
+) -> None:
+    python, _ = make_environment(tmp_path / "environment", popdist=True)
+    program = tmp_path / "validate.py"
+    program.write_text(VALIDATE_TENSORFLOW)
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=200)
+    stand_ins = [python, "-m", "popdist.sdk"]
+
+    if enabled:
+        run([*stand_ins, "enable"], check=True)
+    command = [python, program] if enabled else [*stand_ins, program]
+    ran = run(command, env={**os.environ, **QUIET})
+
+    assert (ran.returncode, ran.stdout) == (0, "1 0 1\n"), ran.stderr
 
 
 def test_plain_python_validates_horovod_in_an_enabled_environment(
