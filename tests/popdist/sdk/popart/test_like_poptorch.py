@@ -1,16 +1,20 @@
-"""The same network, trained by PopART's stand-in and by PopTorch's."""
+"""The same network, trained by PopART's and PopTorch's stand-ins, and by TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 from popart_models import device, options, weights_of
 from torch import nn
 
 import popart
+import popdist
 import poptorch
+from popdist.tensorflow import PopDistStrategy
+from tests.popdist.tensorflow.instances import TIMEOUT, on_all
 
 FEATURES, HIDDEN, CLASSES, ROWS = 6, 5, 3, 4
 REPLICAS, ACCUMULATION, BATCHES = 2, 3, 4
@@ -75,6 +79,56 @@ def by_popart(optimizer: popart.Optimizer) -> dict[str, Any]:
     session.weightsFromHost()
     session.run(popart.PyStepIO({x: X, label: LABELS}, {}))
     return weights_of(session, *SHAPES)
+
+
+def by_tensorflow(_: int) -> dict[str, Any]:
+    strategy = PopDistStrategy()
+    with strategy.scope():
+        weights = {name: tf.Variable(value) for name, value in INITIAL.items()}
+        optimizer = tf.keras.optimizers.SGD(0.2, momentum=0.9)
+
+    def loss_of(x: Any, labels: Any) -> Any:
+        hidden = tf.nn.relu(x @ weights["w1"] + weights["b1"])
+        scores = hidden @ weights["w2"] + weights["b2"]
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+        )
+
+    @tf.function
+    def step(x: Any, labels: Any) -> None:
+        shares = zip(
+            *(tf.split(each, ACCUMULATION) for each in (x, labels)), strict=True
+        )
+        with tf.GradientTape() as tape:
+            losses = [loss_of(*share) for share in shares]
+            loss = tf.add_n(losses) / (ACCUMULATION * REPLICAS)
+        trained = [*weights.values()]
+        gradients = tape.gradient(loss, trained)
+        optimizer.apply_gradients(zip(gradients, trained, strict=True))
+
+    # Each batch is that of one replica.
+    batches = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(ACCUMULATION * ROWS)
+    own = batches.shard(popdist.getNumInstances(), popdist.getInstanceIndex())
+    for batch in strategy.experimental_distribute_dataset(own):
+        strategy.run(step, args=batch)
+    return {name: weight.numpy() for name, weight in weights.items()}
+
+
+@TIMEOUT
+@pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
+def test_all_frameworks_train_the_same_weights(rows: tuple[int, ...]) -> None:
+    rate, momentum = (0.2, True), (0.9, True)
+    ours = popart.SGD({"defaultLearningRate": rate, "defaultMomentum": momentum})
+
+    trained = on_all(rows, by_tensorflow)
+    expected = by_poptorch(
+        lambda parameters: poptorch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+    )
+
+    for found in [by_popart(ours), *trained]:
+        for name, value in expected.items():
+            assert not np.allclose(value, INITIAL[name], atol=1e-2)
+            np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(
