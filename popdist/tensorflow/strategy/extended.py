@@ -53,6 +53,18 @@ class PopDistExtended(MirroredExtended):
         )
         super().__init__(strategy, list(devices), cross_device_ops)
 
+    def _scope(self, strategy: tf.distribute.Strategy) -> Any:
+        if (
+            tf.distribute.has_strategy()
+            and tf.distribute.get_strategy() is not strategy
+        ):
+            raise RuntimeError(
+                "Another strategy is in use here, and two cannot be mixed. Make one "
+                "PopDistStrategy, and leave the scope of any other one before scope(), "
+                "run() or reduce() of this one."
+            )
+        return super()._scope(strategy)
+
     @property
     def _num_replicas_in_sync(self) -> int:
         return self._members.replicas

@@ -32,6 +32,16 @@ class IPUMirroredVariable(values.MirroredVariable):
 
     reduce_op = tf.distribute.ReduceOp.MEAN
 
+    def _update(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        own = self.distribute_strategy
+        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not own:
+            raise RuntimeError(
+                f"The variable {self.name} belongs to another strategy than the one in "
+                "use here, and two cannot be mixed. Make one PopDistStrategy, and make "
+                "the model and the optimizer in its scope."
+            )
+        return super()._update(update_fn, value, **kwargs)
+
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         if self.aggregation is tf.VariableAggregation.NONE and self.dtype.is_floating:
             self.distribute_strategy.extended.record_write(self)

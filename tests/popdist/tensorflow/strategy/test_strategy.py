@@ -1,6 +1,8 @@
 """PopDistStrategy's collectives, variables and custom loops, in several layouts."""
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -228,6 +230,62 @@ def test_a_variable_from_outside_the_scope_is_refused_with_the_way_out() -> None
         "the replicas do not share it. Make the model and the optimizer within `with "
         "strategy.scope():`."
     ]
+
+
+def test_strategies_train_one_after_the_other_but_are_not_mixed() -> None:
+    def program(rank: int) -> Any:
+        first, second = PopDistStrategy(), PopDistStrategy()
+        weights = []
+        for strategy in (first, second):
+            with strategy.scope():
+                weights.append(tf.Variable(1.0 + rank, name="weight"))
+                optimizer = tf.keras.optimizers.SGD(0.25)
+            step = [(tf.constant(1.0), weights[-1])]
+            for _ in range(2):
+                strategy.run(lambda o=optimizer, s=step: o.apply_gradients(s))
+        errors = []
+        for enter in (second.scope, tf.distribute.OneDeviceStrategy("CPU:0").scope):
+            with enter(), pytest.raises(RuntimeError) as mixed:
+                first.run(lambda: tf.constant(1.0))
+            errors.append(str(mixed.value))
+        with pytest.raises(RuntimeError) as mixed:
+            second.run(lambda: weights[0].assign_add(1.0))
+        return [float(weight.numpy()) for weight in weights], errors, str(mixed.value)
+
+    scope = (
+        "Another strategy is in use here, and two cannot be mixed. Make one "
+        "PopDistStrategy, and leave the scope of any other one before scope(), run() "
+        "or reduce() of this one."
+    )
+    variable = (
+        "The variable weight:0 belongs to another strategy than the one in use here, "
+        "and two cannot be mixed. Make one PopDistStrategy, and make the model and the "
+        "optimizer in its scope."
+    )
+    # The sum of two gradients of 1, by a rate of 0.25, twice from 1.
+    ended = ([0.0, 0.0], [scope, scope], variable)
+    assert on_all(2, program) == [ended, ended]
+
+
+def test_without_poprun_there_is_one_replica() -> None:
+    program = """
+from popdist.tensorflow import PopDistStrategy
+import tensorflow as tf
+
+strategy = PopDistStrategy()
+with strategy.scope():
+    weight = tf.Variable(1.0)
+    optimizer = tf.keras.optimizers.SGD(0.25)
+strategy.run(lambda: optimizer.apply_gradients([(tf.constant(1.0), weight)]))
+total = strategy.reduce("SUM", weight, axis=None)
+print(strategy.num_replicas_in_sync, float(weight.numpy()), float(total))
+"""
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "1 0.75 0.75\n"), ran.stderr
 
 
 def test_too_few_devices_are_refused_with_the_way_out() -> None:
