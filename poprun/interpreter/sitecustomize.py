@@ -31,7 +31,11 @@ STAND_INS = (
     "poptorch",
     "horovod",
     "horovod.torch",
+    "horovod.tensorflow",
+    "horovod.keras",
+    "horovod.popart",
     "popart",
+    "popxl",
     "tensorflow.python.ipu",
 )
 # As in poprun/helpers/protocol.py.

@@ -20,6 +20,7 @@ from popdist.session import STATE
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
 from popdist.tensorflow.strategy.keras_steps import count_steps
+from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
@@ -46,6 +47,8 @@ class PopDistExtended(MirroredExtended):
         self.counts_steps = True
         # Whether data sets are shared out among the instances.
         self.shards_datasets = False
+        # Whether a run is made or traced; those within it aggregate nothing.
+        self._running = False
         # What replicas have written since the last run ended.
         self._written: dict[int, Any] = {}
         self._functions: weakref.WeakKeyDictionary[Any, Any] = (
@@ -184,10 +187,19 @@ class PopDistExtended(MirroredExtended):
 
     # --- Variables.
 
-    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+    def _scope(self, strategy: tf.distribute.Strategy) -> Any:
+        self._extend_kerases()
+        return super()._scope(strategy)
+
+    def _extend_kerases(self) -> None:
+        """Extend the Kerases that the program has imported by now."""
+        strategy_class = type(self._container_strategy())
+        scale_losses_alike(strategy_class)
         if self.counts_steps:
-            # A program that makes variables has imported its Keras.
-            count_steps(type(self._container_strategy()))
+            count_steps(strategy_class)
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        self._extend_kerases()
         colocated = kwargs.pop("colocate_with", None)
         if isinstance(colocated, SingleDevice):
             with tf.device(colocated.device):
@@ -260,7 +272,8 @@ class PopDistExtended(MirroredExtended):
     # --- Runs.
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        if not tf.compat.v1.executing_eagerly_outside_functions():
+        in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+        if in_session or self._running:
             return super()._call_for_each_replica(fn, args, kwargs)
         if isinstance(fn, Function):
             aggregating = self._functions.get(fn)
@@ -270,7 +283,11 @@ class PopDistExtended(MirroredExtended):
                 self._functions[fn] = aggregating
         else:
             aggregating = self._aggregating(fn)
-        return super()._call_for_each_replica(aggregating, args, kwargs)
+        self._running = True
+        try:
+            return super()._call_for_each_replica(aggregating, args, kwargs)
+        finally:
+            self._running = False
 
     def _aggregating(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of replicas that aggregates what they write at its end."""

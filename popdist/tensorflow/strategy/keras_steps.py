@@ -5,10 +5,10 @@ end. Both Kerases are taught otherwise where they are imported, for data sets th
 PopDistStrategy distributes.
 """
 
-import sys
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
+
+from popdist.tensorflow.strategy.extending import extend
 
 
 class _Adapter:
@@ -25,38 +25,31 @@ class _Adapter:
 
 def count_steps(strategy_class: type) -> None:
     """Let the Kerases that are imported count the steps of this class of strategies."""
-    _extend(
+    extend(
         "keras.src.backend.tensorflow.trainer",
         "TFEpochIterator",
         "__init__",
-        lambda iterator: _count_for_keras_3(iterator, strategy_class),
+        _at_end(lambda iterator: _count_for_keras_3(iterator, strategy_class)),
     )
-    _extend(
+    extend(
         "tf_keras.src.engine.data_adapter",
         "DataHandler",
         "_configure_dataset_and_inferred_steps",
-        lambda handler: _count_for_keras_2(handler, strategy_class),
+        _at_end(lambda handler: _count_for_keras_2(handler, strategy_class)),
     )
 
 
-def _extend(
-    module_name: str, class_name: str, method: str, then: Callable[[Any], None]
-) -> None:
-    """Let a method of a class call a function at its end, once for all."""
-    # Any: Keras declares no types.
-    owner: Any = getattr(sys.modules.get(module_name), class_name, None)
-    original = getattr(owner, method, None)
-    if original is None or hasattr(original, "counts_steps"):
-        return
+def _at_end(then: Callable[[Any], None]) -> Callable[..., Any]:
+    """Return what calls a method, and then a function with the method's object."""
 
-    @wraps(original)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        then(self)
+    def around(
+        method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = method(owner, *args, **kwargs)
+        then(owner)
         return result
 
-    extended.counts_steps = True  # type: ignore[attr-defined]
-    setattr(owner, method, extended)
+    return around
 
 
 def _count_for_keras_3(iterator: Any, strategy_class: type) -> None:

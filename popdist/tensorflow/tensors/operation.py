@@ -4,6 +4,7 @@ Gradients do not pass through them by themselves: see tf.custom_gradient.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import count
 from typing import Any, Protocol
 
@@ -45,13 +46,17 @@ def call_in_order(
         return _tensors_of(function(_arrays_of(tensors)))
     check_graph()
 
-    def call(*inputs: Array) -> Sequence[Array]:
+    def call(_: Array, *inputs: Array) -> Sequence[Array]:
         # They are the memory of the tensors; a scalar comes as a number.
         return function([np.asarray(array) for array in inputs])
 
-    # TensorFlow orders what has a state, as this has, and uses no resource.
+    # TensorFlow orders what uses one resource, and also a condition or a function whose
+    # calls use it. Of what has a state alone it orders no conditions.
     results = tf.numpy_function(
-        call, list(tensors), [spec.dtype for spec in specs], name="popdist"
+        call,
+        [_order(), *tensors],
+        [spec.dtype for spec in specs],
+        name="popdist",
     )
     return _with_shapes(results, specs)
 
@@ -118,6 +123,12 @@ class _CallsUnderWay:
 
 
 _UNDER_WAY = _CallsUnderWay()
+
+
+@cache
+def _order() -> Tensor:
+    """Return the resource that all calls in the program's order use."""
+    return _resource()
 
 
 def _resource() -> Tensor:

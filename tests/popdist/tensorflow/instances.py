@@ -12,7 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import pytest
-import tf_keras  # noqa: F401  (so that the forks need not)
+import tensorflow as tf
+import tf_keras  # so that the forks need not import it
 
 import popdist.tensorflow  # noqa: F401  (what a program imports first)
 from popdist import session
@@ -54,3 +55,8 @@ def ends_of(
         return function(me.rank)
 
     return run(len(counts), instance, timeout)
+
+
+def keras_of(version: int) -> Any:
+    """Return Keras 3, or tf_keras for version 2."""
+    return tf.keras if version == 3 else tf_keras

@@ -11,7 +11,7 @@ import tensorflow as tf
 from popdist import collectives
 from popdist.session import STATE
 from popdist.tensorflow import PopDistStrategy
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
+from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
 
 pytestmark = TIMEOUT
 
@@ -19,14 +19,6 @@ SAMPLES = np.random.default_rng(0).normal(size=(96, 6)).astype(np.float32)
 LABELS = (SAMPLES.sum(1, keepdims=True) > 0).astype(np.float32)
 # Of all replicas together.
 BATCH = 24
-
-
-def keras_of(version: int) -> Any:
-    if version == 3:
-        return tf.keras
-    import tf_keras
-
-    return tf_keras
 
 
 def model_of(keras: Any, extra: list[Any], **options: Any) -> Any:
