@@ -5,8 +5,22 @@ import pytest
 from popdist import session
 from popdist.engine.shm.transport import ShmTransport
 from tests import jobs
+from tests.forked_tests import run_in_fork
 from tests.popdist import other_transports
 from tests.popdist.engine import members
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Run tests of TensorFlow in forks.
+
+    A TensorFlow that has run an operation has threads and devices, which instances that
+    another test forks from its process would miss, and so hang.
+    """
+    if "tensorflow" not in item.nodeid:
+        return None
+    run_in_fork(item, nextitem)
+    return True
 
 
 @pytest.fixture(params=["shm", "unix"])

@@ -66,6 +66,7 @@ class PopDistExtended(MirroredExtended):
                 "PopDistStrategy, and leave the scope of any other one before scope(), "
                 "run() or reduce() of this one."
             )
+        self._extend_kerases()
         return super()._scope(strategy)
 
     @property
@@ -186,10 +187,6 @@ class PopDistExtended(MirroredExtended):
         )
 
     # --- Variables.
-
-    def _scope(self, strategy: tf.distribute.Strategy) -> Any:
-        self._extend_kerases()
-        return super()._scope(strategy)
 
     def _extend_kerases(self) -> None:
         """Extend the Kerases that the program has imported by now."""

@@ -89,4 +89,10 @@ def test_a_daemon_of_mpirun_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> N
     *_, cause = stderr.splitlines()
     assert code == 125
     name = "proxy" if mpi == "hydra" else "daemon"
-    assert cause.startswith(f"poprun: error: mpirun's {name} on h1 was killed, ")
+    assert cause.startswith(
+        (
+            f"poprun: error: mpirun's {name} on h1 was killed, ",
+            # The end of mpirun may be known before what the agent of h1 reports.
+            "poprun: error: mpirun ended with exit code 137 while instances were ",
+        )
+    )

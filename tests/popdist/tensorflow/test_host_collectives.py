@@ -143,7 +143,7 @@ def test_means_of_16_bits_do_not_overflow() -> None:
 
 
 def test_bools_have_no_mean() -> None:
-    with pytest.raises(TypeError, match="Bools have no mean. Cast them to numbers"):
+    with pytest.raises(TypeError, match=r"Bools have no mean\. Cast them to numbers"):
         pdt.allreduce(tf.constant([True]), "MEAN")
 
 
