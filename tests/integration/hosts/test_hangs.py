@@ -94,5 +94,6 @@ def test_a_daemon_of_mpirun_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> N
             f"poprun: error: mpirun's {name} on h1 was killed, ",
             # The end of mpirun may be known before what the agent of h1 reports.
             "poprun: error: mpirun ended with exit code 137 while instances were ",
+            "poprun: error: mpirun ended the instances, because a process of its own ",
         )
     )
