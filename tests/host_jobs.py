@@ -1,10 +1,13 @@
 """Jobs whose instances take themselves to be on several hosts, below a real mpirun."""
 
+import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -173,6 +176,7 @@ def run(
     program.write_text(PROLOGUE + dedent(body))
     hydra = ROOT / ".venv-mpich" in Path(mpirun).parents
     options = [] if hydra else ["--allow-run-as-root", "--oversubscribe"]
+    before = _segments()
     process = subprocess.run(
         [mpirun, *options, "-n", str(size), sys.executable, str(program), str(place)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **_library(mpirun)},
@@ -180,6 +184,7 @@ def run(
         timeout=timeout,
         check=False,
     )
+    _remove_segments(_segments() - before)
 
     def text(rank: int, kind: str) -> str:
         path = Path(f"{place}.{rank}.{kind}")
@@ -187,6 +192,31 @@ def run(
 
     ended = [Ended(text(rank, "out"), text(rank, "err")) for rank in range(size)]
     return Ran(process.returncode, ended)
+
+
+def _segments() -> set[Path]:
+    """Return the files by which MPICH shares memory, of every job on this machine."""
+    own = re.compile(r"mpich_shm_[0-9a-f]{8}_\d+")
+    return {one for one in Path("/dev/shm").iterdir() if own.fullmatch(one.name)}
+
+
+def _remove_segments(made: set[Path]) -> None:
+    """Remove those that no process has in its memory, as poprun does after its jobs.
+
+    MPICH leaves them when a process ends while MPI starts. Jobs of other tests map
+    theirs as soon as they have made them.
+    """
+    for _ in range(2):
+        if not made:
+            return
+        maps = ""
+        for path in Path("/proc").glob("[0-9]*/maps"):
+            with contextlib.suppress(OSError):
+                maps += path.read_text(errors="replace")
+        made = {one for one in made if str(one) not in maps}
+        time.sleep(0.5)
+    for one in made:
+        one.unlink(missing_ok=True)
 
 
 def _library(mpirun: str) -> dict[str, str]:
