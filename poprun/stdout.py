@@ -1,9 +1,29 @@
-"""Writes the texts that the commands poprun, vipu and vipu-admin print to stdout."""
+"""Writes the texts that poprun and the other commands print to stdout."""
 
 import os
 import sys
 
 from poprun.annotations import TextIO
+
+
+class OutputError(Exception):
+    """The standard output cannot be written. click would end the process on OSError."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror or str(cause))
+        self.is_closed_by_reader = isinstance(cause, BrokenPipeError)
+
+
+def write(text: str) -> None:
+    """Write a text to stdout.
+
+    Raises:
+        OutputError: It cannot be written, or its reader has closed it.
+    """
+    try:
+        write_stdout(text)
+    except OSError as error:
+        raise OutputError(error) from error
 
 
 def write_stdout(text: str) -> None:

@@ -94,6 +94,7 @@ STAGES = {
         ("poprun.stages",),
         ("poprun.run",),
         ("poprun.click_command", "poprun.versions", "poprun.cli"),
+        ("poprun.popctl",),
         ("poprun.__main__",),
     ),
     "popdist": (
@@ -369,6 +370,7 @@ THIRD_PARTY = {
     "click": (
         "poprun.cli",
         "poprun.click_command",
+        "poprun.popctl",
         "poprun.vipu.commands",
         "poprun.vipu.server",
     ),

@@ -11,11 +11,11 @@ import click
 from poprun import __version__
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.stdout import discard_unwritten
+from poprun.stdout import OutputError, discard_unwritten, write
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Command, Group
-from poprun.vipu.commands.session import OutputError, Session, write
+from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.show_command import show
 from poprun.vipu.errors import InventoryBusyError
 from poprun.vipu.inventory.location import find_inventory

@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
+from poprun.stdout import write
 from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
 from poprun.vipu.commands.nouns import Table, name_option, options_of
-from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.emulated_hardware import ipus_of
 from poprun.vipu.commands.views.machine_views import VIEWS
 from poprun.vipu.errors import InventoryError

@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
+from poprun.stdout import write
 from poprun.vipu import model
 from poprun.vipu.commands import config_files, nouns
 from poprun.vipu.commands.nouns import Table, name_argument, options_of
-from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views import partition_views as views
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
 from poprun.vipu.errors import NotActiveError

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from poprun.log import printable
-from poprun.stdout import write_stdout
+from poprun.stdout import write
 from poprun.vipu.client.server_address import KEYS, ServerAddress, find_server
 from poprun.vipu.commands.views.machine_views import View
 from poprun.vipu.commands.views.text_tables import json_value
@@ -21,14 +21,6 @@ from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
 
 DEFAULT_TIMEOUT_S = 10.0
-
-
-class OutputError(Exception):
-    """The standard output cannot be written. click would end the process on OSError."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(cause.strerror or str(cause))
-        self.is_closed_by_reader = isinstance(cause, BrokenPipeError)
 
 
 class Session:
@@ -121,15 +113,3 @@ class Session:
 
     def write_json(self, value: Any) -> None:
         write(json.dumps(value, indent=2) + "\n")
-
-
-def write(text: str) -> None:
-    """Write a text to stdout.
-
-    Raises:
-        OutputError: It cannot be written, or its reader has closed it.
-    """
-    try:
-        write_stdout(text)
-    except OSError as error:
-        raise OutputError(error) from error

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import click
 
+from poprun.stdout import write
 from poprun.vipu.commands.command_line import Command
 from poprun.vipu.commands.nouns import names_of, read_states
-from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
 from poprun.vipu.commands.views.text_tables import json_value

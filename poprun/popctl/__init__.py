@@ -1,0 +1,1 @@
+"""The command popctl: requests to running jobs, and what they answer -> words."""

@@ -1,0 +1,121 @@
+"""`popctl`: its subcommands, and the exit codes that errors become."""
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import click
+
+from poprun import __version__
+from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
+from poprun.log import printable
+from poprun.stdout import OutputError, discard_unwritten, write
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+# By name: the module whose `command` it is, which is imported when it is called, and
+# one line of help.
+SUBCOMMANDS: Mapping[str, tuple[str, str]] = {}
+
+
+class Popctl(click.Group):
+    """The subcommands of a table, each of which is imported when it is called."""
+
+    def __init__(self, subcommands: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(
+            "popctl",
+            help="Show and control the jobs of poprun that run on this machine.",
+            context_settings=HELP_OPTIONS,
+            subcommand_metavar="COMMAND [ARGS]...",
+            invoke_without_command=True,
+            callback=_without_subcommand,
+            params=[
+                click.Option(["--version"], is_flag=True, help="Write the version.")
+            ],
+        )
+        self._subcommands = subcommands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._subcommands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._subcommands:
+            return None
+        module, _ = self._subcommands[cmd_name]
+        command: click.Command = import_module(module).command
+        return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the list of subcommands without importing them."""
+        rows = [(name, text) for name, (_, text) in self._subcommands.items()]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self._subcommands:
+            names = ", ".join(self._subcommands)
+            ctx.fail(f"There is no command {args[0][:64]!r}. There are: {names}.")
+        return super().resolve_command(ctx, args)
+
+
+@click.pass_context
+def _without_subcommand(ctx: click.Context, version: bool) -> None:
+    """Do what the options of popctl itself ask for."""
+    if ctx.invoked_subcommand is not None:
+        if version:
+            raise click.UsageError("--version stands alone.")
+        return
+    if not version:
+        raise click.exceptions.NoArgsIsHelpError(ctx)
+    write(f"popctl {__version__}\n")
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    subcommands: Mapping[str, tuple[str, str]] = SUBCOMMANDS,
+) -> int:
+    """Carry out a command line, and return popctl's exit code.
+
+    Args:
+        argv: By default that of this process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        result = Popctl(subcommands).main(
+            arguments, prog_name="popctl", standalone_mode=False
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        _report(error.format_message() + "\n")
+        return INVALID
+    except click.UsageError as error:
+        return refuse(error.format_message(), INVALID)
+    except PoprunError as error:
+        return refuse(str(error), error.exit_code, getattr(error, "__notes__", ()))
+    except (click.Abort, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    except OutputError as error:
+        discard_unwritten(sys.stdout)
+        if error.is_closed_by_reader:
+            return OUTPUT_CLOSED
+        return refuse(f"The output cannot be written: {error}.", UNWRITTEN)
+    # click returns the exit code of --help, and what a subcommand returns.
+    return result if isinstance(result, int) else 0
+
+
+def refuse(sentence: str, code: int, hints: Sequence[str] = ()) -> int:
+    """Report an error, and return the exit code that popctl has then."""
+    _report(f"popctl: error: {printable(sentence)}\n")
+    for hint in hints:
+        _report(f"popctl: hint: {printable(hint)}\n")
+    return code
+
+
+def _report(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
