@@ -47,8 +47,8 @@ class Commands:
         self._blocked = blocked
         self._running: dict[int, RunningCommand] = {}
 
-    def run(self, number: int, text: bytes) -> None:
-        """Start a command, as the shell of a login would."""
+    def run(self, number: int, text: bytes) -> int:
+        """Start a command, as the shell of a login would; return its pid, 0 if none."""
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
@@ -68,20 +68,26 @@ class Commands:
             )
             os.close(out_read)
             os.close(err_read)
-            return
+            return 0
         finally:
             os.close(out_write)
             os.close(err_write)
         outputs = {out_read: 1, err_read: 2}
         self._running[number] = RunningCommand(number, pid, outputs)
+        return pid
 
-    def end(self, number: int) -> None:
-        """End a command of which mpirun has ended the remote shell."""
+    def end(self, number: int) -> int:
+        """End a command of which mpirun has ended the remote shell.
+
+        Returns the pid that it had, 0 if it has ended by itself.
+        """
         command = self._running.get(number)
         process = None if command is None else processes.process(command.pid)
-        if process is not None and process.parent == os.getpid():
-            is_blocked = signal.SIGTERM in self._blocked
-            processes.send(signal.SIGKILL if is_blocked else signal.SIGTERM, process)
+        if process is None or process.parent != os.getpid():
+            return 0
+        is_blocked = signal.SIGTERM in self._blocked
+        processes.send(signal.SIGKILL if is_blocked else signal.SIGTERM, process)
+        return process.pid
 
     def interests(self) -> Iterator[Interest]:
         for command in self._running.values():

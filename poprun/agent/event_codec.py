@@ -19,6 +19,7 @@ OF_HOSTS = (
     events.AloneInMpi,
     events.Clean,
     events.Connected,
+    events.DaemonKilled,
     events.DevicesLost,
     events.Exited,
     events.FailedInFinalize,

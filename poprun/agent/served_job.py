@@ -16,7 +16,7 @@ from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
 from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned
 from poprun.job.directories import directory_resource
-from poprun.job.events import Event, NotUndone, Remains, SlurmEndsJob
+from poprun.job.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.resource_limits import raise_descriptor_limit
@@ -87,6 +87,8 @@ class ServedJob:
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
             blocked=(signal.SIGTERM,) if is_in_slurm else (),
         )
+        # The pids of what mpirun runs here, and of what has started a shim.
+        self._daemons: set[int] = set()
         self._end_actions = EndActions()
         self._lock = os.path.join(os.fsencode(host_job.directory), LOCK)
         # Where mpirun runs, shims hold a pipe for it. Here they hold one for nothing.
@@ -131,8 +133,11 @@ class ServedJob:
         self._host.listen()
         self._host.start(self._emit, self._output, self._input)
 
-    def _add_shim(self, shim: Channel, _pid: int, _start: int) -> None:
+    def _add_shim(self, shim: Channel, pid: int, _start: int) -> None:
         """Let a shim hold the lock file of the job here."""
+        process = processes.process(pid)
+        if process is not None:
+            self._daemons.add(process.parent)
         shim.send(protocol.pack(protocol.HOLD, self._lock), (self._pipe,))
 
     def _emit(self, event: Event) -> None:
@@ -160,7 +165,15 @@ class ServedJob:
         self._emit(SlurmEndsJob())
 
     def note_child(self, pid: int, status: int) -> None:
-        """Take in that a child of the agent has ended."""
+        """Take in that a child of the agent has ended.
+
+        A daemon is the command that mpirun runs here, or a child of that command's
+        shell, which then exits with the shell's code for a signal. Or it has left the
+        command, and has become the agent's child.
+        """
+        was_killed = processes.exit_code(status) == 128 + signal.SIGKILL
+        if pid in self._daemons and was_killed:
+            self._emit(DaemonKilled(self._host_job.name))
         self._commands.note_end(pid, status)
 
     def note_leftover(self, path: bytes) -> None:
@@ -174,7 +187,8 @@ class ServedJob:
             self._input.receive(int(fields[0]), fields[1])
             return
         if kind == messages.RUN:
-            self._commands.run(int(fields[0]), fields[1])
+            pid = self._commands.run(int(fields[0]), fields[1])
+            self._daemons.add(pid)
             return
         if kind == messages.DEVICE:
             if self._devices is not None:
@@ -199,7 +213,8 @@ class ServedJob:
         elif kind == messages.RESIZE:
             self._output.resize((numbers[0], numbers[1]))
         elif kind == messages.END_RUN:
-            self._commands.end(*numbers)
+            pid = self._commands.end(*numbers)
+            self._daemons.discard(pid)
         elif kind == messages.FINISH:
             self._finish()
 

@@ -146,6 +146,12 @@ class Orphaned(Event):
     rank: int
 
 
+class DaemonKilled(Event):
+    """A process of mpirun's on another host was killed, and not by poprun."""
+
+    host: str
+
+
 class ShimLeft(Event):
     """A shim ended after its release."""
 

@@ -23,6 +23,7 @@ from poprun.agent.srun import SRUN
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.job.events import (
+    DaemonKilled,
     Event,
     Exited,
     FailedInFinalize,
@@ -355,7 +356,7 @@ class RemoteHost:
         # Its host has a clock of its own, and the name that the user gave it.
         if isinstance(event, Exited | FailedInFinalize):
             event = replace(event, at_ns=time.monotonic_ns())
-        if isinstance(event, NotUndone | Remains):
+        if isinstance(event, DaemonKilled | NotUndone | Remains):
             event = replace(event, host=self.name)
         self._emit(event)
 

@@ -15,12 +15,12 @@ from poprun.errors import (
 )
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import (
+    DaemonKilled,
     DevicesLost,
     Event,
     Exited,
     FailedInFinalize,
     HostLost,
-    MpirunExited,
     MpirunRefused,
     Orphaned,
     Refused,
@@ -105,9 +105,10 @@ def judge(
     cause = course.cause
     if _is_abort(cause, verdict, mpirun_status):
         return _aborted(verdict, failed)
-    orphan = _orphan_of_daemon(course, events, mpirun_status, verdict, elsewhere)
-    if orphan is not None:
-        return _daemon_killed(orphan, verdict, hosts)
+    killed = _killed_daemon(course, events, mpirun_status, verdict, hosts, elsewhere)
+    if killed is not None:
+        sentence = f"mpirun's daemon{killed} {KILLED_BY_OTHERS}"
+        return Outcome(MACHINERY_FAILED, sentence)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
         return Outcome(
             exit_code=failed[0].exit_code,
@@ -163,41 +164,40 @@ def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) 
     )
 
 
-def _orphan_of_daemon(
+def _killed_daemon(
     course: Course,
     events: Sequence[Event],
     mpirun_status: int | None,
     verdict: MpiVerdict,
+    hosts: Sequence[str],
     elsewhere: Collection[int],
-) -> int | None:
-    """Return an instance whose daemon of mpirun was killed, and so ended the job.
+) -> str | None:
+    """Return where a daemon of mpirun was killed, and so ended the job.
 
-    Other daemons follow, and mpirun may kill shims on their hosts.
+    On other hosts the agents detect that. On mpirun's own host only hydra has one, a
+    child of mpirun: its shims report that it is gone, which also follows from the end
+    of mpirun itself.
     """
     reasons = (Reason.FAILED, *MACHINERY)
     if _was_killed(mpirun_status) and not course.mpirun_killed:
         return None
     if course.cause is not None and course.cause.reason not in reasons:
         return None
-    is_told = verdict.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+    succeeded = [e for e in events if isinstance(e, Exited) and not e.status]
+    if len(succeeded) == course.num_instances:
+        return None
+    orphaned = None
     for event in events:
         match event:
-            case Exited(_, status, by_itself=True) if status:
-                return None
-            case MpirunExited() if not is_told:
-                return None
-            # Open MPI's mpirun starts those of its own host itself.
-            case Orphaned(rank) if (
-                rank in elsewhere or verdict.failure is Failure.PROXY_LOST
-            ):
-                return rank
-    return None
-
-
-def _daemon_killed(rank: int, verdict: MpiVerdict, hosts: Sequence[str]) -> Outcome:
-    name = "proxy" if verdict.failure is Failure.PROXY_LOST else "daemon"
-    sentence = f"mpirun's {name}{_on(hosts, rank)} {KILLED_BY_OTHERS}"
-    return Outcome(MACHINERY_FAILED, sentence)
+            case DaemonKilled(host):
+                return f" on {host}"
+            case Orphaned(rank) if verdict.failure is Failure.PROXY_LOST:
+                if orphaned is None and rank not in elsewhere:
+                    orphaned = _on(hosts, rank)
+            # mpirun kills what is left of the job, as far as it reaches it.
+            case Exited(_, status, by_itself=True) if status not in (0, signal.SIGKILL):
+                break
+    return orphaned
 
 
 def _lost_its_proxy(cause: Cause | None, verdict: MpiVerdict) -> bool:

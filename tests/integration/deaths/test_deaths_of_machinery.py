@@ -82,7 +82,7 @@ def test_hydras_proxy_killed(poprun: Poprun, hydra: str, program: str) -> None:
 
     code, words = job.end()
     assert code == 125
-    assert words == killed("mpirun's proxy")
+    assert words == killed("mpirun's daemon")
     job.assert_nothing_is_left()
 
 

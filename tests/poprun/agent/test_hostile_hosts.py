@@ -19,7 +19,14 @@ from poprun.agent import event_codec, messages
 from poprun.agent.connection import AgentConnection
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.helpers import protocol
-from poprun.job.events import AcceptFailed, Clean, Event, HostLost, NotUndone
+from poprun.job.events import (
+    AcceptFailed,
+    Clean,
+    DaemonKilled,
+    Event,
+    HostLost,
+    NotUndone,
+)
 from poprun.job.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.stdio.stdin import Stdin, StdinFeeder
@@ -180,8 +187,9 @@ def test_events_of_no_instance_do_not_fill_the_memory(played: Played) -> None:
 
 def test_a_host_speaks_of_itself_only(played: Played) -> None:
     played.receive(event("NotUndone", "a file stays", "n0"))
+    played.receive(event("DaemonKilled", "n0"))
 
-    assert played.events == [NotUndone("a file stays", "n1")]
+    assert played.events == [NotUndone("a file stays", "n1"), DaemonKilled("n1")]
 
 
 def test_an_input_that_is_not_taken_is_not_read_without_end(played: Played) -> None:

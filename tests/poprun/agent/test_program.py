@@ -51,8 +51,10 @@ def start_job(directory: Path) -> bytes:
     return protocol.pack(messages.START_JOB, job, b"")
 
 
-def run_until(agent: "subprocess.Popen[bytes]", kind: int) -> None:
-    """Read the agent's messages until one of a kind has come."""
+def run_until(
+    agent: "subprocess.Popen[bytes]", kind: int
+) -> list[tuple[int, list[bytes]]]:
+    """Read the agent's messages until one of a kind has come; return them all."""
     assert agent.stdout
     decoder = protocol.Decoder()
     data = b""
@@ -63,6 +65,7 @@ def run_until(agent: "subprocess.Popen[bytes]", kind: int) -> None:
         piece = os.read(agent.stdout.fileno(), 1 << 16)
         assert piece, "the agent has ended"
         received += decoder.feed(piece)
+    return received
 
 
 def test_it_answers_before_it_imports_what_only_jobs_need() -> None:
@@ -108,6 +111,28 @@ def run_daemon(agent: "subprocess.Popen[bytes]", directory: Path) -> psutil.Proc
     (served,) = psutil.Process(agent.pid).children()
     wait_for(lambda: len(served.children(recursive=True)) == 3, "the daemon")
     return served
+
+
+@pytest.mark.parametrize(
+    ("command", "is_reported"),
+    [
+        pytest.param(b"kill -9 $$", True, id="killed"),
+        pytest.param(b"sh -c 'kill -9 $$'; exit $?", True, id="below a shell"),
+        pytest.param(b"kill $$", False, id="SIGTERM"),
+        pytest.param(b"exit 1", False, id="ended by itself"),
+    ],
+)
+def test_a_daemon_that_was_killed_is_reported(
+    agent: "subprocess.Popen[bytes]", tmp_path: Path, command: bytes, is_reported: bool
+) -> None:
+    assert agent.stdin
+    agent.stdin.write(start_job(tmp_path / "poprun-job"))
+    agent.stdin.write(protocol.pack(messages.RUN, 1, command))
+    agent.stdin.flush()
+    received = run_until(agent, messages.RUN_ENDED)
+
+    events = [messages.unpack(f[0]) for kind, f in received if kind == messages.EVENT]
+    assert events == ([["DaemonKilled", "n1"]] if is_reported else [])
 
 
 def test_nothing_stays_when_it_is_killed_before_an_instance_runs(

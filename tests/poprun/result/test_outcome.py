@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from poprun.job.events import (
+    DaemonKilled,
     DevicesLost,
     Event,
     Exited,
@@ -406,7 +407,7 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
         pytest.param(
             Failure.PROXY_LOST,
             255,
-            [Orphaned(3), Orphaned(2), ShimLost(0), MpirunExited(255 << 8)],
+            [Orphaned(0), ShimLost(0), MpirunExited(255 << 8), DaemonKilled("h1")],
             "h1",
             id="hydra",
         ),
@@ -420,14 +421,14 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
         pytest.param(
             Failure.DAEMON_LOST,
             0,
-            [MpirunExited(0), Orphaned(0), Orphaned(3)],
+            [MpirunExited(0), Orphaned(0), DaemonKilled("h1"), Orphaned(3)],
             "h1",
             id="Open MPI",
         ),
         pytest.param(
             Failure.UNEXPLAINED,
             137,
-            [Orphaned(2), exited(0, 9), MpirunExited(137 << 8)],
+            [exited(0, 9), MpirunExited(137 << 8), DaemonKilled("h1")],
             "h1",
             id="Open MPI, without a word",
         ),
@@ -438,14 +439,13 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
 ) -> None:
     verdict = MpiVerdict(failure=failure, code=code)
     course = Course(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
-    name = "proxy" if failure is Failure.PROXY_LOST else "daemon"
 
     found = judge(course, events, code << 8, verdict, ["h0", "h0", "h1", "h1"], (2, 3))
 
     assert found == Outcome(
         exit_code=125,
         sentence=(
-            f"mpirun's {name} on {host} was killed, and the job with it. poprun did "
+            f"mpirun's daemon on {host} was killed, and the job with it. poprun did "
             "not do that: look for who sends SIGKILL, the kernel for want of memory "
             "among others."
         ),
@@ -456,7 +456,7 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     ("events", "status", "sentence"),
     [
         pytest.param(
-            [Orphaned(2), MpirunExited(9)],
+            [DaemonKilled("h1"), MpirunExited(9)],
             9,
             "mpirun was killed by SIGKILL while instances were running, and they were "
             "stopped.",
@@ -470,10 +470,17 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
             id="mpirun ended first",
         ),
         pytest.param(
-            [exited(0, 7 << 8), Orphaned(2), MpirunExited(1 << 8)],
+            [exited(0, 7 << 8), DaemonKilled("h1"), MpirunExited(1 << 8)],
             1 << 8,
             "",
             id="an instance failed first",
+        ),
+        pytest.param(
+            [*(exited(rank, 0) for rank in range(4)), DaemonKilled("h1")],
+            0,
+            "mpirun ended with exit code 0 while instances were running, and they were "
+            "stopped.",
+            id="all instances had succeeded",
         ),
     ],
 )
