@@ -41,11 +41,6 @@ piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
     return (piece){s, offset, end - begin < left ? end - begin : left};
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 void write_node(const call *k, const terms *t, cursor *at, const node *which,
                 uint64_t begin, uint64_t end, unsigned char *to, bool streaming)
 {

@@ -8,6 +8,21 @@ typedef struct {
     uint64_t begin, end;
 } chunk;
 
+static inline uint64_t length_of(chunk c)
+{
+    return c.end - c.begin;
+}
+
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Return the chunk of one of `size` members: whole units, but for the last one. */
 static inline chunk chunk_of(uint64_t count, int size, int member, uint64_t unit)
 {

@@ -1,0 +1,131 @@
+#include "hosts/division.h"
+
+#include "hosts/links.h"
+
+#include <stdlib.h>
+
+enum {
+    /* Bytes of a block's nodes on one host: at least so many for each host. */
+    BLOCK_BYTES = 512 << 10,
+    SHARE_BYTES = 32 << 10,
+    /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
+     * records. */
+    WHOLE_BYTES = 128 << 10,
+    RECORDS_BYTES = 64 << 10,
+    /* The most carriers of a host: each costs messages of its own, and so many keep a
+     * network interface busy. */
+    MOST_CARRIERS = 4,
+};
+
+chunk part_of(const division *d, uint64_t count, int carrier)
+{
+    return chunk_of(count, (int)d->carriers, carrier, CHUNK_UNIT);
+}
+
+chunk scattered_part(const division *d, uint32_t host, uint64_t number, int carrier)
+{
+    const chunk all =
+        chunk_of(d->of_each_host[host], (int)d->count, (int)number, CHUNK_UNIT);
+    const chunk part = part_of(d, length_of(all), carrier);
+    return (chunk){all.begin + part.begin, all.begin + part.end};
+}
+
+uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host)
+{
+    if (d->scatters)
+        return length_of(scattered_part(d, host, number, carrier));
+    const chunk all = block_of(d->total, d->block, number);
+    const chunk part = part_of(d, length_of(all), carrier);
+    return length_of(chunk_of(length_of(part), (int)d->hosts->hosts, (int)host, CHUNK_UNIT));
+}
+
+uint64_t length_of_part(const division *d, uint64_t number, int carrier)
+{
+    uint64_t length = 0;
+    for (uint32_t host = 0; host < d->hosts->hosts; host++)
+        length += length_of_share(d, number, carrier, host);
+    return length;
+}
+
+/* Append to the window some of what a host's members get of a reduce_scatter. */
+static void append_scattered(const division *d, window *to, uint32_t host, chunk some)
+{
+    uint64_t first = 0, before = 0;
+    for (int q = 0; q < d->hosts->size && before < some.end; q++) {
+        const uint64_t length = d->hosts->rows[q] * d->each;
+        if (d->hosts->host_of[q] == host) {
+            const uint64_t begin = most(some.begin, before);
+            const uint64_t end = least(some.end, before + length);
+            if (begin < end)
+                window_append(to, first + begin - before, first + end - before);
+            before += length;
+        }
+        first += length;
+    }
+}
+
+uint32_t most_ranges(const division *d)
+{
+    /* Each carrier may have a range of what each member gets. */
+    return d->scatters ? d->carriers * ((uint32_t)d->hosts->size + d->hosts->hosts) : 1;
+}
+
+void move_to_block(const division *d, window *to, uint64_t number)
+{
+    const chunk all = block_of(d->total, d->block, number);
+    window_clear(to);
+    if (!d->scatters)
+        window_append(to, all.begin, all.end);
+    for (int q = 0; d->scatters && q < (int)d->carriers; q++)
+        for (uint32_t host = 0; host < d->hosts->hosts; host++)
+            append_scattered(d, to, host, scattered_part(d, host, number, q));
+}
+
+/* Find what the members of each host get of a reduce_scatter, and divide it into as many
+ * blocks as other calls have. False if there is no memory. */
+static bool divide_among_hosts(division *d)
+{
+    const host_split *h = d->hosts;
+    d->of_each_host = calloc(h->hosts, sizeof *d->of_each_host);
+    if (!d->of_each_host)
+        return false;
+    d->each = d->total / h->replicas;
+    for (int q = 0; q < h->size; q++)
+        d->of_each_host[h->host_of[q]] += h->rows[q] * d->each;
+    if (d->in_records)
+        return true;
+    d->whole = false;
+    d->part = length_of_part(d, 0, 0);
+    d->share = 0;
+    for (uint32_t host = 0; host < h->hosts; host++)
+        d->share = most(d->share, length_of_share(d, 0, 0, host));
+    return true;
+}
+
+bool division_open(division *d, const call *k, size_t node_element)
+{
+    const host_split *h = k->split->over_hosts;
+    const uint64_t width = h->most_nodes * node_element, bytes = k->total * width;
+    *d = (division){
+        .hosts = h,
+        .total = k->total,
+        .scatters = k->op == REDUCE_SCATTER,
+        .in_records = bytes <= RECORD_DATA_BYTES && bytes * h->hosts <= RECORDS_BYTES,
+        .whole = bytes * (h->hosts - 1) <= WHOLE_BYTES,
+    };
+    d->carriers = d->whole ? 1 : (uint32_t)least(h->fewest_members, MOST_CARRIERS);
+    d->carries = (uint32_t)k->c->rank < d->carriers;
+    const uint64_t part_bytes = most((uint64_t)SHARE_BYTES * h->hosts, BLOCK_BYTES);
+    d->block = most(part_bytes / width / CHUNK_UNIT, 1) * CHUNK_UNIT * d->carriers;
+    if (d->block > d->total)
+        d->block = d->in_records ? d->total : round_up(d->total, CHUNK_UNIT);
+    d->count = d->in_records ? 1 : (d->total + d->block - 1) / d->block;
+    d->part = part_of(d, d->block, 0).end;
+    d->share = d->whole ? d->part : chunk_of(d->part, (int)h->hosts, 0, CHUNK_UNIT).end;
+    return !d->scatters || divide_among_hosts(d);
+}
+
+void division_close(division *d)
+{
+    free(d->of_each_host);
+}

@@ -1,0 +1,120 @@
+#include "hosts/hand_out.h"
+
+#include "move/blocks.h"
+#include "move/slots.h"
+
+typedef struct {
+    const division *d;
+    const call *k; /* of the block, or of a reduce_scatter the whole */
+    terms t;
+    cursor at;
+    char *out;
+    uint64_t number; /* of the block */
+    const unsigned char *result;
+    uint64_t length; /* elements of a part that go at once */
+} handing;
+
+/* Return what a carrier hands out: elements of the block, or of a reduce_scatter of what
+ * the members of this host get. */
+static chunk handed_part(const handing *h, int carrier)
+{
+    const division *d = h->d;
+    return d->scatters ? scattered_part(d, d->hosts->here, h->number, carrier)
+                       : part_of(d, h->k->total, carrier);
+}
+
+/* Return what of that goes in a block through the slots. */
+static chunk handed_by(const handing *h, int carrier, uint64_t block)
+{
+    const chunk part = handed_part(h, carrier);
+    const chunk c = block_of(length_of(part), h->length, block);
+    return (chunk){part.begin + c.begin, part.begin + c.end};
+}
+
+static const unsigned char *own_result(const handing *h, uint64_t block)
+{
+    return h->result + block * h->length * h->t.a.element;
+}
+
+static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    const handing *h = what;
+    comm *c = h->k->c;
+    if (!h->d->carries)
+        return;
+    const chunk own = handed_by(h, c->rank, block);
+    copy(c->simd, input_at(c, c->rank, number), own_result(h, block),
+         length_of(own) * h->t.a.element, streaming);
+}
+
+/* Copy what a carrier hands out, of which the first element lies at `from`, to where it
+ * goes. */
+static void take(handing *h, chunk theirs, const unsigned char *from)
+{
+    if (!h->d->scatters) {
+        copy_out(h->k, &h->t, &h->at, theirs.begin, theirs.end, from);
+        return;
+    }
+    const replica_split *split = h->k->split;
+    const uint64_t first = split->first[split->rank] * h->d->each;
+    const uint64_t last = first + split->rows[split->rank] * h->d->each;
+    const uint64_t begin = most(theirs.begin, first), end = least(theirs.end, last);
+    const size_t element = h->t.a.element;
+    if (begin < end)
+        copy(h->k->c->simd, h->out + (begin - first) * element,
+             from + (begin - theirs.begin) * element, (end - begin) * element, false);
+}
+
+static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    (void)streaming; /* what is read goes to the program's memory */
+    handing *h = what;
+    comm *c = h->k->c;
+    for (int q = 0; q < (int)h->d->carriers; q++)
+        take(h, handed_by(h, q, block),
+             q == c->rank ? own_result(h, block) : input_at(c, q, number));
+}
+
+/* Let all members of this host take what its carriers hand out. */
+static status through_slots(handing *h)
+{
+    comm *c = h->k->c;
+    h->length = c->agreed.block_bytes / h->t.a.element;
+    /* The first carrier has the most. */
+    const uint64_t longest = length_of(handed_part(h, 0));
+    const uint64_t bytes = least(longest, h->length) * h->t.a.element;
+    blocks all = {
+        .c = c,
+        .count = (longest + h->length - 1) / h->length,
+        .bytes = bytes,
+        .extent = bytes,
+        .what = h,
+        .write = write_block,
+        .read = read_block,
+    };
+    descriptor d = descriptor_of(h->k);
+    d.operation = BROADCAST;
+    return blocks_run(&all, &d);
+}
+
+status hand_out(const division *d, const call *whole, const call *part, char *out,
+                uint64_t number, const unsigned char *result)
+{
+    status s = DONE;
+    handing h = {
+        .d = d,
+        .k = d->scatters ? whole : part,
+        .out = out,
+        .number = number,
+        .result = result,
+    };
+    h.t = terms_of(h.k);
+    h.t.stream_out = !d->scatters && d->total * h.t.a.element >= STREAM_OUT_BYTES;
+    if (whole->c->size == 1)
+        take(&h, handed_part(&h, 0), result);
+    else
+        s = through_slots(&h);
+    if (h.t.stream_out)
+        stores_done();
+    return s;
+}

@@ -1,0 +1,16 @@
+/* The results of a reduction over several hosts, from the carriers of a host to all its
+ * members.
+ */
+#ifndef POPDIST_HOSTS_HAND_OUT_H
+#define POPDIST_HOSTS_HAND_OUT_H
+
+#include "hosts/division.h"
+
+/* Give the members of this host a block's result. All of them must call this.
+ *
+ * `part` is the block as a call of its own, unused of a reduce_scatter: of that, each
+ * member gets its own at `out`. `result` is what this member hands out if it carries. */
+status hand_out(const division *d, const call *whole, const call *part, char *out,
+                uint64_t number, const unsigned char *result);
+
+#endif

@@ -1,0 +1,177 @@
+#include "hosts/shares.h"
+
+#include "reduce/nodes.h"
+
+#include <stdlib.h>
+
+/* Which elements of this carrier's part of a block a host completes. */
+static chunk share_of(const shares *x, const transit *b, uint32_t host)
+{
+    if (x->d->whole)
+        return (chunk){0, b->begins[x->l->hosts]};
+    return (chunk){b->begins[host], b->begins[host + 1]};
+}
+
+/* So many pieces of so many bytes, whose begins lie apart. */
+typedef struct {
+    unsigned char *at;
+    uint64_t bytes, apart;
+    uint32_t count;
+} pieces;
+
+/* Where the nodes go that a host sends. */
+static unsigned char *received_from(const shares *x, const transit *b, uint32_t host)
+{
+    uint32_t before = 0;
+    for (uint32_t other = 0; other < host; other++)
+        before += other == x->l->here ? 0 : x->d->hosts->nodes[other];
+    return b->received + before * x->d->share * x->node_element;
+}
+
+/* What goes between this host and another one. */
+static pieces pieces_of(const shares *x, const transit *b, message_kind kind, direction way,
+                        uint32_t host)
+{
+    const uint32_t here = x->l->here, receiver = way == TO_OTHERS ? host : here;
+    const uint32_t completes = kind == NODES ? receiver : here + host - receiver;
+    const chunk share = share_of(x, b, completes);
+    if (kind == RESULTS)
+        return (pieces){
+            .at = b->result + share.begin * x->a.element,
+            .bytes = length_of(share) * x->a.element,
+            .count = !x->d->whole && !x->d->scatters
+                     && (x->root_host < 0 || x->root_host == (int)receiver),
+        };
+    const bool sends = way == TO_OTHERS;
+    return (pieces){
+        .at = sends ? b->nodes + share.begin * x->node_element : received_from(x, b, host),
+        .bytes = length_of(share) * x->node_element,
+        .apart = (sends ? x->d->part : x->d->share) * x->node_element,
+        .count = x->d->hosts->nodes[sends ? here : host],
+    };
+}
+
+status begin_messages(shares *x, transit *b, message_kind kind, direction way)
+{
+    const links *l = x->l;
+    comm *c = x->k->c;
+    messages *to = way == TO_OTHERS ? &b->outgoing : kind == NODES ? &b->nodes_of_others
+                                                                   : &b->results_of_others;
+    /* With each host in its turn, so that none is the first one of all others. */
+    for (uint32_t step = 1; step < l->hosts; step++) {
+        const uint32_t ahead = way == TO_OTHERS ? step : l->hosts - step;
+        const uint32_t host = (l->here + ahead) % l->hosts;
+        const pieces p = pieces_of(x, b, kind, way, host);
+        for (uint32_t i = 0; i < p.count; i++) {
+            message *m = &to->first[to->count++];
+            unsigned char *at = p.at + i * p.apart;
+            const status s = way == TO_OTHERS ? send_to(c, m, host, kind, at, p.bytes)
+                                              : receive_from(c, m, host, kind, at, p.bytes);
+            if (s != DONE)
+                return s;
+        }
+    }
+    return DONE;
+}
+
+void complete_share(shares *x, const transit *b, chunk share)
+{
+    const host_split *h = x->d->hosts;
+    char *to = (char *)b->result + share.begin * x->a.element;
+    x->of_host[h->here] = b->nodes + share.begin * x->node_element;
+    for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
+        const host_node n = h->leaf[i];
+        const uint64_t apart = n.host == h->here ? x->d->part : x->d->share;
+        x->leaf[i] = (const char *)x->of_host[n.host] + n.node * apart * x->node_element;
+    }
+    complete_nodes(x->k->c, &x->a, &h->of_hosts, x->leaf, x->k->nodes_as_given,
+                   length_of(share), &to, 1);
+}
+
+static status await_all(const shares *x, const messages *of)
+{
+    return await_messages(x->k->c, of->first, of->count);
+}
+
+status complete_block(shares *x, transit *b)
+{
+    const status s = await_all(x, &b->nodes_of_others);
+    if (s != DONE)
+        return s;
+    for (uint32_t host = 0; host < x->l->hosts; host++)
+        x->of_host[host] = received_from(x, b, host);
+    complete_share(x, b, share_of(x, b, x->l->here));
+    return begin_messages(x, b, RESULTS, TO_OTHERS);
+}
+
+status await_results(shares *x, transit *b)
+{
+    const status s = await_all(x, &b->results_of_others);
+    return s == DONE ? await_all(x, &b->outgoing) : s;
+}
+
+transit *transit_of(shares *x, uint64_t number)
+{
+    return &x->blocks[number % DEPTH];
+}
+
+transit *divide_block(shares *x, uint64_t number)
+{
+    transit *b = transit_of(x, number);
+    b->nodes_of_others.count = b->results_of_others.count = b->outgoing.count = 0;
+    for (uint32_t host = 0; host < x->l->hosts; host++)
+        b->begins[host + 1] =
+            b->begins[host] + length_of_share(x->d, number, x->k->c->rank, host);
+    return b;
+}
+
+static bool place_blocks(shares *x, uint32_t count)
+{
+    const host_split *h = x->d->hosts;
+    const uint64_t result = round_up(x->d->part * x->a.element, PAGE);
+    const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
+    const uint64_t own_nodes = own * x->d->part * x->node_element;
+    const uint64_t all_nodes = own_nodes + others * x->d->share * x->node_element;
+    const uint64_t each = round_up(all_nodes, PAGE) + result;
+    const uint32_t outgoing = (h->hosts - 1) * (own + 1);
+    const uint32_t each_messages = others + h->hosts + outgoing;
+    if (!links_reserve(x->l, count * each, RECORD_MESSAGES + count * each_messages))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned char *at = x->l->memory + i * each;
+        message *m = x->l->messages + RECORD_MESSAGES + i * each_messages;
+        x->blocks[i] = (transit){
+            .begins = calloc(h->hosts + 1, sizeof(uint64_t)),
+            .nodes = at,
+            .received = at + own_nodes,
+            .result = at + each - result,
+            .nodes_of_others = {m, 0},
+            .results_of_others = {m + others, 0},
+            .outgoing = {m + others + h->hosts, 0},
+        };
+        if (!x->blocks[i].begins)
+            return false;
+    }
+    return true;
+}
+
+bool shares_open(shares *x, uint32_t blocks_on_their_way)
+{
+    const host_split *h = x->d->hosts;
+    x->own = calloc(x->k->split->host_nodes, sizeof *x->own);
+    x->leaf = calloc(h->of_hosts.leaves, sizeof *x->leaf);
+    x->of_host = calloc(h->hosts, sizeof *x->of_host);
+    x->bytes_of_host = calloc(h->hosts, sizeof *x->bytes_of_host);
+    return x->own && x->leaf && x->of_host && x->bytes_of_host
+           && place_blocks(x, blocks_on_their_way);
+}
+
+void shares_close(shares *x)
+{
+    for (uint32_t i = 0; i < DEPTH; i++)
+        free(x->blocks[i].begins);
+    free(x->own);
+    free(x->leaf);
+    free(x->of_host);
+    free(x->bytes_of_host);
+}
