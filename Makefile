@@ -115,7 +115,7 @@ $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | 
 	touch $@
 
 # The core without its binding to Python: a program of threads, each of them a member.
-HARNESS := tests/popdist/engine/core_threads.c \
+HARNESS := tests/popdist/engine/core_threads.c tests/popdist/engine/core_links.c \
     $(filter-out $(CORE)/python/%,$(wildcard $(CORE)/*/*.c))
 # ThreadSanitizer cannot start where addresses are much randomised. Some containers
 # do not let setarch change that; there it is tried without.
@@ -125,6 +125,6 @@ build/core-asan build/core-asan-control: SANITIZER := -fsanitize=address,undefin
 build/core-tsan-control: BREAK := -DBREAK_ORDERING
 build/core-asan-control: BREAK := -DBREAK_BOUNDS
 build/core-tsan build/core-asan build/core-tsan-control build/core-asan-control: \
-    Makefile $(HARNESS) $(wildcard $(CORE)/*/*.h) $(CORE)/flags
+    Makefile $(HARNESS) tests/popdist/engine/core_links.h $(wildcard $(CORE)/*/*.h) $(CORE)/flags
 	@mkdir -p build
 	@$(CC) @$(CORE)/flags -g -I$(CORE) $(SANITIZER) $(BREAK) $(HARNESS) -o $@

@@ -6,6 +6,8 @@
  * that never change; all members draw the same ones. Any failure ends the program.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "core_links.h"
+#include "hosts/reduce.h"
 #include "move/exchange.h"
 #include "move/streaming.h"
 #include "reduce/block_size.h"
@@ -72,7 +74,11 @@ typedef struct {
 typedef struct {
     const group *g;
     replica_split *split;
+    /* Where the replicas of its host begin, and its number among all members. */
+    uint64_t first_replica;
+    int member;
     comm c;
+    links to_hosts;
     status found; /* how it learned of the group's end */
     ending told;  /* and what it was told of it */
 } endpoint;
@@ -324,8 +330,13 @@ static void place_part(const endpoint *s, const turn *t, table *x, uint32_t part
                                            : allocated(bytes);
     }
     x->segments[part] = (segment){count, x->in[part], x->out[part]};
-    if (t->op == REDUCE && t->root != s->c.rank)
+    if (t->op == REDUCE && t->root != s->member)
         x->segments[part].out = NULL;
+}
+
+static uint64_t first_row(const endpoint *s)
+{
+    return s->first_replica + s->split->first[s->c.rank];
 }
 
 static void table_make(const endpoint *s, const turn *t, table *x)
@@ -343,7 +354,7 @@ static void table_make(const endpoint *s, const turn *t, table *x)
         left -= count;
     }
     for (uint32_t row = 0; row < x->rows; row++) {
-        const pattern p = pattern_of_row(s->g, t, s->split->first[s->c.rank] + row);
+        const pattern p = pattern_of_row(s->g, t, first_row(s) + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
             const uint64_t end = begin + x->segments[part].count;
@@ -368,9 +379,9 @@ static void table_free(const turn *t, table *x)
 static void table_check(const endpoint *s, const turn *t, const table *x)
 {
     const pattern total = pattern_of_total(s->g, t);
-    const bool wanted = t->op == ALL_REDUCE || (t->op == REDUCE && t->root == s->c.rank);
+    const bool wanted = t->op == ALL_REDUCE || (t->op == REDUCE && t->root == s->member);
     for (uint32_t row = 0; row < x->rows; row++) {
-        const pattern given = pattern_of_row(s->g, t, s->split->first[s->c.rank] + row);
+        const pattern given = pattern_of_row(s->g, t, first_row(s) + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
             const uint64_t end = begin + x->segments[part].count;
@@ -386,7 +397,7 @@ static void table_check(const endpoint *s, const turn *t, const table *x)
 static void check_scattered(const endpoint *s, const turn *t, const char *out)
 {
     const pattern total = pattern_of_total(s->g, t);
-    const uint64_t begin = s->split->first[s->c.rank] * t->count;
+    const uint64_t begin = first_row(s) * t->count;
     expect(s, t, &total, begin, begin + s->split->rows[s->c.rank] * t->count, out);
 }
 
@@ -407,6 +418,7 @@ static void play_reduction(endpoint *s, const turn *t)
     table x = {0};
     table_make(s, t, &x);
     const uint64_t half = s->g->span / 2;
+    const bool over_hosts = s->split->over_hosts;
     call k = {
         .c = &s->c,
         .split = s->split,
@@ -424,9 +436,11 @@ static void play_reduction(endpoint *s, const turn *t)
     };
     if (t->op == REDUCE_SCATTER) {
         char *out = allocated(t->count * x.rows * element_bytes(t->type));
-        must(s, t, reduce_scatter(&k, out));
+        must(s, t, over_hosts ? reduce_over_hosts(&k, out) : reduce_scatter(&k, out));
         check_scattered(s, t, out);
         free(out);
+    } else if (over_hosts) {
+        must(s, t, reduce_over_hosts(&k, NULL));
     } else {
         must(s, t, reduce(&k));
         if (s->c.ran != way_of(s->g, t))
@@ -786,7 +800,7 @@ static void group_run(const group *g, endpoint *endpoints, void *(*what)(void *)
 {
     pthread_t threads[MOST_MEMBERS];
     for (int q = 0; q < g->size; q++) {
-        endpoints[q] = (endpoint){.g = g};
+        endpoints[q] = (endpoint){.g = g, .member = q};
         endpoint_open(&endpoints[q], q);
     }
     for (int q = 0; q < g->size; q++)
@@ -796,6 +810,162 @@ static void group_run(const group *g, endpoint *endpoints, void *(*what)(void *)
         }
     for (int q = 0; q < g->size; q++)
         pthread_join(threads[q], NULL);
+}
+
+/* --- Groups over several hosts, each with an arena of its own */
+
+enum { MOST_HOSTS = 4, TAGS = 10 };
+
+/* Of all hosts, as the values of a call follow from them, and of each. */
+typedef struct {
+    int hosts;
+    int members[MOST_HOSTS];
+    group all, of_host[MOST_HOSTS];
+    endpoint endpoints[MOST_MEMBERS];
+} cluster;
+
+static bool wait_on_for_hosts(comm *c, int peer, uint64_t waited_ns)
+{
+    (void)c, (void)peer, (void)waited_ns;
+    return false;
+}
+
+static status hear_of_mismatch(comm *c, int peer, const descriptor *theirs)
+{
+    return end_over(c, MISMATCH, peer, theirs, "");
+}
+
+static status hear_of_error(comm *c, int error)
+{
+    (void)error;
+    return end_group(c, STOPPED, c->rank, "");
+}
+
+static void connect_hosts(const cluster *w, endpoint *s, int host)
+{
+    links *l = &s->to_hosts;
+    int first = 0;
+    *l = (links){
+        .isend = fake_isend,
+        .irecv = fake_irecv,
+        .test = fake_test,
+        .group = (void *)(intptr_t)(s->member + 1),
+        .here = (uint32_t)host,
+        .leads = s->c.rank == 0,
+        .sockets = arrivals_of(-1, -1),
+        .during_wait = wait_on_for_hosts,
+        .on_hangup = hear_of_error,
+        .on_mismatch = hear_of_mismatch,
+        .on_mpi_error = hear_of_error,
+        .on_death = hear_of_error,
+    };
+    if (!links_open(l, (uint32_t)w->hosts))
+        fail(s, &(turn){0}, "no memory for links", 0);
+    for (int other = 0; other < w->hosts; other++) {
+        const int last = w->members[other] - 1;
+        const int member = first + (s->c.rank < last ? s->c.rank : last);
+        l->counterparts[other].member = l->counterparts[other].rank = member;
+        l->counterparts[other].tag = TAGS * member;
+        first += w->members[other];
+    }
+    s->c.links = l;
+}
+
+static void cluster_make(cluster *w, uint32_t each)
+{
+    uint32_t host_of[MOST_MEMBERS];
+    int member = 0;
+    w->all.size = 0;
+    for (int host = 0; host < w->hosts; host++)
+        for (int q = 0; q < w->members[host]; q++)
+            host_of[w->all.size++] = (uint32_t)host;
+    share_rows(&w->all, each);
+    w->all.replicas = 0;
+    for (int q = 0; q < w->all.size; q++)
+        w->all.replicas += w->all.rows[q];
+    uint64_t replica = 0;
+    for (int host = 0; host < w->hosts; host++) {
+        group *g = &w->of_host[host];
+        *g = w->all;
+        g->size = w->members[host];
+        memcpy(g->rows, w->all.rows + member, (size_t)g->size * sizeof *g->rows);
+        group_make(g);
+        const uint64_t replicas = g->replicas;
+        g->replicas = w->all.replicas;
+        for (int q = 0; q < g->size; q++, member++) {
+            endpoint *s = &w->endpoints[member];
+            *s = (endpoint){.g = g, .first_replica = replica, .member = member};
+            endpoint_open(s, q);
+            split_free(s->split);
+            s->split = split_new_over_hosts(member, w->all.size, w->all.rows, host_of);
+            if (!s->split)
+                fail(s, &(turn){0}, "no split", 0);
+            connect_hosts(w, s, host);
+        }
+        replica += replicas;
+    }
+}
+
+/* The same call for all members, whose hosts may have fewer than the whole has. Of a few
+ * elements, nodes go with records; of many, in several blocks. */
+static turn turn_over_hosts(const endpoint *s, int number)
+{
+    static const operation ops[] = {ALL_REDUCE, REDUCE, REDUCE_SCATTER, BARRIER};
+    static const uint64_t counts[] = {1, 63, 1000, 5000, 20000, 70000, 150000};
+    const int size = s->split->over_hosts->size;
+    turn t = turn_of(s->g, number);
+    t.op = ops[draw(&t, 4)];
+    t.how = DIRECT;
+    t.heap = NOWHERE;
+    t.root = (int)draw(&t, (uint64_t)size);
+    t.count = number == 0 ? 600000 : counts[draw(&t, 7)];
+    if (t.op == REDUCE_SCATTER)
+        t.count = t.count / s->g->replicas + 1;
+    return t;
+}
+
+static void *take_part_over_hosts(void *endpoint_of_ours)
+{
+    endpoint *s = endpoint_of_ours;
+    for (int i = 0; i < s->g->turns; i++) {
+        const turn t = turn_over_hosts(s, i);
+        play(s, &t);
+    }
+    endpoint_close(s);
+    links_close(&s->to_hosts);
+    return NULL;
+}
+
+static int run_cluster(cluster *w, uint32_t each)
+{
+    pthread_t threads[MOST_MEMBERS];
+    cluster_make(w, each);
+    for (int q = 0; q < w->all.size; q++)
+        if (pthread_create(&threads[q], NULL, take_part_over_hosts, &w->endpoints[q])) {
+            fprintf(stderr, "A thread could not be started.\n");
+            _Exit(1);
+        }
+    for (int q = 0; q < w->all.size; q++)
+        pthread_join(threads[q], NULL);
+    for (int host = 0; host < w->hosts; host++)
+        group_free(&w->of_host[host]);
+    return w->all.turns;
+}
+
+static int run_hosts(const kernels *simd, uint64_t seed)
+{
+    static const int members[][MOST_HOSTS] = {{1, 1}, {2, 2}, {3, 1, 2}, {2, 2, 2, 2}};
+    static const int hosts[] = {2, 2, 3, 4};
+    static cluster w;
+    int calls = 0;
+    for (int i = 0; i < 4; i++)
+        for (uint32_t each = 0; each < MOST_ROWS; each++) {
+            w = (cluster){.hosts = hosts[i]};
+            memcpy(w.members, members[i], sizeof w.members);
+            w.all = (group){.simd = simd, .seed = seed + each, .turns = 12};
+            calls += run_cluster(&w, each);
+        }
+    return calls;
 }
 
 /* --- Ends */
@@ -1413,8 +1583,11 @@ int main(void)
         const kernels *simd = kernels_named(levels[i]);
         if (!simd)
             continue;
-        const int calls = run_level(simd, 1000 * (uint64_t)i), ends = come_to_all_ends(simd);
-        printf("%s: %d calls are right, and so are %d ends.\n", simd->name, calls, ends);
+        const uint64_t seed = 1000 * (uint64_t)i;
+        const int calls = run_level(simd, seed), over_hosts = run_hosts(simd, seed);
+        const int ends = come_to_all_ends(simd);
+        printf("%s: %d calls are right, so are %d over hosts, and %d ends.\n", simd->name,
+               calls, over_hosts, ends);
     }
     printf("%d calls of up to %d members are right.\n", run_crowds(kernels_named(NULL)),
            MOST_MEMBERS);
