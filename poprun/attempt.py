@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+from poprun.job.clients.job_view import JobView
+from poprun.job.clients.server import Clients
 from poprun.job.events import Event
 from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
@@ -23,6 +25,7 @@ from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.progress import Progress
 from poprun.stdio import terminal
+from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import describe_unread
@@ -52,7 +55,10 @@ def run_attempt(
         progress.listen(event)
         event_log.listen(event)
 
-    supervisor = Supervisor(job, mpirun, hosts, router, listen)
+    tap = OutputTap()
+    view = JobView(plan, job.specs[0], tap.last_line)
+    clients = Clients(plan.request.identity, view, tap)
+    supervisor = Supervisor(job, mpirun, hosts, router, listen, clients)
     supervisor.start()
     try:
         ended = supervisor.run()
@@ -73,6 +79,7 @@ def run_attempt(
         debug=settings["debug"],
     )
     supervisor.write_out()
+    clients.end(outcome.exit_code, outcome.sentence)
     supervisor.close()
     return outcome.exit_code
 

@@ -3,7 +3,8 @@
 import errno
 import os
 
-# The exit codes that are no instance's.
+# The exit codes that are no instance's. The first one is popctl's.
+REQUEST_FAILED = 1
 INVALID = 2
 UNWRITTEN = 74
 TIMED_OUT = 124
@@ -64,6 +65,12 @@ class LaunchError(PoprunError):
     """The launcher failed, not an instance."""
 
     exit_code = MACHINERY_FAILED
+
+
+class JobRequestError(PoprunError):
+    """There is no such running job, or it does not do what popctl asks for."""
+
+    exit_code = REQUEST_FAILED
 
 
 _WAYS_OUT = {

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from job_clients import make_clients
 
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel, connect
@@ -144,7 +145,7 @@ class Driven:
         self.host = LimitedHost(self.job, self.mpirun, ranks or range(size))
         hosts = [self.host, *others]
         self.supervisor = Supervisor(
-            self.job, self.mpirun, hosts, router, self.told.append
+            self.job, self.mpirun, hosts, router, self.told.append, make_clients(size)
         )
         self.host.listen()
         self.mpirun.start()

@@ -16,6 +16,7 @@ from poprun.job.events import (
     MpirunExited,
     StacksAvailable,
     Started,
+    UsageMeasured,
 )
 from poprun.job.host_link import HostLink
 from poprun.stdio.stdin import StdinFeeder
@@ -130,6 +131,11 @@ class FakeHost:
         self.calls.append(("show_stacks", rank, pid))
         if not pid:
             self.play(StacksAvailable(rank, ()))
+
+    def measure(self) -> None:
+        self.calls.append(("measure",))
+        for rank in sorted(self.alive):
+            self.play(UsageMeasured(rank, 1.5, 2048, 3))
 
     def note_end(self, rank: int) -> None:
         self.calls.append(("note_end", rank))

@@ -447,6 +447,8 @@ LATE_IMPORTS = {
         "poprun.mpirun.no_mpi",
         "poprun.mpirun.openmpi",
     },
+    # 3 ms, for a job that popctl asks about.
+    "poprun.job.clients.job_view": {"json"},
     # 8 ms, for an mpirun that did not come with a wheel.
     "poprun.mpirun.identify": {"subprocess"},
     # 1 ms, for an error.

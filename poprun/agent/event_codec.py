@@ -33,11 +33,12 @@ OF_HOSTS = (
     events.SlurmEndsJob,
     events.StacksAvailable,
     events.Started,
+    events.UsageMeasured,
     events.WaitsInFinalize,
 )
 _CLASSES: Mapping[str, type[Any]] = {c.__name__: c for c in OF_HOSTS}
 # Fields that need not fit in a C int.
-_LONG = ("at_ns", "peak_kib")
+_LONG = ("at_ns", "memory_kib", "peak_kib")
 _LONGEST_TEXT = 1 << 14
 _LONGEST_TUPLE = 1 << 13
 

@@ -208,6 +208,8 @@ class ServedJob:
             self._host.show_stacks(*numbers)
         elif kind == messages.NOTE_END:
             self._host.note_end(*numbers)
+        elif kind == messages.MEASURE:
+            self._host.measure()
         elif kind == messages.CREDIT:
             self._output.grant(*numbers)
         elif kind == messages.RESIZE:

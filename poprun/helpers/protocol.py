@@ -88,12 +88,31 @@ SHELL_ENDED = 71  # exit code
 # the field is 1 and not 0.
 SHELL_HERE = 72
 
+# From popctl to poprun, each the first message of a connection to a socket of its own,
+# whose key is empty: the kernel says which user a client is.
+SHOW_JOB = 90  # version, key, ms between two answers or 0 for one, 1 with instances
+STOP_JOB = 91  # version, key, 1 to kill at once
+WATCH_OUTPUT = 92  # version, key, index of an instance
+DUMP_STACKS = 93  # version, key, indices of instances
+
+# From poprun to popctl.
+JOB_SHOWN = 100  # JSON
+REQUEST_ACCEPTED = 101
+REQUEST_REFUSED = 102  # a sentence: why
+INSTANCE_OUTPUT = 103  # stdout or stderr, bytes
+OUTPUT_DROPPED = 104  # how many bytes did not wait for the client
+REQUEST_DONE = 105  # a sentence for the user, or nothing
+JOB_ENDED = 106  # JSON
+
 # From poprun to popdist.
 ATTACHED = 60  # id of the device
 NOT_ATTACHED = 61  # a sentence: why not
 
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
+
+# How the name of the socket begins that popctl connects to; the job's id follows.
+CLIENTS_NAME = "popctl-"
 
 # The signal on which a Python interpreter of an instance shows its stacks: a real-time
 # signal that neither C libraries (the first ones) nor tools (the last ones) use.
@@ -123,6 +142,10 @@ REPORTS = {
     ALONE_IN_MPI: "iti",
     ATTACH: "itii",
     REMOTE_SHELL: "ittt",
+    SHOW_JOB: "itii",
+    STOP_JOB: "iti",
+    WATCH_OUTPUT: "iti",
+    DUMP_STACKS: "itl",
 }
 # int() takes time that grows with the square of the length.
 MOST_DIGITS = 20

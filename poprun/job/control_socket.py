@@ -47,12 +47,16 @@ class ControlSocket:
 
     Args:
         control: The address and the key.
+        most_unknown: How many more connections than instances may be waiting for
+            their first message.
     """
 
-    def __init__(self, control: str, num_instances: int) -> None:
+    def __init__(
+        self, control: str, num_instances: int, *, most_unknown: int = MOST_UNKNOWN
+    ) -> None:
         backlog = max(num_instances, SHARE)
         self._sock, self._key = listen(os.fsencode(control), backlog)
-        self._most = num_instances + MOST_UNKNOWN
+        self._most = num_instances + most_unknown
         # Connections without a first message, the oldest first, and until when.
         self._unknown: dict[Channel, float] = {}
         self._known: dict[Channel, Handler] = {}

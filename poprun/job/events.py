@@ -177,9 +177,11 @@ class AcceptFailed(Event):
 
 
 class Interrupted(Event):
-    """poprun got a signal that ends the job."""
+    """poprun got a signal that ends the job, or a client asks for the same."""
 
     signal: int
+    # The client, as messages name it; "" for a signal.
+    client: str = ""
 
 
 class SlurmEndsJob(Event):
@@ -188,6 +190,15 @@ class SlurmEndsJob(Event):
 
 class OutputClosed(Event):
     """The reader of poprun's stdout has closed it."""
+
+
+class UsageMeasured(Event):
+    """What the processes of an instance use: CPU time so far, and resident memory."""
+
+    rank: int
+    cpu_s: float
+    memory_kib: int
+    num_processes: int
 
 
 class StacksAvailable(Event):

@@ -82,6 +82,9 @@ class HostLink(Protocol):
         The answer is the event StacksAvailable.
         """
 
+    def measure(self) -> None:
+        """Measure what the instances use; the answers are events UsageMeasured."""
+
     def note_end(self, rank: int) -> None:
         """Tell the instances of this host that an instance of the job has ended."""
 

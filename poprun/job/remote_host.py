@@ -31,6 +31,7 @@ from poprun.job.events import (
     NotUndone,
     Remains,
     StacksAvailable,
+    UsageMeasured,
 )
 from poprun.job.values import HostJob
 from poprun.record import replace
@@ -250,6 +251,9 @@ class RemoteHost:
     def show_stacks(self, rank: int, pid: int) -> None:
         self.send(protocol.pack(messages.SHOW_STACKS, rank, pid))
 
+    def measure(self) -> None:
+        self.send(protocol.pack(messages.MEASURE))
+
     def note_end(self, rank: int) -> None:
         self.send(protocol.pack(messages.NOTE_END, rank))
 
@@ -348,7 +352,7 @@ class RemoteHost:
                 return
         elif rank not in self.ranks:
             raise ValueError(f"an event of instance {rank}")
-        elif not isinstance(event, StacksAvailable):
+        elif not isinstance(event, StacksAvailable | UsageMeasured):
             key = type(event), rank
             if key in self._reported:
                 return

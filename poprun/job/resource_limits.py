@@ -10,8 +10,8 @@ from poprun.errors import LaunchError
 # For each instance: the connection to its shim, its stdout and its stderr, and the
 # connection of its Python interpreter when that ends.
 PER_INSTANCE = 4
-# For all: the control socket, and what is open for a moment.
-SPARE = 32
+# For all: the control socket, what is open for a moment, and the clients of the job.
+SPARE = 68
 
 
 def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:

@@ -16,7 +16,12 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 # By name: the module whose `command` it is, which is imported when it is called, and
 # one line of help.
-SUBCOMMANDS: Mapping[str, tuple[str, str]] = {}
+SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
+    "ps": ("poprun.popctl.ps", "List the jobs of this user that run on this machine."),
+    "stop": ("poprun.popctl.stop", "Stop a job as Ctrl-C does."),
+    "attach": ("poprun.popctl.attach", "Write the output of an instance from now on."),
+    "dump": ("poprun.popctl.dump", "Write the Python stacks of all instances."),
+}
 
 
 class Popctl(click.Group):

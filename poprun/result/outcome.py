@@ -271,7 +271,8 @@ def _stopped(
             return _refused(events, hosts)
         case Reason.INTERRUPTED:
             number = cause.signal or signal.SIGINT
-            return Outcome(128 + number, f"Stopped by {signal_name(number)}.")
+            who = cause.client or signal_name(number)
+            return Outcome(128 + number, f"Stopped by {who}.")
         case Reason.TIMEOUT:
             return Outcome(
                 TIMED_OUT,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import inf
 
+from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stream_ends import OutputSource
 from poprun.stdio.waiter import READ, Interest
@@ -23,8 +24,9 @@ class Streams:
     None of them is read while the readers of poprun's output cannot keep up.
     """
 
-    def __init__(self, router: OutputRouter) -> None:
+    def __init__(self, router: OutputRouter, tap: OutputTap | None = None) -> None:
         self._router = router
+        self._tap = tap or OutputTap()
         # By source: the rank of its instance, and which stream of that it is.
         self._open: dict[OutputSource, tuple[int, str]] = {}
         # Since the last pause.
@@ -39,6 +41,7 @@ class Streams:
         """Read a stream of an instance from now on."""
         self._open[source] = (rank, stream)
         self._router.open(rank, stream)
+        self._tap.open(rank)
 
     def interests(self) -> Iterator[Interest]:
         """Yield what to wait for in order to read."""
@@ -93,8 +96,11 @@ class Streams:
             self._bytes += len(data)
             if source.descriptor is None:
                 self.received += len(data)
+            self._tap.feed(*self._open[source], data)
             self._router.feed(*self._open[source], data, time.monotonic())
 
     def _close(self, source: OutputSource) -> None:
-        self._router.close(*self._open.pop(source))
+        rank, stream = self._open.pop(source)
+        self._router.close(rank, stream)
+        self._tap.close(rank, stream)
         source.close()

@@ -29,9 +29,11 @@ from poprun.job.events import (
     ShimLost,
     StacksAvailable,
     Started,
+    UsageMeasured,
 )
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
+from poprun.job.local_host.usage import UsageReader
 from poprun.job.values import Job
 from poprun.stdio.stream_ends import (
     STREAMS,
@@ -85,6 +87,9 @@ class LocalHost:
         self._lost: set[int] = set()
         # The rank of each program, by its pid.
         self._programs: dict[int, int] = {}
+        # Those whose program has ended.
+        self._exited: set[int] = set()
+        self._usage = UsageReader()
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
@@ -158,6 +163,11 @@ class LocalHost:
     def show_stacks(self, rank: int, pid: int) -> None:
         if rank in self._shims:
             self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
+
+    def measure(self) -> None:
+        running = {p: r for p, r in self._programs.items() if r not in self._exited}
+        for rank, usage in self._usage.read(running).items():
+            self._emit(UsageMeasured(rank, *usage))
 
     def note_end(self, rank: int) -> None:
         self._finalizing.end(rank)
@@ -266,6 +276,7 @@ class LocalHost:
 
     def _on_exited(self, rank: int, fields: list[bytes]) -> None:
         status, at, user, system, peak = (int(field) for field in fields[:5])
+        self._exited.add(rank)
         self._emit(
             Exited(
                 rank=rank,
@@ -280,6 +291,7 @@ class LocalHost:
 
     def _on_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()
+        self._exited.add(rank)
         if rank not in self._clean:
             self._lost.add(rank)
         if rank not in self._clean and not self._has_released:

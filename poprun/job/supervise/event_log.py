@@ -70,8 +70,8 @@ class EventLog:
                     f"process{'' if left_behind == 1 else 'es'} running, which poprun "
                     "ended."
                 )
-            case Interrupted(number):
-                self._on_interrupt(number)
+            case Interrupted(number, client):
+                self._on_interrupt(number, client)
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
                     SlurmEndsJob, "Slurm ends its job: stopping the instances."
@@ -152,9 +152,9 @@ class EventLog:
     def _on(self, host: str) -> str:
         return f" on {host}" if self._names_hosts else ""
 
-    def _on_interrupt(self, number: int) -> None:
+    def _on_interrupt(self, number: int, client: str) -> None:
         self._interrupts += 1
-        name = signal_name(number)
+        name = client or signal_name(number)
         if self._interrupts == 1 and SlurmEndsJob in self._warned_of:
             # SIGTERM is then the signal that Slurm has sent to poprun, too.
             if number != signal.SIGTERM:

@@ -79,6 +79,8 @@ class Cause(Record):
     reason: Reason
     rank: int | None = None
     signal: int | None = None
+    # Who has asked for it instead of sending a signal, "" if nobody has.
+    client: str = ""
 
 
 SLURMS_END = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
@@ -219,8 +221,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _take_for_slurms(course, now), []
         case Interrupted(signal.SIGTERM) if course.is_in_slurm:
             return _interrupt_in_slurm(course, now)
-        case Interrupted(number):
-            return _interrupt(course, number, now)
+        case Interrupted(number, client):
+            return _interrupt(course, number, now, client)
     return _tick(course, now) if now >= course.deadline else (course, [])
 
 
@@ -252,9 +254,9 @@ def _trace(course: Course, cause: Cause, now: float) -> Step:
     return course, [ShowStacks()]
 
 
-def _interrupt(course: Course, number: int, now: float) -> Step:
+def _interrupt(course: Course, number: int, now: float, client: str = "") -> Step:
     if course.phase is Phase.RUNNING:
-        cause = Cause(Reason.INTERRUPTED, signal=number)
+        cause = Cause(Reason.INTERRUPTED, signal=number, client=client)
         if number == signal.SIGQUIT:
             return _trace(course, cause, now)
         return _stop(course, cause, now, course.grace)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from poprun.helpers import own_process
+from poprun.job.clients.server import Clients, Controls
 from poprun.job.events import (
     Event,
     Exited,
@@ -25,6 +26,7 @@ from poprun.job.events import (
     StacksAvailable,
     StacksShown,
     Tick,
+    UsageMeasured,
 )
 from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
@@ -78,11 +80,13 @@ class Supervisor:
         hosts: Sequence[HostLink],
         router: OutputRouter,
         listen: Callable[[Event], None],
+        clients: Clients,
     ) -> None:
         self._job = job
         self._mpirun = mpirun
         self._hosts = hosts
-        self._streams = Streams(router)
+        self._clients = clients
+        self._streams = Streams(router, clients.tap)
         self._router = router
         self._listen = listen
         self._course = Course(
@@ -98,7 +102,7 @@ class Supervisor:
         self._stacks = Stacks(
             self._ask_for_stacks,
             router.tail,
-            lambda sentence: router.say(f"poprun: {sentence}\n"),
+            self._say,
         )
         # Signals to end the job that came when it was over.
         self._is_over = False
@@ -119,6 +123,17 @@ class Supervisor:
         self._wake = own_process.wake_up_on(*_signals())
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
+        self._clients.begin(
+            Controls(
+                emit=self._emit,
+                phase=lambda: self._course.phase,
+                measure=self._measure,
+                ask_for_stacks=self._ask_for_stacks,
+                tail=self._router.tail,
+                say=self._say,
+                error_stream="stdout" if self._job.merge_stderr else "stderr",
+            )
+        )
         self._mpirun.report_to(self._emit)
 
     def run(self) -> Ended:
@@ -169,6 +184,7 @@ class Supervisor:
         due = min(deadline, self._router.deadline(), self._stacks.deadline())
         hosts = (host.deadline(now) for host in self._hosts)
         due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
+        due = min(due, self._clients.deadline(now))
         waiter.serve(self._interests(now), due)
         for host in self._hosts:
             host.tick(time.monotonic())
@@ -176,6 +192,7 @@ class Supervisor:
         self._streams.tick()
         self._stdin_feeder.tick()
         self._router.tick(time.monotonic())
+        self._clients.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
         self._show_stacks()
@@ -190,6 +207,7 @@ class Supervisor:
         yield from self._streams.interests()
         yield from self._router.interests()
         yield from self._stdin_feeder.interests(self._read_stdin)
+        yield from self._clients.interests(now)
 
     def _signal_interests(self) -> Iterator[Interest]:
         yield Interest(self._wake, READ, self._on_signals)
@@ -200,12 +218,18 @@ class Supervisor:
             # The connection to a host may bring what its instances wrote last.
             for host in self._hosts:
                 interests += host.interests(time.monotonic())
+        now = time.monotonic()
+        interests += self._clients.interests(now)
         output = (*self._streams.interests(), *self._router.interests())
+        due = min(due, self._clients.deadline(now))
         waiter.serve((*interests, *output), due)
+        self._clients.tick(time.monotonic())
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):
             self._stacks.answer(event.rank, list(event.pids), time.monotonic())
+        self._clients.listen(event)
+        if isinstance(event, StacksAvailable | UsageMeasured):
             return
         if isinstance(event, MpirunExited):
             self.ended.mpirun_status = event.status
@@ -252,6 +276,13 @@ class Supervisor:
         for host in self._hosts:
             if rank in host.ranks:
                 host.show_stacks(rank, pid)
+
+    def _measure(self) -> None:
+        for host in self._hosts:
+            host.measure()
+
+    def _say(self, sentence: str) -> None:
+        self._router.say(f"poprun: {sentence}\n")
 
     def _show_stacks(self) -> None:
         if self._course.phase is Phase.TRACING:

@@ -10,12 +10,13 @@ from poprun.agent import event_codec, facts, messages
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.helpers import protocol
 from poprun.job import events
-from poprun.job.events import Event, Exited, NotUndone, Remains, Started
+from poprun.job.events import Event, Exited, NotUndone, Remains, Started, UsageMeasured
 from poprun.preflight.hosts import LocalPreflight
 from poprun.record import replace
 
 EVENTS = [
     *(Started(3, 17, (0, 2), memory_is_bound=False), Started(3, 17)),
+    UsageMeasured(3, 1e6, 1 << 40, 2),
     Remains(17, 1000, "sleep 9", "n1"),
     Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
 ]

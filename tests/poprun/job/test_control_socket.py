@@ -23,7 +23,7 @@ from poprun.job.events import AcceptFailed, Event, Rejected
 
 NOW = 1000.0
 # A command that only this test has: a message to it, and further ones.
-STATUS, MORE = 90, 91
+STATUS, MORE = 240, 241
 KEY = b"key"
 
 

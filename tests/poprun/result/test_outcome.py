@@ -243,6 +243,17 @@ def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
 # --- What stops poprun.
 
 
+def test_a_client_that_stops_a_job_is_its_cause_and_the_code_is_that_of_ctrl_c() -> (
+    None
+):
+    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGINT, client="popctl (PID 7)")
+    events = [exited(0, 2, by_itself=False), exited(1, 2, by_itself=False)]
+
+    assert outcome(cause, events) == Outcome(
+        exit_code=130, sentence="Stopped by popctl (PID 7)."
+    )
+
+
 @pytest.mark.parametrize(
     ("number", "code", "name"),
     [

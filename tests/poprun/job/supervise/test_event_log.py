@@ -121,6 +121,15 @@ def test_a_guard_that_was_killed_is_told_of_in_any_case() -> None:
     ]
 
 
+def test_a_client_that_stops_the_job_is_named() -> None:
+    interrupts = [Interrupted(signal.SIGINT, "popctl (PID 7)")] * 2
+
+    assert told(0, *interrupts) == [
+        "poprun: popctl (PID 7): stopping the instances; once more kills them.\n",
+        "poprun: popctl (PID 7) again: killing everything.\n",
+    ]
+
+
 def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None:
     interrupts = [Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from fake_hosts import FakeHost, FakeMpirun
+from job_clients import make_clients
 
 from poprun.helpers import own_process
 from poprun.job.events import (
@@ -72,6 +73,7 @@ class Loop:
             [self.host],
             router,
             self.events.append,
+            make_clients(size),
         )
         self.supervisor.start()
 

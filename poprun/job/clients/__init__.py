@@ -1,0 +1,1 @@
+"""Requests of popctl -> actions on a running job, and what is told about it."""

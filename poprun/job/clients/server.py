@@ -1,0 +1,346 @@
+"""The requests of popctl at one job: who may ask, and what follows.
+
+popctl connects to a socket that is named after the job. Only processes of poprun's own
+user are clients, root's are not. They are bounded in number and in what waits for them.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import inf
+from signal import SIGINT
+
+from poprun.errors import LaunchError
+from poprun.helpers import protocol
+from poprun.helpers.channel import Channel
+from poprun.job.clients.connection import ClientConnection
+from poprun.job.clients.job_view import JobView
+from poprun.job.control_socket import ControlSocket, Handler, Messages
+from poprun.job.events import Event, Interrupted, StacksAvailable
+from poprun.job.supervise.stacks import Stacks
+from poprun.job.supervise.stopping import Phase
+from poprun.plan.placement import format_ranges
+from poprun.record import Record
+from poprun.stdio.output_tap import OutputTap, Watcher
+from poprun.stdio.waiter import Interest
+
+MOST_CLIENTS = 16
+# Those that have connected and sent nothing.
+MOST_UNKNOWN = 16
+# The shortest time between two looks at what the instances use.
+LEAST_INTERVAL_S = 0.5
+# How long the answer of other hosts takes at most before a client gets one without it.
+REMOTE_USAGE_S = 0.3
+
+
+class Controls(Record):
+    """What clients may do to an attempt, by its supervisor."""
+
+    emit: Callable[[Event], None]
+    phase: Callable[[], Phase]
+    # Ask the hosts what their instances use; they answer by UsageMeasured.
+    measure: Callable[[], None]
+    # Ask an instance for its Python stacks, as Stacks does.
+    ask_for_stacks: Callable[[int, int], None]
+    tail: Callable[[int], bytes]
+    say: Callable[[str], None]
+    error_stream: str
+
+
+class _Viewer:
+    """A client that is shown the job, once or at intervals."""
+
+    def __init__(self, client: ClientConnection, interval: float, due: float) -> None:
+        self.client = client
+        # 0 for once.
+        self.interval = interval
+        self.due = due
+
+
+class _Dump:
+    """One round of Python stacks, for one client."""
+
+    def __init__(self, client: ClientConnection, ranks: Sequence[int]) -> None:
+        self.client = client
+        self.ranks = ranks
+        # The instance whose stderr is passed on now, and all that have shown something.
+        self.current: int | None = None
+        self.shown: set[int] = set()
+
+
+class Clients:
+    """The clients of one job.
+
+    Args:
+        identity: The id of the job.
+    """
+
+    def __init__(self, identity: str, view: JobView, tap: OutputTap) -> None:
+        self._view = view
+        self.tap = tap
+        try:
+            # The key is empty: the kernel says whose client it is.
+            self._socket = ControlSocket(
+                f"@{protocol.CLIENTS_NAME}{identity}/", MOST_UNKNOWN, most_unknown=0
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"The socket for popctl cannot be opened: {error.strerror}."
+            ) from None
+        self._clients: list[ClientConnection] = []
+        self._viewers: list[_Viewer] = []
+        # By client: the instance whose output it gets, and what passes that on.
+        self._readers: dict[ClientConnection, tuple[int, Watcher]] = {}
+        self._dump: _Dump | None = None
+        self._measured_at = -inf
+
+    def begin(self, controls: Controls) -> None:
+        """Serve clients of an attempt from now on."""
+        self._controls = controls
+        self._stacks = Stacks(self._ask_for_stacks, controls.tail, self._say)
+        handlers = {
+            protocol.SHOW_JOB: self._on_show,
+            protocol.STOP_JOB: self._on_stop,
+            protocol.WATCH_OUTPUT: self._on_watch,
+            protocol.DUMP_STACKS: self._on_dump,
+        }
+        self._socket.handle_with(
+            {kind: Handler(f, self._receive) for kind, f in handlers.items()},
+            # What is refused here is no event of the job.
+            lambda event: None,
+        )
+
+    def listen(self, event: Event) -> None:
+        """Take in what has happened to the job."""
+        self._view.listen(event)
+        if isinstance(event, StacksAvailable) and self._dump is not None:
+            pids = list(event.pids)
+            self._stacks.answer(event.rank, pids, time.monotonic())
+
+    # --- What the loop needs.
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        return self._socket.interests(now)
+
+    def deadline(self, now: float) -> float:
+        due = [v.due for v in self._viewers if not v.client.is_behind]
+        closes = [client.closes_by for client in self._clients]
+        return min(self._socket.deadline(now), self._stacks.deadline(), *due, *closes)
+
+    def tick(self, now: float) -> None:
+        self._socket.tick(now)
+        for client in self._clients:
+            client.tick(now)
+        for viewer in tuple(self._viewers):
+            if now >= viewer.due and not viewer.client.is_behind:
+                self._show(viewer, now)
+        if self._dump is not None:
+            self._go_on_with_dump(self._dump, now)
+        for client in [c for c in self._clients if not c.is_open]:
+            self._forget(client)
+
+    def end(self, exit_code: int, cause: str) -> None:
+        """Tell all clients how the job has ended, and close their connections.
+
+        What a client has not read by now is lost: the job does not wait for it.
+        """
+        for client in self._clients:
+            client.send(protocol.JOB_ENDED, exit_code, cause.encode())
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # --- The clients.
+
+    def _add(self, link: Channel) -> ClientConnection | None:
+        """Return a new client, unless there are too many."""
+        client = ClientConnection(link)
+        if len(self._clients) >= MOST_CLIENTS:
+            sentence = (
+                f"The job has {MOST_CLIENTS} other clients, which is the most. End one."
+            )
+            client.refuse(sentence, now=time.monotonic())
+            link.close()
+            return None
+        self._clients.append(client)
+        return client
+
+    def _receive(self, link: Channel, messages: Messages | None) -> None:
+        """Close a connection that its client has closed, or sends a second request on.
+
+        What it was sent stays readable for it.
+        """
+        link.close()
+
+    def _forget(self, client: ClientConnection) -> None:
+        self._clients.remove(client)
+        self._viewers = [v for v in self._viewers if v.client is not client]
+        if client in self._readers:
+            self.tap.unwatch(*self._readers.pop(client))
+        if self._dump is not None and self._dump.client is client:
+            self._end_dump()
+
+    # --- Showing the job.
+
+    def _on_show(self, link: Channel, fields: list[bytes]) -> bool:
+        interval, with_instances = int(fields[2]) / 1000, fields[3] == b"1"
+        if client := self._add(link):
+            now = time.monotonic()
+            if not with_instances:
+                self._send_view(client, with_instances=False)
+                client.close_after_reading(now)
+                return True
+            self._measure(now)
+            wait = REMOTE_USAGE_S if len(self._view.hosts) > 1 else 0.0
+            interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
+            self._viewers.append(_Viewer(client, interval, now + wait))
+        return True
+
+    def _show(self, viewer: _Viewer, now: float) -> None:
+        self._send_view(viewer.client, with_instances=True)
+        if viewer.interval:
+            # What other hosts answer is shown the next time.
+            viewer.due = now + viewer.interval
+            self._measure(now)
+        else:
+            self._viewers.remove(viewer)
+            viewer.client.close_after_reading(now)
+
+    def _send_view(self, client: ClientConnection, *, with_instances: bool) -> None:
+        phase = self._controls.phase()
+        value = self._view.as_json(phase, with_instances=with_instances)
+        client.send(protocol.JOB_SHOWN, value)
+
+    def _measure(self, now: float) -> None:
+        if now >= self._measured_at + LEAST_INTERVAL_S:
+            self._measured_at = now
+            self._controls.measure()
+
+    # --- Stopping the job.
+
+    def _on_stop(self, link: Channel, fields: list[bytes]) -> bool:
+        if client := self._add(link):
+            who = f"popctl (PID {client.pid})"
+            client.send(protocol.REQUEST_ACCEPTED)
+            # As Ctrl-C, and a second one.
+            for _ in range(2 if fields[2] == b"1" else 1):
+                self._controls.emit(Interrupted(SIGINT, who))
+        return True
+
+    # --- The output of an instance.
+
+    def _on_watch(self, link: Channel, fields: list[bytes]) -> bool:
+        if (client := self._add(link)) is None:
+            return True
+        rank = int(fields[2])
+        if (refusal := self._refusal_of(rank)) is not None:
+            client.refuse(refusal, now=time.monotonic())
+            return True
+        client.send(protocol.REQUEST_ACCEPTED)
+        watcher = partial(self._pass_on, client, rank)
+        self._readers[client] = rank, watcher
+        self.tap.watch(rank, watcher)
+        return True
+
+    def _pass_on(
+        self, client: ClientConnection, rank: int, stream: str, data: bytes
+    ) -> None:
+        if data:
+            client.write(stream, data)
+        elif not self.tap.is_open(rank):
+            sentence = f"The output of instance {rank} has ended."
+            client.finish(sentence, now=time.monotonic())
+
+    def _refusal_of(self, rank: int) -> str | None:
+        """Return why there is no output of an instance, if so."""
+        if rank >= self._view.num_instances:
+            last = self._view.num_instances - 1
+            there_are = f"0 to {last}" if last else "0 only"
+            return f"There is no instance {rank} in the job: it has {there_are}."
+        if self._view.has_ended(rank) and not self.tap.is_open(rank):
+            return f"Instance {rank} has ended."
+        return None
+
+    # --- Python stacks.
+
+    def _on_dump(self, link: Channel, fields: list[bytes]) -> bool:
+        if (client := self._add(link)) is None:
+            return True
+        ranks = [int(rank) for rank in fields[2].split(b",")]
+        refusal = None
+        if unknown := [rank for rank in ranks if rank >= self._view.num_instances]:
+            refusal = self._refusal_of(unknown[0])
+        elif self._controls.phase() is not Phase.RUNNING:
+            refusal = "The job stops: its instances show no Python stacks any more."
+        elif self._dump is not None:
+            refusal = (
+                f"Process {self._dump.client.pid} gets the Python stacks of the job at "
+                "the moment. Try again when it has."
+            )
+        if refusal is not None:
+            client.refuse(refusal, now=time.monotonic())
+            return True
+        running = [rank for rank in ranks if not self._view.has_ended(rank)]
+        self._dump = _Dump(client, running)
+        client.send(protocol.REQUEST_ACCEPTED)
+        self._stacks.start(self._dump.ranks, time.monotonic())
+        return True
+
+    def _ask_for_stacks(self, rank: int, pid: int) -> None:
+        assert self._dump is not None
+        self._watch_stacks(rank if pid else None)
+        self._controls.ask_for_stacks(rank, pid)
+
+    def _watch_stacks(self, rank: int | None) -> None:
+        """Pass the stderr of an instance on to the client of the dump."""
+        dump = self._dump
+        assert dump is not None
+        if dump.current is not None:
+            self.tap.unwatch(dump.current, self._on_stacks)
+        dump.current = rank
+        if rank is not None:
+            self.tap.watch(rank, self._on_stacks)
+
+    def _on_stacks(self, stream: str, data: bytes) -> None:
+        dump = self._dump
+        assert dump is not None
+        assert dump.current is not None
+        if data and stream == self._controls.error_stream:
+            dump.shown.add(dump.current)
+            dump.client.write("stdout", data)
+
+    def _say(self, sentence: str) -> None:
+        """Write a headline of the stacks, on poprun's stderr as well."""
+        self._controls.say(sentence)
+        if self._dump is not None:
+            self._dump.client.write("stdout", f"{sentence}\n".encode())
+
+    def _go_on_with_dump(self, dump: _Dump, now: float) -> None:
+        if self._controls.phase() is not Phase.RUNNING:
+            sentence = "The job stops: not all instances have shown their stacks."
+            dump.client.refuse(sentence, now=now)
+            self._end_dump()
+            return
+        self._stacks.tick(now)
+        if self._stacks.over:
+            dump.client.finish(_describe_silent(dump), now=now)
+            self._end_dump()
+
+    def _end_dump(self) -> None:
+        if self._dump is not None:
+            self._watch_stacks(None)
+            self._dump = None
+            self._stacks = Stacks(self._ask_for_stacks, self._controls.tail, self._say)
+
+
+def _describe_silent(dump: _Dump) -> str:
+    """Return a sentence about the instances that have shown nothing, "" for none."""
+    silent = [rank for rank in dump.ranks if rank not in dump.shown]
+    if not silent:
+        return ""
+    noun, verb = ("Instance", "has") if len(silent) == 1 else ("Instances", "have")
+    return (
+        f"{noun} {format_ranges(silent)} {verb} shown no Python stacks: no Python runs "
+        "there, or it is stopped."
+    )

@@ -1,0 +1,26 @@
+"""`popctl attach`: the output of one instance, from now on."""
+
+import click
+
+from poprun.helpers import protocol
+from poprun.popctl.jobs import choose_job, words_of
+from poprun.popctl.output import copy_output
+
+
+@click.command("attach")
+@click.argument("words", nargs=-1, metavar="[JOB] INSTANCE")
+def command(words: tuple[str, ...]) -> None:
+    """Write the output of one instance from now on, as it comes.
+
+    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
+    is one job only; INSTANCE is a number. Ctrl-C leaves the job alone. What is read too
+    slowly is left out, and popctl says how much that was: the job does not wait.
+    """
+    job, instance = words_of(words, needs_instance=True)
+    assert instance is not None
+    connection = choose_job(job)
+    connection.send(protocol.WATCH_OUTPUT, instance)
+    greeting = (
+        f"Instance {instance} of job {connection.name}; Ctrl-C leaves it running."
+    )
+    copy_output(connection, greeting)

@@ -1,0 +1,74 @@
+"""`popctl dump`: the Python stacks of all instances."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poprun.helpers import protocol
+from poprun.popctl.jobs import choose_job, show_job, words_of
+from poprun.popctl.output import copy_output, say
+from poprun.stdout import write
+
+# It stops a process while it reads its memory, for milliseconds.
+PY_SPY_S = 20
+
+
+@click.command("dump")
+@click.argument("words", nargs=-1, metavar="[JOB] [INSTANCE]")
+@click.option(
+    "--signal",
+    "by_signal",
+    is_flag=True,
+    help="Let the Pythons write their stacks themselves, even if py-spy is installed.",
+)
+def command(words: tuple[str, ...], by_signal: bool) -> None:
+    """Write the Python stacks of all instances, or of one.
+
+    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
+    is one job only. Each Python writes its stacks to its stderr, so that they are in
+    the output of the job, too. Where py-spy is installed, and may look at the
+    processes, it reads the stacks of those on this host, and the job shows nothing.
+    """
+    word, instance = words_of(words, needs_instance=False)
+    connection = choose_job(word)
+    job = show_job(connection)
+    connection.close()
+    ranks = [instance] if instance is not None else list(range(job["num_instances"]))
+    if not by_signal and (py_spy := _find_py_spy()) is not None:
+        by_rank = {i["index"]: i for i in job["instances"]}
+        ranks = [r for r in ranks if not _spy(py_spy, by_rank.get(r))]
+    if ranks:
+        connection = choose_job(job["id"])
+        connection.send(protocol.DUMP_STACKS, ",".join(map(str, ranks)).encode())
+        copy_output(connection)
+
+
+def _find_py_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def _spy(py_spy: str, instance: dict[str, Any] | None) -> bool:
+    """Write the stacks of an instance by py-spy; return whether it could."""
+    if instance is None or not instance["is_local"] or instance["phase"] != "running":
+        return False
+    pid = instance["pid"]
+    argv = [py_spy, "dump", "--pid", str(pid)]
+    try:
+        ended = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=PY_SPY_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        say(f"py-spy cannot be used for instance {instance['index']}: {error}.")
+        return False
+    if ended.returncode:
+        lines = ended.stderr.split("\n")
+        say(f"py-spy cannot look at instance {instance['index']}: {lines[0]}")
+        return False
+    write(f"Python stacks of instance {instance['index']} (PID {pid}), by py-spy:\n")
+    write(f"{ended.stdout}\n")
+    return True

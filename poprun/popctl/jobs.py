@@ -1,0 +1,249 @@
+"""The running jobs of this user, found by the names of their sockets.
+
+Nothing is on disk, so nothing is stale: a socket in the abstract namespace is gone with
+the poprun that listens there. Any user can listen under any name, so only a listener of
+the caller's own user is a job; poprun, too, accepts its own user alone.
+"""
+
+import json
+import os
+import re
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from poprun.errors import JobRequestError
+from poprun.helpers import protocol
+from poprun.helpers.channel import Channel, peer_of
+from poprun.users import user_name
+
+SOCKETS = "/proc/net/unix"
+# In a line of that file: flags of a socket that listens, and its name.
+LISTENS = "00010000"
+NAME = rf"@{protocol.CLIENTS_NAME}([0-9a-f]{{32}})"
+# A job that is not stopped answers within milliseconds, even on a loaded machine.
+ANSWER_S = 5.0
+RETRY_S = 0.02
+# Of an id, what is shown: a prefix that is hardly ever that of another job.
+SHOWN = 8
+NO_ANSWER = "no answer"
+
+
+class JobConnection:
+    """A connection to the poprun of a job, for one request."""
+
+    def __init__(self, identity: str, sock: socket.socket) -> None:
+        self.identity = identity
+        self.pid = peer_of(sock)[0]
+        self._channel = Channel(sock)
+        self._messages: list[tuple[int, list[bytes]]] = []
+
+    @property
+    def name(self) -> str:
+        return self.identity[:SHOWN]
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def send(self, kind: int, *fields: bytes | int) -> None:
+        """Send the request."""
+        self._channel.send(protocol.pack(kind, protocol.VERSION, b"", *fields))
+
+    def receive(self, timeout: float | None) -> tuple[int, list[bytes]] | None:
+        """Return the next message, or None when poprun has closed the connection.
+
+        Raises:
+            JobRequestError: None has come in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._messages:
+            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._channel], [], [], wait)[0]:
+                raise JobRequestError(
+                    f"Job {self.name} does not answer. Its poprun, PID {self.pid}, may "
+                    "be stopped: see 'ps -o stat'."
+                )
+            received = self._channel.receive()
+            if received is None:
+                return None
+            self._messages = received
+        return self._messages.pop(0)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def listening_names() -> list[str]:
+    """Return the ids of all jobs of this machine, of whichever user.
+
+    Raises:
+        JobRequestError: The kernel does not show its sockets.
+    """
+    try:
+        with open(SOCKETS, encoding="ascii", errors="replace") as file:
+            rows = [line.split() for line in file]
+    except OSError as error:
+        raise JobRequestError(
+            f"popctl finds jobs by {SOCKETS}, which cannot be read: {error.strerror}."
+        ) from None
+    names = [re.fullmatch(NAME, row[7]) for row in rows if _listens(row)]
+    return sorted({name[1] for name in names if name})
+
+
+def _listens(row: Sequence[str]) -> bool:
+    return len(row) == 8 and row[3] == LISTENS
+
+
+def connect(identity: str) -> JobConnection | None:
+    """Connect to a job; None if it has ended, or is another user's.
+
+    Raises:
+        JobRequestError: So many others wait to be accepted that no more may.
+    """
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(b"\0" + (protocol.CLIENTS_NAME + identity).encode())
+        except BlockingIOError:
+            sock.close()
+            if time.monotonic() >= deadline:
+                raise JobRequestError(
+                    f"Job {identity[:SHOWN]} accepts no connection. Its poprun may be "
+                    "stopped."
+                ) from None
+            time.sleep(RETRY_S)
+            continue
+        except ConnectionRefusedError:
+            sock.close()
+            return None
+        if peer_of(sock)[1] != os.geteuid():
+            sock.close()
+            return None
+        return JobConnection(identity, sock)
+
+
+def own_jobs() -> list[JobConnection]:
+    """Connect to all jobs of this user."""
+    connections = (connect(identity) for identity in listening_names())
+    return [connection for connection in connections if connection is not None]
+
+
+def choose_job(word: str | None) -> JobConnection:
+    """Connect to the job whose id begins with a word; None means the only job.
+
+    Raises:
+        JobRequestError: There is no such job, or there are several.
+    """
+    jobs = own_jobs()
+    chosen = [job for job in jobs if job.identity.startswith(word or "")]
+    for job in jobs:
+        if job not in chosen or len(chosen) > 1:
+            job.close()
+    if len(chosen) == 1:
+        return chosen[0]
+    if not jobs:
+        raise JobRequestError(no_jobs())
+    names = ", ".join(job.name for job in chosen or jobs)
+    if not chosen:
+        raise JobRequestError(f"There is no job {word!r}. There are: {names}.")
+    which = (
+        f"The ids of {len(chosen)} jobs begin with {word!r}"
+        if word
+        else (f"{len(chosen)} jobs run")
+    )
+    raise JobRequestError(f"{which}: {names}. Name one of them.")
+
+
+def no_jobs() -> str:
+    """Return the sentence that this user has no job."""
+    return f"No job of user {user_name()} runs on this machine."
+
+
+def show_job(job: JobConnection) -> dict[str, Any]:
+    """Return what a job says of itself and its instances.
+
+    Raises:
+        JobRequestError: It does not answer, or has ended.
+    """
+    job.send(protocol.SHOW_JOB, 0, 1)
+    return read_view(job, ANSWER_S)
+
+
+def read_view(job: JobConnection, timeout: float) -> dict[str, Any]:
+    """Return the next description of a job that it sends.
+
+    Raises:
+        JobRequestError: It does not answer, or has ended.
+    """
+    message = job.receive(timeout)
+    if message is not None and message[0] == protocol.JOB_SHOWN:
+        view: dict[str, Any] = json.loads(message[1][0])
+        return view
+    raise JobRequestError(explain_end(job, message))
+
+
+def explain_end(job: JobConnection, message: tuple[int, list[bytes]] | None) -> str:
+    """Return why a request is not carried out: the last message, None for no more."""
+    kind, fields = message or (0, [])
+    if kind == protocol.REQUEST_REFUSED:
+        return fields[0].decode(errors="replace")
+    if kind == protocol.JOB_ENDED:
+        return f"Job {job.name} has ended with exit code {int(fields[0])}."
+    return (
+        f"Job {job.name} has closed the connection: it has ended, or its poprun was "
+        "killed."
+    )
+
+
+def show_jobs() -> list[dict[str, Any]]:
+    """Return what all jobs of this user say of themselves, the oldest first.
+
+    One that does not answer has only an id, the PID of its poprun, and a phase.
+    """
+    jobs = own_jobs()
+    for job in jobs:
+        job.send(protocol.SHOW_JOB, 0, 0)
+    deadline = time.monotonic() + ANSWER_S
+    views = [view for job in jobs for view in _views(job, deadline)]
+    return sorted(views, key=lambda view: view.get("started", 0.0))
+
+
+def _views(job: JobConnection, deadline: float) -> Iterator[dict[str, Any]]:
+    try:
+        message = job.receive(max(0.0, deadline - time.monotonic()))
+    except JobRequestError:
+        yield {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
+        return
+    finally:
+        job.close()
+    # Otherwise it has ended meanwhile, or is busy with other clients.
+    if message is not None and message[0] == protocol.JOB_SHOWN:
+        yield json.loads(message[1][0])
+    elif message is not None and message[0] == protocol.REQUEST_REFUSED:
+        yield {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
+
+
+def words_of(
+    words: Sequence[str], *, needs_instance: bool
+) -> tuple[str | None, int | None]:
+    """Return the job and the instance that the arguments of a subcommand name.
+
+    A word of one to five digits is an instance.
+
+    Raises:
+        JobRequestError: They name none.
+    """
+    instance = None
+    rest = list(words)
+    if rest and re.fullmatch("[0-9]{1,5}", rest[-1]):
+        instance = int(rest.pop())
+    if len(rest) > 1 or (needs_instance and instance is None):
+        raise JobRequestError(
+            f"{' '.join(words)!r} is no job and instance: write JOB INSTANCE, or only "
+            "INSTANCE if one job runs."
+        )
+    return (rest[0] if rest else None), instance

@@ -1,0 +1,60 @@
+"""What a job sends of the output of its instances, written where popctl writes."""
+
+import os
+import sys
+
+from poprun.errors import JobRequestError
+from poprun.helpers import protocol
+from poprun.log import printable
+from poprun.popctl.jobs import ANSWER_S, JobConnection, explain_end
+from poprun.stdout import OutputError
+from poprun.words import counted
+
+DESCRIPTORS = {b"stdout": 1, b"stderr": 2}
+
+
+def copy_output(job: JobConnection, greeting: str = "") -> None:
+    """Write what comes until the job says that it was all.
+
+    Args:
+        greeting: What is said on stderr once the request is accepted.
+
+    Raises:
+        JobRequestError: The job refuses, or is lost.
+        OutputError: popctl's own output cannot be written.
+    """
+    message = job.receive(ANSWER_S)
+    while message is not None:
+        kind, fields = message
+        if kind == protocol.REQUEST_ACCEPTED and greeting:
+            say(greeting)
+        elif kind == protocol.INSTANCE_OUTPUT:
+            _write(DESCRIPTORS[fields[0]], fields[1])
+        elif kind == protocol.OUTPUT_DROPPED:
+            size = counted(int(fields[0]), "byte")
+            say(f"{size} left out here: popctl's output was read too slowly.")
+        elif kind == protocol.REQUEST_DONE:
+            if fields[0]:
+                say(fields[0].decode(errors="replace"))
+            return
+        elif kind == protocol.JOB_ENDED:
+            say(explain_end(job, message))
+            return
+        elif kind == protocol.REQUEST_REFUSED:
+            break
+        message = job.receive(None)
+    raise JobRequestError(explain_end(job, message))
+
+
+def say(sentence: str) -> None:
+    """Write a line of popctl's own to stderr."""
+    print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        raise OutputError(error) from None

@@ -1,0 +1,67 @@
+"""`popctl ps`: the jobs of this user that run on this machine."""
+
+import json
+import os
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
+from poprun.popctl.tables import clock, output_width, table
+from poprun.stdout import write
+from poprun.words import counted
+
+HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")
+
+
+@click.command("ps")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
+def command(as_json: bool) -> int:
+    """List the jobs of this user that run on this machine."""
+    jobs = show_jobs()
+    if as_json:
+        write(json.dumps(jobs, indent=2) + "\n")
+        return 0
+    if jobs:
+        write(table(HEAD, [_row(job) for job in jobs], output_width()))
+    else:
+        print(f"popctl: {no_jobs()}", file=sys.stderr)
+    if os.geteuid() == 0:
+        _note_other_users()
+    return 0
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    if "program" not in job:
+        return job["id"][:SHOWN], "?", "?", "?", job["phase"], f"(PID {job['pid']})"
+    running, size = job["num_running"], job["num_instances"]
+    hosts = job["hosts"]
+    return (
+        job["id"][:SHOWN],
+        clock(job["elapsed"]),
+        str(size) if running == size else f"{running} of {size}",
+        hosts[0] if len(hosts) == 1 else counted(len(hosts), "host"),
+        job["phase"],
+        shlex.join(job["program"]),
+    )
+
+
+def _note_other_users() -> None:
+    """Tell root, who may do everything else, of jobs that it does not control."""
+    others = [name for name in listening_names() if not _is_own(name)]
+    if others:
+        print(
+            f"popctl: {counted(len(others), 'job')} of other users not shown: each "
+            "user controls their own alone. Run popctl as that user: "
+            "runuser -u USER -- popctl ps",
+            file=sys.stderr,
+        )
+
+
+def _is_own(identity: str) -> bool:
+    connection = connect(identity)
+    if connection is not None:
+        connection.close()
+    return connection is not None

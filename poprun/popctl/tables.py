@@ -1,0 +1,62 @@
+"""Tables of text, and the words that stand in them."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from poprun.log import printable
+
+GAP = "  "
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 0) -> str:
+    """Return rows below a head, in columns as wide as their longest cell.
+
+    Args:
+        width: Where lines are cut; 0 for nowhere.
+    """
+    cells = [head, *([_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = (cell.ljust(n) for cell, n in zip(row, widths, strict=True))
+        lines.append(cut(GAP.join(padded).rstrip(), width))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of a text as fits in so many columns; 0: all of it."""
+    return text if not width or len(text) <= width else text[: width - 1] + "…"
+
+
+def output_width() -> int:
+    """Return the columns of the terminal that stdout is, 0 if it is none."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return 0
+    return shutil.get_terminal_size().columns
+
+
+def clock(seconds: float) -> str:
+    """Write a time span: 0:07, 12:34, 1:02:03, 2 d 3 h."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours_of_day = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_of_day} h"
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
+
+
+def memory(kib: int) -> str:
+    """Write an amount of memory in three digits: 812 KiB, 1.25 GiB."""
+    value, units = float(kib), ["KiB", "MiB", "GiB", "TiB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    digits = 0 if value >= 100 or units[0] == "KiB" else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {units[0]}"
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -1,0 +1,192 @@
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from poprun.errors import JobRequestError
+from poprun.helpers import protocol
+from poprun.helpers.channel import Channel
+from poprun.popctl import jobs
+from poprun.popctl.jobs import choose_job, connect, listening_names, words_of
+
+Answer = Callable[[Channel], None]
+
+
+class FakeJob:
+    """Listens as a job does, in a thread, and answers each request alike."""
+
+    def __init__(self, identity: str, answer: bytes = b"") -> None:
+        self.identity = identity
+        self._answer = answer
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.bind(f"\0{protocol.CLIENTS_NAME}{identity}")
+        self._sock.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._sock.accept()
+            except OSError:
+                return
+            with peer:
+                if peer.recv(1000):
+                    peer.sendall(self._answer)
+
+    def close(self) -> None:
+        self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+
+@pytest.fixture
+def start_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeJob]]:
+    """Start fake jobs, which are all that popctl finds."""
+    started: list[FakeJob] = []
+
+    def start(beginning: str, answer: bytes = b"") -> FakeJob:
+        random = os.urandom(16).hex()
+        started.append(FakeJob(beginning + random[len(beginning) :], answer))
+        return started[-1]
+
+    monkeypatch.setattr(
+        jobs,
+        "listening_names",
+        lambda: sorted(set(listening_names()) & {job.identity for job in started}),
+    )
+    yield start
+    for job in started:
+        job.close()
+
+
+def test_only_sockets_that_listen_and_are_named_after_a_job_are_jobs(
+    start_job: Callable[..., FakeJob],
+) -> None:
+    job = start_job("")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0{protocol.CLIENTS_NAME}../../etc")
+        other.listen()
+        names = listening_names()
+
+    assert job.identity in names
+    assert all(len(name) == 32 for name in names)
+
+
+def test_a_job_is_named_by_the_beginning_of_its_id_or_not_at_all(
+    start_job: Callable[..., FakeJob],
+) -> None:
+    first = start_job("aa1")
+    connection = choose_job(None)
+    assert connection.identity == first.identity
+    connection.close()
+
+    second = start_job("aa2")
+    connection = choose_job("aa2")
+    assert (connection.identity, connection.pid) == (second.identity, os.getpid())
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (None, "2 jobs run: {}, {}. Name one of them."),
+        ("aa", "The ids of 2 jobs begin with 'aa': {}, {}. Name one of them."),
+        ("b", "There is no job 'b'. There are: {}, {}."),
+    ],
+)
+def test_a_word_that_means_no_job_or_several_is_refused_with_their_names(
+    start_job: Callable[..., FakeJob], word: str | None, sentence: str
+) -> None:
+    names = sorted(start_job(beginning).identity[:8] for beginning in ("aa1", "aa2"))
+
+    with pytest.raises(JobRequestError) as refused:
+        choose_job(word)
+
+    assert str(refused.value) == sentence.format(*names)
+
+
+def test_without_a_job_a_sentence_says_so(start_job: Callable[..., FakeJob]) -> None:
+    with pytest.raises(JobRequestError, match=r"^No job of user \w+ runs on this mach"):
+        choose_job(None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_is_no_client_of_another_users_job() -> None:
+    identity = os.urandom(16).hex()
+    ready, is_ready = os.pipe()
+    end, may_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(65534, 65534, 65534)
+            sock = socket.socket(socket.AF_UNIX)
+            sock.bind(f"\0{protocol.CLIENTS_NAME}{identity}")
+            sock.listen()
+            os.write(is_ready, b".")
+            os.read(end, 1)
+        finally:
+            os._exit(0)
+    os.read(ready, 1)
+    try:
+        assert identity in listening_names()
+        assert connect(identity) is None
+    finally:
+        os.write(may_end, b".")
+        os.waitpid(pid, 0)
+        for descriptor in (ready, is_ready, end, may_end):
+            os.close(descriptor)
+
+
+def test_a_job_that_has_just_ended_is_none() -> None:
+    assert connect(os.urandom(16).hex()) is None
+
+
+def test_jobs_are_shown_the_oldest_first(start_job: Callable[..., FakeJob]) -> None:
+    for beginning, started in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        view = json.dumps({"id": beginning, "started": started}).encode()
+        start_job(beginning, protocol.pack(protocol.JOB_SHOWN, view))
+    start_job("d")  # ends meanwhile
+
+    assert [view["id"] for view in jobs.show_jobs()] == ["b", "c", "a"]
+
+
+def test_a_job_whose_queue_of_connections_is_full_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    identity = os.urandom(16).hex()
+    monkeypatch.setattr(jobs, "ANSWER_S", 0.1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{protocol.CLIENTS_NAME}{identity}")
+        listener.listen(0)
+        first = connect(identity)
+        with pytest.raises(JobRequestError, match="accepts no connection"):
+            connect(identity)
+    assert first is not None
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["cafe", "1"], ("cafe", 1)),
+        (["1"], (None, 1)),
+        (["123456", "01"], ("123456", 1)),
+    ],
+)
+def test_a_short_number_at_the_end_is_an_instance(
+    words: list[str], named: tuple[str | None, int]
+) -> None:
+    assert words_of(words, needs_instance=True) == named
+
+
+@pytest.mark.parametrize("words", [[], ["cafe"], ["1", "cafe"], ["a", "b", "1"]])
+def test_words_that_name_no_instance_are_refused(words: list[str]) -> None:
+    with pytest.raises(JobRequestError, match="write JOB INSTANCE"):
+        words_of(words, needs_instance=True)
+
+
+def test_an_instance_may_be_left_out_where_all_are_meant() -> None:
+    assert words_of([], needs_instance=False) == (None, None)
+    assert words_of(["cafe"], needs_instance=False) == ("cafe", None)
