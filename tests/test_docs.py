@@ -24,7 +24,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_the_page_of_options_is_what_the_table_says() -> None:
+@pytest.mark.parametrize("name", ["options.md", "poprun.1"])
+def test_the_page_of_options_is_what_the_table_says(name: str) -> None:
     path = ROOT / "scripts" / "document_options.py"
     spec = importlib.util.spec_from_file_location("document_options", path)
     assert spec
@@ -32,8 +33,8 @@ def test_the_page_of_options_is_what_the_table_says() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
 
-    written = (ROOT / "docs" / "options.md").read_text()
-    assert written == script.page(), "run: python scripts/document_options.py"
+    written = (ROOT / "docs" / name).read_text()
+    assert written == script.FILES[name](), "run: python scripts/document_options.py"
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

@@ -21,6 +21,7 @@ CORE = Path("popdist", "engine", "core")
 FOLDERS = (".ci", "docs", "examples", "popdist", "poprun", "scripts", "tests")
 FILES = (
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "MANIFEST.in",
     "Makefile",
@@ -112,10 +113,12 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
     assert found - made == packages | {
         "popdist/engine/_core.abi3.so",
         f"{scripts}/poprun",
+        f"poprun-{__version__}.data/data/share/man/man1/poprun.1",
     }
     assert f"{metadata}/licenses/LICENSE" in made
     assert entry_points == (
         "[console_scripts]\n"
+        "popctl = poprun.popctl.entry_point:main\n"
         "vipu = poprun.vipu.commands.entry_points:vipu\n"
         "vipu-admin = poprun.vipu.commands.entry_points:vipu_admin\n"
         "vipu-server = poprun.vipu.server.start:main\n"
@@ -127,6 +130,33 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
     assert re.findall(r"^(?:import|from) .*", command, re.MULTILINE) == [
         "from poprun.__main__ import main",
     ]
+
+
+# Two compilations of the core.
+@pytest.mark.timeout(1800)
+def test_a_release_is_built_and_checked_and_its_wheel_runs(
+    checkout: Path, tmp_path: Path
+) -> None:
+    script = checkout / "scripts" / "build_dist.py"
+
+    built = subprocess.run(
+        [sys.executable, script, tmp_path / "dist", "--offline"],
+        env={k: v for k, v in os.environ.items() if k != "POPRUN_CORE_CFLAGS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+    assert (built.returncode, built.stdout.splitlines()) == (
+        0,
+        [
+            f"built poprun-{__version__}.tar.gz",
+            f"built poprun-{__version__}-cp311-abi3-manylinux_2_17_x86_64.whl",
+            f"built poprun-{__version__}-cp311-abi3-manylinux_2_17_aarch64.whl",
+            "installed and ran",
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
