@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         registerCommunicator,
         registerDefaultBackend,
     )
+    from popdist.spans import trace
 
 # That of poprun, which comes with it.
 __version__ = "0.1.0"
@@ -103,6 +104,7 @@ __all__ = [
     "registerDefaultBackend",
     "replica_group",
     "rows",
+    "trace",
     "zeros",
 ]
 
@@ -116,6 +118,7 @@ _HEAVY = {
     "instance_group": "popdist.groups.instance_group",
     "replica_group": "popdist.groups.replica_group",
     "rows": "popdist.groups.arrays",
+    "trace": "popdist.spans",
     "zeros": "popdist.groups.arrays",
 }
 

@@ -84,6 +84,8 @@ TIMEOUT = "POPDIST_TIMEOUT"
 STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
 ALGORITHM = "POPDIST_ALGORITHM"
 SIMD = "POPDIST_SIMD"
+# The folder in which instances record their calls: see popdist/call_records.py. The
+# option --trace sets it for its job.
 TRACE = "POPDIST_TRACE"
 # "debug" reports at exit which algorithms ran. poprun -vv sets it for its job, if the
 # user has not.

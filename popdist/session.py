@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
     from popdist.engine.transport import MeetMembers, Transport
+    from popdist.recorder import ProcessRecorder
 
 T = TypeVar("T")
 
@@ -127,6 +128,21 @@ class Session:
     def settings(self) -> Settings:
         """The user's settings, by the environment that it had at first need."""
         return Settings.decode(os.environ)
+
+    @cached_property
+    def recorder(self) -> "ProcessRecorder | None":
+        """What records the calls of this process; None without a trace."""
+        if not self.settings.trace:
+            return None
+        # Not above: few jobs are traced.
+        from popdist.recorder import ProcessRecorder
+
+        return ProcessRecorder(self.settings.trace, self.job.place.rank)
+
+    def _record(self, transport: "Transport", purpose: str) -> None:
+        """Record the calls of a new group, if the user wants a trace."""
+        if self.recorder is not None:
+            self.recorder.add_group(transport, purpose)
 
     @cached_property
     def job(self) -> Job:
@@ -242,6 +258,7 @@ class Session:
             known=known,
             ended_file=ended_file,
         )
+        self._record(transport, "")
         return Group(transport, algorithm=self.settings.algorithm)
 
     def ended_file_of(self, rank: int, size: int) -> str:
@@ -312,12 +329,21 @@ class Session:
             )
             # Each of them, also if closing another one or writing to stderr fails.
             with ExitStack() as closing:
+                closing.callback(self._end_record)
                 closing.callback(self._claim.release)
                 for endpoint in self._endpoints:
                     closing.callback(endpoint.close)
                 self._report_runs()
                 self._endpoints.clear()
                 self._peers.clear()
+
+    def _end_record(self) -> None:
+        recorder: ProcessRecorder | None = self.__dict__.get("recorder")
+        if recorder is not None:
+            # Not above, as in _shared_memory().
+            from popdist.engine.spec.operations import known_names
+
+            recorder.close(known_names())
 
     def close_at_exit(self) -> None:
         """Leave all groups, unless that would keep the process from ending.
@@ -348,6 +374,8 @@ class Session:
             )
         elif self._why_unusable is None:
             self._cells = {}
+        # The files are the parent's.
+        self.__dict__.pop("recorder", None)
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
         # Not above, as in _shared_memory().
@@ -371,6 +399,7 @@ class Session:
                 if not self._endpoints:
                     self._claim.release()
             raise
+        self._record(transport, purpose)
         endpoint = Endpoint(transport)
         with self.lock:
             if not self._endpoints:

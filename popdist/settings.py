@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Self
 
-from popdist.environment import ALGORITHM, LOG_LEVEL, SIMD, STALL_TIMEOUT, TIMEOUT
+from popdist.environment import (
+    ALGORITHM,
+    LOG_LEVEL,
+    SIMD,
+    STALL_TIMEOUT,
+    TIMEOUT,
+    TRACE,
+)
 from popdist.errors import SettingError
 
 _ALGORITHMS = ("auto", "oneshot", "direct", "ring")
@@ -25,6 +32,8 @@ class Settings:
     # None for the best that this processor has.
     simd: str | None = None
     log_level: str = "warn"
+    # The folder in which calls are recorded; "" for none.
+    trace: str = ""
 
     @property
     def reports_runs(self) -> bool:
@@ -46,6 +55,7 @@ class Settings:
             # Upper case too, as Poplar's libraries have it.
             log_level=_one_of(environ, LOG_LEVEL, _LOG_LEVELS, str.lower)
             or cls().log_level,
+            trace=environ.get(TRACE, ""),
         )
 
     def check_level(self, levels: Sequence[str]) -> None:

@@ -87,6 +87,7 @@ STAGES = {
         ("poprun.job.remote_host",),
         ("poprun.job.remote_shells",),
         ("poprun.job",),
+        ("poprun.calls_in_progress", "poprun.trace"),
         # The agent itself, on another host.
         ("poprun.agent",),
         ("poprun.result",),
@@ -98,7 +99,12 @@ STAGES = {
         ("poprun.__main__",),
     ),
     "popdist": (
-        ("popdist.errors", "popdist.environment", "popdist.settings"),
+        (
+            "popdist.call_records",
+            "popdist.environment",
+            "popdist.errors",
+            "popdist.settings",
+        ),
         ("popdist.device",),
         ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
         ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
@@ -109,8 +115,9 @@ STAGES = {
         ("popdist.engine.hosts",),
         ("popdist.engine.calls",),
         ("popdist.engine.group",),
-        ("popdist.job", "popdist.claim"),
+        ("popdist.job", "popdist.claim", "popdist.recorder"),
         ("popdist.session",),
+        ("popdist.spans",),
         (
             "popdist.communicators",
             "popdist.groups",
@@ -265,6 +272,7 @@ PURE = (
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
+    "poprun.trace.record_files",
     "poprun.vipu.rules.free_ipus",
     "poprun.vipu.rules.checks",
     "poprun.vipu.commands.views.emulated_hardware",
@@ -302,7 +310,12 @@ NOT_FOR_PURE = {
 
 # What a module may import of the other package, or at all of ours.
 ACROSS = {
-    "poprun": ("poprun", "popdist.environment", "popdist.errors"),
+    "poprun": (
+        "poprun",
+        "popdist.call_records",
+        "popdist.environment",
+        "popdist.errors",
+    ),
     # It runs in the program's Python, which may have popdist.
     "poprun.interpreter": ("popdist.sdk.finder",),
     "poprun.interpreter.torch_backend": ("popdist.torch.backend",),

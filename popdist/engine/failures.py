@@ -1,7 +1,8 @@
 """The errors for collective calls that did not come to their end."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from popdist.engine.spec.dtypes import name_of, reduction_name_of
 from popdist.engine.spec.operations import (
@@ -23,6 +24,23 @@ from popdist.errors import (
 )
 
 Ending = tuple[int, int, int, int, Described, Described, str]
+
+# Of how many missing members an error tells the last calls, and how many of each.
+_MOST_MEMBERS = 4
+_MOST_CALLS = 3
+
+
+class Missing(NamedTuple):
+    """A member that has not begun a call which others are in.
+
+    is_in_call: Whether it is in an earlier call.
+    recent: Its last calls with their numbers, the last one first.
+    """
+
+    member: int
+    is_in_call: bool
+    recent: Sequence[tuple[int, Described]]
+
 
 # The first character of a message for an error of each of these classes. A message
 # without one is about calls that do not match.
@@ -52,11 +70,13 @@ def explain(
     instances: Sequence[int],
     timeout: float,
     names: Sequence[object] = (),
+    missing: Sequence[Missing] = (),
 ) -> PopdistError:
     """Return the error that every member raises for the end of the group.
 
     Args:
         names: What the instances are called, where that is not their numbers.
+        missing: The members that had not begun the call, as far as they are known.
     """
     reason, by, about, _, own_call, other_call, message = ending
     names = names or instances
@@ -70,10 +90,18 @@ def explain(
                 (instances[about],),
             )
         case Status.TIMED_OUT:
+            late = [names[one.member] for one in missing] or [concerned]
+            several = len(late) > 1
+            recent = "".join(
+                f" I{line[1:]}" for line in describe_missing(missing, names)
+            )
             return CollectiveTimeoutError(
-                f"Instance {concerned} did not take its part in {call} within "
-                f"{timeout:g} s, so instance {finder} gave up. Look at what it does "
-                "instead; if it was only slow, raise POPDIST_TIMEOUT."
+                f"I{name_instances(late)[1:]} did not take "
+                f"{'their' if several else 'its'} part in {call} within "
+                f"{timeout:g} s, so instance {finder} gave up. Look at what "
+                f"{'they do' if several else 'it does'} instead; if "
+                f"{'they were' if several else 'it was'} only slow, raise "
+                f"POPDIST_TIMEOUT.{recent}"
             )
         case Status.MISMATCH:
             there = describe_call(other_call, names)
@@ -90,6 +118,30 @@ def explain(
             )
         case _:
             return decode_error(message)
+
+
+def name_instances(names: Sequence[object]) -> str:
+    """Return "instances 1, 2 and 5" for these."""
+    *others, last = map(str, names)
+    if not others:
+        return f"instance {last}"
+    return f"instances {', '.join(others)} and {last}"
+
+
+def describe_missing(
+    missing: Sequence[Missing], names: Sequence[object]
+) -> Iterator[str]:
+    """Yield a sentence about the last calls of each missing member, but not of many."""
+    for one in missing[:_MOST_MEMBERS]:
+        who = f"instance {names[one.member]}"
+        if not one.recent:
+            yield f"{who} has made no call of this group yet."
+            continue
+        calls = "; before that, ".join(
+            f"call {number}, {describe_call(call, names)}"
+            for number, call in one.recent[:_MOST_CALLS]
+        )
+        yield f"{who} is in {'' if one.is_in_call else 'no call since '}{calls}."
 
 
 def encode_error(error: PopdistError) -> str:

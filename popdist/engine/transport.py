@@ -99,6 +99,13 @@ class Transport(Protocol):
         It is called in the thread of the call, and must not refer to the group.
         """
 
+    @property
+    def identity(self) -> str:
+        """What this group is called in records, and no other of these members."""
+
+    def record_to(self, recorder: _core.Recorder, group: int, /) -> None:
+        """Record each call from now on, as one of the group with this number."""
+
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all members: `error` keeps this one from `what`.
 

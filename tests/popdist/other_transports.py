@@ -113,6 +113,12 @@ class ExchangingTransport:
     def set_trace(self, trace: Trace | None) -> None:
         self._shared.trace = trace
 
+    # There is no core whose calls could be recorded.
+    identity = "unix"
+
+    def record_to(self, recorder: object, group: int) -> None:
+        """Record nothing."""
+
     def queue(self, more: int) -> int:
         self._shared.pending += more
         return self._shared.pending

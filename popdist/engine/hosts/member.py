@@ -278,7 +278,14 @@ class HostsMember:
         if found[:2] == (Status.STOPPED, self.local.rank):
             self._reported = True
         ending = self._translated(found)
-        why = explain(ending, self.instances, self._timeout, self.names)
+        missing = [
+            one._replace(
+                member=self.layout.local_ranks[one.member],
+                recent=[(n, self._among_all(call)) for n, call in one.recent],
+            )
+            for one in self.local.missing()
+        ]
+        why = explain(ending, self.instances, self._timeout, self.names, missing)
         self._note_lost(why)
         # Who has found it tells the other hosts.
         if found[1] == self.local.rank:

@@ -42,6 +42,7 @@ class HostsTransport:
         # What does not depend on the rows.
         self.queue, self.disown = member.comm.queue, member.disown
         self.set_trace, self.set_timeout = member.set_trace, member.set_timeout
+        self.identity, self.record_to = member.uid, member.comm.record_to
         self.end, self.give_up, self.close = member.end, member.give_up, member.close
 
     @classmethod

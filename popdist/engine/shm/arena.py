@@ -28,6 +28,9 @@ _MFD_NOEXEC_SEAL = 0x8
 # To access what a file in memory no longer has would end every member.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
+# As popdist/call_records.py has it for those that look for it in /proc.
+FILE_NAME = "popdist-arena"
+
 Initialise = Callable[[memoryview], None]
 
 
@@ -95,7 +98,7 @@ class Arena:
                 f"{in_units(left)} left. "
                 "Raise its limit, or start fewer instances on this host."
             )
-        fd = self._own(_memfd("popdist-arena"))
+        fd = self._own(_memfd(FILE_NAME))
         os.ftruncate(fd, nbytes)
         # A limit on the size of files may forbid it, and a group can do without.
         with suppress(OSError):
@@ -125,6 +128,11 @@ class Arena:
                 self._watched.append(pidfd)
                 pidfds[rank] = pidfd.fileno()
         self.pidfds = tuple(pidfds)
+
+    @property
+    def identity(self) -> str:
+        """What no other arena of these members is called."""
+        return f"{os.fstat(self.fd).st_ino:x}-{self.pids[0]}"
 
     def watching(self) -> dict[int, Pidfd]:
         """Return the pidfd of each other instance that the program has not closed."""

@@ -9,11 +9,14 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.failures import (
+    Missing,
     aborted,
     cannot_share,
     describe_call,
+    describe_missing,
     explain,
     failed,
+    name_instances,
     unusable,
 )
 from popdist.engine.meet.deadlines import report
@@ -65,6 +68,7 @@ class ShmMember:
             meeting.timeout,
             meeting.stall,
             stall_reporter(self),
+            self.instances[rank],
         )
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -88,7 +92,7 @@ class ShmMember:
             self._reported = True
         if ending is None:
             return unusable(None, self.instances)
-        why = explain(ending, self.instances, self._timeout)
+        why = explain(ending, self.instances, self._timeout, missing=self.missing())
         # The first call to fail gives the reason, even if the others ended it before.
         if not self._reported:
             self._reported = True
@@ -99,6 +103,10 @@ class ShmMember:
         if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
             error.instances = why.instances
         return error
+
+    def missing(self) -> list[Missing]:
+        """Return the members that have not begun the call that this one is in."""
+        return [Missing(q, *self.comm.recent(q)) for q in self.comm.missing()]
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because of an error between the steps of a call."""
@@ -154,10 +162,18 @@ class ShmMember:
             if call
             else Operation.BARRIER.public_name
         )
+        missing = self.missing()
+        late = [one.member for one in missing] or [peer]
+        *others, last = (str(self.arena.pids[q]) for q in late)
+        pids = f"es {', '.join(others)} and {last}" if others else f" {last}"
         report(
             f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
-            f"for instance {self.instances[peer]} (process {self.arena.pids[peer]} on "
-            f"{os.uname().nodename}) in {what}."
+            f"for {name_instances([self.instances[q] for q in late])} (process{pids} "
+            f"on {os.uname().nodename}) in {what}."
+            + "".join(
+                f"\npopdist: {line}"
+                for line in describe_missing(missing, self.group_instances)
+            )
         )
 
 

@@ -34,7 +34,7 @@ class ShmTransport:
         # What does not depend on the rows.
         self._call = member.call
         self.queue, self.disown = self._comm.queue, self._comm.close
-        self.set_trace = self._comm.set_trace
+        self.set_trace, self.record_to = self._comm.set_trace, self._comm.record_to
         self.end, self.give_up = member.end, member.give_up
         self.allocate, self.set_timeout = member.allocate, member.set_timeout
         self.close = member.close
@@ -67,6 +67,10 @@ class ShmTransport:
     @property
     def pidfds(self) -> dict[int, Pidfd]:
         return self.member.arena.watching()
+
+    @property
+    def identity(self) -> str:
+        return self.member.arena.identity
 
     @property
     def cores(self) -> int:

@@ -108,6 +108,11 @@ def name_of_number(number: int) -> str | None:
     return _NAMES.get(number)
 
 
+def known_names() -> list[tuple[int, str]]:
+    """Return the numbers that this process knows the names of, with these."""
+    return list(_NAMES.items())
+
+
 def display_name(name: str | None) -> str:
     """Return a name as errors show it: in ASCII, and not too long."""
     if name is None:

@@ -707,7 +707,7 @@ static void endpoint_open(endpoint *s, int rank)
 {
     const group *g = s->g;
     s->split = split_new(rank, g->size, g->rows);
-    if (!s->split || !comm_open(&s->c, g->arena, rank)) {
+    if (!s->split || !comm_open(&s->c, g->arena, rank, rank)) {
         fprintf(stderr, "There is no memory for a member.\n");
         _Exit(1);
     }

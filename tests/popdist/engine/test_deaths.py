@@ -436,6 +436,7 @@ def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
         rf"\(process \d+ on {os.uname().nodename}\) in "
     )
     told += r"all_reduce \(sum, oneshot\) of 10 float32\.\n"
+    told += r"popdist: instance 9 is in no call since call 1, barrier\.\n"
     assert re.fullmatch(told + STACKS, ended[0].stderr)
     # Of the caller, not of the engine alone.
     assert "in member\n" in ended[0].stderr
@@ -514,9 +515,51 @@ def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) 
     assert re.fullmatch(
         r"Instance 1 did not take its part in .* within 1\.5 s, so instance [02] gave "
         r"up\. Look at what it does instead; if it was only slow, raise "
-        r"POPDIST_TIMEOUT\.",
+        r"POPDIST_TIMEOUT\. Instance 1 is in no call since call \d+, .*\.",
         message,
     )
+
+
+def test_all_members_that_are_missing_are_named_with_their_last_calls() -> None:
+    def member(me: Me) -> None:
+        group = me.join(timeout=6.0, stall=2.0, instances=(4, 5, 6, 7))
+        group.barrier()
+        group.all_reduce(ONES)
+        if me.rank in (1, 3):
+            me.say("here")
+            me.hear()
+        else:
+            group.all_reduce(ONES, "max")
+
+    with Members(4, member) as members:
+        for rank in (1, 3):
+            members.hear(rank)
+        while not members.finished([0, 2]):
+            time.sleep(0.01)
+        for rank in (1, 3):
+            members.tell(rank, "go")
+        ended = members.finish()
+
+    found = {error for error in errors(ended) if error is not None}
+    recent = (
+        "is in no call since call 2, all_reduce (sum, oneshot) of 10 float32; before "
+        "that, call 1, barrier."
+    )
+    [(kind, message)] = found
+    assert kind is CollectiveTimeoutError
+    assert re.sub("instance [46] gave", "it gave", message) == (
+        "Instances 5 and 7 did not take their part in all_reduce (max, oneshot) of 10 "
+        "float32 within 6 s, so it gave up. Look at what they do instead; if they were "
+        f"only slow, raise POPDIST_TIMEOUT. Instance 5 {recent} Instance 7 {recent}"
+    )
+    told = (
+        r"popdist: instance 4 has waited \d+ s for instances 5 and 7 \(processes \d+ "
+        rf"and \d+ on {os.uname().nodename}\) in all_reduce \(max, oneshot\) of 10 "
+        r"float32\.\n"
+        rf"popdist: instance 5 {re.escape(recent)}\n"
+        rf"popdist: instance 7 {re.escape(recent)}\n"
+    )
+    assert re.fullmatch(told + STACKS, ended[0].stderr)
 
 
 @pytest.mark.parametrize("operation", ["barrier", "oneshot", "direct", "broadcast"])

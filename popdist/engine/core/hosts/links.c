@@ -138,9 +138,17 @@ static void give_core_up(comm *c, uint64_t began, uint64_t now)
     }
 }
 
-static status await_long(comm *c, message *m, uint32_t count, int peer)
+/* Return what the member of another host is called. */
+static int instance_of(const links *l, int peer)
 {
-    const uint64_t began = now_ns();
+    for (uint32_t host = 0; host < l->hosts; host++)
+        if (l->counterparts[host].member == peer)
+            return l->counterparts[host].rank;
+    return -1;
+}
+
+static status await_since(comm *c, message *m, uint32_t count, int peer, uint64_t began)
+{
     uint64_t next_look = began + LOOK_NS;
     uint32_t open;
     if (c->before_long_wait)
@@ -157,6 +165,15 @@ static status await_long(comm *c, message *m, uint32_t count, int peer)
         if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
             return ENDED;
     }
+}
+
+static status await_long(comm *c, message *m, uint32_t count, int peer)
+{
+    const uint64_t began = now_ns();
+    show_wait(c, began, instance_of(c->links, peer));
+    const status s = await_since(c, m, count, peer, began);
+    show_wait(c, 0, -1);
+    return s;
 }
 
 status await_messages(comm *c, message *m, uint32_t count)
@@ -239,8 +256,10 @@ status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of
     unsigned char *end = end_of_records(l->records, 1);
     for (uint32_t step = 1; step < l->hosts; step *= 2) {
         status s = step > 1 ? exchange_records(c, end, step) : DONE;
+        const uint64_t began = waiting_begins(c);
         if (s == DONE)
             s = await_messages(c, l->messages, RECORD_MESSAGES);
+        waiting_ends(c, began);
         if (s != DONE)
             return s;
         end = end_of_records(end, records_from(l, step));

@@ -18,6 +18,7 @@ static inline const replica_split *split_of(PyObject *split_object)
 }
 
 extern PyTypeObject *split_type;
+extern PyTypeObject *recorder_type;
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 
 /* Make a type of the module with these slots. */
@@ -32,6 +33,10 @@ void free_object(PyObject *object);
 PyObject *make_comm_type(PyObject *module);
 PyObject *make_reducer_type(PyObject *module);
 PyObject *make_mapping_type(PyObject *module);
+PyObject *make_recorder_type(PyObject *module);
+
+/* What a Recorder holds. */
+recorder *recorder_of(PyObject *object);
 
 /* Numbers from a sequence; -1 with an exception set. */
 Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most);

@@ -29,6 +29,8 @@ typedef struct {
     PyObject *on_stall;
     PyObject *trace; /* told of each call that is over, or NULL */
     uint64_t entered_ns; /* when the call began, if it is traced, else 0 */
+    PyObject *recorder; /* that records its calls, or NULL */
+    uint32_t group;     /* as that numbers it */
     uint64_t runs[ALGORITHMS]; /* reductions that were carried out by each */
 } CommObject;
 
@@ -55,6 +57,15 @@ bool enter(CommObject *self, uint64_t bytes);
 bool enter_step(CommObject *self, uint64_t bytes);
 bool take_open_turn(CommObject *self);
 PyObject *leave(CommObject *self, status s);
+
+/* Around every call of the program: show and record it. */
+void begin_call(CommObject *self, uint64_t bytes);
+void end_call(CommObject *self, status s);
+
+/* What others may see of a member's calls, as methods of its endpoint: see activities.c. */
+PyObject *comm_missing(CommObject *self, PyObject *unused);
+PyObject *comm_recent(CommObject *self, PyObject *args);
+PyObject *comm_record_to(CommObject *self, PyObject *args);
 
 /* Calls of a group on several hosts: see host_calls.c. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args);

@@ -86,8 +86,7 @@ static PyObject *comm_doing(CommObject *self, PyObject *unused)
     if (!self->open)
         Py_RETURN_NONE;
     descriptor doing;
-    member *mine = member_at(&self->c, self->c.rank);
-    copy_descriptor(&doing, &mine->calls[calls_of(&self->c) & 1]);
+    copy_descriptor(&doing, description_at(&self->c, self->c.rank, calls_of(&self->c)));
     return described(&doing);
 }
 
@@ -186,7 +185,7 @@ static uint64_t nanoseconds(double seconds)
     return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
 }
 
-static bool open_endpoint(CommObject *self, PyObject *memory, int rank,
+static bool open_endpoint(CommObject *self, PyObject *memory, int rank, int instance,
                           const char *simd, PyObject *pidfds, PyObject *pids,
                           double timeout, double stall)
 {
@@ -207,7 +206,7 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank,
                      self->memory.len, rank);
     else if (!level)
         PyErr_Format(PyExc_ValueError, "This processor has no SIMD level %s.", simd);
-    else if (!comm_open(&self->c, self->memory.buf, rank))
+    else if (!comm_open(&self->c, self->memory.buf, rank, instance))
         PyErr_NoMemory();
     if (PyErr_Occurred()) {
         PyBuffer_Release(&self->memory);
@@ -250,15 +249,17 @@ static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
 
 static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"memory", "rank", "simd", "pidfds", "pids", "timeout",
-                            "stall",  "on_stall", NULL};
+    static char *names[] = {"memory",  "rank",  "simd",     "pidfds",   "pids",
+                            "timeout", "stall", "on_stall", "instance", NULL};
     PyObject *memory, *pidfds, *pids, *on_stall;
     const char *simd;
-    int rank;
+    int rank, instance = -1;
     double timeout, stall;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOOddO", names, &memory, &rank,
-                                     &simd, &pidfds, &pids, &timeout, &stall, &on_stall))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOOddO|i", names, &memory, &rank,
+                                     &simd, &pidfds, &pids, &timeout, &stall, &on_stall,
+                                     &instance))
         return NULL;
+    instance = instance < 0 ? rank : instance;
     CommObject *self = new_object(type);
     if (!self)
         return NULL;
@@ -269,7 +270,7 @@ static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keyword
         PyThread_acquire_lock(self->gate, NOWAIT_LOCK);
     if (!self->gate)
         PyErr_NoMemory();
-    else if (open_endpoint(self, memory, rank, simd, pidfds, pids, timeout, stall))
+    else if (open_endpoint(self, memory, rank, instance, simd, pidfds, pids, timeout, stall))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -289,6 +290,7 @@ static void comm_end_of_life(PyObject *object)
     Py_XDECREF(self->hooks);
     Py_XDECREF(self->on_stall);
     Py_XDECREF(self->trace);
+    Py_XDECREF(self->recorder);
     free_object(object);
 }
 
@@ -316,6 +318,9 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("await_requests", comm_await_requests, METH_VARARGS),
         METHOD("share_records", comm_share_records, METH_O),
         METHOD("set_trace", comm_set_trace, METH_O),
+        METHOD("missing", comm_missing, METH_NOARGS),
+        METHOD("recent", comm_recent, METH_VARARGS),
+        METHOD("record_to", comm_record_to, METH_VARARGS),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),
         METHOD("last", comm_last, METH_NOARGS),

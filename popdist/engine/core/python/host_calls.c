@@ -175,6 +175,7 @@ PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
     self->call_thread = PyThread_get_thread_ident();
     self->in_steps = true;
     self->entered_ns = 0;
+    begin_call(self, count * element_bytes((dtype)type));
     /* Others take no part in a message between two members. */
     if (op == SEND || op == RECEIVE) {
         self->c.larger_call = d;
@@ -182,8 +183,13 @@ PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
     } else {
         begin_larger_call(&self->c, &d);
     }
+    if (self->c.record)
+        record_description(self->c.record, &self->c.larger_call);
+    if (self->c.record && self->c.in_larger_call)
+        self->c.record->number = self->c.larger_calls;
     PyObject *result = PyObject_CallNoArgs(steps);
     self->in_steps = false;
+    end_call(self, result ? DONE : ENDED);
     give_turn(self);
     return result;
 }

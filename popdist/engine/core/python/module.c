@@ -290,16 +290,19 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     name_struct = PyUnicode_InternFromString("__array_struct__");
     split_type = (PyTypeObject *)make_split_type(module);
+    recorder_type = (PyTypeObject *)make_recorder_type(module);
     failure = PyErr_NewException("popdist.engine._core.Failure", NULL, NULL);
     /* Kept for good, as the module is. */
     Py_XINCREF((PyObject *)split_type);
     Py_XINCREF(failure);
+    Py_XINCREF((PyObject *)recorder_type);
     if (name_struct && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
         && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
-        && add(module, "Mapping", make_mapping_type(module)))
+        && add(module, "Mapping", make_mapping_type(module))
+        && add(module, "Recorder", (PyObject *)recorder_type))
         return module;
     Py_DECREF(module);
     return NULL;

@@ -126,6 +126,7 @@ bool enter(CommObject *self, uint64_t bytes)
     if (!take_open_turn(self))
         return false;
     self->entered_ns = self->trace ? now_ns() : 0;
+    begin_call(self, bytes);
     self->float_mode = float_mode_enter();
     if (bytes >= LONG_CALL_BYTES)
         release_gil(&self->c);
@@ -153,7 +154,7 @@ static void give_traced_turn(CommObject *self, status s)
     const uint64_t began_ns = self->entered_ns;
     PyObject *trace = self->trace;
     descriptor d;
-    copy_descriptor(&d, &member_at(&self->c, self->c.rank)->calls[calls_of(&self->c) & 1]);
+    copy_descriptor(&d, description_at(&self->c, self->c.rank, calls_of(&self->c)));
     Py_XINCREF(trace);
     give_turn(self);
     if (trace)
@@ -168,12 +169,14 @@ PyObject *leave(CommObject *self, status s)
         self->saved = NULL;
     }
     float_mode_leave(self->float_mode);
-    if (self->in_steps)
-        ; /* the turn is the larger call's */
-    else if (self->entered_ns)
-        give_traced_turn(self, s);
-    else
-        give_turn(self);
+    if (!self->in_steps) {
+        /* Within a larger call, the turn is that call's. */
+        end_call(self, s);
+        if (self->entered_ns)
+            give_traced_turn(self, s);
+        else
+            give_turn(self);
+    }
     if (s == STOPPED && PyErr_Occurred())
         return NULL;
     if (s != DONE) {

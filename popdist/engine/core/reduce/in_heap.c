@@ -9,7 +9,7 @@
 
 static const descriptor *descriptor_by(const call *k, int q)
 {
-    return &member_at(k->c, q)->calls[calls_of(k->c) & 1];
+    return description_at(k->c, q, calls_of(k->c));
 }
 
 bool all_in_heap(const call *k)

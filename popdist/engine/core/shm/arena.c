@@ -9,7 +9,7 @@ static const uint64_t layout[] = {
     /* Sizes, and what numbers stand for. */
     CACHE_LINE, APART, PAGE, MAX_MEMBERS, MAX_LEAVES, ANNOUNCEMENT_BYTES,
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
-    BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE,
+    BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE, RECENT_CALLS,
     DTYPES, REDUCTIONS, MEAN,
     NEGOTIATION, IN_ARENA, END_REQUESTED, __BYTE_ORDER__,
     /* Where everything lies. */
@@ -18,15 +18,20 @@ static const uint64_t layout[] = {
     FIELD(descriptor, details_hash), FIELD(descriptor, operation), FIELD(descriptor, dtype),
     FIELD(descriptor, reduction), FIELD(descriptor, algorithm), FIELD(descriptor, root),
     FIELD(descriptor, in), FIELD(descriptor, out), FIELD(descriptor, stride),
+    FIELD(descriptor, number),
     sizeof(announcement), FIELD(announcement, stamp), FIELD(announcement, signature),
     FIELD(announcement, data),
     sizeof(member), FIELD(member, posted), FIELD(member, gathered),
-    FIELD(member, released), FIELD(member, left), FIELD(member, calls),
-    FIELD(member, announcements),
+    FIELD(member, released), FIELD(member, left), FIELD(member, announcements),
+    sizeof(activity), FIELD(activity, pid), FIELD(activity, instance),
+    FIELD(activity, begun), FIELD(activity, over), FIELD(activity, bytes),
+    FIELD(activity, waits_since_ns), FIELD(activity, waits_for), FIELD(activity, missing),
+    FIELD(activity, calls),
     sizeof(channel), FIELD(channel, sent), FIELD(channel, received), FIELD(channel, labels),
     FIELD(channel, messages),
     sizeof(ending), FIELD(ending, reason), FIELD(ending, by), FIELD(ending, about),
-    FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, message),
+    FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, missing),
+    FIELD(ending, message),
     sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
     FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
     sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
@@ -39,8 +44,8 @@ uint64_t arena_layout(void)
     /* Where the parts begin follows from the sizes of an arena: any will do. */
     const settings s = {.size = 3, .block_bytes = 100000};
     const places p = places_of(&s);
-    const uint64_t begins[] = {p.members, p.channels, p.slots, p.input_bytes,
-                               p.result_bytes, p.slot_bytes, p.total};
+    const uint64_t begins[] = {p.members, p.channels, p.slots, p.board,
+                               p.input_bytes, p.result_bytes, p.slot_bytes, p.total};
     const uint64_t hash = hash_with_all(1, layout, sizeof layout / sizeof *layout);
     return hash_with_all(hash, begins, sizeof begins / sizeof *begins);
 }

@@ -38,9 +38,14 @@ enum {
     BLOCK_SIZES = 5,
     /* The number of the size that a group begins with. */
     FIRST_BLOCK_SIZE = 2,
+    /* Of how many calls a member shows what they are about. A power of two. */
+    RECENT_CALLS = 8,
+    MASK_WORDS = MAX_MEMBERS / 64,
 };
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
+/* Of the last bytes of an arena: "popboard". */
+#define BOARD_MAGIC UINT64_C(0x6472616f62706f70)
 
 typedef enum {
     DONE,
@@ -94,7 +99,7 @@ typedef struct {
     /* Where this member's array lies in the heap, or NOT_IN_HEAP. */
     uint64_t in, out;
     uint64_t stride; /* bytes from one row to the next, of both */
-    uint64_t unused;
+    uint64_t number; /* of the call, for messages */
 } descriptor;
 
 _Static_assert(sizeof(descriptor) == CACHE_LINE, "a descriptor fills one line");
@@ -117,10 +122,36 @@ typedef struct {
     counter gathered, released;
     /* Whether the owner has closed its group in good order. */
     _Alignas(APART) _Atomic uint32_t left;
-    /* Two of each: a member may be one call ahead of those who still read. */
-    _Alignas(APART) descriptor calls[2];
+    /* Two: a member may be one call ahead of those who still read. */
     announcement announcements[2];
 } member;
+
+/* What a member shows of its calls to the others, and to processes that only look at the
+ * file: popdist/environment.py describes it for these. Only its owner writes it. */
+typedef struct {
+    _Alignas(APART) _Atomic int32_t pid;
+    _Atomic int32_t instance; /* what it is called */
+    /* Calls of the program, and their bytes; it is in a call while the counts differ. */
+    _Atomic uint64_t begun, over, bytes;
+    /* Since when it has waited for others, 0 while it does not; then which instance it
+     * waits for, and once that takes long which members have not begun the call. */
+    _Atomic uint64_t waits_since_ns;
+    _Atomic int32_t waits_for;
+    uint32_t unused;
+    _Atomic uint64_t missing[MASK_WORDS];
+    /* The last calls: call number n at place n % RECENT_CALLS. */
+    _Alignas(APART) descriptor calls[RECENT_CALLS];
+} activity;
+
+/* The last bytes of an arena, from which the members' activities are found. */
+typedef struct {
+    uint64_t magic;
+    uint32_t members, activity_bytes;
+    uint64_t from_end; /* of the file to the first activity, in bytes */
+    uint64_t unused[5];
+} board_end;
+
+_Static_assert(sizeof(board_end) == CACHE_LINE, "the end of a board fills one line");
 
 /* One per ordered pair of members, for send and receive. */
 typedef struct {
@@ -140,6 +171,7 @@ typedef struct {
     uint32_t unused;
     uint64_t call;
     descriptor mine, theirs;
+    uint64_t missing[MASK_WORDS]; /* members that had not begun the call */
     char message[512];
 } ending;
 
@@ -171,7 +203,7 @@ typedef struct {
 } header;
 
 typedef struct {
-    uint64_t members, channels, slots;      /* offsets in bytes */
+    uint64_t members, channels, slots, board; /* offsets in bytes */
     uint64_t input_bytes, result_bytes;     /* of one phase of one slot */
     uint64_t slot_bytes;                    /* of one member: two phases of both */
     uint64_t total;
@@ -207,7 +239,8 @@ static inline places places_of(const settings *s)
     p.input_bytes = round_up(largest, PAGE);
     p.result_bytes = round_up(result_part(largest, s->size), PAGE);
     p.slot_bytes = 2 * (p.input_bytes + p.result_bytes);
-    p.total = p.slots + s->size * p.slot_bytes;
+    p.board = p.slots + s->size * p.slot_bytes;
+    p.total = p.board + round_up(s->size * sizeof(activity) + sizeof(board_end), PAGE);
     return p;
 }
 

@@ -30,7 +30,11 @@ void describe(comm *c, const descriptor *d)
         described.out = d->out;
         described.stride = d->stride;
     }
-    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], &described);
+    described.number = c->in_larger_call ? c->larger_calls : calls_of(c);
+    copy_descriptor(description_at(c, c->rank, calls_of(c)), &described);
+    /* Of a call in steps, what these are parts of is known already. */
+    if (c->record && !c->record->is_described)
+        record_description(c->record, &described);
 }
 
 announcement *begin(comm *c, const descriptor *d)

@@ -48,11 +48,19 @@ void arena_initialise(void *base, const settings *agreed)
         atomic_init(&head->stores[i].trial, FIRST_TRIAL);
         atomic_init(&head->stores[i].streaming, agreed->spin_us == 0 && i >= FIRST_STREAMED);
     }
+    const places at = places_of(agreed);
+    board_end *end = (board_end *)(void *)((unsigned char *)base + at.total) - 1;
+    *end = (board_end){
+        .magic = BOARD_MAGIC,
+        .members = (uint32_t)agreed->size,
+        .activity_bytes = sizeof(activity),
+        .from_end = at.total - at.board,
+    };
     head->layout = arena_layout();
     head->magic = ARENA_MAGIC;
 }
 
-bool comm_open(comm *c, void *base, int rank)
+bool comm_open(comm *c, void *base, int rank, int instance)
 {
     c->head = base;
     c->base = base;
@@ -61,6 +69,10 @@ bool comm_open(comm *c, void *base, int rank)
     c->rank = rank;
     c->pid = getpid();
     c->size = (int)c->agreed.size;
+    c->shown = activity_at(c, rank);
+    atomic_store(&c->shown->instance, instance);
+    atomic_store(&c->shown->waits_for, -1);
+    atomic_store(&c->shown->pid, c->pid);
     c->waits = waiting_new(c->agreed.spin_us);
     for (int i = 0; i < MAX_MEMBERS; i++)
         c->peers[i].pidfd = -1;
@@ -108,6 +120,53 @@ void advance(counter *b, uint64_t count)
 #endif
     if (atomic_load(&b->sleepers))
         syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void show_begin(comm *c, uint64_t bytes)
+{
+    activity *a = c->shown;
+    /* One writer, and readers that take each number for itself. */
+    const uint64_t all = atomic_load_explicit(&a->bytes, memory_order_relaxed) + bytes;
+    const uint64_t begun = atomic_load_explicit(&a->begun, memory_order_relaxed) + 1;
+    atomic_store_explicit(&a->bytes, all, memory_order_relaxed);
+    atomic_store_explicit(&a->begun, begun, memory_order_relaxed);
+}
+
+void show_end(comm *c)
+{
+    activity *a = c->shown;
+    atomic_store_explicit(&a->over, atomic_load_explicit(&a->begun, memory_order_relaxed),
+                          memory_order_relaxed);
+}
+
+void show_wait(comm *c, uint64_t since_ns, int instance)
+{
+    activity *a = c->shown;
+    atomic_store_explicit(&a->waits_for, instance, memory_order_relaxed);
+    for (int i = 0; !since_ns && i < MASK_WORDS; i++)
+        atomic_store_explicit(&a->missing[i], 0, memory_order_relaxed);
+    atomic_store_explicit(&a->waits_since_ns, since_ns, memory_order_release);
+}
+
+static void add_to(uint64_t mask[MASK_WORDS], int q)
+{
+    mask[q / 64] |= UINT64_C(1) << q % 64;
+}
+
+void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS])
+{
+    const uint8_t ours = description_at(c, c->rank, calls_of(c))->operation;
+    memset(mask, 0, MASK_WORDS * sizeof *mask);
+    if (ours == SEND || ours == RECEIVE) {
+        if (peer >= 0 && peer != c->rank)
+            add_to(mask, peer);
+        return;
+    }
+    for (int q = 0; q < c->size; q++) {
+        const announcement *a = &member_at(c, q)->announcements[calls_of(c) & 1];
+        if (q != c->rank && atomic_load(&a->stamp) < calls_of(c))
+            add_to(mask, q);
+    }
 }
 
 void post(comm *c)
@@ -171,7 +230,7 @@ bool is_deadlock(const comm *c, operation ours, int peer)
 static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
                               uint64_t target)
 {
-    const uint8_t ours = member_at(c, c->rank)->calls[calls_of(c) & 1].operation;
+    const uint8_t ours = description_at(c, c->rank, calls_of(c))->operation;
     if (ours != SEND && ours != RECEIVE)
         return DONE;
     const bool ahead = is_ahead(c, peer);
@@ -180,7 +239,7 @@ static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
     if (atomic_load_explicit(word, memory_order_acquire) >= target)
         return DONE;
     descriptor theirs;
-    copy_descriptor(&theirs, &member_at(c, peer)->calls[(calls_of(c) + ahead) & 1]);
+    copy_descriptor(&theirs, description_at(c, peer, calls_of(c) + ahead));
     return end_over(c, MISMATCH, peer, &theirs, "");
 }
 
@@ -196,6 +255,16 @@ static int late_member(const comm *c, int peer)
     return peer;
 }
 
+static void show_missing(comm *c, int peer)
+{
+    uint64_t mask[MASK_WORDS];
+    find_missing(c, peer, mask);
+    for (int i = 0; i < MASK_WORDS; i++)
+        atomic_store_explicit(&c->shown->missing[i], mask[i], memory_order_relaxed);
+    atomic_store_explicit(&c->shown->waits_for, atomic_load(&activity_at(c, peer)->instance),
+                          memory_order_relaxed);
+}
+
 /* Check that the member that we wait for lives, and that we may go on waiting. */
 static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
                           uint64_t target, uint64_t waited)
@@ -208,6 +277,7 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
     status s = check_deadlock(c, peer, word, target);
     if (s != DONE)
         return s;
+    show_missing(c, peer);
     if (waited > c->timeout_ns)
         return end_group(c, TIMED_OUT, peer, "");
     const bool stop = c->during_long_wait && c->during_long_wait(c, peer, waited);
@@ -217,10 +287,9 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
     return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
 }
 
-static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
-                        counter *b)
+static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                         counter *b, uint64_t began)
 {
-    const uint64_t began = now_ns();
     const uint64_t yield_until = began + (c->links ? YIELD_OVER_HOSTS_NS : YIELD_NS);
     uint64_t next_look = began + SLEEP_NS;
     if (c->before_long_wait)
@@ -244,6 +313,16 @@ static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_
             sleep_for(b, word, target);
         }
     }
+}
+
+static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                        counter *b)
+{
+    const uint64_t began = now_ns();
+    show_wait(c, began, atomic_load(&activity_at(c, peer)->instance));
+    const status s = wait_since(c, peer, word, target, b, began);
+    show_wait(c, 0, -1);
+    return s;
 }
 
 static inline void relax(void)
@@ -276,9 +355,12 @@ static bool spin(const comm *c, const _Atomic uint64_t *word, uint64_t target)
 
 status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target, counter *b)
 {
+    const uint64_t began = waiting_begins(c);
     const bool reached = spin(c, word, target);
     note_spin(&c->waits, reached);
-    return reached ? DONE : wait_long(c, peer, word, target, b);
+    const status s = reached ? DONE : wait_long(c, peer, word, target, b);
+    waiting_ends(c, began);
+    return s;
 }
 
 status wait_all(comm *c, uint64_t target)

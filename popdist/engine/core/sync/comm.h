@@ -8,6 +8,7 @@
 #include "shm/arena.h"
 #include "kernels/kernels.h"
 #include "sync/peer.h"
+#include "sync/records.h"
 #include "sync/waiting.h"
 
 #include <stdbool.h>
@@ -62,6 +63,9 @@ struct comm {
     _Atomic uint64_t timeout_ns;
     waiting waits;
 
+    activity *shown; /* this member's */
+    call_record *record; /* of the call in progress, if calls are recorded, else NULL */
+
     /* The heap as this process maps it, NULL while it does not; once mapped, it stays. */
     unsigned char *_Atomic heap;
     _Atomic uint64_t heap_span; /* bytes of one member's region; set before the heap */
@@ -108,17 +112,28 @@ static inline channel *channel_at(const comm *c, int from, int to)
     return (channel *)(c->base + c->at.channels) + (from * c->size + to);
 }
 
+static inline activity *activity_at(const comm *c, int rank)
+{
+    return (activity *)(c->base + c->at.board) + rank;
+}
+
 static inline uint64_t calls_of(const comm *c)
 {
     return atomic_load_explicit(&c->calls, memory_order_relaxed);
 }
 
+/* Where a member describes a call. */
+static inline descriptor *description_at(const comm *c, int rank, uint64_t number)
+{
+    return &activity_at(c, rank)->calls[number % RECENT_CALLS];
+}
+
 /* Make the arena's header; only member 0 does, before anyone else sees it. */
 void arena_initialise(void *base, const settings *agreed);
 
-/* Take part in an initialised arena. The caller fills in hooks and pidfds, and
+/* Take part in an initialised arena; `instance` is what the member is called. The caller fills in hooks and pidfds, and
  * frees with comm_close. False if there is no memory for the scratch. */
-bool comm_open(comm *c, void *base, int rank);
+bool comm_open(comm *c, void *base, int rank, int instance);
 void comm_close(comm *c);
 
 /* Whether it is open, and was opened by this process and not by its parent. */
@@ -167,6 +182,29 @@ status wait_all(comm *c, uint64_t target);
 /* Wait until all have taken as many steps as this one. All must call it then: members
  * tell each other along a tree. */
 status wait_together(comm *c);
+
+/* Show that the program has begun a call that moves so many bytes of this member's, and
+ * that it is over. Between the two, waiting_begins() and waiting_ends() add up how long a
+ * recorded call waits. */
+void show_begin(comm *c, uint64_t bytes);
+void show_end(comm *c);
+
+static inline uint64_t waiting_begins(const comm *c)
+{
+    return c->record ? now_ns() : 0;
+}
+
+static inline void waiting_ends(comm *c, uint64_t began)
+{
+    if (c->record)
+        c->record->waited_ns += now_ns() - began;
+}
+
+/* Show since when this member waits for an instance, or with 0 that it does not. */
+void show_wait(comm *c, uint64_t since_ns, int instance);
+
+/* Find the members that have not begun the call that this one is in: a bit for each. */
+void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS]);
 
 /* Put down what we do. A member that ends the group may read it at any time, and then find a
  * mixture of this and what was there before: it is for a message only. */

@@ -29,8 +29,9 @@ static void explain(comm *c, status why, int about, const descriptor *theirs,
     e->by = c->rank;
     e->about = about;
     e->call = calls_of(c);
-    copy_descriptor(&e->mine, &member_at(c, c->rank)->calls[e->call & 1]);
+    copy_descriptor(&e->mine, description_at(c, c->rank, e->call));
     e->theirs = *theirs;
+    find_missing(c, about, e->missing);
     copy_text(e->message, sizeof e->message, message);
     atomic_store(&c->head->ended, EXPLAINED);
     wake_all(c);
@@ -50,7 +51,7 @@ static descriptor description_by(const comm *c, int rank)
 {
     descriptor d = {0};
     if (rank >= 0)
-        copy_descriptor(&d, &member_at(c, rank)->calls[calls_of(c) & 1]);
+        copy_descriptor(&d, description_at(c, rank, calls_of(c)));
     return d;
 }
 

@@ -1,0 +1,105 @@
+/* What a member shows of its calls, sees of those of others, and records of its own. */
+#include "python/comm_object.h"
+
+#include <string.h>
+#include <unistd.h>
+
+void begin_call(CommObject *self, uint64_t bytes)
+{
+    show_begin(&self->c, bytes);
+    self->c.record =
+        self->recorder ? record_begin(recorder_of(self->recorder), self->group, bytes) : NULL;
+}
+
+void end_call(CommObject *self, status s)
+{
+    /* In a child that a signal's handler has forked, what is shared is its parent's. */
+    if (s == STOPPED && !is_ours(&self->c)) {
+        self->c.record = NULL;
+        return;
+    }
+    show_end(&self->c);
+    if (self->c.record)
+        record_end(self->c.record, s, self->c.ran);
+    self->c.record = NULL;
+}
+
+/* Return the members of a mask as a list. */
+static PyObject *members_in(const uint64_t mask[MASK_WORDS], int size)
+{
+    PyObject *list = PyList_New(0);
+    for (int q = 0; list && q < size; q++) {
+        if (!(mask[q / 64] >> q % 64 & 1))
+            continue;
+        PyObject *number = PyLong_FromLong(q);
+        if (!number || PyList_Append(list, number) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(number);
+    }
+    return list;
+}
+
+/* The members that have not begun the call that this one is in, or of which the group came
+ * to its end. */
+PyObject *comm_missing(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    uint64_t mask[MASK_WORDS] = {0};
+    if (self->open && atomic_load(&self->c.head->ended) == EXPLAINED)
+        memcpy(mask, self->c.head->end.missing, sizeof mask);
+    else if (self->open)
+        find_missing(&self->c, -1, mask);
+    return members_in(mask, self->c.size);
+}
+
+/* Whether a member is in a call, and its last calls with their numbers, the last one
+ * first. It may write them meanwhile: they are for messages. */
+PyObject *comm_recent(CommObject *self, PyObject *args)
+{
+    int member;
+    if (!PyArg_ParseTuple(args, "i", &member))
+        return NULL;
+    if (!self->open || member < 0 || member >= self->c.size)
+        return PyErr_Format(PyExc_ValueError, "The group has no member %d.", member);
+    const activity *a = activity_at(&self->c, member);
+    const uint64_t begun = atomic_load(&a->begun), over = atomic_load(&a->over);
+    /* Which description is the last one only the member itself knows, but their numbers
+     * grow with the calls. */
+    descriptor calls[RECENT_CALLS];
+    uint64_t last = 0;
+    for (int i = 0; i < RECENT_CALLS; i++) {
+        copy_descriptor(&calls[i], &a->calls[i]);
+        last = calls[i].number > last ? calls[i].number : last;
+    }
+    PyObject *list = PyList_New(0);
+    for (uint64_t n = last; list && n && n + RECENT_CALLS > last; n--) {
+        for (int i = 0; list && i < RECENT_CALLS; i++) {
+            if (calls[i].number != n)
+                continue;
+            PyObject *item = Py_BuildValue("(KN)", (unsigned long long)n,
+                                           described(&calls[i]));
+            if (!item || PyList_Append(list, item) < 0)
+                Py_CLEAR(list);
+            Py_XDECREF(item);
+            /* Over hosts, all steps of a call have its number. */
+            break;
+        }
+    }
+    return list ? Py_BuildValue("(NN)", PyBool_FromLong(begun != over), list) : NULL;
+}
+
+/* Record all calls from now on with a Recorder, which numbers the group so. */
+PyObject *comm_record_to(CommObject *self, PyObject *args)
+{
+    PyObject *recorder;
+    unsigned int group;
+    if (!PyArg_ParseTuple(args, "O!I", recorder_type, &recorder, &group) || !take_turn(self))
+        return NULL;
+    PyObject *before = self->recorder;
+    Py_INCREF(recorder);
+    self->recorder = recorder;
+    self->group = group;
+    give_turn(self);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,63 @@
+/* The recorder of a process, as Python holds it. */
+#include "python/binding.h"
+
+#include <errno.h>
+
+PyTypeObject *recorder_type;
+
+typedef struct {
+    PyObject_HEAD
+    recorder r;
+} RecorderObject;
+
+recorder *recorder_of(PyObject *object)
+{
+    return &((RecorderObject *)object)->r;
+}
+
+/* Takes the descriptor of an empty file, which it owns from then on. */
+static PyObject *recorder_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"fd", "most", NULL};
+    int fd;
+    unsigned long long most;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iK", names, &fd, &most))
+        return NULL;
+    RecorderObject *self = new_object(type);
+    if (!self)
+        return NULL;
+    if (recorder_open(&self->r, fd, most))
+        return (PyObject *)self;
+    PyErr_SetFromErrno(PyExc_OSError);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *recorder_shut(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    recorder_close(recorder_of(object));
+    Py_RETURN_NONE;
+}
+
+static void recorder_end(PyObject *object)
+{
+    recorder_close(recorder_of(object));
+    free_object(object);
+}
+
+PyObject *make_recorder_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"close", recorder_shut, METH_NOARGS, NULL},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)recorder_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)recorder_end},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    return make_type(module, "popdist.engine._core.Recorder", sizeof(RecorderObject), 0,
+                     slots);
+}

@@ -1,0 +1,113 @@
+"""The calls that an instance is in, read from outside: a process -> its calls.
+
+It looks at the memory that the instances share, and asks none of them for anything.
+"""
+
+import os
+
+from popdist import call_records as records
+from poprun.record import Record
+
+# No job has so many instances on one host.
+MOST_MEMBERS = 256
+
+
+class CallInProgress(Record):
+    """What a process does in one of its groups.
+
+    operation: "all_reduce", for example; "" outside of a call.
+    nbytes: Of one row of the arrays.
+    number: Of the call in its group, from 1.
+    waits_since: Since when it waits for other instances, as time.monotonic() counts;
+        None while it does not.
+    missing: The instances that have not begun the call, as far as this host knows.
+    waits_for: The instance that it waits for, which may be on another host.
+    num_calls, total_bytes: Of all its calls in the group so far: two looks give a rate.
+    """
+
+    operation: str
+    nbytes: int
+    number: int
+    waits_since: float | None
+    missing: tuple[int, ...]
+    waits_for: int | None
+    num_calls: int
+    total_bytes: int
+    # The instances of this host in the group.
+    members: tuple[int, ...]
+
+
+def read_calls(pid: int) -> list[CallInProgress]:
+    """Return what a process does in each of its groups; none if it has none.
+
+    A process that this user may not look at has none, either.
+    """
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+    arenas: dict[tuple[int, int], CallInProgress] = {}
+    for name in names:
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            if os.readlink(path) != records.ARENA_LINK:
+                continue
+            with open(path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                call = _read_arena(file.fileno(), status.st_size, pid)
+        except OSError:
+            # It has been closed meanwhile.
+            continue
+        if call is not None:
+            arenas[status.st_dev, status.st_ino] = call
+    return list(arenas.values())
+
+
+def _read_arena(fd: int, size: int, pid: int) -> CallInProgress | None:
+    """Return what a process does in the group of an arena; None if it is no member."""
+    end_bytes = records.BOARD_END.size
+    end = os.pread(fd, end_bytes, max(size - end_bytes, 0))
+    if len(end) != end_bytes:
+        return None
+    magic, members, each, from_end = records.BOARD_END.unpack(end)
+    if magic != records.BOARD_MAGIC or not 0 < members <= MOST_MEMBERS:
+        return None
+    board = os.pread(fd, members * each, size - from_end)
+    if each < records.CALLS_AT or len(board) != members * each:
+        return None
+    activities = [
+        records.ACTIVITY.unpack_from(board, member * each) for member in range(members)
+    ]
+    for member, activity in enumerate(activities):
+        if activity[0] == pid:
+            calls = board[member * each + records.CALLS_AT : (member + 1) * each]
+            instances = tuple(activity[1] for activity in activities)
+            return _describe(activity, calls, instances)
+    return None
+
+
+def _describe(
+    activity: tuple[int, int, int, int, int, int, int, bytes],
+    calls: bytes,
+    instances: tuple[int, ...],
+) -> CallInProgress:
+    _, _, begun, over, total, since_ns, waits_for, mask = activity
+    bits = int.from_bytes(mask, "little")
+    count, _, operation, dtype, _, _, _, number = max(
+        records.CALL.iter_unpack(calls), key=lambda call: call[-1]
+    )
+    is_known = operation < len(records.OPERATIONS) and dtype < len(records.ITEM_BYTES)
+    is_in_call = begun != over and is_known
+    return CallInProgress(
+        operation=records.OPERATIONS[operation] if is_in_call else "",
+        nbytes=count * records.ITEM_BYTES[dtype] if is_in_call else 0,
+        number=number,
+        waits_since=since_ns / 1e9 if since_ns and is_in_call else None,
+        missing=tuple(
+            instance for i, instance in enumerate(instances) if bits >> i & 1
+        ),
+        waits_for=None if waits_for < 0 else waits_for,
+        num_calls=begun,
+        total_bytes=total,
+        members=instances,
+    )

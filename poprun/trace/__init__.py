@@ -1,0 +1,1 @@
+"""What a job's processes record -> one timeline of it -> who waited for whom."""

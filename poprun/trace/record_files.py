@@ -1,0 +1,175 @@
+"""The records that processes of a job leave in a folder: bytes -> values. Pure.
+
+What it reads may end in the middle of anything: its writer may have been killed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from popdist import call_records as records
+from poprun.annotations import Any
+from poprun.record import Record
+
+
+class Call(Record):
+    """A call of a process; times are in ns, by CLOCK_MONOTONIC of its host.
+
+    ended_ns is 0 for a call in which the process has ended, and status is one of
+    popdist.engine.spec.operations.Status.
+    """
+
+    group: int
+    number: int
+    operation: str
+    began_ns: int
+    ended_ns: int
+    waited_ns: int
+    nbytes: int
+    dtype: str
+    reduction: str
+    algorithm: str
+    root: int
+    name: int
+    status: int
+
+
+class Span(Record):
+    """A span of the program; ended_ns is 0 if the process has ended in it."""
+
+    name: str
+    thread: int
+    began_ns: int
+    ended_ns: int
+
+
+class RecordedGroup(Record):
+    """A group as one of its members knows it; the identity is that of all members."""
+
+    identity: str
+    purpose: str
+    members: tuple[int, ...]
+
+
+class ProcessRecords(Record):
+    """What one process has recorded.
+
+    lost: How many more calls it has made than its file had room for.
+    """
+
+    rank: int
+    pid: int
+    groups: Mapping[int, RecordedGroup]
+    calls: Sequence[Call]
+    spans: Sequence[Span]
+    names: Mapping[int, str]
+    lost: int
+
+
+def stem_of(file_name: str) -> str | None:
+    """Return what the files of a process have in common, None for another file."""
+    for suffix in (records.CALLS_SUFFIX, records.NOTES_SUFFIX):
+        if file_name.endswith(suffix):
+            return file_name.removesuffix(suffix)
+    return None
+
+
+def used_bytes(header: bytes) -> int:
+    """Return how long a file of calls is, as far as it holds records."""
+    if len(header) < records.HEADER.size:
+        return 0
+    magic, version, _, count, *_ = records.HEADER.unpack_from(header)
+    if (magic, version) != (records.RECORDS_MAGIC, records.RECORDS_VERSION):
+        return 0
+    most: int = min(count, records.MOST_RECORDS) * records.RECORD.size
+    return most
+
+
+def read_process(calls: bytes, notes: bytes) -> ProcessRecords | None:
+    """Return what a process has recorded; None where it has not even begun to."""
+    by_kind = _notes(notes)
+    if not by_kind.get(records.PROCESS):
+        return None
+    process = by_kind[records.PROCESS][0]
+    names = [note["names"] for note in by_kind.get(records.NAMES, ())]
+    return ProcessRecords(
+        rank=process["rank"],
+        pid=process["pid"],
+        groups={
+            note["group"]: RecordedGroup(
+                note["id"], note["purpose"], tuple(note["members"])
+            )
+            for note in by_kind.get(records.GROUP, ())
+        },
+        calls=list(_calls(calls)),
+        spans=_spans(by_kind),
+        names={int(number): name for each in names for number, name in each.items()},
+        lost=_lost(calls),
+    )
+
+
+# Any, because a note has whatever its kind says.
+def _notes(data: bytes) -> dict[str, list[Any]]:
+    by_kind: dict[str, list[Any]] = {}
+    for line in data.splitlines():
+        try:
+            note = json.loads(line)
+        except ValueError:
+            # The last one, of a disk that is full.
+            continue
+        by_kind.setdefault(note["kind"], []).append(note)
+    return by_kind
+
+
+def _spans(by_kind: Mapping[str, Sequence[Any]]) -> list[Span]:
+    ends = {note["span"]: note["at"] for note in by_kind.get(records.END, ())}
+    return [
+        Span(note["name"], note["thread"], note["at"], ends.get(note["span"], 0))
+        for note in by_kind.get(records.BEGIN, ())
+    ]
+
+
+def _lost(calls: bytes) -> int:
+    if not used_bytes(calls):
+        return 0
+    lost: int = records.HEADER.unpack_from(calls)[4]
+    return lost
+
+
+def _calls(data: bytes) -> Iterator[Call]:
+    size = records.RECORD.size
+    end = min(used_bytes(data), len(data) // size * size)
+    for at in range(size, end, size):
+        call = _call(records.RECORD.unpack_from(data, at))
+        if call is not None:
+            yield call
+
+
+def _call(record: tuple[int, ...]) -> Call | None:
+    """Return the call of a record; None if its process was killed as it began it."""
+    began, ended, waited, nbytes, number, name, group, root, *rest = record
+    operation, dtype, reduction, algorithm, status, is_described = rest
+    if not began or not is_described or operation >= len(records.OPERATIONS):
+        return None
+    title = records.OPERATIONS[operation]
+    reduces = title in records.REDUCING
+    if not reduces and reduction:
+        # The first step of a call in which the members' arrays may differ.
+        title = f"{records.OPERATIONS[reduction]} (its headers)"
+        if reduction == records.NEGOTIATION:
+            title = records.OPERATIONS[reduction]
+    is_message = operation in (records.SEND, records.RECEIVE)
+    return Call(
+        group=group,
+        number=0 if is_message else number,
+        operation=title,
+        began_ns=began,
+        ended_ns=ended,
+        waited_ns=waited,
+        nbytes=nbytes,
+        dtype=records.DTYPES[dtype] if nbytes else "",
+        reduction=records.REDUCTIONS[reduction] if reduces else "",
+        algorithm=records.ALGORITHMS[algorithm] if reduces else "",
+        root=root,
+        name=name,
+        status=status,
+    )
