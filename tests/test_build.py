@@ -20,6 +20,7 @@ from poprun import __version__
 ROOT = Path(__file__).parent.parent
 CORE = Path("popdist", "engine", "core")
 SOURCES = CORE / "python"
+KERNELS = Path("popdist", "tensorflow", "tensors", "kernels")
 MODULE = """\
 #include <Python.h>
 #include <stdio.h>
@@ -31,6 +32,11 @@ PyMODINIT_FUNC PyInit__core(void)
 {
     return PyModule_Create(&core);
 }
+"""
+OPERATIONS = """\
+#include <Python.h>
+static struct PyModuleDef kernels = {PyModuleDef_HEAD_INIT, .m_name = "_kernels"};
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&kernels); }
 """
 # What -Wconversion warns of.
 NARROWING = "int narrowed(long wide);\nint narrowed(long wide) { return wide; }\n"
@@ -51,6 +57,7 @@ def project(tmp_path: Path) -> Path:
     """The project's own build files around a core of one function."""
     folder = tmp_path / "project"
     (folder / SOURCES).mkdir(parents=True)
+    (folder / KERNELS).mkdir(parents=True)
     (folder / "poprun").mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", CORE / "flags"):
         shutil.copy(ROOT / name, folder / name)
@@ -61,6 +68,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "popdist" / "engine" / "_core.pyi").touch()
     (folder / SOURCES / "core.h").write_text("int narrowed(long wide);\n")
     (folder / SOURCES / "module.c").write_text(MODULE)
+    (folder / KERNELS / "kernels.c").write_text(OPERATIONS)
     return folder
 
 

@@ -167,6 +167,7 @@ class Reducer:
     # All-reduce elements at an address in place. None, or NotImplemented where this
     # member has several rows, or other calls have to be made before; with `in_turn`
     # those have been.
+    def _reduce_table(self, table: bytes, dtype: int, reduction: int, /) -> Any: ...
     def _reduce_at(
         self,
         address: int,

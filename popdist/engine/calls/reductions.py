@@ -19,7 +19,7 @@ from popdist.engine.calls.rows import (
     written,
 )
 from popdist.engine.handle import Handle
-from popdist.engine.rows import Rows, copy_results, destination_of, pairs_of
+from popdist.engine.rows import Pair, Rows, copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
 from popdist.engine.transport import Core, all_reduce_arrays
@@ -121,6 +121,31 @@ class Reductions(_core.Reducer, Membership):
             "all_reduce", partial(self._reduce_in_turn, row, reduction), "deferred"
         )
         return handle  # type: ignore[return-value]
+
+    @ends_group_without_memory
+    def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
+        """All-reduce arrays of one dtype, whose local replicas share each result.
+
+        For adapters of other frameworks, which check the arrays and keep them until
+        this returns.
+
+        Args:
+            table: Of each array 64-bit numbers: how many axes it has, their lengths,
+                the address of each local replica's row, and that of the result. A
+                result shares no memory with what is read, but for a row of its own
+                array.
+            dtype: The code of the elements' dtype; see spec.dtypes.
+            reduction: That of the reduction.
+        """
+        core = self._core
+        call = table, dtype, reduction
+        if core and _shortcut(core, self._reduce_table, *call) is None:
+            return
+        pairs = _pairs_in(table, dtype, self.num_local_replicas)
+        reduce = partial(
+            self.transport.all_reduce, pairs, reduction, algorithm=self._usual
+        )
+        self.submit("grouped_all_reduce", reduce, False)
 
     def _reduce_in_turn(self, row: Rows, reduction: int) -> None:
         core = self._core
@@ -317,6 +342,21 @@ class Reductions(_core.Reducer, Membership):
             return results
 
         return action
+
+
+def _pairs_in(table: bytes, dtype: int, replicas: int) -> list[Pair]:
+    """Return the arrays of a table: see all_reduce_table."""
+    numbers: list[int] = np.frombuffer(table, np.uint64).tolist()
+    pairs = []
+    begin = 0
+    while begin < len(numbers):
+        rows = begin + 1 + numbers[begin]
+        shape = tuple(numbers[begin + 1 : rows])
+        *addresses, result = numbers[rows : rows + replicas + 1]
+        source = Rows(tuple(addresses), shape, dtype)
+        pairs.append((source, Rows((result,) * replicas, shape, dtype)))
+        begin = rows + replicas + 1
+    return pairs
 
 
 def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues, Mirrored
 
@@ -11,6 +12,10 @@ from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
+from popdist.tensorflow.tensors.reduction import (
+    are_operations_available,
+    reduce_in_graph,
+)
 
 # A value of tf.distribute: a tensor, or one for each local replica.
 Value = Any
@@ -19,15 +24,16 @@ Value = Any
 class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
     """Carries values of all replicas of the job by popdist's engine alone."""
 
-    def __init__(self, exchange: Exchange, replicas: int) -> None:
+    def __init__(self, exchange: Exchange, devices: Sequence[str]) -> None:
         """Make one.
 
         Args:
-            replicas: The number of local replicas.
+            devices: That of each local replica.
         """
         super().__init__()
         self._exchange = exchange
-        self._replicas = replicas
+        self._devices = devices
+        self._replicas = len(devices)
 
     @property
     def _num_between_graph_workers(self) -> int:
@@ -49,17 +55,26 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
     ) -> list[Value]:
         """Return the reductions of several values, of which tensors share one call."""
         values = [self._tensors_of(value) for value, _ in value_destination_pairs]
-        results = self.reduce_tensors(reduce_op, values)
+        spread = any(
+            map(self._is_everywhere, [to for _, to in value_destination_pairs])
+        )
+        results = self.reduce_tensors(reduce_op, values, spread)
         pairs = zip(results, value_destination_pairs, strict=True)
-        return [self._at(result, to) for result, (_, to) in pairs]
+        return [self._at(copies, to) for copies, (_, to) in pairs]
 
+    @tf.autograph.experimental.do_not_convert
     def reduce_tensors(
-        self, reduce_op: Any, values: Sequence[Sequence[Tensor]]
-    ) -> list[Tensor]:
-        """Return the reduction of each value over all replicas.
+        self,
+        reduce_op: Any,
+        values: Sequence[Sequence[Tensor]],
+        spread: bool = False,
+    ) -> list[list[Tensor]]:
+        """Return copies of the reduction of each value over all replicas.
 
         Args:
             values: Of each the tensors of the local replicas.
+            spread: Return one on each local replica's device where that costs less than
+                to copy it later; else one alone.
 
         Raises:
             ValueError: The operation is neither SUM nor MEAN.
@@ -72,20 +87,23 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         sums: dict[int, Sequence[Tensor]] = {}
         means: dict[int, Sequence[Tensor]] = {}
-        results: dict[int, Tensor] = {}
+        results: dict[int, list[Tensor]] = {}
         for index, tensors in enumerate(values):
             if isinstance(tensors[0], tf.IndexedSlices):
-                results[index] = self._add_sparse(tensors)
+                results[index] = [self._add_sparse(tensors)]
             else:
                 exact = is_mean and tensors[0].dtype.is_floating
                 (means if exact else sums)[index] = tensors
-        results |= zip(sums, self._reduce_dense([*sums.values()], "sum"), strict=True)
+        totals = self._reduce_dense([*sums.values()], "sum", spread)
+        results |= zip(sums, totals, strict=True)
         if is_mean:
             replicas = self._exchange.replicas.num_replicas
-            results = {i: _divided(total, replicas) for i, total in results.items()}
-        results |= zip(
-            means, self._reduce_dense([*means.values()], "mean"), strict=True
-        )
+            results = {
+                index: [_divided(total, replicas) for total in copies]
+                for index, copies in results.items()
+            }
+        averages = self._reduce_dense([*means.values()], "mean", spread)
+        results |= zip(means, averages, strict=True)
         return [results[index] for index in range(len(values))]
 
     def gather_tensors(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
@@ -130,16 +148,50 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         self, per_replica_value: Value, destinations: Any, axis: int, options: Any
     ) -> Value:
         tensors = self._tensors_of(per_replica_value)
-        return self._at(self.gather_tensors(tensors, axis), destinations)
+        return self._at([self.gather_tensors(tensors, axis)], destinations)
 
-    def _at(self, value: Value, destinations: Any) -> Value:
-        """Return a value on the devices where it is wanted."""
+    def _is_everywhere(self, destinations: Any) -> bool:
+        """Return whether all local replicas' devices are wanted."""
+        is_distributed = isinstance(destinations, DistributedValues)
+        return is_distributed and len(destinations.values) == self._replicas
+
+    def _at(self, copies: Sequence[Tensor], destinations: Any) -> Value:
+        """Return a value on the devices where it is wanted.
+
+        Args:
+            copies: The value, once or on each local replica's device.
+        """
         # With one local replica there is one device, and no need of a copy.
-        if self._replicas == 1:
-            return Mirrored((value,))
-        return self.broadcast(value, destinations)
+        if len(copies) == self._replicas and (
+            self._replicas == 1 or self._is_everywhere(destinations)
+        ):
+            return Mirrored(tuple(copies))
+        return self.broadcast(copies[0], destinations)
 
     def _reduce_dense(
+        self, values: Sequence[Sequence[Tensor]], op: str, spread: bool
+    ) -> list[list[Tensor]]:
+        """Return copies of the reduction of each value, which is a dense one."""
+        in_function = (
+            not tf.executing_eagerly()
+            and tf.compat.v1.executing_eagerly_outside_functions()
+        )
+        if not (values and in_function and are_operations_available()):
+            return [[total] for total in self._reduce_by_function(values, op)]
+        results: dict[int, list[Tensor]] = {}
+        # In an order that all instances have.
+        for dtype in dict.fromkeys(tensors[0].dtype for tensors in values):
+            at = [i for i, tensors in enumerate(values) if tensors[0].dtype == dtype]
+            alike = [values[index] for index in at]
+            if dtype.is_complex:
+                totals = [[total] for total in self._reduce_by_function(alike, op)]
+            else:
+                reduce = self._exchange.reduction(np.dtype(dtype.as_numpy_dtype), op)
+                totals = reduce_in_graph(reduce, alike, self._devices, spread)
+            results |= zip(at, totals, strict=True)
+        return [results[index] for index in range(len(values))]
+
+    def _reduce_by_function(
         self, values: Sequence[Sequence[Tensor]], op: str
     ) -> list[Tensor]:
         if not values:

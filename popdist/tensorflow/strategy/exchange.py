@@ -6,11 +6,12 @@ from typing import Self
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array
+from popdist.engine._core import address_of
+from popdist.engine.calls.rows import Array, readable
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
+from popdist.engine.spec.dtypes import DType, code_of, reduction_code_of
 from popdist.negotiation.named_calls import NamedCall, named_calls_among
-from popdist.replicated.sums import is_one_node
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import new_memories, new_memory
 
@@ -21,8 +22,6 @@ ReplicaArrays = Sequence[Array]
 ExchangeCall = Callable[["Exchange", Sequence[Array]], Sequence[Array]]
 
 _NOTHING = np.empty(0, np.uint8)
-# From here on local replicas' arrays are added up before they are exchanged.
-_LONG_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,51 +42,40 @@ class Exchange:
         """Return the reduction of each tensor over all replicas."""
         layouts = [(arrays[0].shape, arrays[0].dtype) for arrays in tensors]
         results = new_memories(layouts)
+        targets = [_real(result) for result in results]
         if self.replicas is self.instances:
             rows = [_real(arrays[0]) for arrays in tensors]
-            self.instances.grouped_all_reduce(
-                rows, op, out=[_real(result) for result in results]
-            )
+            self.instances.grouped_all_reduce(rows, op, out=targets)
             return results
-        if self._adds_local_first(results):
-            for arrays, result in zip(tensors, results, strict=True):
-                self._own.reduce(list(arrays), out=result)
-            if self.instances.size > 1:
-                self.instances.grouped_all_reduce(results, out=results)
-            for result in results if op == "mean" else ():
-                np.divide(result, self.replicas.num_replicas, out=result)
-            return results
-        # Each replica gets the result, of which one is enough.
-        spare = [
-            [np.empty_like(_real(array)) for array in arrays[1:]] for arrays in tensors
-        ]
-        self.replicas.grouped_all_reduce(
-            [[_real(array) for array in arrays] for arrays in tensors],
-            op,
-            out=[
-                [_real(result), *others]
-                for result, others in zip(results, spare, strict=True)
-            ],
-        )
+        # The local replicas share each result.
+        tables: dict[DType, list[int]] = {}
+        for arrays, target in zip(tensors, targets, strict=True):
+            rows = [readable(_real(array)) for array in arrays]
+            if any(row.shape != target.shape for row in rows):
+                shapes = " and ".join(str(array.shape) for array in arrays)
+                raise ValueError(
+                    f"The local replicas' tensors have the shapes {shapes}. All "
+                    "replicas must have equal ones."
+                )
+            places = map(address_of, (*rows, target))
+            table = tables.setdefault(target.dtype, [])
+            table += [target.ndim, *target.shape, *places]
+        for dtype, table in tables.items():
+            self.reduction(dtype, op)(np.array(table, np.uint64).tobytes())
         return results
 
-    def _adds_local_first(self, results: Sequence[Array]) -> bool:
-        """Return whether the sums of local replicas are nodes of the engine's tree.
+    def reduction(self, dtype: DType, op: str) -> Callable[[bytes], None]:
+        """Return what reduces the arrays of a table: see Group.all_reduce_table.
 
-        They are worth a call of their own where arrays are long: all replicas of a
-        group get results of their own otherwise.
+        Raises:
+            TypeError: The engine cannot reduce arrays of this dtype so.
         """
-        if sum(result.nbytes for result in results) < _LONG_BYTES:
-            return False
-        # Those of 16 bits would be rounded in between, and others are no plain sums.
-        plain = all(result.dtype in (np.float32, np.float64) for result in results)
-        return plain and is_one_node(self.replicas.replicas)
+        code, reduction = code_of(dtype), reduction_code_of(op, dtype)
 
-    @property
-    def _own(self) -> Group:
-        """The group of the local replicas alone."""
-        rank = STATE.job.place.rank
-        return STATE.group("local", (rank,)).view((self.replicas.num_local_replicas,))
+        def reduce(table: bytes) -> None:
+            self.replicas.all_reduce_table(table, code, reduction)
+
+        return reduce
 
     def all_gather(self, arrays: ReplicaArrays, axis: int) -> Array:
         """Return the arrays of all replicas, one behind the other along an axis."""

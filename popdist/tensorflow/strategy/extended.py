@@ -305,7 +305,7 @@ class PopDistExtended(MirroredExtended):
                 continue
             values = [[part.read_value() for part in each.values] for each in variables]
             totals = self._engine.reduce_tensors(reduce_op, values)
-            for variable, total in zip(variables, totals, strict=True):
+            for variable, (total,) in zip(variables, totals, strict=True):
                 variable.set_aggregate(tf.cast(total, variable.dtype))
 
     @property

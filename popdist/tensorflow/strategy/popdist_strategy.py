@@ -61,7 +61,7 @@ class PopDistStrategy(tf.distribute.Strategy):
         devices = local_devices()
         members = Members.meet("tensorflow", len(devices), {})
         group = STATE.group("tensorflow", STATE.job.members)
-        engine = EngineCrossDeviceOps(Exchange.among(group), len(devices))
+        engine = EngineCrossDeviceOps(Exchange.among(group), devices)
         extended = PopDistExtended(self, devices, members, engine)
         extended.counts_steps = enable_keras_extensions
         super().__init__(extended)

@@ -54,7 +54,7 @@ def call_in_order(
     # calls use it. Of what has a state alone it orders no conditions.
     results = tf.numpy_function(
         call,
-        [_order(), *tensors],
+        [call_order(), *tensors],
         [spec.dtype for spec in specs],
         name="popdist",
     )
@@ -126,7 +126,7 @@ _UNDER_WAY = _CallsUnderWay()
 
 
 @cache
-def _order() -> Tensor:
+def call_order() -> Tensor:
     """Return the resource that all calls in the program's order use."""
     return _resource()
 

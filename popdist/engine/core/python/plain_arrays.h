@@ -44,6 +44,13 @@ PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject
 PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint64_t count,
                         int type, int reduction, int wanted, bool in_turn);
 
+/* Arrays by a table of 64-bit numbers. For each one it has the number of its axes, their
+ * lengths, the address of each of this member's rows, and where the result is written: it
+ * is one for all of these rows. Results share no memory with what is read, but for a row
+ * of the same array. */
+PyObject *reduce_table(PyObject *comm, PyObject *split, PyObject *table, int type,
+                       int reduction, int wanted);
+
 PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, bool leading);
 

@@ -82,6 +82,9 @@ void find_leaves(const call *k, const terms *t, const published *p, piece own,
 static void to_rows(const call *k, const terms *t, piece p, const void *from, uint64_t n)
 {
     for (uint32_t row = 0; t->wanted && row < k->split->rows[k->split->rank]; row++) {
+        /* Rows may share their result. */
+        if (row && p.s->out[row] == p.s->out[row - 1])
+            continue;
         char *to = p.s->out[row] + p.offset * t->a.element;
         bool in_place = p.s->out[row] == p.s->in[row];
         if (to != from)

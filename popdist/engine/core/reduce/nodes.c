@@ -53,6 +53,7 @@ void complete_nodes(comm *c, const arithmetic *a, const program *p,
         char *first = out[0] + done * a->element;
         fold_finished(a, p, leaf, accumulated, n, first);
         for (uint32_t row = 1; row < rows; row++)
-            copy(a->simd, out[row] + done * a->element, first, n * a->element, false);
+            if (out[row] != out[0])
+                copy(a->simd, out[row] + done * a->element, first, n * a->element, false);
     }
 }

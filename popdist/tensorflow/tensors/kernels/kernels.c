@@ -1,0 +1,398 @@
+/* Operations of graphs that hand their tensors' memory to a Python function at once.
+ *
+ * PopdistReduce takes the tensors of this instance's first replica, and those of its other
+ * ones as bundles. It gives the function a table of where they lie and where the results
+ * go, which is that of Group.all_reduce_table(). Results replace the first replica's
+ * tensors where nothing else needs those. PopdistPack and PopdistUnpack make a bundle, and
+ * tensors of it. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "bundle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* TensorFlow's tensors have at most 254 axes. */
+enum { MOST_AXES = 254 };
+
+/* What carries out the calls of all PopdistReduce. */
+static PyObject *carry_out;
+
+/* An operation as it stands in a graph. */
+typedef struct {
+    int64_t key;   /* what the function knows the call by */
+    int64_t count; /* of tensors */
+    int64_t others;
+} kernel;
+
+/* One execution of an operation. */
+typedef struct {
+    TF_OpKernelContext *context;
+    TF_Status *status;
+    const kernel *of;
+    TF_Tensor **held;          /* bundles, and results or tensors */
+    TF_Tensor *const **others; /* the tensors of each bundle */
+    uint64_t *table;
+    int64_t used; /* numbers of the table */
+} execution;
+
+static bool is_well(const execution *e)
+{
+    return TF_GetCode(e->status) == TF_OK;
+}
+
+static bool fail(execution *e, int code, const char *text)
+{
+    TF_SetStatus(e->status, code, text);
+    return false;
+}
+
+static TF_Tensor *input(execution *e, int64_t index)
+{
+    TF_Tensor *tensor = NULL;
+    TF_GetInput(e->context, (int)index, &tensor, e->status);
+    return is_well(e) ? tensor : NULL;
+}
+
+static void delete_all(TF_Tensor **tensors, int64_t count)
+{
+    for (int64_t i = 0; tensors && i < count; i++)
+        if (tensors[i])
+            TF_DeleteTensor(tensors[i]);
+}
+
+/* --- Kernels. */
+
+static void *create(TF_OpKernelConstruction *construction, bool reduces)
+{
+    TF_Status *status = TF_NewStatus();
+    kernel *made = calloc(1, sizeof *made);
+    if (!made)
+        TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
+    else
+        TF_OpKernelConstruction_GetAttrInt64(construction, "K", &made->count, status);
+    if (TF_GetCode(status) == TF_OK && reduces)
+        TF_OpKernelConstruction_GetAttrInt64(construction, "N", &made->others, status);
+    if (TF_GetCode(status) == TF_OK && reduces)
+        TF_OpKernelConstruction_GetAttrInt64(construction, "key", &made->key, status);
+    if (TF_GetCode(status) != TF_OK)
+        TF_OpKernelConstruction_Failure(construction, status);
+    TF_DeleteStatus(status);
+    return made;
+}
+
+static void *create_reduce(TF_OpKernelConstruction *construction)
+{
+    return create(construction, true);
+}
+
+static void *create_other(TF_OpKernelConstruction *construction)
+{
+    return create(construction, false);
+}
+
+/* Run an operation's steps, with room for so many tensors. */
+static void execute(void *of, TF_OpKernelContext *context, int64_t tensors,
+                    bool (*steps)(execution *))
+{
+    execution e = {.context = context, .status = TF_NewStatus(), .of = of};
+    e.held = calloc((size_t)tensors + 1, sizeof *e.held);
+    if (!e.held)
+        fail(&e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
+    else
+        steps(&e);
+    if (!is_well(&e))
+        TF_OpKernelContext_Failure(context, e.status);
+    delete_all(e.held, tensors);
+    free(e.held);
+    free(e.others);
+    free(e.table);
+    TF_DeleteStatus(e.status);
+}
+
+/* --- PopdistPack and PopdistUnpack. */
+
+static bool set_bundle(execution *e, TF_Tensor **tensors, int64_t first, int64_t outputs)
+{
+    TF_Tensor *bundle = bundle_of(tensors, e->of->count);
+    if (!bundle)
+        return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for a bundle.");
+    /* They are the bundle's from here on. */
+    memset(tensors, 0, (size_t)e->of->count * sizeof *tensors);
+    for (int64_t i = 0; i < outputs && is_well(e); i++)
+        TF_SetOutput(e->context, (int)(first + i), bundle, e->status);
+    TF_DeleteTensor(bundle);
+    return is_well(e);
+}
+
+static bool pack(execution *e)
+{
+    for (int64_t i = 0; i < e->of->count; i++)
+        if (!(e->held[i] = input(e, i)))
+            return false;
+    return set_bundle(e, e->held, 0, 1);
+}
+
+static TF_Tensor *const *contents(execution *e, const TF_Tensor *bundle)
+{
+    TF_Tensor *const *tensors = tensors_in(bundle, e->of->count);
+    if (!tensors)
+        fail(e, TF_INTERNAL, "A copy of what stands for popdist's tensors is given.");
+    return tensors;
+}
+
+static bool unpack(execution *e)
+{
+    TF_Tensor *const *tensors = NULL;
+    if ((e->held[0] = input(e, 0)))
+        tensors = contents(e, e->held[0]);
+    for (int64_t i = 0; tensors && is_well(e) && i < e->of->count; i++)
+        TF_SetOutput(e->context, (int)i, tensors[i], e->status);
+    return is_well(e);
+}
+
+static void compute_pack(void *of, TF_OpKernelContext *context)
+{
+    execute(of, context, ((kernel *)of)->count, pack);
+}
+
+static void compute_unpack(void *of, TF_OpKernelContext *context)
+{
+    execute(of, context, 1, unpack);
+}
+
+/* --- PopdistReduce. */
+
+static bool get_others(execution *e)
+{
+    const int64_t first = 1 + e->of->count;
+    e->others = calloc((size_t)e->of->others + 1, sizeof *e->others);
+    if (!e->others)
+        return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
+    for (int64_t i = 0; i < e->of->others; i++)
+        if (!(e->held[i] = input(e, first + i))
+            || !(e->others[i] = contents(e, e->held[i])))
+            return false;
+    return true;
+}
+
+static bool same_shape(const TF_Tensor *one, const TF_Tensor *other)
+{
+    if (TF_NumDims(one) != TF_NumDims(other))
+        return false;
+    for (int axis = 0; axis < TF_NumDims(one); axis++)
+        if (TF_Dim(one, axis) != TF_Dim(other, axis))
+            return false;
+    return true;
+}
+
+/* Make room for one more tensor in the table. */
+static bool extend(execution *e, int axes)
+{
+    const size_t numbers = (size_t)(e->used + axes + e->of->others + 3);
+    uint64_t *larger = realloc(e->table, numbers * sizeof *larger);
+    if (!larger)
+        return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
+    e->table = larger;
+    return true;
+}
+
+static void add(execution *e, uint64_t number)
+{
+    e->table[e->used++] = number;
+}
+
+static void add_address(execution *e, const TF_Tensor *tensor)
+{
+    add(e, (uint64_t)(uintptr_t)TF_TensorData(tensor));
+}
+
+/* Add what is read to the table: a tensor's shape and rows. */
+static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64_t *lengths)
+{
+    const int axes = TF_NumDims(tensor);
+    if (axes > MOST_AXES || !extend(e, axes))
+        return axes <= MOST_AXES ? false
+                                 : fail(e, TF_INVALID_ARGUMENT, "A tensor has over 254 axes.");
+    add(e, (uint64_t)axes);
+    for (int axis = 0; axis < axes; axis++) {
+        lengths[axis] = TF_Dim(tensor, axis);
+        add(e, (uint64_t)lengths[axis]);
+    }
+    add_address(e, tensor);
+    for (int64_t i = 0; i < e->of->others; i++) {
+        if (!same_shape(tensor, e->others[i][index]))
+            return fail(e, TF_INVALID_ARGUMENT,
+                        "The local replicas' tensors differ in their shapes. All replicas "
+                        "must have equal ones.");
+        add_address(e, e->others[i][index]);
+    }
+    return true;
+}
+
+/* Add a tensor to the table, and allocate its result. */
+static bool add_tensor(execution *e, int64_t index)
+{
+    const int from = (int)index + 1;
+    int64_t lengths[MOST_AXES];
+    int forwarded;
+    TF_Tensor *tensor = input(e, from);
+    if (!tensor)
+        return false;
+    const int axes = TF_NumDims(tensor);
+    const bool added = add_rows(e, index, tensor, lengths);
+    /* Its memory is the result's only if nothing else refers to it, as we have here. */
+    TF_DeleteTensor(tensor);
+    if (!added)
+        return false;
+    TF_Tensor *result = TF_ForwardInputOrAllocateOutput(e->context, &from, 1, (int)index,
+                                                        lengths, axes, &forwarded, e->status);
+    if (!is_well(e))
+        return false;
+    e->held[e->of->others + index] = result;
+    add_address(e, result);
+    return true;
+}
+
+/* Let Python carry a call out. It returns None, or a status's code and text. */
+static bool call_python(execution *e)
+{
+    int code;
+    const char *text;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *result = PyObject_CallFunction(
+        carry_out, "Ly#", (long long)e->of->key, (const char *)e->table,
+        (Py_ssize_t)((size_t)e->used * sizeof *e->table));
+    if (result && result != Py_None && PyArg_ParseTuple(result, "is", &code, &text))
+        fail(e, code, text);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        fail(e, TF_INTERNAL, "popdist could not say why a call has not succeeded.");
+    }
+    Py_XDECREF(result);
+    PyGILState_Release(state);
+    return is_well(e);
+}
+
+static bool reduce(execution *e)
+{
+    if (!get_others(e))
+        return false;
+    for (int64_t i = 0; i < e->of->count; i++)
+        if (!add_tensor(e, i))
+            return false;
+    if (!call_python(e) || !e->of->others)
+        return is_well(e);
+    return set_bundle(e, e->held + e->of->others, e->of->count, e->of->others);
+}
+
+static void compute_reduce(void *of, TF_OpKernelContext *context)
+{
+    execute(of, context, ((kernel *)of)->others + ((kernel *)of)->count, reduce);
+}
+
+/* --- Registration. */
+
+static void infer_nothing(TF_ShapeInferenceContext *context, TF_Status *status)
+{
+    TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+typedef struct {
+    const char *name;
+    const char *attributes[5], *inputs[4], *outputs[3];
+    TF_create create;
+    TF_compute compute;
+} operation;
+
+static const operation operations[] = {
+    {
+        "PopdistReduce",
+        {"T: type", "K: int >= 1", "N: int >= 0", "key: int"},
+        {"order: resource", "tensors: K * T", "others: N * int64"},
+        {"results: K * T", "shared: N * int64"},
+        create_reduce,
+        compute_reduce,
+    },
+    {
+        "PopdistPack",
+        {"T: type", "K: int >= 1"},
+        {"tensors: K * T"},
+        {"bundle: int64"},
+        create_other,
+        compute_pack,
+    },
+    {
+        "PopdistUnpack",
+        {"T: type", "K: int >= 1"},
+        {"bundle: int64"},
+        {"tensors: K * T"},
+        create_other,
+        compute_unpack,
+    },
+};
+
+static void define(const operation *o, TF_Status *status)
+{
+    TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder(o->name);
+    for (const char *const *each = o->attributes; *each; each++)
+        TF_OpDefinitionBuilderAddAttr(builder, *each);
+    for (const char *const *each = o->inputs; *each; each++)
+        TF_OpDefinitionBuilderAddInput(builder, *each);
+    for (const char *const *each = o->outputs; *each; each++)
+        TF_OpDefinitionBuilderAddOutput(builder, *each);
+    /* TensorFlow leaves out operations without a state, or makes one of two, or carries
+     * them out once for all: a bundle would outlive its tensors. */
+    TF_OpDefinitionBuilderSetIsStateful(builder, true);
+    TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_nothing);
+    TF_RegisterOpDefinition(builder, status);
+    if (TF_GetCode(status) == TF_OK)
+        TF_RegisterKernelBuilder(
+            o->name, TF_NewKernelBuilder(o->name, "CPU", o->create, o->compute, free), status);
+}
+
+static PyObject *register_operations(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *path;
+    PyObject *function;
+    if (!PyArg_ParseTuple(args, "sO", &path, &function))
+        return NULL;
+    if (carry_out)
+        return PyErr_Format(PyExc_RuntimeError, "The operations are registered already.");
+    const char *missing = find_tensorflow(path);
+    if (missing)
+        return PyErr_Format(PyExc_LookupError, "%s is not there", missing);
+    TF_Status *status = TF_NewStatus();
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        if (TF_GetCode(status) == TF_OK)
+            define(&operations[i], status);
+    if (TF_GetCode(status) != TF_OK)
+        PyErr_SetString(PyExc_RuntimeError, TF_Message(status));
+    else
+        carry_out = Py_NewRef(function);
+    TF_DeleteStatus(status);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"register_operations", register_operations, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "popdist.tensorflow.tensors._kernels",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void);
+
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    return PyModule_Create(&definition);
+}
