@@ -1,21 +1,16 @@
 """The sentences on the end of a job: Outcome -> text. Pure."""
 
 import re
-import sys
 from collections.abc import Sequence
 
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
+from poprun.result.hints import hint_for_signal, hint_for_words
 from poprun.result.outcome import Failed, Outcome
 
 LINES = 20
 WIDEST = 400
 MIB = 1 << 20
-# What input() and breakpoint() raise.
-END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
-# As in popdist/sdk/finder.py.
-NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
-NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
 TRACEBACK = "Traceback (most recent call last)"
 # Python 3.13 and later colour tracebacks on a terminal.
 COLOURS = "\x1b\\[[0-9;]*m"
@@ -67,23 +62,14 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
     exception = exception_line(lines)
-    if evidence.stdin_advice and exception in END_OF_INPUT:
-        advice = f"It has no standard input: write --stdin {evidence.stdin_advice}."
-        return f"{who}: {exception}. {advice}"
-    if exception == NO_POPDIST:
-        return (
-            f"{who}: {exception}. It comes with poprun, and so it is installed for "
-            f"{sys.executable}: run the program with that Python, or install poprun "
-            "for the other."
-        )
-    if missing := re.fullmatch(NO_STAND_IN, exception):
-        return (
-            f"{who}: {exception}. popdist has a stand-in for {missing[1]}, which "
-            "Python finds without --emulate-sdk=no and POPDIST_SDK=no. Where it "
-            "ignores PYTHONPATH, or another program starts it, enable the stand-ins "
-            "in its environment: python -m popdist.sdk enable"
-        )
-    return f"{who}: {exception}" if exception else f"{who}."
+    last_line = exception or (lines[-1] if lines else "")
+    hint = hint_for_words(last_line, evidence.stdin_advice)
+    if not hint and first.killed_by is not None:
+        hint = hint_for_signal(first.killed_by, evidence.peak_kib)
+    if exception and hint:
+        return f"{who}: {exception}{'' if exception.endswith('.') else '.'} {hint}"
+    cause = f"{who}: {exception}" if exception else f"{who}."
+    return f"{cause} {hint}" if hint else cause
 
 
 def _limit(evidence: Evidence) -> str:

@@ -282,8 +282,13 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
         "program starts it, enable the stand-ins in its environment: python -m "
         "popdist.sdk enable"
     )
+    if package is None:
+        advice = (
+            ". Install it for the Python that runs the program, or run the program "
+            f"with another one. That of poprun is {sys.executable}."
+        )
     [cause] = found
-    assert cause.endswith(f"code 1: {exception}{advice if package else ''}")
+    assert cause.endswith(f"code 1: {exception}{advice}")
 
 
 @pytest.mark.parametrize("advice", ["3", ""])

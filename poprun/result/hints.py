@@ -1,0 +1,77 @@
+"""Likely causes of an instance's failure, from its signal and its last words. Pure."""
+
+import re
+import signal
+import sys
+
+MIB_IN_KIB = 1024
+# What input() and breakpoint() raise.
+END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
+# As in popdist/sdk/finder.py.
+NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
+NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
+NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
+# By what the last line contains, in any case of letters.
+SHORTAGES = {
+    "address already in use": "Another process listens there, perhaps one of an "
+    "earlier run: 'ss -ltnp' names it. poprun gives each attempt a free port in "
+    "MASTER_PORT.",
+    "no space left on device": "A disk or /dev/shm is full: see 'df -h'. Loaders of "
+    "torch and other libraries keep data in /dev/shm.",
+    "too many open files": "Raise the limit of open files with 'ulimit -n'.",
+    "cannot allocate memory": "Memory is short, or limited: see 'free -m', 'ulimit -v' "
+    "and memory.max of the cgroup.",
+    "std::bad_alloc": "Memory is short, or limited: see 'free -m', 'ulimit -v' and "
+    "memory.max of the cgroup.",
+    "cannot open shared object file": "The library is not where the loader looks for "
+    "it: see 'ldconfig -p' and LD_LIBRARY_PATH.",
+}
+SIGNALS = {
+    signal.SIGBUS: "That is what happens where /dev/shm is full, or a mapped file was "
+    "cut: see 'df -h /dev/shm'.",
+    signal.SIGILL: "The program has an instruction that this CPU lacks: it was "
+    "compiled for another one.",
+    signal.SIGXCPU: "Its CPU time is limited: see 'ulimit -t'.",
+    signal.SIGXFSZ: "The size of its files is limited: see 'ulimit -f'.",
+}
+
+
+def hint_for_signal(number: int, peak_kib: int) -> str:
+    """Return a sentence on why a signal may have come that poprun has not sent."""
+    if number == signal.SIGKILL:
+        had = f": it had used {peak_kib // MIB_IN_KIB} MiB" if peak_kib else ""
+        return (
+            "poprun did not send it. The kernel does where memory is short"
+            f"{had}; 'dmesg' names what it has killed."
+        )
+    return SIGNALS.get(signal.Signals(number), "") if number in SIGNALS else ""
+
+
+def hint_for_words(last_line: str, stdin_advice: str) -> str:
+    """Return what mends the failure that an instance's last line tells of, or "".
+
+    Args:
+        stdin_advice: The value of --stdin to advise, if the instance had an empty
+            standard input.
+    """
+    if stdin_advice and last_line in END_OF_INPUT:
+        return f"It has no standard input: write --stdin {stdin_advice}."
+    if last_line == NO_POPDIST:
+        return (
+            f"It comes with poprun, and so it is installed for {sys.executable}: run "
+            "the program with that Python, or install poprun for the other."
+        )
+    if missing := re.fullmatch(NO_STAND_IN, last_line):
+        return (
+            f"popdist has a stand-in for {missing[1]}, which Python finds without "
+            "--emulate-sdk=no and POPDIST_SDK=no. Where it ignores PYTHONPATH, or "
+            "another program starts it, enable the stand-ins in its environment: "
+            "python -m popdist.sdk enable"
+        )
+    if re.fullmatch(NO_MODULE, last_line):
+        return (
+            "Install it for the Python that runs the program, or run the program with "
+            f"another one. That of poprun is {sys.executable}."
+        )
+    words = last_line.lower()
+    return next((hint for text, hint in SHORTAGES.items() if text in words), "")

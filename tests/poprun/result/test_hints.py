@@ -1,0 +1,69 @@
+"""What may mend a failure, by its signal and by what was written last."""
+
+import signal
+import sys
+
+import pytest
+
+from poprun.result.hints import hint_for_signal, hint_for_words
+from poprun.result.outcome import Failed, Outcome
+from poprun.result.report import Evidence, render
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("OSError: [Errno 98] Address already in use", "ss -ltnp"),
+        ("bind: Address already in use", "ss -ltnp"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", "df -h"),
+        ("OSError: [Errno 24] Too many open files: 'x'", "ulimit -n"),
+        ("OSError: [Errno 12] Cannot allocate memory", "memory.max"),
+        ("terminate called after throwing 'std::bad_alloc'", "memory.max"),
+        (
+            "ImportError: libx.so.1: cannot open shared object file: No such file",
+            "LD_LIBRARY_PATH",
+        ),
+        ("ModuleNotFoundError: No module named 'pandas'", sys.executable),
+        ("ModuleNotFoundError: No module named 'popdist'", "comes with poprun"),
+    ],
+)
+def test_a_known_failure_has_a_hint(words: str, part: str) -> None:
+    assert part in hint_for_words(words, "")
+
+
+def test_an_unknown_failure_has_none() -> None:
+    assert hint_for_words("ValueError: the loss is nan", "") == ""
+    assert hint_for_words("", "") == ""
+    assert hint_for_signal(signal.SIGSEGV, 100) == ""
+
+
+def test_a_bare_sigkill_may_be_for_want_of_memory() -> None:
+    assert hint_for_signal(signal.SIGKILL, 300 * 1024) == (
+        "poprun did not send it. The kernel does where memory is short: it had used "
+        "300 MiB; 'dmesg' names what it has killed."
+    )
+    assert "short; 'dmesg'" in hint_for_signal(signal.SIGKILL, 0)
+
+
+def test_sigbus_hints_at_shared_memory() -> None:
+    assert "df -h /dev/shm" in hint_for_signal(signal.SIGBUS, 0)
+
+
+def test_the_hint_follows_the_cause_as_a_sentence() -> None:
+    stderr = b"Traceback (most recent call last):\n  x\nOSError: Too many open files\n"
+    outcome = Outcome(1, first=Failed(2, 1 << 8, at_ns=0))
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(outcome, evidence) == [
+        "Instance 2 on n1 exited with code 1: OSError: Too many open files. Raise the "
+        "limit of open files with 'ulimit -n'."
+    ]
+
+
+def test_a_program_without_a_traceback_has_a_hint_too() -> None:
+    outcome = Outcome(1, first=Failed(2, 1 << 8, at_ns=0))
+    evidence = Evidence(stderr=b"bind: Address already in use\n", host="n1")
+
+    quoted, cause = render(outcome, evidence)
+    assert quoted.endswith("    bind: Address already in use")
+    assert cause.startswith("Instance 2 on n1 exited with code 1. Another process")

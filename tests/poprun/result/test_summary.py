@@ -1,0 +1,151 @@
+"""How each instance ended, in a line and in a table."""
+
+import signal
+from typing import Any
+
+from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
+from poprun.result.outcome import Failed, Outcome
+from poprun.result.summary import InstanceEnd, in_a_line, instance_ends, table
+
+SECOND = 10**9
+
+
+def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> Exited:
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=at_s * SECOND,
+        user_s=1.5,
+        system_s=0.25,
+        peak_kib=2048,
+        by_itself=by_itself,
+    )
+
+
+def ends(*events: Event, outcome: Outcome | None = None) -> list[InstanceEnd]:
+    outcome = outcome or Outcome(0)
+    return instance_ends(events, {0: SECOND, 1: SECOND}, outcome, ["a", "b"])
+
+
+def states(*events: Event, outcome: Outcome | None = None) -> list[str]:
+    return [end.state for end in ends(*events, outcome=outcome)]
+
+
+def failed(rank: int, status: int) -> Outcome:
+    return Outcome(1, first=Failed(rank, status, at_ns=0))
+
+
+def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
+    first, _ = ends(Started(0, 7), exited(0, 0), Started(1, 8), exited(1, 0))
+
+    assert first == InstanceEnd(
+        rank=0,
+        host="a",
+        state="succeeded",
+        status=0,
+        wall_s=2.0,
+        user_s=1.5,
+        system_s=0.25,
+        peak_kib=2048,
+    )
+    assert (first.exit_code, first.killed_by, first.cpu_s) == (0, None, 1.75)
+
+
+def test_what_poprun_has_stopped_has_not_failed() -> None:
+    events = exited(0, 3 << 8), exited(1, signal.SIGTERM, by_itself=False)
+
+    assert states(*events, outcome=failed(0, 3 << 8)) == ["failed", "stopped"]
+    assert ends(*events)[1].killed_by == "SIGTERM"
+
+
+def test_an_instance_that_obeys_the_signal_with_0_was_stopped() -> None:
+    assert states(exited(0, 0, by_itself=False), exited(1, 0)) == [
+        "stopped",
+        "succeeded",
+    ]
+
+
+def test_mpi_abort_is_a_failure_although_mpirun_has_sent_the_signal() -> None:
+    event = exited(0, signal.SIGTERM, by_itself=False)
+    first, _ = ends(event, outcome=failed(0, 42 << 8))
+
+    assert (first.state, first.exit_code) == ("failed", 42)
+
+
+def test_a_failure_in_mpi_finalize_counts_with_its_own_code() -> None:
+    events = FailedInFinalize(0, 5 << 8, 1), exited(0, signal.SIGTERM, by_itself=False)
+
+    assert ends(*events)[0].exit_code == 5
+    assert ends(*events)[0].state == "failed"
+
+
+def test_what_has_not_reported_its_end_is_lost_or_was_never_started() -> None:
+    assert states(Started(0, 7)) == ["lost", "not started"]
+    assert states(Refused(1, 2, "x")) == ["not started", "not started"]
+
+
+def test_a_line_names_the_instances_of_each_state_and_the_largest() -> None:
+    common: dict[str, Any] = {"host": "a", "wall_s": 1.0}
+    some = [
+        InstanceEnd(rank=0, state="stopped", peak_kib=1024, **common),
+        InstanceEnd(rank=1, state="failed", peak_kib=3 * 1024, **common),
+        InstanceEnd(rank=2, state="stopped", peak_kib=2048, host="a", wall_s=12.5),
+        InstanceEnd(rank=3, state="lost", host="b"),
+    ]
+
+    assert in_a_line(some) == (
+        "4 instances: 1 failed (1), 2 stopped (0,2), 1 lost (3); 12.50 s at most; "
+        "peak memory 3 MiB (instance 1)."
+    )
+
+
+def test_a_line_leaves_out_what_is_not_known() -> None:
+    assert in_a_line([InstanceEnd(rank=0, host="a", state="lost")]) == (
+        "1 instance: 1 lost (0)."
+    )
+
+
+SOME = [
+    InstanceEnd(
+        rank=9,
+        host="node1",
+        state="failed",
+        status=signal.SIGKILL,
+        wall_s=1.25,
+        user_s=1.0,
+        system_s=0.5,
+        peak_kib=512 * 1024,
+    ),
+    InstanceEnd(
+        rank=10,
+        host="node2",
+        state="stopped",
+        status=15,
+        wall_s=7325.0,
+        user_s=61.0,
+        system_s=40.0,
+        peak_kib=1 << 20,
+    ),
+    InstanceEnd(rank=11, host="node2", state="not started"),
+]
+
+
+def test_a_table_has_a_line_for_each_instance() -> None:
+    assert table(SOME).splitlines() == [
+        "how the instances ended:",
+        "    instance  host   exit              wall     CPU       peak memory",
+        "    9         node1  SIGKILL           1.25 s   1.50 s    512 MiB",
+        "    10        node2  SIGTERM, stopped  2:02:05  1:41 min  1024 MiB",
+        "    11        node2  not started       -        -         -",
+    ]
+
+
+def test_a_narrow_terminal_gets_fewer_columns() -> None:
+    for columns in (80, 60, 50, 40):
+        lines = table(SOME, columns).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert "exit" in lines[1]
+        assert "host" in lines[1]
+    assert "CPU" in table(SOME, 80)
+    assert "CPU" not in table(SOME, 60)
+    assert "peak memory" in table(SOME, 60)
