@@ -81,6 +81,8 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
         module = sys.modules.get("poprun.job.prepare.waiting_line")
         getattr(module, "erase", int)()
         os.write(2, f"poprun: error: {sentence}\n".encode())
+        module = sys.modules.get("poprun.result.recorder")
+        getattr(module, "note_stop", lambda *_: None)(128 + number, sentence)
     finally:
         os._exit(128 + number)
 

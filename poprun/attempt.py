@@ -1,20 +1,26 @@
 """One attempt to run a job, from the start of its mpirun to the exit code.
 
-Job -> Ended -> Outcome -> exit code
+Job -> Ended -> Outcome -> AttemptEnd
 """
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from poprun.annotations import TYPE_CHECKING
+from poprun.errors import LaunchError
+from poprun.helpers.end_actions import EndActions
 from poprun.job.clients.job_view import JobView
 from poprun.job.clients.server import Clients
-from poprun.job.events import Event
+from poprun.job.events import Event, HostLost
+from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import output
+from poprun.job.resource_limits import caller_limits
 from poprun.job.supervise.event_log import EventLog
-from poprun.job.supervise.supervisor import Supervisor
+from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
@@ -22,13 +28,69 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.record import Record
 from poprun.result import conclusion
+from poprun.result.formats import outcome_name
+from poprun.result.outcome import Outcome, has_failed, may_restart
 from poprun.result.progress import Progress
+from poprun.result.summary import instance_ends
 from poprun.stdio import terminal
 from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import describe_unread
+
+if TYPE_CHECKING:
+    from poprun.result.recorder import Recorder
+
+
+class AttemptEnd(Record):
+    """How an attempt ended, and whether another one is to follow."""
+
+    exit_code: int
+    # Why, as the report says it; "" for a success.
+    cause: str = ""
+    # The guard that has what the attempts of the job share; None if no other follows.
+    successor: StartedGuard | None = None
+    lost_hosts: bool = False
+
+
+class _Succession:
+    """Hands what the attempts share over to another guard, if another attempt follows.
+
+    Args:
+        judge: Returns how the attempt went, from what is known of its end.
+        start: Starts a guard; None if there are no attempts left.
+    """
+
+    def __init__(
+        self,
+        mpirun: MpirunProcess,
+        limits: tuple[int, int],
+        judge: Callable[[Ended], Outcome],
+        start: Callable[[], StartedGuard] | None,
+    ) -> None:
+        self._mpirun = mpirun
+        self._limits = limits
+        self._judge = judge
+        self._start = start
+        self.guard: StartedGuard | None = None
+        # Why there is none, should that be an error.
+        self.failure = ""
+
+    def hand_over(self, ended: Ended) -> None:
+        if self._start is None or not may_restart(ended.course, ended.events):
+            return
+        if not has_failed(self._judge(ended)):
+            return
+        try:
+            # It gets the limit that the first guard got.
+            with caller_limits(self._limits):
+                self.guard = self._start()
+        except LaunchError as error:
+            self.failure = str(error)
+        else:
+            self._mpirun.hand_over(self.guard)
 
 
 def run_attempt(
@@ -40,11 +102,16 @@ def run_attempt(
     environ: Mapping[str, str],
     preflights: Preflights,
     memory_before: Mapping[HostSpec, MemoryCounters],
-) -> int:
-    """Supervise a job whose mpirun starts, report how it went; return the exit code.
+    *,
+    recorder: "Recorder | None" = None,
+    may_follow: bool = False,
+) -> AttemptEnd:
+    """Supervise a job whose mpirun starts, and report how it went.
 
     Args:
         memory_before: The counters of each host before mpirun was started.
+        recorder: Writes the files of --result and --events.
+        may_follow: Whether another attempt may follow if this one fails.
     """
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan.request, settings, environ, progress)
@@ -54,21 +121,37 @@ def run_attempt(
     def listen(event: Event) -> None:
         progress.listen(event)
         event_log.listen(event)
+        if recorder is not None:
+            recorder.listen(event)
 
     tap = OutputTap()
     view = JobView(plan, job.specs[0], tap.last_line)
     clients = Clients(plan.request.identity, view, tap)
     supervisor = Supervisor(job, mpirun, hosts, router, listen, clients)
+    succession = _Succession(
+        mpirun,
+        job.descriptor_limits,
+        lambda ended: conclusion.judge_attempt(ended, plan, router),
+        partial(start_guard, environ) if may_follow else None,
+    )
     supervisor.start()
     try:
-        ended = supervisor.run()
+        ended = supervisor.run(succession.hand_over)
     finally:
         router.hide_status(forever=True)
     router.end()
     if not settings.is_given("stdin"):
         _warn_of_unread_input(log)
+    if succession.failure:
+        log.warn(f"The job is not started again: {succession.failure}")
     outcome = conclusion.judge_attempt(ended, plan, router)
-    conclusion.report_attempt(
+    ends = instance_ends(
+        ended.events,
+        ended.started_ns,
+        outcome,
+        [assignment.host.name for assignment in plan.assignments],
+    )
+    cause = conclusion.report_attempt(
         outcome,
         ended,
         plan,
@@ -77,11 +160,65 @@ def run_attempt(
         memory_before,
         lambda host: preflights[host].read_memory_counters(),
         debug=settings["debug"],
+        summary_text=conclusion.summarize(
+            ends,
+            ended,
+            outcome,
+            asked=settings["summary"],
+            columns=terminal.own_size()[1] if os.isatty(2) else None,
+        ),
     )
     supervisor.write_out()
     clients.end(outcome.exit_code, outcome.sentence)
     supervisor.close()
-    return outcome.exit_code
+    if recorder is not None:
+        recorder.end_attempt(
+            outcome=outcome_name(ended.course, outcome),
+            exit_code=outcome.exit_code,
+            cause=cause,
+            failed_instance=outcome.first and outcome.first.rank,
+            instances=ends,
+        )
+    return _attempt_end(job, ended, outcome, cause, succession.guard, supervisor)
+
+
+def _attempt_end(
+    job: Job,
+    ended: Ended,
+    outcome: Outcome,
+    cause: str,
+    successor: StartedGuard | None,
+    supervisor: Supervisor,
+) -> AttemptEnd:
+    """Return how an attempt ended; no other follows if a signal came since."""
+    # What came after the guard had been started counts, too.
+    is_stopped = supervisor.was_stopped or not may_restart(ended.course, ended.events)
+    if successor is not None and is_stopped:
+        undo_job(job, successor)
+        successor = None
+    return AttemptEnd(
+        exit_code=outcome.exit_code,
+        cause=cause,
+        successor=successor,
+        lost_hosts=any(isinstance(event, HostLost) for event in ended.events),
+    )
+
+
+def undo_job(job: Job, guard: StartedGuard) -> list[str]:
+    """Undo what the attempts of a job share; return a sentence for each failure.
+
+    Args:
+        guard: Would undo it when poprun ends, and need not do so any more.
+    """
+    failures = []
+    for item in reversed(job.job_resources):
+        is_undone = item.undo is not None and item.undo()
+        failure = "" if is_undone else item.end_action.perform()
+        if failure:
+            failures.append(failure)
+        else:
+            guard.tell(EndActions().withdraw(item.end_action))
+    return failures
 
 
 def _make_router(

@@ -77,7 +77,34 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         hints = getattr(error, "__notes__", ())
         error.args = (grammar.with_typed_names(str(error), line.options),)
         error.__notes__ = [grammar.with_typed_names(h, line.options) for h in hints]
+        _record_refusal(line, environ, error)
         raise
+
+
+def _record_refusal(
+    line: "CommandLine", environ: Mapping[str, str], error: PoprunError
+) -> None:
+    """Write the result of a job that an error has ended, if it is asked for."""
+    module = sys.modules.get("poprun.result.recorder")
+    recorder = None if module is None else module.current
+    if recorder is None and line.program:
+        from poprun.options.types import variable
+
+        # It may not be possible to make settings of all options.
+        texts = [text for option, text in line.options if option.name == "result"]
+        path = [environ.get(variable("result"), ""), *texts][-1]
+        if not path:
+            return
+        from poprun.result.recorder import open_recorder
+
+        try:
+            recorder = open_recorder(line.program, result=path)
+        except OptionError:
+            return  # that is what the error says, or the least of the mistakes
+    if recorder is not None:
+        hints = getattr(error, "__notes__", ())
+        for sentence in recorder.refuse(error.exit_code, str(error), hints):
+            _report("warning", sentence)
 
 
 def _dispatch(
@@ -94,9 +121,14 @@ def _dispatch(
     if settings["version"] or settings.is_given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:
-        from poprun.options.show_config import as_table
+        from poprun.options import show_config
 
-        return _print(as_table(settings))
+        if settings["json"]:
+            import json
+
+            values = show_config.as_object(settings)
+            return _print(json.dumps(values, indent=2) + "\n")
+        return _print(show_config.as_table(settings))
     return _start(line, settings, argv, environ)
 
 
@@ -126,18 +158,35 @@ def _start(
 
     from poprun.job.guard_start import continue_guards, start_guard
 
+    recorder = None
+    if not settings["dry-run"] and _is_recorded(settings):
+        from poprun.result.recorder import open_recorder
+
+        recorder = open_recorder(
+            line.program,
+            result=settings["result"],
+            events=settings["events"],
+            on_stdout=settings["json"],
+        )
     guard = None if settings["dry-run"] else start_guard(environ)
     # Slow to import, and meanwhile the guard comes up.
     from poprun import run
 
     try:
-        return run.run(settings, line.program, guard, environ)
+        code = run.run(settings, line.program, guard, environ, recorder=recorder)
+        for sentence in recorder.finish(code) if recorder else ():
+            _report("warning", sentence)
+        return code
     except PoprunError as error:
         for hint in _hints(line, error):
             error.add_note(hint)
         raise
     finally:
         continue_guards()
+
+
+def _is_recorded(settings: "Settings") -> bool:
+    return bool(settings["result"] or settings["events"] or settings["json"])
 
 
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
@@ -189,13 +238,16 @@ def _help(environ: Mapping[str, str]) -> str:
 
 
 def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
-    if settings["version-format"] == "text":
+    form = settings["version-format"]
+    if settings["json"] and not settings.is_given("version-format"):
+        form = "full-json"
+    if form == "text":
         return f"poprun {__version__}\n"
 
     from poprun import versions
 
     by_name = versions.collect(environ, settings["mpirun"])
-    if settings["version-format"] == "full-text":
+    if form == "full-text":
         return "".join(f"{name} {version}\n" for name, version in by_name.items())
 
     import json

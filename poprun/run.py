@@ -1,10 +1,11 @@
 """One run of poprun: the order of its stages, and nothing else.
 
-settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> exit code
+settings -> Request -> DeviceReservation -> Plan -> Job -> AttemptEnd -> exit code
 """
 
 import errno
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -15,19 +16,27 @@ from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import output, reservation
+from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
 from poprun.plan.request import read_request
-from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
+from poprun.plan.values import (
+    Attempt,
+    PartitionVariables,
+    Plan,
+    Request,
+    new_attempt,
+)
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
+    from poprun.result.recorder import Recorder
     from poprun.stages import Stages
 
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
@@ -40,6 +49,7 @@ def run(
     caller_environ: Mapping[str, str],
     stages: "Stages | None" = None,
     preview: Preview = reservation.preview,
+    recorder: "Recorder | None" = None,
 ) -> int:
     """Run a program once per instance, or show what would be run; return the exit code.
 
@@ -47,6 +57,7 @@ def run(
         guard: The guard that has been started; None for a dry run.
         caller_environ: The environment that poprun was started with.
         preview: Returns the partition that a dry run shows, and a note about it.
+        recorder: Writes the files of --result and --events.
     """
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
@@ -80,18 +91,47 @@ def run(
         # A job that is refused must not reserve or show anything.
         files = job_stages.check(request, program, environ, hosts)
         reserved = stages.reserve(request, environ, guard, log)
+
+        def prepare(attempt: Attempt) -> tuple[Plan, Job]:
+            plan = make_plan(request, attempt, reserved.partition)
+            job = stages.prepare(plan, settings, files, program, environ, umask)
+            return plan, reserved.with_devices(job)
+
         starts = False
         try:
-            plan = make_plan(request, first, reserved.partition)
-            job = stages.prepare(plan, settings, files, program, environ, umask)
-            job = reserved.with_devices(job)
+            plan, job = prepare(first)
             if code := _show(plan, settings, program, log, reserved.lines):
                 return code
             starts = True
         finally:
             if not starts:
                 reserved.cancel(guard)
-        return stages.run_job(job, guard, plan, settings, caller_environ, hosts)
+        began = time.monotonic()
+        run_job = partial(
+            stages.run_job,
+            settings=settings,
+            environ=caller_environ,
+            preflights=hosts,
+            recorder=recorder,
+        )
+        most = settings["max-restarts"]
+        end = run_job(job, guard, plan, may_follow=most > 0)
+        if end.successor is None:
+            return end.exit_code
+        from poprun.restarts import Restarts, Steps
+
+        def reopen(guard: StartedGuard) -> int:
+            hosts.reopen(partial(_open_hosts, settings, environ, guard, log))
+            hosts.check_mpi(request.mpi)
+            return hosts.describe(request.hosts[:1])[0].free_port
+
+        steps = Steps(
+            reopen,
+            lambda number, port: prepare(new_attempt(request.identity, number, port)),
+            run_job,
+            caller_environ,
+        )
+        return Restarts(steps, most, log, began, recorder).run(end, job)
 
 
 def _open_hosts(
@@ -134,7 +174,7 @@ def _show(
         from poprun.plan import drawing
 
         hosts = [host.name for host in plan.request.hosts]
-        form = settings["topology-format"]
+        form = "json" if settings["json"] else settings["topology-format"]
         text = drawing.draw(plan.topology, hosts, form, terminal.columns_of(1))
         if code := _print(text + "\n", log):
             return code
@@ -149,6 +189,11 @@ def _show(
         dry_run.log_plan(log, plan, settings, program, device_lines)
     if not settings["dry-run"]:
         return 0
+    if settings["json"]:
+        import json
+
+        value = dry_run.as_object(plan, program, partition_note)
+        return _print(json.dumps(value, indent=2) + "\n", log)
     return _print(dry_run.render(plan, program, partition_note), log)
 
 

@@ -1,11 +1,12 @@
 """The stages of a run that a dry run leaves out: reserve, describe and start the job.
 
-Request -> DeviceReservation; Plan -> Job -> exit code, which is that of the attempt
+Request -> DeviceReservation; Plan -> Job -> AttemptEnd
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
@@ -21,6 +22,10 @@ from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
 from poprun.stdio.stdin import Stdin
 
+if TYPE_CHECKING:
+    from poprun.attempt import AttemptEnd
+    from poprun.result.recorder import Recorder
+
 
 class Stages(Record):
     """The stages of a run that change something; tests pass others."""
@@ -28,7 +33,7 @@ class Stages(Record):
     # With the arguments of reservation.reserve and of prepare and run_job below.
     reserve: Callable[..., reservation.DeviceReservation]
     prepare: Callable[..., Job]
-    run_job: Callable[..., int]
+    run_job: "Callable[..., AttemptEnd]"
 
 
 def check(
@@ -86,8 +91,18 @@ def run_job(
     settings: Settings,
     environ: Mapping[str, str],
     preflights: Preflights,
-) -> int:
-    """Run a job to its end, report how it went, and return the exit code."""
+    *,
+    recorder: "Recorder | None" = None,
+    may_follow: bool = False,
+) -> "AttemptEnd":
+    """Run one attempt of a job to its end, and report how it went.
+
+    Args:
+        recorder: Writes the files of --result and --events.
+        may_follow: Whether another attempt may follow if this one fails.
+    """
+    if recorder is not None:
+        recorder.begin_attempt(plan)
     # The shell may have put poprun in the background while it waited for IPUs.
     _wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
@@ -108,7 +123,16 @@ def run_job(
     from poprun.attempt import run_attempt
 
     return run_attempt(
-        job, mpirun, links, plan, settings, environ, preflights, memory_before
+        job,
+        mpirun,
+        links,
+        plan,
+        settings,
+        environ,
+        preflights,
+        memory_before,
+        recorder=recorder,
+        may_follow=may_follow,
     )
 
 

@@ -195,6 +195,8 @@ class FakeMpirun:
         self.calls.append(("finish", is_clean))
         self.finished = True
 
+    output = b"what mpirun wrote"
+
     def close(self) -> bytes:
         self.calls.append(("close_mpirun",))
-        return b"what mpirun wrote"
+        return self.output

@@ -1,6 +1,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,16 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)\)")
+
+
+def script(name: str) -> Any:
+    """Import a script."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -26,15 +37,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("name", ["options.md", "poprun.1"])
 def test_the_page_of_options_is_what_the_table_says(name: str) -> None:
-    path = ROOT / "scripts" / "document_options.py"
-    spec = importlib.util.spec_from_file_location("document_options", path)
-    assert spec
-    assert spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-
     written = (ROOT / "docs" / name).read_text()
-    assert written == script.FILES[name](), "run: python scripts/document_options.py"
+    made = script("document_options").FILES[name]()
+
+    assert written == made, "run: python scripts/document_options.py"
+
+
+def test_the_page_of_results_has_the_fields_of_the_schemas() -> None:
+    written = (ROOT / "docs" / "results.md").read_text()
+    made = script("document_formats").page(written)
+
+    assert written == made, "run: python scripts/document_formats.py"
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

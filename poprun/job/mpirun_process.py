@@ -170,9 +170,14 @@ class MpirunProcess:
         self._finish_began = time.monotonic()
         self._guard.finish()
 
+    @property
+    def output(self) -> bytes:
+        """What mpirun has written so far."""
+        return os.pread(self._started_guard.output, 1 << 20, 0)
+
     def close(self) -> bytes:
         """Release what this holds; return what mpirun has written."""
-        output = os.pread(self._started_guard.output, 1 << 20, 0)
+        output = self.output
         os.close(self._started_guard.output)
         self._guard.close()
         # Another attempt would take what this one has raised for the caller's.

@@ -73,6 +73,8 @@ class Job(Record):
     # Whether mpirun gives the instances an MPI: the local launcher does not.
     has_mpi: bool = True
     timeout: float = inf
+    # How much of it the attempts before this one have taken.
+    timeout_used: float = 0.0
     start_timeout: float = inf
     # Whether Slurm may send SIGTERM to all its processes.
     is_in_slurm: bool = False

@@ -26,7 +26,6 @@ _GROUPED_ADVICE = {
     "--master-addr --master-port --rdzv-backend --rdzv-endpoint": _RENDEZVOUS,
     "--rdzv-id --rdzv-conf --main-process-ip --main-process-port": _RENDEZVOUS,
     "--standalone": "A job on this host alone needs no option. Leave it out.",
-    "--max-restarts": "poprun starts a job once and never again. Leave it out.",
     "--monitor-interval": "poprun notices at once when an instance ends. Leave it out.",
     "-m --module": "It names a module of Python. Write: poprun [OPTIONS] python -m "
     "MODULE.",

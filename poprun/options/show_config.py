@@ -17,6 +17,16 @@ def as_table(settings: Settings) -> str:
     return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
 
 
+def as_object(settings: Settings) -> dict[str, dict[str, object]]:
+    """Return the value of each option and the origin of that, for JSON."""
+    effective = {name: setting.value for name, setting in settings.entries.items()}
+    effective["offline-mode"] = settings.offline
+    return {
+        name: {"value": effective[name], "origin": setting.origin}
+        for name, setting in settings.entries.items()
+    }
+
+
 def _effective_text(settings: Settings, option: Option) -> str:
     setting = settings.entries[option.name]
     if setting.origin == DEFAULT:

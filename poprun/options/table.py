@@ -300,6 +300,25 @@ _OUTPUT = (
         "terminal.",
         default=True,
     ),
+    _flag(
+        "summary",
+        "Show at the end, for each instance, how it ended, how long it ran, its CPU "
+        "time and its peak memory.",
+        default=None,
+        unset="after a failure one line about all",
+    ),
+    _path(
+        "result",
+        "Write how the job ended to this file, as JSON; also when it could not be "
+        "started.",
+        "FILE",
+    ),
+    _path(
+        "events",
+        "Write what happens to the job to this file while it runs, as one JSON object "
+        "on each line.",
+        "FILE",
+    ),
     _choice(
         "tty",
         "Whether stdout and stderr of the instances are terminals; auto: those that "
@@ -335,6 +354,14 @@ _LIMITS = (
         default=5.0,
     ),
     _flag("keep-going", "Do not stop the other instances when one fails."),
+    _number(
+        "max-restarts",
+        "How often to start the job again after an instance, a host or mpirun has "
+        "failed: after 1, 2, 4, ... and at most 60 seconds.",
+        "N",
+        default=0,
+        minimum=0,
+    ),
 )
 
 _FRAMEWORKS = (
@@ -392,6 +419,11 @@ _GENERAL = (
         in_file=False,
     ),
     _switch("overwrite-config", "Let --export-config replace a file.", in_file=False),
+    _flag(
+        "json",
+        "Print JSON: in a dry run, with --show-config, --version and "
+        "--print-topology; of a job its result, as the last line of stdout.",
+    ),
     _switch("debug", "Show what helps to find out why a job fails."),
 )
 
@@ -418,7 +450,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename stdin progress
     tty timeout start-timeout grace keep-going emulate-sdk torch-backend dry-run
-    show-config ssh
+    show-config ssh summary result events json max-restarts
 """
 ADDED = frozenset(_ADDED.split())
 

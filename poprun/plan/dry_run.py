@@ -2,14 +2,15 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from poprun.annotations import Any
 from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.assignments import compact
 from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment, Plan
-from poprun.words import counted
+from poprun.words import counted, json_text
 
 # If the command is pasted nevertheless, its first supervisor ends with an error.
 NOT_TO_PASTE = (
@@ -35,6 +36,45 @@ def render(plan: Plan, program: Sequence[str], partition_note: str = "") -> str:
             for name, value in assignment.variables.items()
         ]
     return "\n".join([*lines, *_partition(plan, partition_note)]) + "\n"
+
+
+def as_object(
+    plan: Plan, program: Sequence[str], partition_note: str = ""
+) -> dict[str, Any]:
+    """Return the same as an object for JSON."""
+    topology = plan.topology
+    partition = plan.partition
+    return {
+        "format": "poprun-dry-run",
+        "version": 1,
+        "command": list(map(json_text, plan.printed_argv(program))),
+        "program": list(map(json_text, program)),
+        "num_instances": topology.num_instances,
+        "num_replicas": topology.num_replicas,
+        "ipus_per_replica": topology.ipus_per_replica,
+        "num_ilds": topology.num_ilds,
+        "mpi": {"title": plan.request.mpi.title, "mpirun": plan.request.mpi.path},
+        "partition": None if partition is None else partition.name,
+        "partition_note": partition_note or None,
+        "instances": [
+            {
+                "instance": each.rank,
+                "host": each.host.name,
+                "replicas": list(topology.replicas_of(each.rank)),
+                "directory": json_text(each.cwd),
+                "cpus": _list_of(each.binding.cpus),
+                "memory_nodes": _list_of(each.binding.memory_nodes),
+                "environment": {
+                    name: json_text(value) for name, value in each.variables.items()
+                },
+            }
+            for each in plan.assignments
+        ],
+    }
+
+
+def _list_of(numbers: Iterable[int] | None) -> list[int] | None:
+    return None if numbers is None else list(numbers)
 
 
 def instance_table(plan: Plan) -> str:

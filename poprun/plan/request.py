@@ -27,7 +27,7 @@ from poprun.plan.mpi_arguments import (
     look_up_exports,
     read_arguments,
 )
-from poprun.plan.stdin_option import read_stdin
+from poprun.plan.stdin_option import check_restarts, read_stdin
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import Describe, FindHostServers, Request
 from poprun.words import counted
@@ -66,6 +66,8 @@ def read_request(
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
     identity = os.urandom(16).hex()
+    stdin = read_stdin(settings["stdin"], topology.num_instances)
+    check_restarts(stdin, settings["max-restarts"])
     facts = describe(hosts)
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
@@ -82,7 +84,7 @@ def read_request(
         bindings=list(chain(*bindings)),
         threads=_threads(environ, facts, bindings),
         directories=find_directories(arguments, topology, facts),
-        stdin=read_stdin(settings["stdin"], topology.num_instances),
+        stdin=stdin,
         cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
         cache_is_temporary=needs_cache,
         target_options=_target_options(environ),

@@ -21,6 +21,21 @@ def read_stdin(text: str, num_instances: int) -> Stdin:
     return Stdin(path=_readable_path(text))
 
 
+def check_restarts(stdin: Stdin, max_restarts: int) -> None:
+    """Check that the standard input of a job can be read by each of its attempts.
+
+    Raises:
+        OptionError: poprun reads it itself, and can do so once only.
+    """
+    if max_restarts and stdin.is_own:
+        raise OptionError(
+            f"--max-restarts {max_restarts} and --stdin exclude each other where "
+            "instances read poprun's own standard input: what one attempt has read is "
+            "gone for the next. Name a file, which each attempt reads from its "
+            "beginning: --stdin FILE"
+        )
+
+
 def _readable_path(name: str) -> str:
     """Return the path of a file that every instance can read from its beginning."""
     path = os.path.realpath(name)  # /dev/stdin is another file to an instance

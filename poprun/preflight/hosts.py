@@ -158,6 +158,20 @@ class Preflights:
         found = (preflight.process() for preflight in self._hosts.values())
         return dict(process for process in found if process is not None)
 
+    def reopen(
+        self, open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]]
+    ) -> None:
+        """Connect to the hosts again: the connections of an attempt end with it.
+
+        Raises:
+            PoprunError: A host cannot be reached, or cannot be used.
+        """
+        hosts = list(self._hosts)
+        self.close()
+        self._hosts = {}
+        self._open_hosts = open_hosts
+        self._hosts = dict(zip(hosts, open_hosts(hosts), strict=True))
+
     def close(self) -> None:
         """End the connections to other hosts."""
         for preflight in self._hosts.values():

@@ -2,11 +2,12 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
 from poprun.job.events import Exited, MpirunStarted
+from poprun.job.supervise.stopping import Reason
 from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
@@ -14,8 +15,9 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import replace
-from poprun.result import report
-from poprun.result.outcome import MACHINERY, Outcome, judge
+from poprun.result import report, summary
+from poprun.result.outcome import MACHINERY, Outcome, has_failed, judge
+from poprun.result.summary import InstanceEnd
 from poprun.stdio.router import OutputRouter
 
 # A shell, and other programs that start one, exit with 128 and the signal's number.
@@ -57,12 +59,14 @@ def report_attempt(
     read_memory_counters: Callable[[HostSpec], MemoryCounters],
     *,
     debug: bool,
-) -> None:
-    """Report how an attempt ended, the cause last.
+    summary_text: str = "",
+) -> str:
+    """Report how an attempt ended, the cause last; return the cause.
 
     Args:
         memory_before: The counters of each host when the attempt began.
         read_memory_counters: Returns the counters of a host now.
+        summary_text: A text about all instances.
     """
     _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
@@ -77,10 +81,39 @@ def report_attempt(
         if after.kills > memory_before[host].kills:
             evidence = replace(evidence, out_of_memory=after)
     *more, cause = report.render(outcome, evidence) or [""]
-    for sentence in more:
+    for sentence in (*more, *filter(None, [summary_text])):
         log.say(sentence)
     if cause:
         log.error(cause)
+    return cause
+
+
+def summarize(
+    ends: Sequence[InstanceEnd],
+    ended: Ended,
+    outcome: Outcome,
+    *,
+    asked: bool | None,
+    columns: int | None,
+) -> str:
+    """Return the text of --summary, "" where none is to be shown.
+
+    Args:
+        asked: Its value; None if it is not given.
+        columns: The width of the terminal; None without one.
+    """
+    if asked:
+        return summary.table(ends, columns)
+    cause = ended.course.cause
+    is_stopped = cause is not None and cause.reason in (
+        Reason.INTERRUPTED,
+        Reason.OUTPUT_CLOSED,
+    )
+    if asked is False or is_stopped or not ended.course.started:
+        return ""
+    if not has_failed(outcome):
+        return ""
+    return summary.in_a_line(ends) if len(ends) > 1 else ""
 
 
 def _report_lost_output(router: OutputRouter, log: Log) -> None:

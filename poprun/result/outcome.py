@@ -21,9 +21,11 @@ from poprun.job.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    Interrupted,
     MpirunRefused,
     Orphaned,
     Refused,
+    SlurmEndsJob,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun.values import Failure, MpiVerdict
@@ -31,6 +33,8 @@ from poprun.plan.placement import format_ranges
 from poprun.record import Record
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
+# After these another attempt may follow, and where nothing has stopped the job.
+RESTARTED = (Reason.FAILED, Reason.HOST_LOST, *MACHINERY)
 KILLED_BY_OTHERS = (
     "was killed, and the job with it. poprun did not do that: look for who sends "
     "SIGKILL, the kernel for want of memory among others."
@@ -148,6 +152,25 @@ def failures(events: Sequence[Event]) -> list[Failed]:
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
     return sorted(failed, key=lambda f: (f.at_ns, f.rank))
+
+
+def has_failed(outcome: Outcome) -> bool:
+    """Return whether the job has failed, and not its output alone."""
+    return outcome.first is not None or bool(outcome.sentence)
+
+
+def may_restart(course: Course, events: Sequence[Event]) -> bool:
+    """Return whether another attempt may follow if this one has failed.
+
+    It may after the failure of an instance, a host or mpirun, once an instance has
+    run; not if the user ends the job, by a signal, a timeout or a pager, nor after the
+    loss of the IPUs.
+    """
+    cause = course.cause
+    if not course.started or (cause is not None and cause.reason not in RESTARTED):
+        return False
+    final = (DevicesLost, Interrupted, MpirunRefused, SlurmEndsJob)
+    return not any(isinstance(event, final) for event in events)
 
 
 def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) -> bool:

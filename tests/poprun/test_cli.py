@@ -39,6 +39,7 @@ class Pipeline:
         program: Sequence[str],
         guard: object,
         caller_environ: Mapping[str, str],
+        recorder: object = None,
     ) -> int:
         self.jobs.append((settings, list(program)))
         self.environ = caller_environ
@@ -274,7 +275,7 @@ def test_an_error_of_the_pipeline_has_its_own_exit_code(
 ) -> None:
     from poprun.errors import ProgramNotFoundError
 
-    def run(self: Pipeline, *arguments: object) -> int:
+    def run(self: Pipeline, *arguments: object, **named: object) -> int:
         raise ProgramNotFoundError("There is no program x.")
 
     monkeypatch.setattr(Pipeline, "run", run)
@@ -334,7 +335,7 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
     code = (
         "import sys, types; from poprun import cli;"
         "sys.modules['poprun.run'] = cli;"
-        "cli.run = lambda *arguments: 0; cli.main(sys.argv[1:]);"
+        "cli.run = lambda *arguments, **named: 0; cli.main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     heavy = {
@@ -534,7 +535,7 @@ def test_the_words_of_the_line_hint_at_what_was_meant(
     words: list[str],
     hints: list[str],
 ) -> None:
-    def fail(*_: object) -> int:
+    def fail(*_: object, **named: object) -> int:
         raise error("No.")
 
     monkeypatch.setattr(pipeline, "run", fail)
@@ -604,7 +605,7 @@ def test_an_error_names_the_option_as_it_was_typed(
 def test_what_is_found_later_names_the_option_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*arguments: object) -> int:
+    def refuse(*arguments: object, **named: object) -> int:
         error = PoprunError("--output-filename out: it is full. No --output-filenames.")
         error.add_note("Leave --output-filename out.")
         raise error
@@ -622,7 +623,7 @@ def test_what_is_found_later_names_the_option_as_it_was_typed(
 def test_the_number_of_instances_is_named_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*arguments: object) -> int:
+    def refuse(*arguments: object, **named: object) -> int:
         raise PoprunError("Ask for fewer by --num-instances.")
 
     put_in_place(monkeypatch, "run", ModuleType("run"))
@@ -639,7 +640,7 @@ def test_the_number_of_instances_is_named_as_it_was_typed(
 def test_a_bare_number_may_be_meant_as_that_of_instances(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*arguments: object) -> int:
+    def refuse(*arguments: object, **named: object) -> int:
         raise ProgramNotFoundError("There is no program '2'.")
 
     put_in_place(monkeypatch, "run", ModuleType("run"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from poprun import run
+from poprun.attempt import AttemptEnd
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
 from poprun.job.prepare.reservation import DeviceReservation
 from poprun.options import grammar, sources
@@ -72,11 +73,11 @@ class Played:
         return JOB
 
     def run_job(
-        self, job: Any, guard: Any, plan: Any, settings: Any, environ: Any, hosts: Any
-    ) -> int:
+        self, job: Any, guard: Any, plan: Any, *, environ: Any, **_: Any
+    ) -> AttemptEnd:
         assert (job, guard) == (JOB, GUARD)
         self.note("run_job", environ)
-        return 7
+        return AttemptEnd(exit_code=7)
 
 
 def settings(*words: str) -> Settings:

@@ -8,6 +8,7 @@ import pytest
 
 import poprun.attempt
 from poprun import stages
+from poprun.attempt import AttemptEnd
 from poprun.stdio.stdin import Stdin
 
 
@@ -20,14 +21,13 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
     mpirun = Mock(start=lambda: calls.append("start mpirun"))
     monkeypatch.setattr(stages, "LocalHost", lambda *_: host)
     monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
-    monkeypatch.setattr(poprun.attempt, "run_attempt", lambda *_: 7)
+    end = AttemptEnd(exit_code=7)
+    monkeypatch.setattr(poprun.attempt, "run_attempt", lambda *_, **named: end)
     job = Mock(stdin=Stdin(), specs=[b"spec"])
     plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
     preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
 
-    code = stages.run_job(job, Mock(), plan, Mock(), {}, preflights)
-
-    assert code == 7
+    assert stages.run_job(job, Mock(), plan, Mock(), {}, preflights) is end
     assert calls == ["read memory", "listen", "start mpirun"]
 
 

@@ -25,6 +25,7 @@ from poprun.job.events import (
     ShimLost,
     StacksAvailable,
     StacksShown,
+    Started,
     Tick,
     UsageMeasured,
 )
@@ -61,6 +62,8 @@ class Ended:
     ) -> None:
         self.course = course
         self.events = list(events)
+        # By instance: when its program was started, on the clock of the events.
+        self.started_ns: dict[int, int] = {}
         self.mpirun_status = mpirun_status
         self.mpirun_output = mpirun_output
 
@@ -117,7 +120,7 @@ class Supervisor:
         now = time.monotonic()
         self._course = replace(
             self._course,
-            ends_by=now + self._job.timeout,
+            ends_by=now + self._job.timeout - self._job.timeout_used,
             starts_by=now + self._job.start_timeout,
         )
         self._wake = own_process.wake_up_on(*_signals())
@@ -136,8 +139,13 @@ class Supervisor:
         )
         self._mpirun.report_to(self._emit)
 
-    def run(self) -> Ended:
-        """Supervise the job until nothing of it is left; return how it went."""
+    def run(self, before_end: Callable[[Ended], None] = lambda _: None) -> Ended:
+        """Supervise the job until nothing of it is left; return how it went.
+
+        Args:
+            before_end: Is called when all instances and mpirun have ended, before what
+                the job has made is undone.
+        """
         while self._course.phase is not Phase.OVER:
             self._turn(self._course.deadline)
         for host in self._hosts:
@@ -145,6 +153,9 @@ class Supervisor:
         # The guard ends the connections to other hosts, too.
         while not all(host.finished for host in self._hosts):
             self._turn(inf)
+        self.ended.course = self._course
+        self.ended.mpirun_output = self._mpirun.output
+        before_end(self.ended)
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
         while not self._mpirun.finished:
             self._turn(inf)
@@ -169,6 +180,12 @@ class Supervisor:
         own_process.end_wake_up(self._wake)
         for sink in self._router.sinks:
             sink.close()
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal to end the job has come, even when it was over."""
+        interrupts = any(isinstance(e, Interrupted) for e in self.ended.events)
+        return interrupts or self._late_signals > 0
 
     def _reader_timeout(self) -> float:
         signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
@@ -240,6 +257,8 @@ class Supervisor:
             # Any user can cause this one, without end.
             if not isinstance(event, Rejected):
                 self.ended.events.append(event)
+            if isinstance(event, Started):
+                self.ended.started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
             for host in self._hosts:

@@ -153,6 +153,19 @@ class HeldDevices:
 
         self._put(ask)
 
+    def detach_all(self) -> None:
+        """Let all processes go: the instances of an attempt have ended.
+
+        Those of a host that was lost have not said so.
+        """
+
+        def ask() -> None:
+            for (index, _), process in list(self._attached.items()):
+                self._inventory.detach(self.grant.lease.id, index, process)
+            self._attached.clear()
+
+        self._put(ask)
+
     def note_lost_host(self) -> None:
         """Let the lease live as long as the instances of a host that is lost now."""
         self._used_until = time.monotonic() + CUT_OFF_S

@@ -186,7 +186,6 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "-m",
             "It names a module of Python. Write: poprun [OPTIONS] python -m MODULE.",
         ),
-        ("--max-restarts", "poprun starts a job once and never again. Leave it out."),
         (
             "--main_process_port",
             "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out.",

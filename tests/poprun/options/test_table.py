@@ -90,6 +90,11 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "wait-for-ipus": False,
         "emulate-sdk": "auto",
         "torch-backend": "gloo",
+        "summary": None,
+        "result": None,
+        "events": None,
+        "json": False,
+        "max-restarts": 0,
     }
 
 

@@ -1,0 +1,212 @@
+"""Further attempts to run a job that has failed: what --max-restarts asks for.
+
+Between two attempts poprun waits, reaches the hosts again, and prepares the next one.
+What the attempts share is the new guard's meanwhile: it is undone if poprun dies.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from poprun.annotations import TYPE_CHECKING
+from poprun.attempt import AttemptEnd, undo_job
+from poprun.errors import HostUnreachableError, LaunchError
+from poprun.helpers import processes
+from poprun.helpers.end_actions import EndActions
+from poprun.helpers.processes import signal_name
+from poprun.job.guard_start import StartedGuard, start_guard
+from poprun.job.supervise.supervisor import ENDING_SIGNALS, HANDLED_SIGNALS
+from poprun.job.values import Job
+from poprun.log import Log
+from poprun.plan.values import Plan
+from poprun.record import Record, replace
+from poprun.vipu.leases import CUT_OFF_S
+
+if TYPE_CHECKING:
+    from poprun.result.recorder import Recorder
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+# How often to look whether the guard lives.
+LOOK_S = 0.25
+
+
+class StoppedError(Exception):
+    """poprun got a signal that ends the job between two attempts."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal_name(number))
+        self.number = number
+
+
+class Steps(Record):
+    """What an attempt needs of the stages of a run."""
+
+    # Reaches the hosts again, with the guard that ends what has a mark; returns a TCP
+    # port for rank 0.
+    reopen: Callable[[StartedGuard], int]
+    # Gets the number of the attempt, and that port.
+    prepare: Callable[[int, int], tuple[Plan, Job]]
+    # The stage run_job, with the arguments that the attempts share.
+    run: Callable[..., AttemptEnd]
+    # The environment of a guard.
+    environ: Mapping[str, str]
+
+
+class Restarts:
+    """The attempts of one job after its first.
+
+    Args:
+        began: When the first attempt was started.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        most: int,
+        log: Log,
+        began: float,
+        recorder: "Recorder | None" = None,
+    ) -> None:
+        self._steps = steps
+        self._most = most
+        self._log = log
+        self._began = began
+        self._recorder = recorder
+        # Of each attempt so far.
+        self._causes: list[str] = []
+        self._number = 0
+
+    def run(self, end: AttemptEnd, job: Job) -> int:
+        """Run attempts until none follows, and return the exit code of the last.
+
+        Args:
+            end: How the first one ended.
+
+        Raises:
+            PoprunError: An attempt cannot be started.
+        """
+        while end.successor is not None:
+            self._causes.append(end.cause)
+            self._number += 1
+            self._guard = end.successor
+            wait = self._wait_before(end)
+            if wait >= self._time_left(job):
+                return self._give_up(job, end.exit_code, "--timeout leaves no time.")
+            try:
+                with _signals_raise():
+                    self._sleep(wait, job, had_lost_hosts=end.lost_hosts)
+                    port = self._steps.reopen(self._guard)
+                    plan, job = self._steps.prepare(self._number, port)
+            except StoppedError as stopped:
+                return self._stop(job, stopped)
+            except (HostUnreachableError, LaunchError) as error:
+                # A host that restarts takes a while: the next wait is longer.
+                if self._number == self._most:
+                    if self._recorder is not None:
+                        self._recorder.refuse(error.exit_code, str(error))
+                    return self._give_up(job, error.exit_code, str(error))
+                self._log.error(str(error))
+                end = replace(end, cause=str(error), exit_code=error.exit_code)
+                end = replace(end, successor=self._guard)
+                continue
+            used = time.monotonic() - self._began
+            job = replace(job, timeout_used=used)
+            may_follow = self._number < self._most
+            end = self._steps.run(job, self._guard, plan, may_follow=may_follow)
+        self._causes.append(end.cause)
+        self._tell_causes()
+        return end.exit_code
+
+    def _wait_before(self, end: AttemptEnd) -> float:
+        # Instances of a host that is cut off end by then, and not before.
+        least = CUT_OFF_S if end.lost_hosts else 0.0
+        seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
+        return max(least, min(seconds, LONGEST_WAIT_S))
+
+    def _time_left(self, job: Job) -> float:
+        return self._began + job.timeout - time.monotonic()
+
+    def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
+        """Wait, with a guard that lives all the time."""
+        self._log.say(
+            f"the job is started again in {seconds:g} s: restart {self._number} of at "
+            f"most {self._most}."
+        )
+        if self._recorder is not None:
+            self._recorder.wait_for_restart(seconds)
+        ends_by = time.monotonic() + seconds
+        while (left := ends_by - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left))
+            self._keep_guard(job)
+        if job.devices is not None:
+            if had_lost_hosts:
+                job.devices.detach_all()
+            # The guard before this one had to end first.
+            job.devices.live_with(self._guard.pid)
+
+    def _keep_guard(self, job: Job) -> None:
+        """Replace a guard that was killed."""
+        guard = processes.process(self._guard.pid)
+        if guard is not None and not guard.zombie:
+            return
+        self._log.warn("poprun's guard was killed; another takes its place.")
+        self._guard = start_guard(self._steps.environ)
+        for item in job.job_resources:
+            self._guard.tell(EndActions().register(item.end_action))
+
+    def _stop(self, job: Job, stopped: StoppedError) -> int:
+        exit_code = 128 + stopped.number
+        sentence = f"Stopped by {stopped} before attempt {self._number} was started."
+        if self._recorder is not None:
+            self._recorder.refuse(exit_code, sentence, outcome="interrupted")
+        return self._give_up(job, exit_code, sentence)
+
+    def _give_up(self, job: Job, exit_code: int, why: str) -> int:
+        """End the job without another attempt."""
+        for failure in undo_job(job, self._guard):
+            self._log.warn(failure)
+        self._causes.append(f"not started: {why}")
+        self._tell_causes()
+        return exit_code
+
+    def _tell_causes(self) -> None:
+        lines = [
+            f"    attempt {number}: {cause or 'succeeded'}"
+            for number, cause in enumerate(self._causes)
+        ]
+        self._log.say("\n".join(["the attempts of the job:", *lines]))
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let a signal that ends a job raise an exception; it is blocked again after that.
+
+    Raises:
+        StoppedError: One has come.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        # What undoes the job is not to be interrupted by a second one.
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise StoppedError(number)
+
+    ignored = signal.SIG_IGN
+    before = {n: h for n in ENDING_SIGNALS if (h := signal.getsignal(n)) != ignored}
+    paused = signal.getsignal(signal.SIGTSTP)
+    for number in before:
+        signal.signal(number, stop)
+    if paused != ignored:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    try:
+        # One may have come since the last attempt was over.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if paused != ignored:
+            signal.signal(signal.SIGTSTP, paused)

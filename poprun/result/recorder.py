@@ -1,0 +1,287 @@
+"""The files of --result and --events, which are opened before anything starts.
+
+One Recorder serves one run of poprun, with all its attempts. What cannot be written is
+a warning, and changes neither the job nor its exit code.
+"""
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Sequence
+
+from poprun import __version__
+from poprun.annotations import Any
+from poprun.errors import OptionError
+from poprun.job.events import Event
+from poprun.plan.values import Plan
+from poprun.result import formats
+from poprun.result.formats import AttemptResult
+from poprun.stdio.writer import Sink
+from poprun.words import json_text
+
+# How long the reader of a pipe may take to read the rest at the end.
+LAST_READ_S = 5.0
+# What names a descriptor of poprun's own: opened anew, it would have a position of its
+# own, and overwrite what the instances write there.
+OWN_DESCRIPTOR = r"/dev/(?:fd/(\d+)|(stdout)|(stderr))|/proc/self/fd/(\d+)|(-)"
+
+
+class JsonFile:
+    """A file, pipe or terminal that gets JSON objects, one on a line.
+
+    Raises:
+        OptionError: It cannot be written.
+    """
+
+    def __init__(self, option: str, path: str) -> None:
+        self._name = f"{option} {path}"
+        try:
+            self._descriptor = _open(path)
+            self._sink = Sink(self._descriptor)
+        except OSError as error:
+            reason = error.strerror
+            if error.errno == errno.ENXIO:
+                reason = "no process reads it yet"
+            raise OptionError(
+                f"{option} {path!r} cannot be written: {reason}. Name a file that you "
+                "may write, in a directory that exists."
+            ) from None
+        is_own = not re.fullmatch(OWN_DESCRIPTOR, path)
+        mode = os.fstat(self._descriptor).st_mode
+        self._is_regular = is_own and stat.S_ISREG(mode)
+        # How many bytes the whole lines have that are written, and how many lines are
+        # not, because the reader of a pipe is slow.
+        self._whole_lines = 0
+        self._num_lost = 0
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """What a file has that no other has; None for what two can write in turn."""
+        status = os.fstat(self._descriptor)
+        return (status.st_dev, status.st_ino) if self._is_regular else None
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Write an object on a line of its own, without waiting."""
+        if self._sink.full:
+            self._num_lost += 1
+            return
+        line = json.dumps(value, separators=(", ", ": ")) + "\n"
+        self._sink.write(line.encode())
+        if self._is_regular and not self._sink.failure:
+            self._whole_lines = self._sink.written
+
+    def close(self) -> str:
+        """Write the rest, and close the file; return a sentence if that failed."""
+        limit = time.monotonic() + LAST_READ_S
+        while self._sink.queued and time.monotonic() < limit:
+            self._sink.flush()
+            time.sleep(0.01)
+        self._sink.give_up()
+        failure = self._sink.failure
+        self._sink.close()
+        if failure and self._is_regular:
+            # A disk that is full may have taken the beginning of a line.
+            os.truncate(self._descriptor, self._whole_lines)
+        try:
+            os.close(self._descriptor)
+        except OSError as error:  # NFS writes here
+            failure = failure or error.errno or errno.EIO
+        if failure == errno.ETIMEDOUT or (self._num_lost and not failure):
+            return f"{self._name} is incomplete: its reader did not read it."
+        if failure:
+            why = os.strerror(failure)
+            return f"{self._name} is incomplete: it cannot be written: {why}."
+        return ""
+
+
+class Recorder:
+    """Writes what --result and --events ask for.
+
+    Args:
+        result: The path of --result, None without.
+        events: That of --events.
+        on_stdout: Whether the result goes to stdout, for --json.
+
+    Raises:
+        OptionError: A file cannot be written.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        *,
+        result: str | None = None,
+        events: str | None = None,
+        on_stdout: bool = False,
+    ) -> None:
+        self._program = [json_text(word) for word in program]
+        self._results = [JsonFile("--result", result)] if result else []
+        if on_stdout:
+            self._results.append(JsonFile("--json", "-"))
+        self._events = JsonFile("--events", events) if events else None
+        own = self._events.identity if self._events else None
+        if own and any(file.identity == own for file in self._results):
+            raise OptionError(
+                f"--result and --events both name {events!r}. Give each a file of its "
+                "own."
+            )
+        self._began = now()
+        self._began_at = time.monotonic()
+        self._attempt = 0
+        self._attempt_began, self._attempt_began_at = self._began, self._began_at
+        self._attempts: list[AttemptResult] = []
+        self._job: str | None = None
+        self._is_finished = False
+
+    def begin_attempt(self, plan: Plan) -> None:
+        """Take in that an attempt is about to be started."""
+        request = plan.request
+        self._attempt = plan.attempt.number
+        self._attempt_began, self._attempt_began_at = now(), time.monotonic()
+        if self._job is None:
+            self._job = request.identity
+            self._emit(
+                "job_started",
+                format=formats.EVENTS,
+                version=formats.VERSION,
+                poprun=__version__,
+                job=self._job,
+                program=self._program,
+                hosts=[json_text(a.host.name) for a in plan.assignments],
+            )
+        self._emit("attempt_started")
+
+    def listen(self, event: Event) -> None:
+        """Write an event of the job."""
+        if self._events is not None and (fields := formats.event_object(event)):
+            self._emit(**fields)
+
+    def end_attempt(self, **fields: Any) -> None:
+        """Take in how an attempt ended.
+
+        Args:
+            fields: The fields of AttemptResult that this object does not know.
+        """
+        attempt = AttemptResult(
+            number=self._attempt,
+            began=self._attempt_began,
+            elapsed_s=round(time.monotonic() - self._attempt_began_at, 6),
+            **fields,
+        )
+        self._attempts.append(attempt)
+        value = formats.attempt_object(attempt)
+        names = ("outcome", "exit_code", "cause", "failed_instance")
+        self._emit("attempt_ended", **{name: value[name] for name in names})
+
+    def wait_for_restart(self, seconds: float) -> None:
+        """Take in that another attempt follows."""
+        self._emit("restart", wait_s=seconds)
+
+    def finish(self, exit_code: int) -> list[str]:
+        """Write the result; return a sentence for each file that is incomplete."""
+        if not self._attempts:
+            return self.refuse(exit_code, "")
+        last = self._attempts[-1]
+        return self._finish(
+            outcome=last.outcome,
+            exit_code=exit_code,
+            cause=json_text(last.cause) or None,
+            failed_instance=last.failed_instance,
+        )
+
+    def refuse(
+        self,
+        exit_code: int,
+        cause: str,
+        hints: Sequence[str] = (),
+        outcome: str = "",
+    ) -> list[str]:
+        """Do the same where the last attempt does not say how the job ended.
+
+        Args:
+            outcome: Says it; "" where nothing of it, or poprun itself, has failed.
+        """
+        if not outcome:
+            outcome = "launcher_failed" if self._job else "not_started"
+        return self._finish(
+            outcome=outcome,
+            exit_code=exit_code,
+            cause=json_text(cause) or None,
+            failed_instance=None,
+            hints=[json_text(hint) for hint in hints],
+        )
+
+    def _finish(self, **end: Any) -> list[str]:
+        if self._is_finished:
+            return []
+        self._is_finished = True
+        hints = end.pop("hints", [])
+        self._emit("job_ended", **end)
+        result = {
+            "format": formats.RESULT,
+            "version": formats.VERSION,
+            "poprun": __version__,
+            "job": self._job,
+            "program": self._program,
+            **end,
+            "hints": hints,
+            "began": self._began,
+            "elapsed_s": round(time.monotonic() - self._began_at, 6),
+            "attempts": [formats.attempt_object(each) for each in self._attempts],
+        }
+        for file in self._results:
+            file.write(result)
+        files = [*self._results, *([self._events] if self._events else [])]
+        return [sentence for file in files if (sentence := file.close())]
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        if self._events is not None:
+            elapsed = round(time.monotonic() - self._began_at, 6)
+            head = {"event": event, "time": now(), "elapsed_s": elapsed}
+            self._events.write({**head, "attempt": self._attempt, **fields})
+
+
+# That of this process: what ends poprun early finds it here.
+current: Recorder | None = None
+
+
+def open_recorder(
+    program: Sequence[str],
+    *,
+    result: str | None = None,
+    events: str | None = None,
+    on_stdout: bool = False,
+) -> Recorder:
+    """Return the recorder of this process, from now on.
+
+    Raises:
+        OptionError: A file cannot be written.
+    """
+    global current
+    current = Recorder(program, result=result, events=events, on_stdout=on_stdout)
+    return current
+
+
+def note_stop(exit_code: int, sentence: str) -> None:
+    """Write the result of a job that a signal ends before its first instance."""
+    if current is not None:
+        current.refuse(exit_code, sentence, outcome="interrupted")
+
+
+def now() -> str:
+    """Return the time in UTC, as ISO 8601 writes it."""
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{begin}.{nanoseconds // 1000:06}Z"
+
+
+def _open(path: str) -> int:
+    if own := re.fullmatch(OWN_DESCRIPTOR, path):
+        number, stdout, stderr, other, dash = own.groups()
+        return os.dup(1 if stdout or dash else 2 if stderr else int(number or other))
+    # A FIFO without a reader would wait for one.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY
+    return os.open(path, flags | os.O_CLOEXEC, 0o666)

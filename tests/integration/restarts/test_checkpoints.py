@@ -1,0 +1,85 @@
+"""examples/restart.py: a training that is killed ends as one that is not."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from conftest import Poprun, wait_for
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "restart.py"
+JOB = ("--mpirun", "local", "-n", "2")
+STEPS = "40"
+
+
+def weights(path: Path) -> list[bytes]:
+    with np.load(path) as file:
+        return [file[name].tobytes() for name in file.files]
+
+
+def expected(poprun: Poprun) -> list[bytes]:
+    """Return what a training without a failure ends with."""
+    ran = poprun(*JOB, "python", str(EXAMPLE), "smooth.npz", STEPS)
+    assert ran.code == 0, ran.stderr
+    return weights(poprun.directory / "smooth.npz")
+
+
+def start(poprun: Poprun, *options: str) -> "subprocess.Popen[bytes]":
+    """Start a training, and return when it has written its first checkpoint."""
+    process = poprun.start(
+        *(*JOB, *options, "python", str(EXAMPLE), "rough.npz", STEPS, "0.05")
+    )
+    wait_for((poprun.directory / "rough.npz").exists, "the first checkpoint")
+    return process
+
+
+def kill_an_instance(poprun_pid: int) -> None:
+    for child in psutil.Process(poprun_pid).children(recursive=True):
+        if child.cmdline()[1:2] == [str(EXAMPLE)]:
+            os.kill(child.pid, signal.SIGKILL)
+            return
+    pytest.fail("there is no instance")
+
+
+def test_an_instance_is_killed(poprun: Poprun) -> None:
+    process = start(poprun, "--max-restarts", "1")
+    kill_an_instance(process.pid)
+    out, err = process.communicate(timeout=50)
+
+    assert process.returncode == 0, err
+    begins = [line for line in out.decode().splitlines() if "begins" in line]
+    assert begins[0] == "attempt 0 begins at step 0"
+    assert begins[1].startswith("attempt 1 begins at step ")
+    assert not begins[1].endswith(" 0")
+    assert weights(poprun.directory / "rough.npz") == expected(poprun)
+
+
+def test_poprun_is_killed_and_started_again_as_systemd_does(poprun: Poprun) -> None:
+    process = start(poprun)
+    process.kill()
+    process.communicate(timeout=50)
+    ran = poprun(*JOB, "python", str(EXAMPLE), "rough.npz", STEPS)
+
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.startswith("attempt 0 begins at step ")
+    assert not ran.stdout.startswith("attempt 0 begins at step 0\n")
+    assert weights(poprun.directory / "rough.npz") == expected(poprun)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(poprun: Poprun) -> None:
+    (poprun.directory / "rough.npz").write_text("PK nonsense")
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLE), "rough.npz"],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert "rough.npz is no checkpoint" in ran.stderr

@@ -1,0 +1,130 @@
+"""--max-restarts over hosts: a host that was lost, comes back, or stays away."""
+
+import signal
+import subprocess
+import time
+
+import pytest
+from beds.bed import Bed
+from conftest import ROOT, mpirun_of
+
+pytestmark = pytest.mark.mpi
+
+MPIS = ["openmpi5", "hydra", "local"]
+AGENT = "agent/entry.py"
+# Runs on in the first attempt, and ends at once in each other.
+PROGRAM = (
+    "echo $POPDIST_RESTART_COUNT $RANK $(uname -n); touch /tmp/runs-$RANK; "
+    "test $POPDIST_RESTART_COUNT != 0 || sleep 99"
+)
+
+
+def start(bed: Bed, mpi: str, restarts: int, *program: str) -> "subprocess.Popen[str]":
+    path = "local" if mpi == "local" else mpirun_of(mpi)
+    job: subprocess.Popen[str] = bed.front.start(
+        *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
+        *("--host", "h0,h1", "-n", "4", "--max-restarts", str(restarts), *program),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return job
+
+
+def wait_for_file(bed: Bed, host: str, path: str, job: "subprocess.Popen[str]") -> None:
+    limit = time.monotonic() + 60
+    while not bed[host].path(path).exists():
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def kill(bed: Bed, host: str, pattern: str) -> None:
+    pids = bed[host].run("pgrep", "-f", pattern).stdout.split()
+    assert pids
+    bed[host].run("kill", "-9", *pids)
+
+
+def clean(bed: Bed) -> None:
+    for host in bed.hosts:
+        host.run("sh", "-c", "rm -f /tmp/runs-*")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_host_that_was_lost_and_answers_again_takes_part(bed: Bed, mpi: str) -> None:
+    job = start(bed, mpi, 1, "sh", "-c", PROGRAM)
+    for rank in range(4):
+        wait_for_file(bed, f"h{rank // 2}", f"/tmp/runs-{rank}", job)
+    kill(bed, "h1", AGENT)
+    out, err = job.communicate(timeout=100)
+    clean(bed)
+
+    assert job.returncode == 0, err
+    again = sorted(line for line in out.splitlines() if line.startswith("1 "))
+    assert again == ["1 0 h0", "1 1 h0", "1 2 h1", "1 3 h1"]
+    assert "attempt 0: The host h1 was lost" in err
+    assert err.endswith("    attempt 1: succeeded\n")
+
+
+@pytest.mark.timeout(150)
+def test_a_host_that_stays_away_is_named_and_the_job_ends(bed: Bed) -> None:
+    job = start(bed, "local", 2, "sh", "-c", PROGRAM)
+    for rank in range(4):
+        wait_for_file(bed, f"h{rank // 2}", f"/tmp/runs-{rank}", job)
+    bed["h1"].stop_sshd()
+    try:
+        kill(bed, "h1", AGENT)
+        _, err = job.communicate(timeout=130)
+    finally:
+        bed["h1"].start_sshd()
+    clean(bed)
+
+    assert job.returncode == 125
+    lines = err.splitlines()
+    assert lines[-3].startswith("    attempt 0: The host h1 was lost")
+    for number, line in enumerate(lines[-2:], start=1):
+        assert line.startswith(f"    attempt {number}: not started: ") or (
+            number == 1 and line.startswith("    attempt 1: The host h1 cannot be used")
+        )
+        assert "h1 cannot be used" in line
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_while_poprun_waits_for_a_lost_host_leaves_nothing(bed: Bed) -> None:
+    job = start(bed, "local", 1, "sh", "-c", PROGRAM)
+    for rank in range(4):
+        wait_for_file(bed, f"h{rank // 2}", f"/tmp/runs-{rank}", job)
+    kill(bed, "h1", AGENT)
+    assert job.stderr is not None
+    seen = ""
+    while "is started again" not in seen:
+        line = job.stderr.readline()
+        assert line, seen
+        seen += line
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=60)
+    clean(bed)
+
+    assert job.returncode == 130
+
+
+@pytest.mark.timeout(150)
+def test_a_training_goes_on_from_its_checkpoint_after_the_loss_of_a_host(
+    bed: Bed,
+) -> None:
+    # A directory that the hosts share.
+    home = bed.front.output("sh", "-c", "echo $HOME").strip()
+    checkpoint = f"{home}/checkpoint.npz"
+    example = f"{ROOT}/examples/restart.py"
+    job = start(bed, "local", 1, "python3", example, checkpoint, "40", "0.1")
+    wait_for_file(bed, "h0", checkpoint, job)
+    kill(bed, "h1", AGENT)
+    out, err = job.communicate(timeout=120)
+    bed.front.run("rm", "-f", checkpoint)
+
+    assert job.returncode == 0, err
+    begins = [line for line in out.splitlines() if "begins" in line]
+    assert begins[0] == "attempt 0 begins at step 0"
+    assert begins[1] in {f"attempt 1 begins at step {n}" for n in (10, 20, 30, 40)}
+    assert "step  40" in out

@@ -1,0 +1,177 @@
+"""--summary, --result, --events and --json of real jobs."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from conftest import Poprun, wait_for
+
+import poprun.result
+
+SCHEMAS = Path(poprun.result.__file__).parent / "schemas"
+JOB = ("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2")
+FAIL = ("sh", "-c", "test $RANK = 0 || exit 3; sleep 60")
+
+
+def check(name: str, values: list[Any]) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    validator = jsonschema_rs.validator_for(schema)
+    for value in values:
+        validator.validate(value)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_failed_job_says_how_it_ended_to_people_and_programs(poprun: Poprun) -> None:
+    ran = poprun(
+        *(*JOB, "--result", "r", "--events", "e", *FAIL),
+        environ={"POPRUN_SUMMARY": ""},
+    )
+
+    assert ran.code == 3
+    summary, cause = ran.stderr.splitlines()
+    assert summary.startswith("poprun: 2 instances: 1 failed (1), 1 stopped (0); ")
+    assert cause == "poprun: error: Instance 1 on localhost exited with code 3."
+    [result] = lines(poprun.directory / "r")
+    check("result", [result])
+    assert (result["outcome"], result["exit_code"]) == ("instance_failed", 3)
+    assert result["cause"] == cause.removeprefix("poprun: error: ")
+    [attempt] = result["attempts"]
+    assert [end["state"] for end in attempt["instances"]] == ["stopped", "failed"]
+    assert [end["signal"] for end in attempt["instances"]] == ["SIGTERM", None]
+    events = lines(poprun.directory / "e")
+    check("events", events)
+    assert [e["event"] for e in events[:2]] == ["job_started", "attempt_started"]
+    assert [e["event"] for e in events[-2:]] == ["attempt_ended", "job_ended"]
+
+
+def test_events_are_written_while_the_job_runs(poprun: Poprun) -> None:
+    path = poprun.directory / "e"
+    process = poprun.start(*JOB, "--events", "e", "sleep", "600")
+    wait_for(
+        lambda: path.exists() and path.read_text().count("instance_started") == 2,
+        "both events",
+    )
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=50)
+
+    received = [e for e in lines(path) if e["event"] == "signal_received"]
+    assert [e["signal"] for e in received] == ["SIGINT"]
+    assert lines(path)[-1]["outcome"] == "interrupted"
+
+
+def test_events_go_to_a_pipe_that_the_caller_reads(poprun: Poprun) -> None:
+    reader, writer = os.pipe()
+    process = poprun.start(
+        *JOB, "--events", f"/dev/fd/{writer}", "true", pass_fds=[writer]
+    )
+    os.close(writer)
+    with open(reader) as file:
+        events = [json.loads(line) for line in file]
+    process.communicate(timeout=50)
+
+    check("events", events)
+    assert events[-1]["event"] == "job_ended"
+
+
+def test_a_summary_has_a_line_for_each_instance(poprun: Poprun) -> None:
+    ran = poprun(*JOB, "--summary", "true")
+
+    assert ran.code == 0
+    title, columns, first, second = ran.stderr.splitlines()
+    assert title == "poprun: how the instances ended:"
+    assert columns.split() == [
+        *("instance", "host", "exit", "wall", "CPU", "peak", "memory")
+    ]
+    number = r"[0-9.]+"
+    for rank, line in enumerate((first, second)):
+        assert re.fullmatch(
+            rf"    {rank} +localhost +0 +{number} s +{number} s +{number} MiB", line
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("no-such-program",), 127),
+        (("--num-replicas", "3", "true"), 2),
+        (("--grace", "never", "true"), 2),
+    ],
+)
+def test_a_job_that_is_refused_has_a_result(
+    poprun: Poprun, words: tuple[str, ...], code: int
+) -> None:
+    ran = poprun(*JOB, "--result", "r", *words)
+
+    assert ran.code == code
+    [result] = lines(poprun.directory / "r")
+    check("result", [result])
+    assert (result["outcome"], result["exit_code"]) == ("not_started", code)
+    assert result["cause"] in ran.stderr
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(
+    poprun: Poprun,
+) -> None:
+    ran = poprun(*JOB, "--result", "no/r", "touch", "started")
+
+    assert ran.code == 2
+    assert "--result 'no/r' cannot be written: No such file" in ran.stderr
+    assert not (poprun.directory / "started").exists()
+
+
+def test_a_full_disk_changes_neither_the_job_nor_its_exit_code(poprun: Poprun) -> None:
+    ran = poprun(*JOB, "--events", "/dev/full", "--result", "r", "true")
+
+    assert ran.code == 0
+    assert ran.stderr == (
+        "poprun: warning: --events /dev/full is incomplete: it cannot be written: No "
+        "space left on device.\n"
+    )
+    assert lines(poprun.directory / "r")[0]["outcome"] == "succeeded"
+
+
+def test_json_is_the_last_line_of_stdout(poprun: Poprun) -> None:
+    ran = poprun(*JOB, "--json", "echo", "hello")
+
+    first, second, result = ran.stdout.splitlines()
+    assert (first, second) == ("hello", "hello")
+    check("result", [json.loads(result)])
+
+
+def test_a_dry_run_prints_json(poprun: Poprun) -> None:
+    ran = poprun(
+        *JOB, "--dry-run", "--json", "echo", b"caf\xe9".decode(errors="surrogateescape")
+    )
+
+    value = json.loads(ran.stdout)
+    assert value["program"] == ["echo", "caf\\xe9"]
+    assert [each["replicas"] for each in value["instances"]] == [[0], [1]]
+    assert value["instances"][1]["environment"]["RANK"] == "1"
+
+
+def test_the_configuration_and_the_version_are_printed_as_json(poprun: Poprun) -> None:
+    config = json.loads(poprun(*JOB, "--show-config", "--json", "true").stdout)
+    versions = json.loads(poprun("--version", "--json").stdout)
+
+    assert config["num-instances"] == {"value": 2, "origin": "command line"}
+    assert config["timeout"] == {"value": None, "origin": "default"}
+    assert "poprun" in versions
+
+
+def test_nothing_secret_of_the_job_is_in_its_files(poprun: Poprun) -> None:
+    poprun.environ["MY_TOKEN"] = "canary-4711"
+    poprun(*JOB, "--result", "r", "--events", "e", "true")
+
+    written = (poprun.directory / "r").read_text() + (
+        poprun.directory / "e"
+    ).read_text()
+    assert "canary-4711" not in written
+    assert "@poprun-" not in written
