@@ -12,6 +12,7 @@ from poprun.job.events import (
     Event,
     Exited,
     FailedInFinalize,
+    Interrupted,
     MpirunExited,
     MpirunRefused,
     Orphaned,
@@ -22,7 +23,14 @@ from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.record import replace
-from poprun.result.outcome import Failed, Outcome, failures, judge
+from poprun.result.outcome import (
+    Failed,
+    Outcome,
+    failures,
+    has_failed,
+    judge,
+    may_restart,
+)
 
 NOTHING = MpiVerdict(failure=Failure.NONE, code=0)
 BOTH = frozenset({0, 1})
@@ -696,3 +704,49 @@ def test_a_failure_that_poprun_saw_first_counts_more_than_mpis_words() -> None:
     found = outcome(stopped_by(Reason.FAILED, 0), events, 42 << 8, verdict)
 
     assert (found.exit_code, found.first) == (3, failed(0, 3 << 8))
+
+
+ONE = frozenset({0})
+
+
+@pytest.mark.parametrize(
+    ("reason", "follows"),
+    [
+        (None, True),  # with --keep-going, all have ended
+        (Reason.FAILED, True),
+        (Reason.HOST_LOST, True),
+        (Reason.MPIRUN_ENDED, True),
+        (Reason.SHIM_LOST, True),
+        (Reason.INTERRUPTED, False),
+        (Reason.TIMEOUT, False),
+        (Reason.START_TIMEOUT, False),
+        (Reason.OUTPUT_CLOSED, False),
+        (Reason.REFUSED, False),
+        (Reason.DEVICES_LOST, False),
+    ],
+)
+def test_another_attempt_follows_what_may_not_happen_again(
+    reason: Reason | None, follows: bool
+) -> None:
+    cause = None if reason is None else Cause(reason)
+    course = Course(num_instances=2, started=ONE, cause=cause)
+
+    assert may_restart(course, []) is follows
+
+
+def test_no_attempt_follows_where_no_instance_has_run() -> None:
+    cause = Cause(Reason.MPIRUN_ENDED)
+
+    assert not may_restart(Course(num_instances=2, cause=cause), [])
+
+
+def test_a_signal_after_the_failure_counts() -> None:
+    course = Course(num_instances=2, started=ONE, cause=Cause(Reason.FAILED, 1))
+
+    assert not may_restart(course, [Interrupted(signal.SIGINT)])
+
+
+def test_output_that_was_lost_is_no_failure_of_the_job() -> None:
+    assert not has_failed(Outcome(74))
+    assert has_failed(Outcome(125, "mpirun ended."))
+    assert has_failed(Outcome(3, first=Failed(0, 3 << 8, 0)))

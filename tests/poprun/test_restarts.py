@@ -1,0 +1,222 @@
+"""What comes between two attempts: waits, hosts, signals, the end. No processes."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from poprun import restarts
+from poprun.attempt import AttemptEnd
+from poprun.errors import HostUnreachableError, OptionError, PoprunError
+from poprun.helpers.end_actions import RemovePath
+from poprun.job.values import Job, Resource
+from poprun.log import Log
+from poprun.restarts import Restarts, Steps
+from poprun.vipu.leases import CUT_OFF_S
+
+FAILED = "Instance 0 on localhost exited with code 3."
+
+
+class Guard:
+    """What is used of a guard, by its pid."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def tell(self, message: bytes) -> None:
+        TOLD.append(message)
+
+
+TOLD: list[bytes] = []
+GUARD = Guard(os.getpid())  # it lives
+
+
+class Played:
+    """The steps of a run, with attempts that end as a list says."""
+
+    def __init__(
+        self, ends: Sequence[AttemptEnd], refusals: Sequence[PoprunError | None] = ()
+    ) -> None:
+        self.ends = list(ends)
+        self.refusals = list(refusals)
+        self.calls: list[object] = []
+        self.said: list[str] = []
+        self.undone: list[str] = []
+        resource = Resource(
+            lambda: None, RemovePath(b"/nowhere/of/this/test"), self.undo
+        )
+        self.job = Job(
+            control="",
+            mark="",
+            mpirun=[],
+            mpirun_environment={},
+            specs=[],
+            descriptor_limits=(1, 1),
+            job_resources=[resource],
+        )
+
+    def undo(self) -> bool:
+        self.undone.append("the job")
+        return True
+
+    def reopen(self, guard: Guard) -> int:
+        self.calls.append("reopen")
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
+        return 4711
+
+    def prepare(self, number: int, port: int) -> Any:
+        self.calls.append((number, port))
+        return "plan", self.job
+
+    def attempt(
+        self, job: Job, guard: Guard, plan: Any, *, may_follow: bool
+    ) -> AttemptEnd:
+        assert (guard, plan) == (GUARD, "plan")
+        self.calls.append("last" if not may_follow else "run")
+        return self.ends.pop(0)
+
+    def run(self, most: int, job: Job | None = None, **first: Any) -> int:
+        steps = Steps(self.reopen, self.prepare, self.attempt, {})
+        log = Log(0, self.said.append)
+        return Restarts(steps, most, log, restarts.time.monotonic()).run(
+            failed(**first), job or self.job
+        )
+
+
+def failed(**fields: Any) -> AttemptEnd:
+    fields = {"exit_code": 3, "cause": FAILED, "successor": GUARD, **fields}
+    return AttemptEnd(**fields)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Let the waits take no time, and return how long they would have been."""
+    slept: list[float] = []
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
+    monkeypatch.setattr(restarts, "time", clock)
+    monkeypatch.setattr(restarts, "LOOK_S", inf)
+    handlers = {n: signal.getsignal(n) for n in restarts.HANDLED_SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    TOLD.clear()
+    yield slept
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
+    played = Played([*(failed() for _ in range(8)), failed(successor=None)])
+
+    assert played.run(9) == 3
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert played.undone == []  # by the last attempt
+
+
+def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
+    played = Played([failed(), AttemptEnd(exit_code=0)])
+
+    assert played.run(2) == 0
+    assert played.calls == ["reopen", (1, 4711), "run", "reopen", (2, 4711), "last"]
+    assert played.said[-1] == (
+        f"poprun: the attempts of the job:\n    attempt 0: {FAILED}\n"
+        f"    attempt 1: {FAILED}\n    attempt 2: succeeded\n"
+    )
+
+
+def test_after_the_loss_of_a_host_its_instances_have_ended_first(
+    waits: list[float],
+) -> None:
+    played = Played([AttemptEnd(exit_code=0)])
+    played.run(1, lost_hosts=True)
+
+    assert waits == [CUT_OFF_S]
+
+
+def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(
+    waits: list[float],
+) -> None:
+    away = HostUnreachableError("The host b cannot be used.")
+    played = Played([AttemptEnd(exit_code=0)], [away, away, None])
+
+    assert played.run(3) == 0
+    assert waits == [1, 2, 4]
+    assert played.said.count("poprun: error: The host b cannot be used.\n") == 2
+
+
+def test_a_host_that_stays_away_ends_the_job_which_is_undone() -> None:
+    away = HostUnreachableError("The host b cannot be used.")
+    played = Played([], [away, away])
+
+    assert played.run(2) == 125
+    assert played.said[-1].endswith(
+        "    attempt 2: not started: The host b cannot be used.\n"
+    )
+    assert played.undone == ["the job"]
+    assert len(TOLD) == 1  # the guard has nothing to undo any more
+
+
+def test_what_no_restart_mends_is_an_error() -> None:
+    played = Played([], [OptionError("no")])
+
+    with pytest.raises(OptionError):
+        played.run(9)
+
+
+def test_a_restart_that_the_timeout_leaves_no_time_for_is_none(
+    waits: list[float],
+) -> None:
+    played = Played([failed(), failed()])
+    job = restarts.replace(played.job, timeout=6.5)
+    played.job = job
+
+    assert played.run(9, job) == 3
+    assert waits == [1, 2]  # and 4 more do not fit
+    assert played.said[-1].endswith("not started: --timeout leaves no time.\n")
+    assert played.undone == ["the job"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_signal_during_the_wait_ends_and_undoes_the_job(
+    monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    def stop(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    played = Played([])
+    if is_late:
+        # It came when the last attempt was over, in which signals are blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, restarts.HANDLED_SIGNALS)
+        stop()
+    else:
+        monkeypatch.setattr(restarts.time, "sleep", stop)
+
+    assert played.run(9) == 143
+    assert played.calls == []
+    assert played.undone == ["the job"]
+    assert played.said[-1].endswith(
+        "attempt 1: not started: Stopped by SIGTERM before attempt 1 was started.\n"
+    )
+
+
+def test_a_guard_that_has_died_is_replaced_by_one_that_knows_what_to_undo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = Guard(4_000_000)
+    monkeypatch.setattr(restarts, "start_guard", lambda environ: GUARD)
+    played = Played([AttemptEnd(exit_code=0)])
+
+    assert played.run(1, successor=dead) == 0
+    assert "guard was killed" in played.said[1]
+    assert b"/nowhere/of/this/test" in TOLD[0]
