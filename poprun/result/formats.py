@@ -149,6 +149,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.HostLost: "host_lost",
     job_events.ShimLost: "supervisor_lost",
     job_events.Orphaned: "instance_orphaned",
+    job_events.DaemonKilled: "mpirun_daemon_killed",
     job_events.ShimLeft: "supervisor_left",
     job_events.AloneInMpi: "instance_alone_in_mpi",
     job_events.Interrupted: "signal_received",

@@ -43,6 +43,7 @@ EVENTS = [
     job_events.HostLost("n1", (2, 3), "it does not answer"),
     job_events.ShimLost(1),
     job_events.Orphaned(1),
+    job_events.DaemonKilled("n1"),
     job_events.ShimLeft(1),
     job_events.AloneInMpi(1),
     job_events.Interrupted(signal.SIGINT),
