@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from math import inf
 from types import SimpleNamespace
@@ -192,7 +193,8 @@ def test_a_signal_during_the_wait_ends_and_undoes_the_job(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     def stop(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        # pytest-xdist has a thread that would take it for the process.
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     played = Played([])
     if is_late:
