@@ -162,4 +162,5 @@ NOT_IN_EVENTS = (
     job_events.Rejected,
     job_events.StacksAvailable,
     job_events.Tick,
+    job_events.UsageMeasured,
 )
