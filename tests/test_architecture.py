@@ -232,6 +232,7 @@ CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "hosts", "python")
 
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
+    "poprun.popctl.job_table",
     "popdist.negotiation.agreement",
     "popdist.negotiation.call_requests",
     "poprun.annotations",
@@ -399,6 +400,9 @@ THIRD_PARTY = {
     "onnx": ("popart",),
     "prometheus_client": ("poprun.vipu.server",),
     "psutil": ("poprun",),
+    # textual draws by rich.
+    "rich": ("poprun.popctl.top_screen",),
+    "textual": ("poprun.popctl.top_screen",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
     "keras": ("horovod.keras",),
@@ -469,6 +473,8 @@ LATE_IMPORTS = {
         "poprun.mpirun.no_mpi",
         "poprun.mpirun.openmpi",
     },
+    # 700 ms, and it may lack what is installed with the extra top.
+    "poprun.popctl.top": {"poprun.popctl.top_screen"},
     # 3 ms, for a job that popctl asks about.
     "poprun.job.clients.job_view": {"json"},
     # 8 ms, for an mpirun that did not come with a wheel.

@@ -18,8 +18,10 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # one line of help.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "ps": ("poprun.popctl.ps", "List the jobs of this user that run on this machine."),
+    "top": ("poprun.popctl.top", "Show what the instances of a job do, as top does."),
     "stop": ("poprun.popctl.stop", "Stop a job as Ctrl-C does."),
     "attach": ("poprun.popctl.attach", "Write the output of an instance from now on."),
+    "logs": ("poprun.popctl.logs", "Write what instances have written to files."),
     "dump": ("poprun.popctl.dump", "Write the Python stacks of all instances."),
 }
 

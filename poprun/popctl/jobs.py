@@ -51,6 +51,13 @@ class JobConnection:
         """Send the request."""
         self._channel.send(protocol.pack(kind, protocol.VERSION, b"", *fields))
 
+    def take(self) -> list[tuple[int, list[bytes]]] | None:
+        """Return the messages that have come; None if poprun has closed the connection.
+
+        Of messages and a closed connection, the messages come first.
+        """
+        return self._channel.receive()
+
     def receive(self, timeout: float | None) -> tuple[int, list[bytes]] | None:
         """Return the next message, or None when poprun has closed the connection.
 

@@ -29,7 +29,7 @@ def copy_output(job: JobConnection, greeting: str = "") -> None:
         if kind == protocol.REQUEST_ACCEPTED and greeting:
             say(greeting)
         elif kind == protocol.INSTANCE_OUTPUT:
-            _write(DESCRIPTORS[fields[0]], fields[1])
+            write_bytes(DESCRIPTORS[fields[0]], fields[1])
         elif kind == protocol.OUTPUT_DROPPED:
             size = counted(int(fields[0]), "byte")
             say(f"{size} left out here: popctl's output was read too slowly.")
@@ -51,7 +51,12 @@ def say(sentence: str) -> None:
     print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def write_bytes(descriptor: int, data: bytes) -> None:
+    """Write data to stdout or stderr.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
     view = memoryview(data)
     try:
         while view:

@@ -55,7 +55,7 @@ class OutputFiles:
 
     def _note_failure(self, rank: int, stream: str, error: OSError) -> None:
         if self.failure is None:
-            path = _path(self._directory, rank, stream)
+            path = path_of(self._directory, rank, stream)
             self.failure = path, error.errno or errno.EIO
 
 
@@ -79,11 +79,11 @@ def make_files(directory: str, num_instances: int) -> None:
 
 def _open_file(directory: str, rank: int, stream: str) -> int:
     """Make the file of one stream."""
-    path = _path(directory, rank, stream)
+    path = path_of(directory, rank, stream)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
 
-def _path(directory: str, rank: int, stream: str) -> str:
+def path_of(directory: str, rank: int, stream: str) -> str:
     """Return where mpirun of Open MPI 4 writes a stream."""
     return os.path.join(directory, "1", f"rank.{rank}", stream)

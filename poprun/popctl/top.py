@@ -1,0 +1,79 @@
+"""`popctl top`: what the instances of a job do, in a terminal, or once."""
+
+import json
+import sys
+
+import click
+
+from poprun.errors import JobRequestError
+from poprun.helpers import protocol
+from poprun.popctl.job_table import cpu_percent, instance_lines, summary
+from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
+from poprun.popctl.tables import cut, output_width
+from poprun.stdout import write
+
+# Between the two looks by which --once tells the present use of the CPUs.
+ONCE_MS = 1000
+
+
+@click.command("top")
+@click.argument("job", required=False)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.5, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often the instances are looked at.",
+)
+@click.option("--once", is_flag=True, help="Write one table, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Write one look as JSON.")
+def command(job: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Show what the instances of a job do, with the processes below them.
+
+    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
+    is one job only. CPU is in percent of one CPU, MEMORY is what is resident.
+    """
+    if once and as_json:
+        raise click.UsageError("--once and --json write different things: choose one.")
+    if as_json:
+        view = show_job(choose_job(job))
+        write(json.dumps(view, indent=2) + "\n")
+    elif once:
+        _write_once(choose_job(job))
+    else:
+        write(_show_screen(job, int(interval * 1000)))
+
+
+def _write_once(connection: JobConnection) -> None:
+    connection.send(protocol.SHOW_JOB, ONCE_MS, 1)
+    before = read_view(connection, ANSWER_S)
+    job = read_view(connection, ANSWER_S + ONCE_MS / 1000)
+    percent = cpu_percent(job, before)
+    lines = [*summary(job, percent), "", *instance_lines(job, percent)]
+    width = output_width()
+    write("".join(f"{cut(line, width)}\n" for line in lines))
+
+
+def _show_screen(job: str | None, interval_ms: int) -> str:
+    """Show the job until it ends or the user leaves; return what to say then."""
+    # textual reads the first of them and writes to the last.
+    if not all(
+        s is not None and s.isatty() for s in (sys.stdin, sys.stdout, sys.stderr)
+    ):
+        raise JobRequestError(
+            "popctl top draws on a terminal, which is not here: --once writes one "
+            "table, --json one object."
+        )
+    try:
+        from poprun.popctl.top_screen import show
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(("textual", "rich")):
+            raise
+        raise JobRequestError(
+            "popctl top needs textual, which the extra 'top' installs: pip install "
+            "'poprun[top]'. --once and --json do without it."
+        ) from None
+    connection = choose_job(job)
+    connection.send(protocol.SHOW_JOB, interval_ms, 1)
+    return show(connection)

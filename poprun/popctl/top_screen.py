@@ -1,0 +1,115 @@
+"""The screen of `popctl top`, by textual.
+
+Only the lines that are in sight are drawn, and only when the job has sent something:
+64 instances must not take a CPU.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Static
+
+from poprun.helpers import protocol
+from poprun.popctl.job_table import View, cpu_percent, instance_lines, summary
+from poprun.popctl.jobs import JobConnection, explain_end
+
+PLAIN = Style()
+KEYS = "q quits, arrows scroll"
+
+
+class Lines(ScrollView, can_focus=True):
+    """Lines that are drawn only where they are in sight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: Sequence[str] = ()
+
+    def show(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+        size = Size(max(map(len, lines), default=0), len(lines))
+        if size != self.virtual_size:
+            self.virtual_size = size
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        left, top = self.scroll_offset
+        width = self.size.width
+        if top + y >= len(self._lines):
+            return Strip.blank(width)
+        strip = Strip([Segment(self._lines[top + y], PLAIN)])
+        return strip.crop_extend(left, left + width, PLAIN)
+
+
+class TopScreen(App[str]):
+    """One job, until it ends or the user leaves; it returns what to say then."""
+
+    CSS = """
+    Screen { layout: vertical; background: ansi_default; color: ansi_default; }
+    Static { height: 1; background: ansi_default; color: ansi_default; }
+    #head { text-style: reverse; }
+    #program { text-style: bold; }
+    #keys { text-style: dim; }
+    Lines { height: 1fr; background: ansi_default; scrollbar-size-horizontal: 0;
+            scrollbar-size-vertical: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "leave", "Quit"),
+        ("ctrl+c", "leave", "Quit"),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, connection: JobConnection) -> None:
+        super().__init__(ansi_color=True)
+        self._connection = connection
+        self._before: View | None = None
+
+    def compose(self) -> ComposeResult:
+        for name in ("program", "summary", "blank", "head"):
+            yield Static("", id=name, markup=False)
+        yield Lines()
+        yield Static(KEYS, id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Lines).focus()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._connection.fileno(), self._on_readable)
+
+    def action_leave(self) -> None:
+        self.exit("")
+
+    def _on_readable(self) -> None:
+        messages = self._connection.take()
+        shown = [m for m in messages or () if m[0] == protocol.JOB_SHOWN]
+        if shown:
+            self._show(json.loads(shown[-1][1][0]))
+        if messages is None or len(shown) < len(messages):
+            self._end(messages[-1] if messages else None)
+
+    def _end(self, message: tuple[int, list[bytes]] | None) -> None:
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self.exit(f"{explain_end(self._connection, message)}\n")
+
+    def _show(self, job: View) -> None:
+        percent = cpu_percent(job, self._before)
+        self._before = job
+        program, totals = summary(job, percent)
+        head, *lines = instance_lines(job, percent)
+        width = self.size.width
+        for name, text in (("program", program), ("summary", totals), ("head", head)):
+            static = self.query_one(f"#{name}", Static)
+            static.update(text.ljust(width) if name == "head" else text)
+        self.query_one(Lines).show(lines)
+
+
+def show(connection: JobConnection) -> str:
+    """Show a job until it ends or the user leaves; return what to say then."""
+    return TopScreen(connection).run() or ""
