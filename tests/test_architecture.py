@@ -76,6 +76,7 @@ STAGES = {
             "poprun.job.host_link",
             "poprun.job.resource_limits",
         ),
+        ("poprun.calls_in_progress",),
         ("poprun.job.values",),
         ("poprun.job.directories", "poprun.agent.event_codec"),
         ("poprun.job.prepare",),
@@ -87,7 +88,7 @@ STAGES = {
         ("poprun.job.remote_host",),
         ("poprun.job.remote_shells",),
         ("poprun.job",),
-        ("poprun.calls_in_progress", "poprun.trace"),
+        ("poprun.trace",),
         # The agent itself, on another host.
         ("poprun.agent",),
         ("poprun.result",),
@@ -475,7 +476,8 @@ LATE_IMPORTS = {
     },
     # 700 ms, and it may lack what is installed with the extra top.
     "poprun.popctl.top": {"poprun.popctl.top_screen"},
-    # 3 ms, for a job that popctl asks about.
+    # 2 and 3 ms, for a job that popctl asks about.
+    "poprun.job.local_host.local_host": {"poprun.job.local_host.usage"},
     "poprun.job.clients.job_view": {"json"},
     # 8 ms, for an mpirun that did not come with a wheel.
     "poprun.mpirun.identify": {"subprocess"},

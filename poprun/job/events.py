@@ -193,12 +193,27 @@ class OutputClosed(Event):
 
 
 class UsageMeasured(Event):
-    """What the processes of an instance use: CPU time so far, and resident memory."""
+    """What the processes of an instance use, and which collective it is in.
+
+    cpu_s and memory_kib: The CPU time so far, and the resident memory.
+    num_groups, num_calls, total_bytes: The groups that it is in; its calls in them so
+        far, and the bytes of all.
+    operation, call_bytes: The call that it is in; "" and 0 outside of one.
+    waited_s, missing: For how long it has waited for others in that, and which have not
+        begun it.
+    """
 
     rank: int
     cpu_s: float
     memory_kib: int
     num_processes: int
+    num_groups: int = 0
+    num_calls: int = 0
+    total_bytes: int = 0
+    operation: str = ""
+    call_bytes: int = 0
+    waited_s: float = 0.0
+    missing: tuple[int, ...] = ()
 
 
 class StacksAvailable(Event):

@@ -5,97 +5,138 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from poprun.log import printable
+from poprun.plan.placement import format_ranges
 from poprun.popctl.tables import clock, memory
 from poprun.words import counted
 
 View = Mapping[str, Any]
 GAP = "  "
-# The CPU time of all instances is not shown for less time than this, as the kernel
-# counts it in hundredths of a second.
+# There are no rates of less time than this: the kernel counts CPU time in hundredths of
+# a second.
 LEAST_TIME_S = 0.2
+# An instance that waits for others for less time is not worth a word.
+LEAST_WAIT_S = 1.0
+
+
+class Rates(NamedTuple):
+    """What an instance does in a second: percent of a CPU, calls, and their bytes."""
+
+    cpu: float
+    calls: float
+    num_bytes: float
 
 
 class Column(NamedTuple):
-    """One column: its head, and the cell of an instance, whose CPU use is given."""
+    """One column: its head, and the cell of an instance, whose rates are given."""
 
     head: str
-    cell: Callable[[View, float | None], str]
+    cell: Callable[[View, Rates | None], str]
     is_number: bool = True
     # Whether any instance has something to show in it; None for always.
     is_used: Callable[[View], bool] | None = None
 
 
-def _state(instance: View, cpu: float | None) -> str:
+def _state(instance: View, rates: Rates | None) -> str:
     if instance["phase"] == "ended":
         code = instance["exit_code"]
         return "lost" if code is None else f"exit {code}"
     if instance["phase"] == "waiting":
         return "waiting"
-    return "" if cpu is None else f"{cpu:.0f} %"
+    return "" if rates is None else f"{rates.cpu:.0f} %"
 
 
-def _memory(instance: View, cpu: float | None) -> str:
+def _memory(instance: View, rates: Rates | None) -> str:
     kib = instance["memory_kib"]
     return "" if kib is None else memory(kib)
 
 
-def _replicas(instance: View, cpu: float | None) -> str:
+def _replicas(instance: View, rates: Rates | None) -> str:
     first, number = instance["first_replica"], instance["num_replicas"]
     return str(first) if number == 1 else f"{first}-{first + number - 1}"
 
 
+def _call(instance: View, rates: Rates | None) -> str:
+    call = instance["call"]
+    if call is None:
+        return ""
+    if call["missing"] and call["waited"] >= LEAST_WAIT_S:
+        missing = format_ranges(call["missing"])
+        return f"{call['operation']} waits {clock(call['waited'])} for {missing}"
+    size = memory(call["bytes"] / 1024) if call["bytes"] else ""
+    return f"{call['operation']} {size}".rstrip()
+
+
+def _rate(instance: View, rates: Rates | None) -> str:
+    if rates is None or not rates.calls:
+        return ""
+    if rates.num_bytes:
+        return f"{memory(rates.num_bytes / 1024)}/s"
+    return f"{rates.calls:.0f} calls/s"
+
+
+def _has_calls(job: View) -> bool:
+    return any(instance["num_calls"] for instance in job["instances"])
+
+
 COLUMNS = (
-    Column("INSTANCE", lambda instance, cpu: str(instance["index"])),
+    Column("INSTANCE", lambda instance, rates: str(instance["index"])),
     Column("CPU", _state),
     Column("MEMORY", _memory),
     Column("REPLICAS", _replicas),
     Column(
         "IPUS",
-        lambda instance, cpu: str(instance["num_ipus"]),
+        lambda instance, rates: str(instance["num_ipus"]),
         is_used=lambda job: bool(job["num_ipus"]),
     ),
     Column(
         "HOST",
-        lambda instance, cpu: str(instance["host"]),
+        lambda instance, rates: str(instance["host"]),
         is_number=False,
         is_used=lambda job: len(job["hosts"]) > 1,
     ),
+    Column("RATE", _rate, is_used=_has_calls),
+    Column("CALL", _call, is_number=False, is_used=_has_calls),
     Column(
-        "LAST LINE", lambda instance, cpu: str(instance["last_line"]), is_number=False
+        "LAST LINE", lambda instance, rates: str(instance["last_line"]), is_number=False
     ),
 )
 
 
-def cpu_percent(job: View, before: View | None) -> dict[int, float]:
-    """Return the CPU use of each instance that runs, in percent of one CPU.
+def rates_of(job: View, before: View | None) -> dict[int, Rates]:
+    """Return the rates of each instance that runs.
 
     Args:
         before: The job a moment ago; without it, or where an instance was not measured
-            then, the use is that since its start.
+            then, the rates are those since its start.
     """
     earlier = {i["index"]: i for i in before["instances"]} if before else {}
-    percent = {}
+    rates = {}
     for instance in job["instances"]:
-        used, span = instance["cpu_seconds"], instance["elapsed"]
-        if used is None or span is None:
-            continue
         old = earlier.get(instance["index"])
-        if old and old["cpu_seconds"] is not None and old["pid"] == instance["pid"]:
-            used, span = used - old["cpu_seconds"], span - old["elapsed"]
+        if instance["cpu_seconds"] is None or instance["elapsed"] is None:
+            continue
+        if old and (old["cpu_seconds"] is None or old["pid"] != instance["pid"]):
+            old = None
+        span, cpu, calls, num_bytes = (
+            # A process that has left the tree takes its share with it.
+            max(0.0, (instance[name] or 0) - ((old[name] or 0) if old else 0))
+            for name in ("elapsed", "cpu_seconds", "num_calls", "total_bytes")
+        )
         if span >= LEAST_TIME_S:
-            # A process that has left the tree takes its time with it.
-            percent[instance["index"]] = max(0.0, 100 * used / span)
-    return percent
+            rates[instance["index"]] = Rates(
+                100 * cpu / span, calls / span, num_bytes / span
+            )
+    return rates
 
 
-def summary(job: View, percent: Mapping[int, float]) -> list[str]:
+def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     """Return two lines about the job as a whole."""
     kib = [i["memory_kib"] for i in job["instances"] if i["memory_kib"] is not None]
     number, running = job["num_instances"], job["num_running"]
     # What changes comes first: narrow terminals cut the rest.
     parts = [f"{job['phase']} for {clock(job['elapsed'])}"]
-    if percent:
-        parts.append(f"{sum(percent.values()):.0f} % CPU")
+    if rates:
+        parts.append(f"{sum(rate.cpu for rate in rates.values()):.0f} % CPU")
     if kib:
         parts.append(memory(sum(kib)))
     of = "" if running == number else f"{running} of "
@@ -107,13 +148,13 @@ def summary(job: View, percent: Mapping[int, float]) -> list[str]:
     return [f"Job {job['id'][:8]}: {program}", ", ".join(parts)]
 
 
-def instance_lines(job: View, percent: Mapping[int, float]) -> list[str]:
+def instance_lines(job: View, rates: Mapping[int, Rates]) -> list[str]:
     """Return the head of the table, and a line for each instance."""
     columns = [c for c in COLUMNS if c.is_used is None or c.is_used(job)]
     rows = [[column.head for column in columns]]
     for instance in job["instances"]:
-        cpu = percent.get(instance["index"])
-        rows.append([column.cell(instance, cpu) for column in columns])
+        own = rates.get(instance["index"])
+        rows.append([column.cell(instance, own) for column in columns])
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [_line(columns, widths, row) for row in rows]
 

@@ -48,7 +48,7 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{rest:02}"
 
 
-def memory(kib: int) -> str:
+def memory(kib: float) -> str:
     """Write an amount of memory in three digits: 812 KiB, 1.25 GiB."""
     value, units = float(kib), ["KiB", "MiB", "GiB", "TiB"]
     while value >= 1000 and len(units) > 1:

@@ -7,7 +7,7 @@ import click
 
 from poprun.errors import JobRequestError
 from poprun.helpers import protocol
-from poprun.popctl.job_table import cpu_percent, instance_lines, summary
+from poprun.popctl.job_table import instance_lines, rates_of, summary
 from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
 from poprun.popctl.tables import cut, output_width
 from poprun.stdout import write
@@ -32,7 +32,7 @@ def command(job: str | None, interval: float, once: bool, as_json: bool) -> None
     """Show what the instances of a job do, with the processes below them.
 
     JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only. CPU is in percent of one CPU, MEMORY is what is resident.
+    is one job only. CPU is in rates of one CPU, MEMORY is what is resident.
     """
     if once and as_json:
         raise click.UsageError("--once and --json write different things: choose one.")
@@ -49,8 +49,8 @@ def _write_once(connection: JobConnection) -> None:
     connection.send(protocol.SHOW_JOB, ONCE_MS, 1)
     before = read_view(connection, ANSWER_S)
     job = read_view(connection, ANSWER_S + ONCE_MS / 1000)
-    percent = cpu_percent(job, before)
-    lines = [*summary(job, percent), "", *instance_lines(job, percent)]
+    rates = rates_of(job, before)
+    lines = [*summary(job, rates), "", *instance_lines(job, rates)]
     width = output_width()
     write("".join(f"{cut(line, width)}\n" for line in lines))
 

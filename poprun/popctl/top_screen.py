@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from poprun.helpers import protocol
-from poprun.popctl.job_table import View, cpu_percent, instance_lines, summary
+from poprun.popctl.job_table import View, instance_lines, rates_of, summary
 from poprun.popctl.jobs import JobConnection, explain_end
 
 PLAIN = Style()
@@ -99,10 +99,10 @@ class TopScreen(App[str]):
         self.exit(f"{explain_end(self._connection, message)}\n")
 
     def _show(self, job: View) -> None:
-        percent = cpu_percent(job, self._before)
+        rates = rates_of(job, self._before)
         self._before = job
-        program, totals = summary(job, percent)
-        head, *lines = instance_lines(job, percent)
+        program, totals = summary(job, rates)
+        head, *lines = instance_lines(job, rates)
         width = self.size.width
         for name, text in (("program", program), ("summary", totals), ("head", head)):
             static = self.query_one(f"#{name}", Static)

@@ -149,6 +149,9 @@ class JobView:
             "cpu_seconds": usage.cpu_s if usage else None,
             "memory_kib": usage.memory_kib if usage else None,
             "num_processes": usage.num_processes if usage else None,
+            "num_calls": usage.num_calls if usage and usage.num_groups else None,
+            "total_bytes": usage.total_bytes if usage and usage.num_groups else None,
+            "call": _describe_call(usage) if usage else None,
             "last_line": self._last_line(rank),
         }
 
@@ -168,3 +171,15 @@ class JobView:
         if name is None:
             return None
         return os.fsencode(os.path.abspath(name)).decode(errors="backslashreplace")
+
+
+def _describe_call(usage: UsageMeasured) -> dict[str, Any] | None:
+    """Return the collective that an instance is in, None if it is in none."""
+    if not usage.operation:
+        return None
+    return {
+        "operation": usage.operation,
+        "bytes": usage.call_bytes,
+        "waited": usage.waited_s,
+        "missing": usage.missing,
+    }

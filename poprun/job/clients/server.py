@@ -50,11 +50,16 @@ class Controls(Record):
 class _Viewer:
     """A client that is shown the job, once or at intervals."""
 
-    def __init__(self, client: ClientConnection, interval: float, due: float) -> None:
+    def __init__(self, client: ClientConnection, interval: float) -> None:
         self.client = client
         # 0 for once.
         self.interval = interval
-        self.due = due
+        # When the instances are measured for it, and when it is shown the job.
+        self.measures_at = self.due = inf
+
+    @property
+    def next_step(self) -> float:
+        return min(self.measures_at, inf if self.client.is_behind else self.due)
 
 
 class _Dump:
@@ -123,7 +128,7 @@ class Clients:
         return self._socket.interests(now)
 
     def deadline(self, now: float) -> float:
-        due = [v.due for v in self._viewers if not v.client.is_behind]
+        due = [viewer.next_step for viewer in self._viewers]
         closes = [client.closes_by for client in self._clients]
         return min(self._socket.deadline(now), self._stacks.deadline(), *due, *closes)
 
@@ -132,7 +137,10 @@ class Clients:
         for client in self._clients:
             client.tick(now)
         for viewer in tuple(self._viewers):
-            if now >= viewer.due and not viewer.client.is_behind:
+            if now >= viewer.measures_at:
+                viewer.measures_at = inf
+                self._measure(now)
+            if now >= viewer.next_step:
                 self._show(viewer, now)
         if self._dump is not None:
             self._go_on_with_dump(self._dump, now)
@@ -191,18 +199,24 @@ class Clients:
                 self._send_view(client, with_instances=False)
                 client.close_after_reading(now)
                 return True
-            self._measure(now)
-            wait = REMOTE_USAGE_S if len(self._view.hosts) > 1 else 0.0
             interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
-            self._viewers.append(_Viewer(client, interval, now + wait))
+            self._viewers.append(viewer := _Viewer(client, interval))
+            self._schedule(viewer, now)
         return True
+
+    def _schedule(self, viewer: _Viewer, at: float) -> None:
+        """Let a viewer be shown what the instances use at a time."""
+        viewer.measures_at = at
+        viewer.due = at + self._remote_wait
+
+    @property
+    def _remote_wait(self) -> float:
+        return REMOTE_USAGE_S if len(self._view.hosts) > 1 else 0.0
 
     def _show(self, viewer: _Viewer, now: float) -> None:
         self._send_view(viewer.client, with_instances=True)
         if viewer.interval:
-            # What other hosts answer is shown the next time.
-            viewer.due = now + viewer.interval
-            self._measure(now)
+            self._schedule(viewer, now + viewer.interval - self._remote_wait)
         else:
             self._viewers.remove(viewer)
             viewer.client.close_after_reading(now)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
 from poprun.job.control_socket import ControlSocket, Handler, Messages
@@ -29,11 +30,9 @@ from poprun.job.events import (
     ShimLost,
     StacksAvailable,
     Started,
-    UsageMeasured,
 )
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
-from poprun.job.local_host.usage import UsageReader
 from poprun.job.values import Job
 from poprun.stdio.stream_ends import (
     STREAMS,
@@ -42,6 +41,9 @@ from poprun.stdio.stream_ends import (
     OutputReader,
 )
 from poprun.stdio.waiter import READ, Interest
+
+if TYPE_CHECKING:
+    from poprun.job.local_host.usage import UsageReader
 
 
 class LocalHost:
@@ -89,7 +91,7 @@ class LocalHost:
         self._programs: dict[int, int] = {}
         # Those whose program has ended.
         self._exited: set[int] = set()
-        self._usage = UsageReader()
+        self._usage: UsageReader | None = None
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
@@ -165,9 +167,14 @@ class LocalHost:
             self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
 
     def measure(self) -> None:
+        if self._usage is None:
+            # 2 ms, for a job that popctl looks at.
+            from poprun.job.local_host.usage import UsageReader
+
+            self._usage = UsageReader()
         running = {p: r for p, r in self._programs.items() if r not in self._exited}
-        for rank, usage in self._usage.read(running).items():
-            self._emit(UsageMeasured(rank, *usage))
+        for usage in self._usage.read(running):
+            self._emit(usage)
 
     def note_end(self, rank: int) -> None:
         self._finalizing.end(rank)

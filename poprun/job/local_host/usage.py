@@ -1,19 +1,19 @@
-"""What the processes of the instances of this host use: CPU time and memory."""
+"""What the instances of this host use, and which collectives they are in."""
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from poprun.annotations import Any
+from poprun.calls_in_progress import read_calls
 from poprun.helpers import processes
+from poprun.job.events import UsageMeasured
 
 # Which processes belong to an instance is looked up so often, as it takes a look at all
 # processes of the machine.
 LOOK_AGAIN_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KIB_PER_PAGE = os.sysconf("SC_PAGE_SIZE") // 1024
-
-# CPU time in seconds, resident memory in KiB, number of processes.
-Usage = tuple[float, int, int]
 
 
 class UsageReader:
@@ -24,8 +24,8 @@ class UsageReader:
         # By the pid of an instance's program: the processes below it.
         self._below: dict[int, list[int]] = {}
 
-    def read(self, programs: Mapping[int, int]) -> dict[int, Usage]:
-        """Return the usage of each instance that runs, by its rank.
+    def read(self, programs: Mapping[int, int]) -> list[UsageMeasured]:
+        """Return the usage of each instance that runs.
 
         Args:
             programs: The rank of each program, by its pid.
@@ -34,16 +34,47 @@ class UsageReader:
         if now >= self._looked_at + LOOK_AGAIN_S:
             self._looked_at = now
             self._below = _descendants(programs)
-        usages = {}
+        usages = []
         for program, rank in programs.items():
             if (own := _read(program)) is None:
                 continue
-            below = (_read(pid) for pid in self._below.get(program, ()))
-            parts = [own, *(part for part in below if part is not None)]
+            below = self._below.get(program, ())
+            others = (_read(pid) for pid in below)
+            parts = [own, *(part for part in others if part is not None)]
             cpu = sum(ticks for ticks, _ in parts) / _TICKS_PER_S
             memory = sum(pages for _, pages in parts) * _KIB_PER_PAGE
-            usages[rank] = cpu, memory, len(parts)
+            calls = _read_calls((program, *below))
+            usages.append(UsageMeasured(rank, cpu, memory, len(parts), **calls))
         return usages
+
+
+# Any: fields of UsageMeasured.
+def _read_calls(pids: Sequence[int]) -> dict[str, Any]:
+    """Return what the first of some processes that is in groups does there."""
+    for pid in pids:
+        if calls := read_calls(pid):
+            break
+    else:
+        return {}
+    fields = {
+        "num_groups": len(calls),
+        "num_calls": sum(call.num_calls for call in calls),
+        "total_bytes": sum(call.total_bytes for call in calls),
+    }
+    now = time.monotonic()
+    current = [call for call in calls if call.operation]
+    if not current:
+        return fields
+    # The one that has waited longest: a process may be in one of another thread.
+    call = min(current, key=lambda c: now if c.waits_since is None else c.waits_since)
+    waited = 0.0 if call.waits_since is None else max(0.0, now - call.waits_since)
+    return {
+        **fields,
+        "operation": call.operation,
+        "call_bytes": call.nbytes,
+        "waited_s": waited,
+        "missing": call.missing,
+    }
 
 
 def _descendants(programs: Mapping[int, int]) -> dict[int, list[int]]:

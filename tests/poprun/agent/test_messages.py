@@ -17,6 +17,7 @@ from poprun.record import replace
 EVENTS = [
     *(Started(3, 17, (0, 2), memory_is_bound=False), Started(3, 17)),
     UsageMeasured(3, 1e6, 1 << 40, 2),
+    UsageMeasured(3, 1.0, 9, 1, 2, 1 << 40, 1 << 60, "barrier", 1 << 40, 2.5, (1, 7)),
     Remains(17, 1000, "sleep 9", "n1"),
     Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
 ]

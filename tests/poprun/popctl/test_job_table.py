@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from poprun.popctl.job_table import cpu_percent, instance_lines, summary
+from poprun.popctl.job_table import Rates, instance_lines, rates_of, summary
 
 
 def instance(index: int, **fields: Any) -> dict[str, Any]:
@@ -20,6 +20,9 @@ def instance(index: int, **fields: Any) -> dict[str, Any]:
         "cpu_seconds": 5.0,
         "memory_kib": 2048,
         "num_processes": 1,
+        "num_calls": None,
+        "total_bytes": None,
+        "call": None,
         "last_line": f"step {index}",
         **fields,
     }
@@ -41,6 +44,10 @@ def job(*instances: dict[str, Any], **fields: Any) -> dict[str, Any]:
     }
 
 
+def rates(cpu: float, calls: float = 0.0, num_bytes: float = 0.0) -> Rates:
+    return Rates(cpu, calls, num_bytes)
+
+
 def test_each_instance_is_a_line_below_the_head() -> None:
     ended = {"phase": "ended", "cpu_seconds": None, "memory_kib": None}
     view = job(
@@ -51,7 +58,7 @@ def test_each_instance_is_a_line_below_the_head() -> None:
         instance(4, phase="waiting", cpu_seconds=None, memory_kib=None, elapsed=None),
     )
 
-    assert instance_lines(view, {0: 50.4, 1: 199.6}) == [
+    assert instance_lines(view, {0: rates(50.4), 1: rates(199.6)}) == [
         "INSTANCE       CPU    MEMORY  REPLICAS  IPUS  LAST LINE",
         "       0      50 %  2.00 MiB       0-1     4  step 0",
         "       1     200 %  3.00 GiB       2-3     4  loss 0.5",
@@ -81,7 +88,7 @@ def test_hosts_have_a_column_where_there_are_several_and_ipus_where_there_are_an
 def test_the_job_is_two_lines() -> None:
     view = job(instance(0), instance(1, phase="ended", memory_kib=None))
 
-    assert summary(view, {0: 12.6}) == [
+    assert summary(view, {0: rates(12.6)}) == [
         "Job cafecafe: python 'my train.py'",
         "running for 1:01, 13 % CPU, 2.00 MiB, 1 of 2 instances, 4 replicas, 8 IPUs",
     ]
@@ -99,25 +106,67 @@ def test_a_program_with_control_characters_stays_on_its_line() -> None:
     assert summary(view, {})[0] == "Job cafecafe: sh -c 'a\\nb\\x1b[2J'"
 
 
+def test_collectives_have_columns_where_there_are_any() -> None:
+    def in_call(index: int, waited: float, *missing: int, size: int = 4 << 20) -> Any:
+        call = {"operation": "all_reduce", "bytes": size}
+        call |= {"waited": waited, "missing": missing}
+        return instance(index, num_calls=7, total_bytes=1, call=call)
+
+    view = job(
+        in_call(0, 0.0),
+        in_call(1, 75.0, 4, 5, 6, 9),
+        in_call(2, 0.9, 4, size=0),
+        instance(3, num_calls=7, total_bytes=0),
+        num_ipus=0,
+    )
+    own = {
+        0: rates(9, 20, 3 << 30),
+        1: rates(9),
+        2: rates(9, 20, 0),
+        3: rates(9, 20.4, 0),
+    }
+
+    # From the end of "REPLICAS" on.
+    assert [line[33:] for line in instance_lines(view, own)] == [
+        "        RATE  CALL                             LAST LINE",
+        "  3.00 GiB/s  all_reduce 4.00 MiB              step 0",
+        "              all_reduce waits 1:15 for 4-6,9  step 1",
+        "  20 calls/s  all_reduce                       step 2",
+        "  20 calls/s                                   step 3",
+    ]
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "percent"),
+    ("before", "after", "cpu"),
     [
-        (None, {}, {0: 50.0}),
-        ({"cpu_seconds": 4.0, "elapsed": 8.0}, {}, {0: 50.0}),
-        ({"cpu_seconds": 1.0, "elapsed": 8.0}, {}, {0: 200.0}),
+        (None, {}, [50.0]),
+        ({"cpu_seconds": 4.0, "elapsed": 8.0}, {}, [50.0]),
+        ({"cpu_seconds": 1.0, "elapsed": 8.0}, {}, [200.0]),
         # A child has ended whose time its parent has not got.
-        ({"cpu_seconds": 6.0, "elapsed": 8.0}, {}, {0: 0.0}),
+        ({"cpu_seconds": 6.0, "elapsed": 8.0}, {}, [0.0]),
         # Another attempt, or not measured then or now.
-        ({"cpu_seconds": 4.9, "elapsed": 9.0, "pid": 7}, {}, {0: 50.0}),
-        ({"cpu_seconds": None, "elapsed": 9.0}, {}, {0: 50.0}),
-        ({"cpu_seconds": 4.0, "elapsed": 9.0}, {"cpu_seconds": None}, {}),
+        ({"cpu_seconds": 4.9, "elapsed": 9.0, "pid": 7}, {}, [50.0]),
+        ({"cpu_seconds": None, "elapsed": 9.0}, {}, [50.0]),
+        ({"cpu_seconds": 4.0, "elapsed": 9.0}, {"cpu_seconds": None}, []),
         # Too short to tell.
-        ({"cpu_seconds": 4.9, "elapsed": 9.9}, {}, {}),
+        ({"cpu_seconds": 4.9, "elapsed": 9.9}, {}, []),
     ],
 )
 def test_the_use_of_the_cpu_is_that_since_the_last_look(
-    before: dict[str, Any] | None, after: dict[str, Any], percent: dict[int, float]
+    before: dict[str, Any] | None, after: dict[str, Any], cpu: list[float]
 ) -> None:
     earlier = None if before is None else job(instance(0, **before))
 
-    assert cpu_percent(job(instance(0, **after)), earlier) == pytest.approx(percent)
+    rates = rates_of(job(instance(0, **after)), earlier)
+
+    assert [rate.cpu for rate in rates.values()] == pytest.approx(cpu)
+
+
+def test_two_looks_give_the_rate_of_calls() -> None:
+    before = job(instance(0, elapsed=8.0, num_calls=10, total_bytes=1000))
+    first = job(instance(0, elapsed=8.0))
+    now = job(instance(0, num_calls=40, total_bytes=5000))
+
+    assert rates_of(now, before)[0][1:] == (15.0, 2000.0)
+    assert rates_of(now, first)[0][1:] == (20.0, 2500.0)
+    assert rates_of(first, None)[0][1:] == (0.0, 0.0)

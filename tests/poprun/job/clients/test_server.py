@@ -88,6 +88,8 @@ def show(clients: Clients, *, with_instances: bool = True) -> dict[str, object]:
 def test_a_job_is_shown_with_its_instances(clients: Clients) -> None:
     clients.listen(Exited(1, 3 << 8, 0, 0.0, 0.0, 0, by_itself=True))
     clients.listen(UsageMeasured(0, 2.5, 4096, 3))
+    call = (1, 7, 800, "all_reduce", 400, 1.5, (0, 1))
+    clients.listen(UsageMeasured(2, 2.5, 4096, 3, *call))
     clients.tap.feed(0, "stdout", b"epoch 1\n")
 
     job = show(clients)
@@ -129,7 +131,18 @@ def test_a_job_is_shown_with_its_instances(clients: Clients) -> None:
         "cpu_seconds": 2.5,
         "memory_kib": 4096,
         "num_processes": 3,
+        "num_calls": None,
+        "total_bytes": None,
+        "call": None,
         "last_line": "epoch 1",
+    }
+    assert instances[2]["num_calls"] == 7
+    assert instances[2]["total_bytes"] == 800
+    assert instances[2]["call"] == {
+        "operation": "all_reduce",
+        "bytes": 400,
+        "waited": 1.5,
+        "missing": [0, 1],
     }
 
 

@@ -4,10 +4,14 @@ import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from conftest import wait_for
 
+from poprun.job.events import UsageMeasured
 from poprun.job.local_host import usage
 from poprun.job.local_host.usage import UsageReader
+from tests.popdist.engine.members import Me, Members
 
 # A program with a child, which has 64 MiB; each reports when it is ready.
 WITH_CHILD = """
@@ -57,26 +61,59 @@ def start() -> Iterator[object]:
 def test_an_instance_is_measured_with_the_processes_below_it(start) -> None:  # type: ignore[no-untyped-def]
     pid = start(WITH_CHILD, 2)
 
-    [(rank, (_, memory_kib, num_processes))] = UsageReader().read({pid: 5}).items()
+    [used] = UsageReader().read({pid: 5})
 
-    assert (rank, num_processes) == (5, 2)
-    assert memory_kib > 64 << 10
+    assert (used.rank, used.num_processes) == (5, 2)
+    assert used.memory_kib > 64 << 10
+    assert (used.num_groups, used.operation) == (0, "")
 
 
 def test_the_cpu_time_of_children_that_have_ended_counts(start) -> None:  # type: ignore[no-untyped-def]
     pid = start(WITH_REAPED_CHILD, 1)
 
-    cpu_s, _, num_processes = UsageReader().read({pid: 0})[0]
+    [used] = UsageReader().read({pid: 0})
 
-    assert cpu_s >= 0.2  # the kernel counts ticks
-    assert num_processes == 1
+    assert used.cpu_s >= 0.2  # the kernel counts ticks
+    assert used.num_processes == 1
+
+
+def test_the_call_that_an_instance_waits_in_is_told() -> None:
+    def member(me: Me) -> None:
+        group = me.join(instances=(0, 1))
+        group.barrier()
+        if me.rank:
+            me.say("here")
+            me.hear()
+        group.all_reduce(np.ones(10, np.float32))
+        me.hear()
+
+    with Members(2, member) as members:
+        members.hear(1)
+        waiting, other = members.pids[:2]
+        reader = UsageReader()
+
+        def used() -> UsageMeasured:
+            [measured] = reader.read({waiting: 0})
+            return measured
+
+        wait_for(lambda: used().missing == (1,), "the call")
+        first = used()
+        [late] = reader.read({other: 1})
+        for rank in (1, 0, 1):
+            members.tell(rank, "go")
+        members.finish()
+
+    assert (first.num_groups, first.num_calls, first.total_bytes) == (1, 2, 40)
+    assert (first.operation, first.call_bytes) == ("all_reduce", 40)
+    assert 0 < first.waited_s < 1000
+    assert (late.operation, late.num_calls, late.waited_s) == ("", 1, 0.0)
 
 
 def test_an_instance_that_has_ended_is_left_out() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
 
-    assert UsageReader().read({process.pid: 0}) == {}
+    assert UsageReader().read({process.pid: 0}) == []
 
 
 def test_the_machine_is_searched_for_processes_once_in_a_while(
