@@ -25,7 +25,7 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.hosts import HostSpec
-from poprun.plan.values import Plan, Request
+from poprun.plan.values import Plan
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
@@ -114,7 +114,7 @@ def run_attempt(
         may_follow: Whether another attempt may follow if this one fails.
     """
     progress = Progress(len(job.specs), time.monotonic())
-    router = _make_router(plan.request, settings, environ, progress)
+    router = _make_router(plan, settings, environ, progress)
     log = Log(settings.verbosity, router.say)
     event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
 
@@ -222,16 +222,16 @@ def undo_job(job: Job, guard: StartedGuard) -> list[str]:
 
 
 def _make_router(
-    request: Request,
+    plan: Plan,
     settings: Settings,
     environ: Mapping[str, str],
     progress: Progress,
 ) -> OutputRouter:
     has_status = settings["progress"] and terminal.has_status_line(environ)
     # What the user types on the terminal would appear after the status.
-    has_status &= not (request.stdin.is_own and os.isatty(0))
+    has_status &= not (plan.request.stdin.is_own and os.isatty(0))
     return OutputRouter(
-        output.routes(request, settings),
+        output.routes(plan, settings),
         screens=_screens(environ),
         status=progress.text if has_status else None,
     )

@@ -68,7 +68,7 @@ def prepare(
     """
     request = plan.request
     num_instances = request.topology.num_instances
-    width = output.routes(request, settings).width_of_mark(num_instances)
+    width = output.routes(plan, settings).width_of_mark(num_instances)
     job = job_description.make_job(
         plan,
         settings,
@@ -78,8 +78,8 @@ def prepare(
         terminals=terminal.choose_terminals(settings["tty"], width),
         umask=umask,
     )
-    if (directory := request.arguments.job.output_filename) is not None:
-        make_files(directory, num_instances)
+    if request.output_folder is not None:
+        make_files(request.output_folder, plan.attempt.number, num_instances)
     job_description.make_cache_directory(request)
     return job
 

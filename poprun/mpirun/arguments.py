@@ -121,8 +121,8 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
     if not directory or modifiers & _LAYOUT_MODIFIERS or modifiers == _COPY_MODIFIERS:
         raise MpiArgumentError(
             f"{option} is {value!r}, but must be the name of a directory, with :nocopy "
-            "after it to have no copy on the console. Its files are 1/rank.N/stdout "
-            "and stderr."
+            "after it to have no copy on the console. poprun names the files in it: "
+            "rank.N/stdout and stderr."
         )
     return directory, "nocopy" in modifiers
 

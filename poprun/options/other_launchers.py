@@ -30,10 +30,10 @@ _GROUPED_ADVICE = {
     "-m --module": "It names a module of Python. Write: poprun [OPTIONS] python -m "
     "MODULE.",
     "--no-python": "poprun runs any program as it is. Leave it out.",
-    "--tee": "It writes output to files and shows it. Write --output-filename DIR.",
+    "--tee": "It writes output to files and shows it. Write --log-dir DIR.",
     "-t": "For a limit of time write --timeout SECONDS, for files of the output "
-    "--output-filename DIR.",
-    "--redirects -r": "It writes output to files. Write --output-filename DIR:nocopy.",
+    "--log-dir DIR.",
+    "--redirects -r": "It writes output to files. Write --log-dir DIR:nocopy.",
     "--local-ranks-filter": "It shows one output. Write --only-output-from-instance N.",
     "--role": "All instances have the same role. Leave it out.",
     "--start-method": "poprun starts programs, not functions. Leave it out.",
@@ -41,7 +41,7 @@ _GROUPED_ADVICE = {
     "--label -l": "It tags each line of output. Write "
     '--mpi-global-args="--tag-output".',
     "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
-    "-o --error -e": "It writes output to files. Write --output-filename DIR.",
+    "-o --error -e": "It writes output to files. Write --log-dir DIR.",
     "--chdir -D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
     "--kill-on-bad-exit -K": "The first failure ends a job, unless --keep-going is "
     "given.",

@@ -275,9 +275,19 @@ _OUTPUT = (
     _path(
         "output-filename",
         "Write the output of each instance to DIR/1/rank.N/stdout and stderr, too; "
-        "with :nocopy after DIR, only there. The same as mpirun's.",
+        "with :nocopy after DIR, only there. The same as mpirun's: the next run writes "
+        "to the same files.",
         "DIR",
-        aliases=("log-dir",),
+        rival="log-dir",
+        exclusive=True,
+    ),
+    _path(
+        "log-dir",
+        "The same in a new folder for each run: DIR/RUN/attempt-0/rank.N/stdout and "
+        "stderr. DIR/latest is a link to the last RUN.",
+        "DIR",
+        rival="output-filename",
+        exclusive=True,
     ),
     _number(
         "only-output-from-instance",
@@ -448,7 +458,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 # The options that PopRun does not have. Prefixes are looked up among the others first,
 # so that none of these makes a vendor's command line ambiguous.
 _ADDED = """
-    num-processes topology-format wait-for-ipus mpirun output-filename stdin progress
+    num-processes topology-format wait-for-ipus mpirun output-filename log-dir stdin progress
     tty timeout start-timeout grace keep-going emulate-sdk torch-backend dry-run
     show-config ssh summary result events json max-restarts
 """

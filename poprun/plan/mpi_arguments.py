@@ -1,6 +1,7 @@
 """Reads the arguments for mpirun, of the job and of single instances."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
@@ -16,6 +17,7 @@ from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import GivenArguments
+from poprun.stdio.output_files import OutputFolder
 
 
 def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:
@@ -38,6 +40,30 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
         others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
     others.append(_read_root_option(settings))
     return GivenArguments(job=merge(job, others), each=each, single=single)
+
+
+def read_output_folder(
+    settings: Settings, job: MpirunArguments, identity: str
+) -> OutputFolder | None:
+    """Return where the output of a job is written to files, if anywhere.
+
+    Raises:
+        OptionError: Two options name different places.
+    """
+    if settings["log-dir"] is None:
+        if job.output_filename is None:
+            return None
+        name = job.output_filename
+        return OutputFolder("--output-filename", name, job.output_nocopy)
+    if job.output_filename is not None:
+        raise OptionError(
+            f"--log-dir is {settings['log-dir']!r}, and the arguments for mpirun have "
+            f"--output-filename {job.output_filename!r}, but a job writes to one of "
+            "them. Leave the other one out."
+        )
+    directory, only_files = parse_output_directory(settings["log-dir"], "--log-dir")
+    run = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{identity[:8]}"
+    return OutputFolder("--log-dir", directory, only_files, run)
 
 
 def _read_root_option(settings: Settings) -> MpirunArguments:

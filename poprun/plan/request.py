@@ -26,6 +26,7 @@ from poprun.plan.mpi_arguments import (
     find_directories,
     look_up_exports,
     read_arguments,
+    read_output_folder,
 )
 from poprun.plan.stdin_option import check_restarts, read_stdin
 from poprun.plan.topology import Topology, check_rank
@@ -85,6 +86,7 @@ def read_request(
         threads=_threads(environ, facts, bindings),
         directories=find_directories(arguments, topology, facts),
         stdin=stdin,
+        output_folder=read_output_folder(settings, arguments.job, identity),
         cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
         cache_is_temporary=needs_cache,
         target_options=_target_options(environ),

@@ -15,9 +15,11 @@ from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
 
+from poprun.stdio.output_files import OutputFolder
+from poprun.stdio.stdin import Stdin
+
 if TYPE_CHECKING:
     from poprun.vipu.launch.values import PartitionOptions
-from poprun.stdio.stdin import Stdin
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
@@ -118,6 +120,8 @@ class Request(Record):
     threads: Sequence[int] | None = None
     arguments: GivenArguments = GivenArguments()
     stdin: Stdin = Stdin()
+    # Where the output of the instances is written to files, if anywhere.
+    output_folder: OutputFolder | None = None
     # The directory of executables that instances compile and share, and whether it is
     # made for this job.
     cache_path: str | None = None

@@ -1,15 +1,46 @@
-"""The files of --output-filename, one for each stream of each instance."""
+"""The files of --output-filename and --log-dir: one for each stream of an instance."""
 
 import errno
 import os
 
 from poprun.errors import LaunchError
+from poprun.record import Record
 from poprun.stdio.stream_ends import STREAMS
 from poprun.stdio.tags import Mark
 
 
+LATEST = "latest"
+
+
+class OutputFolder(Record):
+    """Where the output of a job is written, in a folder for each attempt.
+
+    DIR/1/rank.N/stdout is where mpirun of Open MPI 4 writes it, for --output-filename;
+    the next attempt has DIR/2. --log-dir has a folder for each run of poprun, too:
+    DIR/RUN/attempt-0/rank.N/stdout, and DIR/latest is a link to the last RUN.
+    """
+
+    # The option that names it, for errors, and the directory as the user wrote it.
+    option: str
+    directory: str
+    # Nothing is written to the console.
+    only_files: bool = False
+    # The name of the run's folder; "" in mpirun's layout.
+    run: str = ""
+
+    def of_attempt(self, number: int) -> str:
+        """Return the folder of an attempt, which has one for each instance."""
+        if not self.run:
+            return os.path.join(self.directory, str(number + 1))
+        return os.path.join(self.directory, self.run, f"attempt-{number}")
+
+
 class OutputFiles:
-    """The files of one job, in DIR/1/rank.N/stdout and stderr, as mpirun names them."""
+    """The files of one attempt.
+
+    Args:
+        directory: The folder of the attempt.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -59,22 +90,35 @@ class OutputFiles:
             self.failure = path, error.errno or errno.EIO
 
 
-def make_files(directory: str, num_instances: int) -> None:
-    """Make the files of --output-filename, before anything is started.
+def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
+    """Make the files of an attempt, before anything of it is started.
 
     Raises:
         LaunchError: One of them cannot be written.
     """
-    for rank in range(num_instances):
-        for stream in STREAMS:
-            try:
+    directory = folder.of_attempt(attempt)
+    try:
+        for rank in range(num_instances):
+            for stream in STREAMS:
                 os.close(_open_file(directory, rank, stream))
-            except OSError as error:
-                refusal = LaunchError(
-                    f"--output-filename {directory}: {error.filename} cannot be "
-                    f"written: {error.strerror}. Name a directory that can."
-                )
-                raise refusal from None
+        if folder.run:
+            _link_latest(folder)
+    except OSError as error:
+        raise LaunchError(
+            f"{folder.option} {folder.directory}: {error.filename2 or error.filename} "
+            f"cannot be written: {error.strerror}. Name a directory that can."
+        ) from None
+
+
+def _link_latest(folder: OutputFolder) -> None:
+    """Let DIR/latest be a link to the folder of this run, whatever it was before."""
+    path = os.path.join(folder.directory, LATEST)
+    if os.path.lexists(path) and not os.path.islink(path):
+        raise FileExistsError(errno.EEXIST, "it exists and is no link", path)
+    # In one step, so that others always see a whole link. It is not followed.
+    new = os.path.join(folder.directory, f".{LATEST}-{folder.run}")
+    os.symlink(folder.run, new)
+    os.replace(new, path)
 
 
 def _open_file(directory: str, rank: int, stream: str) -> int:
@@ -85,5 +129,5 @@ def _open_file(directory: str, rank: int, stream: str) -> int:
 
 
 def path_of(directory: str, rank: int, stream: str) -> str:
-    """Return where mpirun of Open MPI 4 writes a stream."""
-    return os.path.join(directory, "1", f"rank.{rank}", stream)
+    """Return the file of a stream in the folder of an attempt."""
+    return os.path.join(directory, f"rank.{rank}", stream)

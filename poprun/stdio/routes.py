@@ -19,7 +19,7 @@ class Routes(Record):
     # What instances write to stderr comes by their stdout.
     merged: bool = False
     only_instance: int | None = None
-    # Of --output-filename.
+    # Where the files of the attempt are.
     directory: str | None = None
     # And nothing on the console.
     only_files: bool = False

@@ -606,17 +606,17 @@ def test_what_is_found_later_names_the_option_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*arguments: object, **named: object) -> int:
-        error = PoprunError("--output-filename out: it is full. No --output-filenames.")
-        error.add_note("Leave --output-filename out.")
+        error = PoprunError("--hostfile out: it is full. No --hostfiles.")
+        error.add_note("Leave --hostfile out.")
         raise error
 
     put_in_place(monkeypatch, "run", ModuleType("run"))
     monkeypatch.setattr("poprun.run.run", refuse, raising=False)
 
-    assert cli.main(["--log-dir", "out", "x"], {}) == 2
+    assert cli.main(["--host-file", "out", "x"], {}) == 2
     assert capsys.readouterr().err == (
-        "poprun: error: --log-dir out: it is full. No --output-filenames.\n"
-        "poprun: hint: Leave --log-dir out.\n"
+        "poprun: error: --host-file out: it is full. No --hostfiles.\n"
+        "poprun: hint: Leave --host-file out.\n"
     )
 
 

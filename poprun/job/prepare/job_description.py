@@ -162,7 +162,7 @@ def make_cache_directory(request: Request) -> None:
 
 
 def _raise_descriptor_limit(request: Request) -> tuple[int, int]:
-    files = 2 if request.arguments.job.output_filename else 0
+    files = 2 if request.output_folder else 0
     each = files + (1 if request.stdin.copies else 0)
     return raise_descriptor_limit(request.topology.num_instances, each)
 

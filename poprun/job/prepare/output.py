@@ -4,7 +4,7 @@ import os
 
 from popdist import environment
 from poprun.options.settings import Settings
-from poprun.plan.values import Request
+from poprun.plan.values import Plan, Request
 from poprun.stdio.routes import Routes
 
 
@@ -21,9 +21,10 @@ def note_on_terminal(request: Request) -> list[str]:
     ]
 
 
-def routes(request: Request, settings: Settings) -> Routes:
-    """Return how the output is marked, and where it is shown."""
-    arguments = request.arguments.job
+def routes(plan: Plan, settings: Settings) -> Routes:
+    """Return how the output of an attempt is marked, and where it is shown."""
+    request = plan.request
+    arguments, folder = request.arguments.job, request.output_folder
     ranks = range(request.topology.num_instances)
     has_several_hosts = len(request.hosts) > 1
     return Routes(
@@ -33,8 +34,8 @@ def routes(request: Request, settings: Settings) -> Routes:
         xml=arguments.xml,
         merged=arguments.merge_stderr,
         only_instance=settings["only-output-from-instance"],
-        directory=arguments.output_filename,
-        only_files=arguments.output_nocopy,
+        directory=None if folder is None else folder.of_attempt(plan.attempt.number),
+        only_files=folder is not None and folder.only_files,
         terminal_reader=request.stdin.rank if os.isatty(0) else None,
         library=os.path.dirname(environment.__file__),
     )

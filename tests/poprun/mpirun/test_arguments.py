@@ -320,7 +320,7 @@ def test_the_files_for_output_have_one_layout(directory: str) -> None:
     assert refusal(f"--output-filename '{directory}'") == (
         f"--output-filename in --mpi-global-args is {directory!r}, but must be the "
         "name of a directory, with :nocopy after it to have no copy on the console. "
-        "Its files are 1/rank.N/stdout and stderr."
+        "poprun names the files in it: rank.N/stdout and stderr."
     )
 
 

@@ -33,6 +33,7 @@ from poprun.plan.values import (
 )
 from poprun.preflight.hosts import LocalPreflight, Preflights
 from poprun.record import replace
+from poprun.stdio.output_files import OutputFolder
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 
@@ -605,7 +606,7 @@ def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
 def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() -> None:
     job_plan = plan_with(
         2,
-        "--log-dir=logs:nocopy",
+        "--output-filename=logs:nocopy",
         "--mpi-local-args=--tag-output",
         "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
     )
@@ -613,13 +614,18 @@ def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() 
     assert job_plan.request.arguments.job.tag_output
     assert job_plan.request.arguments.job.allow_run_as_root
     assert job_plan.request.arguments.job.placement == "spreadcores"
-    assert (
-        job_plan.request.arguments.job.output_filename,
-        job_plan.request.arguments.job.output_nocopy,
-    ) == (
-        "logs",
-        True,
-    )
+    folder = job_plan.request.output_folder
+    assert folder == OutputFolder("--output-filename", "logs", only_files=True)
+
+
+def test_the_logs_of_each_run_have_a_folder_of_their_own() -> None:
+    folders = [plan_of("--log-dir=logs:nocopy").request.output_folder for _ in "ab"]
+
+    for folder in filter(None, folders):
+        assert (folder.directory, folder.only_files) == ("logs", True)
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d-\d{6}-[0-9a-f]{8}", folder.run)
+        assert folder.of_attempt(2) == f"logs/{folder.run}/attempt-2"
+    assert len({folder.run for folder in filter(None, folders)}) == 2
 
 
 def test_the_nearest_directory_counts_for_an_instance(
@@ -764,6 +770,13 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
             "--output-filename counts for the whole job, but is given as 'b' and as "
             "'a'. Leave one of them out.",
             id="output-filename",
+        ),
+        pytest.param(
+            OptionError,
+            ("--log-dir=a", "--mpi-global-args=--output-filename b"),
+            "--log-dir is 'a', and the arguments for mpirun have --output-filename "
+            "'b', but a job writes to one of them. Leave the other one out.",
+            id="two-folders",
         ),
         pytest.param(
             OptionError,
