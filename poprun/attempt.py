@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
+from poprun.color import is_dumb, uses_color
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
 from poprun.job.clients.job_view import JobView
 from poprun.job.clients.server import Clients
-from poprun.job.events import Event, HostLost
+from poprun.job.events import Event, Exited, FailedInFinalize, HostLost
 from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
@@ -115,7 +116,8 @@ def run_attempt(
     """
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan, settings, environ, progress)
-    log = Log(settings.verbosity, router.say)
+    has_color = uses_color(settings["color"], environ, 2)
+    log = Log(settings.verbosity, router.say, has_color=has_color)
     event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
 
     def listen(event: Event) -> None:
@@ -123,6 +125,11 @@ def run_attempt(
         event_log.listen(event)
         if recorder is not None:
             recorder.listen(event)
+        match event:
+            case Exited(rank, status, by_itself=True) if status:
+                router.show_failed(rank)
+            case FailedInFinalize(rank):
+                router.show_failed(rank)
 
     tap = OutputTap()
     view = JobView(plan, job.specs[0], tap.last_line)
@@ -231,7 +238,7 @@ def _make_router(
     # What the user types on the terminal would appear after the status.
     has_status &= not (plan.request.stdin.is_own and os.isatty(0))
     return OutputRouter(
-        output.routes(plan, settings),
+        output.routes(plan, settings, environ),
         screens=_screens(environ),
         status=progress.text if has_status else None,
     )
@@ -239,7 +246,7 @@ def _make_router(
 
 def _screens(environ: Mapping[str, str]) -> dict[str, Screen]:
     """Return what is known of the terminals that poprun writes to."""
-    if terminal.is_dumb(environ):
+    if is_dumb(environ):
         return {}
     _, columns = terminal.own_size()
     named = (("stdout", 1), ("stderr", 2))

@@ -47,9 +47,10 @@ def main(
             return _print(f"poprun {__version__}\n")
         return _carry_out(argv, environ)
     except PoprunError as error:
-        _report("error", str(error))
+        has_color = _has_color(argv, environ, 2)
+        _report("error", str(error), has_color=has_color)
         for hint in getattr(error, "__notes__", ()):
-            _report("hint", hint)
+            _report("hint", hint, has_color=has_color)
         return error.exit_code
 
 
@@ -58,14 +59,17 @@ def command(environ: Mapping[str, str] | None = None) -> "click.Command":
     from poprun.click_command import make_command
 
     environ = os.environ if environ is None else environ
-    return make_command(lambda argv: _carry_out(argv, environ), lambda: _help(environ))
+    return make_command(
+        lambda argv: _carry_out(argv, environ), lambda: _help((), environ)
+    )
 
 
 def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if not argv:
-        from poprun.options.help import SHORT_PAGE
+        from poprun.options.help import SHORT_PAGE, painted
 
-        _print_error(SHORT_PAGE)
+        has_color = _has_color(argv, environ, 2)
+        _print_error(painted(SHORT_PAGE) if has_color else SHORT_PAGE)
         return OptionError.exit_code
 
     from poprun.options import grammar
@@ -114,10 +118,10 @@ def _dispatch(
 
     # Help comes before the checks of all other options.
     if _is_given(line, "help"):
-        return _print(_help(environ))
+        return _print(_help(argv, environ))
     settings = resolve_settings(line.options, environ)
     for warning in settings.warnings:
-        _report("warning", warning)
+        _report("warning", warning, has_color=_has_color(argv, environ, 2))
     if settings["version"] or settings.is_given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:
@@ -223,8 +227,24 @@ def _no_program(line: "CommandLine", argv: Sequence[str]) -> PoprunError:
     return refusal("The program to run is missing.", hint)
 
 
-def _help(environ: Mapping[str, str]) -> str:
-    from poprun.options.help import full_page
+def _has_color(
+    argv: Sequence[str], environ: Mapping[str, str], descriptor: int
+) -> bool:
+    """Return whether what is written to a descriptor is to have colours.
+
+    The command line may be wrong: what stands before that is known.
+    """
+    from poprun.color import CHOICES, uses_color
+    from poprun.options.grammar import options_before_error
+    from poprun.options.types import variable
+
+    given = [text for o, text in options_before_error(argv) if o.name == "color"]
+    choice = (given or [environ.get(variable("color"), "")])[-1].lower()
+    return uses_color(choice if choice in CHOICES else "auto", environ, descriptor)
+
+
+def _help(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    from poprun.options.help import full_page, painted
 
     columns = environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdigit():
@@ -234,7 +254,8 @@ def _help(environ: Mapping[str, str]) -> str:
             width = os.get_terminal_size(1).columns
         except OSError:
             width = 80
-    return full_page(min(max(width, 60), 100))
+    page = full_page(min(max(width, 60), 100))
+    return painted(page) if _has_color(argv, environ, 1) else page
 
 
 def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
@@ -270,8 +291,10 @@ def _print(text: str) -> int:
     return 0
 
 
-def _report(kind: str, text: str) -> None:
-    _print_error(f"poprun: {kind}: {text}\n")
+def _report(kind: str, text: str, *, has_color: bool = False) -> None:
+    from poprun.log import message
+
+    _print_error(message(kind, text, has_color=has_color))
 
 
 def _print_error(text: str) -> None:

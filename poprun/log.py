@@ -4,6 +4,9 @@ import os
 import time
 from collections.abc import Callable
 
+from poprun.color import CYAN, RED, YELLOW, paint
+
+STYLES = {"error": RED, "warning": YELLOW, "hint": CYAN}
 INFO, DEBUG = 1, 2
 
 
@@ -13,9 +16,16 @@ class Log:
     05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
     """
 
-    def __init__(self, verbosity: int, write: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        verbosity: int,
+        write: Callable[[str], object],
+        *,
+        has_color: bool = False,
+    ) -> None:
         self._verbosity = verbosity
         self._write = write
+        self._has_color = has_color
 
     def info(self, message: str) -> None:
         self._line(INFO, "I", message)
@@ -24,17 +34,17 @@ class Log:
         self._line(DEBUG, "D", message)
 
     def warn(self, sentence: str) -> None:
-        self._write(f"poprun: warning: {printable(sentence)}\n")
+        self._write(message("warning", printable(sentence), has_color=self._has_color))
 
     def say(self, sentence: str) -> None:
         self._write(f"poprun: {printable(sentence)}\n")
 
     def error(self, sentence: str) -> None:
-        self._write(f"poprun: error: {printable(sentence)}\n")
+        self._write(message("error", printable(sentence), has_color=self._has_color))
 
     def held_back(self, lines: list[str]) -> "Log":
         """Return a log that adds to a list what `write` writes later."""
-        return Log(self._verbosity, lines.append)
+        return Log(self._verbosity, lines.append, has_color=self._has_color)
 
     def write(self, lines: list[str]) -> None:
         """Write what was held back."""
@@ -51,6 +61,12 @@ class Log:
             f"{clock}.{milliseconds:03d} {os.getpid()} POPRUN [{letter}] "
             f"{printable(message)}\n"
         )
+
+
+def message(kind: str, text: str, *, has_color: bool) -> str:
+    """Return a line of poprun's on stderr: an error, a warning or a hint."""
+    word = f"{kind}:"
+    return f"poprun: {paint(word, STYLES[kind]) if has_color else word} {text}\n"
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
+from poprun.color import uses_color
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
@@ -62,7 +63,8 @@ def run(
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
-    log = Log(settings.verbosity, lambda text: write_text(2, text))
+    has_color = uses_color(settings["color"], environ, 2)
+    log = Log(settings.verbosity, lambda text: write_text(2, text), has_color=has_color)
     check_current_directory()
     temporary = temporary_directory(environ)
     # A dry run plans a job on several hosts as if all were this one.

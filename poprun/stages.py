@@ -68,7 +68,7 @@ def prepare(
     """
     request = plan.request
     num_instances = request.topology.num_instances
-    width = output.routes(plan, settings).width_of_mark(num_instances)
+    width = output.routes(plan, settings, environ).width_of_mark(num_instances)
     job = job_description.make_job(
         plan,
         settings,

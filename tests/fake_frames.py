@@ -20,6 +20,7 @@ class FramedSource:
     descriptor = None
 
     def __init__(self) -> None:
+        self.written = 0.0
         self._frames: deque[bytes] = deque()
         self.credit = WINDOW
         self.is_closed = False

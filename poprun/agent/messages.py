@@ -13,7 +13,7 @@ from poprun.record import Record
 
 # The agent writes this before its first message: a login shell may have printed
 # something before. The number is the version of these messages.
-PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"1"
+PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"2"
 PREAMBLE = PREAMBLE_START + VERSION + b"\n"
 # The longest message that poprun receives: an environment as JSON is the longest that
 # an agent has to send, and what comes from another host must not fill the memory.
@@ -66,7 +66,9 @@ JOB_STARTED = 103
 EVENT = 104  # JSON: the name of an event's class, and its fields
 CLEAN = 105  # 1 if all instances have ended and have left no process, or 0
 STREAM_OPENED = 109  # rank, which of STREAMS
-OUTPUT = 110  # rank, which of STREAMS, bytes; none at the end
+# rank, which of STREAMS, bytes, none at the end; when they were written, in
+# milliseconds since 1970 by the clock of that host
+OUTPUT = 110
 STDIN_TAKEN = 111  # rank, how many bytes an instance has taken; "" if it is closed
 RUN_OUTPUT = 120  # number of the command, 1 for stdout or 2 for stderr, bytes
 RUN_ENDED = 121  # number, exit code

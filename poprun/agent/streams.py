@@ -50,11 +50,12 @@ class ForwardedOutput:
 
     def _read(self, key: tuple[int, int]) -> None:
         """Read and send a piece."""
-        data = self._open[key].read(self._credit[key])
+        source = self._open[key]
+        data = source.read(self._credit[key])
         if data is None:
             return
         self._credit[key] -= len(data)
-        self._channel.send(protocol.pack(messages.OUTPUT, *key, data))
+        self._send(key, source, data)
         if not data:
             self._open.pop(key).close()
 
@@ -68,14 +69,18 @@ class ForwardedOutput:
             rest = messages.LAST_OUTPUT
             while rest > 0 and (data := source.read(min(rest, PIECE))):
                 rest -= len(data)
-                self._channel.send(protocol.pack(messages.OUTPUT, *key, data))
-            self._channel.send(protocol.pack(messages.OUTPUT, *key, b""))
+                self._send(key, source, data)
+            self._send(key, source, b"")
         self.close()
 
     def close(self) -> None:
         for source in self._open.values():
             source.close()
         self._open.clear()
+
+    def _send(self, key: tuple[int, int], source: OutputSource, data: bytes) -> None:
+        written = int(source.written * 1000)
+        self._channel.send(protocol.pack(messages.OUTPUT, *key, data, written))
 
 
 class ForwardedInput:

@@ -50,6 +50,8 @@ FINISH_S = 10.0
 # So many events that are of no instance are taken in of one host.
 MOST_OTHER_EVENTS = 1000
 MOST_DIGITS = 12
+# The last millisecond that a calendar can show, in the year 9999.
+MOST_TIME = 253_402_300_799_999
 
 
 class RemoteSource:
@@ -60,13 +62,18 @@ class RemoteSource:
     def __init__(self, host: "RemoteHost", rank: int, stream: int) -> None:
         self._host = host
         self._key = rank, stream
-        self._pieces: deque[bytes] = deque()
+        # What has come, and when it was written there.
+        self._pieces: deque[tuple[bytes, float]] = deque()
+        self.written = 0.0
         # How many bytes have come and have not been read.
         self._num_unread = 0
         self._has_ended = False
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, written: float) -> None:
         """Take in a piece of the stream; nothing at its end.
+
+        Args:
+            written: When it was written, in seconds since 1970.
 
         Raises:
             ValueError: The agent has sent more than it may.
@@ -77,7 +84,7 @@ class RemoteSource:
             raise ValueError("more output than there is credit for")
         self._num_unread += len(data)
         self._has_ended = not data
-        self._pieces.append(data)
+        self._pieces.append((data, written))
 
     @property
     def has_data(self) -> bool:
@@ -86,7 +93,7 @@ class RemoteSource:
     def read(self, most: int) -> bytes | None:
         if not self._pieces:
             return None
-        data = self._pieces.popleft()
+        data, self.written = self._pieces.popleft()
         self._num_unread -= len(data)
         if data:
             self._host.send(protocol.pack(messages.CREDIT, *self._key, len(data)))
@@ -312,7 +319,7 @@ class RemoteHost:
         elif kind == messages.OUTPUT:
             rank, stream = _number(fields[0]), _number(fields[1])
             if source := self._sources.get((rank, stream)):
-                source.receive(fields[2])
+                source.receive(fields[2], _number(fields[3], MOST_TIME) / 1000)
         elif kind == messages.STREAM_OPENED:
             self._on_stream_opened(_number(fields[0]), _number(fields[1]))
         elif kind == messages.STDIN_TAKEN:
@@ -424,7 +431,7 @@ class RemoteHost:
             # It is not to be asked any more, which would take until a timeout.
             self._connection.memory = (0,)
         for source in self._sources.values():
-            source.receive(b"")
+            source.receive(b"", 0.0)
         for sink in self._sinks.values():
             sink.take(None)
         for number in list(self._commands):
@@ -436,12 +443,13 @@ class RemoteHost:
             self._emit(HostLost(self.name, tuple(self.ranks), why))
 
 
-def _number(field: bytes) -> int:
+def _number(field: bytes, most: int = 10**MOST_DIGITS - 1) -> int:
     """Return the number in a field.
 
     Raises:
-        ValueError: There is none, or it is too long.
+        ValueError: There is none, or it is too large.
     """
-    if not field.isdigit() or len(field) > MOST_DIGITS:
+    is_long = len(field) > len(str(most))
+    if is_long or not field.isdigit() or int(field) > most:
         raise ValueError(f"{field[:MOST_DIGITS]!r} is no number")
     return int(field)

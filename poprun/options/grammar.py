@@ -6,6 +6,7 @@ of an option means follows from the table of options.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from poprun.errors import OptionError
 from poprun.options import types
@@ -58,6 +59,18 @@ def parse_beginning(argv: Sequence[str]) -> CommandLine:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
     options: list[tuple[Option, str]] = []
+    return _parse_into(options, argv)
+
+
+def options_before_error(argv: Sequence[str]) -> list[tuple[Option, str]]:
+    """Return the options of a command line, up to what is no option, if it is wrong."""
+    options: list[tuple[Option, str]] = []
+    with suppress(OptionError):
+        _parse_into(options, argv)
+    return options
+
+
+def _parse_into(options: list[tuple[Option, str]], argv: Sequence[str]) -> CommandLine:
     words = list(argv)
     while words:
         word = words.pop(0)

@@ -3,8 +3,10 @@
 Plain ASCII throughout, so that no locale can spoil it.
 """
 
+import re
 from textwrap import wrap
 
+from poprun.color import BOLD, CYAN, paint
 from poprun.options.table import GROUPS
 from poprun.options.types import Option
 
@@ -60,6 +62,15 @@ def full_page(width: int) -> str:
             lines += _entry(option, width)
     lines += ["", *_wrapped(_CLOSING, width)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def painted(page: str) -> str:
+    """Return a page of help with colours for its titles, options and commands."""
+    title = r"^(?:[A-Z].*:$|Usage:)"
+    page = re.sub(title, lambda m: paint(m[0], BOLD), page, flags=re.MULTILINE)
+    # Two spaces end what is to be typed.
+    typed = r"^(  )(-.*?|poprun .*?)(?=  |$)"
+    return re.sub(typed, lambda m: m[1] + paint(m[2], CYAN), page, flags=re.MULTILINE)
 
 
 def _entry(option: Option, width: int) -> list[str]:

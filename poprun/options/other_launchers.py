@@ -34,12 +34,12 @@ _GROUPED_ADVICE = {
     "-t": "For a limit of time write --timeout SECONDS, for files of the output "
     "--log-dir DIR.",
     "--redirects -r": "It writes output to files. Write --log-dir DIR:nocopy.",
-    "--local-ranks-filter": "It shows one output. Write --only-output-from-instance N.",
+    "--local-ranks-filter": "It shows some outputs. Write --only-output-from-instance "
+    "0,2.",
     "--role": "All instances have the same role. Leave it out.",
     "--start-method": "poprun starts programs, not functions. Leave it out.",
     "--nodelist -w": "It names hosts. Write --host a,b.",
-    "--label -l": "It tags each line of output. Write "
-    '--mpi-global-args="--tag-output".',
+    "--label -l": "It tags each line of output. Write --tag-format=short.",
     "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
     "--chdir -D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',

@@ -7,8 +7,10 @@ read the options from it.
 from collections.abc import Mapping
 from functools import partial
 
+from poprun import color
 from poprun.options import types
 from poprun.options.types import Option
+from poprun.stdio import selection
 
 _switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
 _flag = partial(Option, types.read_boolean, takes_value=False, default=False)
@@ -283,19 +285,42 @@ _OUTPUT = (
     ),
     _path(
         "log-dir",
-        "The same in a new folder for each run: DIR/RUN/attempt-0/rank.N/stdout and "
-        "stderr. DIR/latest is a link to the last RUN.",
+        "The same in a new folder for each run: DIR/RUN/attempt-0 has rank.N/stdout "
+        "and stderr, and DIR/latest is a link to the last RUN.",
         "DIR",
         rival="output-filename",
         exclusive=True,
     ),
-    _number(
+    Option(
+        types.read_instances,
         "only-output-from-instance",
-        "Show the output of this instance only. Warning: use it with great care, "
-        "because the errors of the other instances are hidden, too.",
-        "INDEX",
-        minimum=0,
+        "Show the output of these instances only, as in 0,4-7. first is instance 0. "
+        "failed: those that fail, when they do, with the last 1 MiB of what they have "
+        "written, as in first,failed. Warning: use it with great care, because the "
+        "errors of the other instances are hidden, too.",
+        metavar="SET",
+        choices=(selection.ALL, selection.FIRST, selection.FAILED),
         unset="all",
+    ),
+    Option(
+        types.read_tag_format,
+        "tag-format",
+        "What stands before each line of output on the console: none, the index of "
+        "the instance (short), PopRun's form (poprun), or a template of {instance}, "
+        "{host}, {local_instance}, {stream} and {time}, as in '{time:%H:%M:%S} "
+        "{host}/{instance} '. Times are UTC. auto: short for several instances on a "
+        "terminal; what --tag-output in --mpi-global-args asks for.",
+        metavar="FORMAT",
+        choices=("auto", "none", "short", "poprun"),
+        default="auto",
+    ),
+    _choice(
+        "color",
+        "Whether tags, messages and help have colours; auto: on a terminal, unless "
+        "NO_COLOR is set, and where FORCE_COLOR is.",
+        choices=color.CHOICES,
+        default="auto",
+        in_file=False,
     ),
     _path(
         "stdin",
@@ -458,9 +483,10 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 # The options that PopRun does not have. Prefixes are looked up among the others first,
 # so that none of these makes a vendor's command line ambiguous.
 _ADDED = """
-    num-processes topology-format wait-for-ipus mpirun output-filename log-dir stdin progress
-    tty timeout start-timeout grace keep-going emulate-sdk torch-backend dry-run
-    show-config ssh summary result events json max-restarts
+    num-processes topology-format wait-for-ipus mpirun output-filename log-dir
+    tag-format color stdin progress tty timeout start-timeout grace keep-going
+    emulate-sdk torch-backend dry-run show-config ssh summary result events json
+    max-restarts
 """
 ADDED = frozenset(_ADDED.split())
 

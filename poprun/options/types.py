@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.record import Record
+from poprun.stdio import selection, tags
+from poprun.stdio.selection import Selection
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
-Item = bool | int | float | str | tuple[int, str]
+Item = bool | int | float | str | tuple[int, str] | Selection
 Value = Item | tuple[Item, ...] | None
 
 # No count, port or time in a job comes near this, and int() stays cheap below it.
@@ -214,6 +216,33 @@ def read_choice(option: Option, text: str, label: str) -> str:
 
 def _letters(word: str) -> str:
     return word.replace("-", "").replace("_", "")
+
+
+def read_instances(option: Option, text: str, label: str) -> Selection:
+    """Read a set of instances."""
+    try:
+        return selection.parse(text)
+    except ValueError as error:
+        raise refusal(
+            f"{label} is {quoted(text)}, but must be a set of instances, such as 0,4-7 "
+            "or first,failed.",
+            f"{str(error)[:1].upper()}{str(error)[1:]}." if str(error) else "",
+        ) from None
+
+
+def read_tag_format(option: Option, text: str, label: str) -> str:
+    """Read the name of a form of tags, or a template."""
+    if text.lower() in option.choices:
+        return text.lower()
+    try:
+        tags.check_template(text)
+    except ValueError as error:
+        fields = " ".join(f"{{{name}}}" for name in tags.FIELDS)
+        raise refusal(
+            f"{label} is {quoted(text)}, but must be {alternatives(option.choices)}, "
+            f"or a template with one of {fields} in it: {error}."
+        ) from None
+    return text
 
 
 def read_subnet(option: Option, text: str, label: str) -> str:

@@ -204,9 +204,9 @@ def _check_topology(
     settings: Settings, hosts: Sequence[HostSpec], topology: Topology
 ) -> None:
     """Check the slots of each host, and the instance whose output is to be shown."""
-    if (rank := settings["only-output-from-instance"]) is not None:
-        problem = f"--only-output-from-instance is {rank}"
-        check_rank(rank, topology.num_instances, problem)
+    if (selection := settings["only-output-from-instance"]) is not None:
+        problem = f"--only-output-from-instance names {selection.largest}"
+        check_rank(selection.largest, topology.num_instances, problem)
     share = topology.instances_per_host
     for host in hosts:
         if host.slots is not None and host.slots < share:

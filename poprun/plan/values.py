@@ -14,7 +14,6 @@ from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
-
 from poprun.stdio.output_files import OutputFolder
 from poprun.stdio.stdin import Stdin
 

@@ -38,8 +38,10 @@ class Console:
 
     Args:
         screen: If it is a terminal.
-        names_instances: Whether a line names the instances of a traceback, and the
-            same one of several instances is written once.
+        joins_same: Whether the same traceback of several instances is written once,
+            with a line that names them.
+        names_instances: Whether a line names the instance of a traceback, too: its
+            lines have no tags.
         library: The directory whose frames are left out of tracebacks.
     """
 
@@ -47,10 +49,12 @@ class Console:
         self,
         screen: Screen | None = None,
         *,
+        joins_same: bool = True,
         names_instances: bool = True,
         library: bytes = b"",
     ) -> None:
         self._screen = screen
+        self._joins_same = joins_same
         self._names_instances = names_instances
         self._library = library
         self._streams: dict[Hashable, PendingStream] = {}
@@ -64,16 +68,22 @@ class Console:
     def open(self, key: Hashable, stream: PendingStream) -> None:
         """Add a stream."""
         self._streams[key] = stream
-        if self._names_instances:
+        if self._joins_same:
             stream.same_s = SAME_S
         if stream.is_stderr:
             self._stderr_keys[stream.instance] = key
 
-    def feed(self, key: Hashable, data: bytes, now: float) -> None:
-        """Take in what a stream has brought, and write what is due."""
+    def feed(
+        self, key: Hashable, data: bytes, now: float, written: float = 0.0
+    ) -> None:
+        """Take in what a stream has brought, and write what is due.
+
+        Args:
+            written: When it was written, in seconds since 1970.
+        """
         stream = self._streams[key]
         self._put_traceback_before(stream)
-        stream.take_in(data, now)
+        stream.take_in(data, now, written)
         is_due = self._may_write_lines(key) and now >= stream.held_back_until
         if stream.lines_size and is_due:
             self._put(key)
@@ -191,17 +201,21 @@ class Console:
     def _put(self, key: Hashable, *, partial: bool = False) -> None:
         """Write the lines that a stream has waiting, or all of it."""
         stream = self._streams[key]
-        data = stream.take_out(partial=partial)
-        if stream.broken and data:
+        pieces = stream.take_out(partial=partial)
+        if stream.broken and pieces:
             stream.broken = False
-            data = data.removeprefix(b"\n")
+            written, first = pieces[0]
+            pieces[0] = written, first.removeprefix(b"\n")
+        data = b"".join([piece for _, piece in pieces])
         if not data:
             return
         at = first_line(data) if stream.is_stderr else -1
-        if at >= 0 and self._names_instances:
-            self._put_traceback(key, stream, data, at)
+        if at >= 0 and self._joins_same:
+            self._put_traceback(key, stream, data, at, pieces[-1][0])
             return
-        self._put_text(key, stream, data)
+        for written, piece in pieces:
+            if piece:
+                self._put_text(key, stream, piece, written)
         if at >= 0:
             self._printed.note(data[at:], {stream.instance})
 
@@ -216,13 +230,18 @@ class Console:
             self._put(key)
 
     def _put_traceback(
-        self, key: Hashable, stream: PendingStream, data: bytes, at: int
+        self,
+        key: Hashable,
+        stream: PendingStream,
+        data: bytes,
+        at: int,
+        written: float,
     ) -> None:
         """Write a traceback, and a line that names its instances if need be."""
         text = comparable(data[at:])
         is_cut_off = stream.ended and not is_whole(text) and self._begins_another(text)
         if at:
-            self._put_text(key, stream, data[:at])
+            self._put_text(key, stream, data[:at], written)
         if is_cut_off:
             return
         instances = {stream.instance, *self._take_same(text)}
@@ -232,9 +251,11 @@ class Console:
             self.say(f"poprun: {printed.describe_common(every)}\n".encode())
             printed.note(text, every)
             return
-        if words := printed.attribution(instances):
+        is_unsaid = self._names_instances or len(instances) > 1
+        if is_unsaid and (words := printed.attribution(instances)):
             self.say(f"poprun: {words}:\n".encode())
-        self._put_text(key, stream, without_frames_of(self._library, data[at:]))
+        whole = without_frames_of(self._library, data[at:])
+        self._put_text(key, stream, whole, written)
         printed.note(text, instances)
 
     def _waiting_tracebacks(
@@ -262,18 +283,20 @@ class Console:
         instances = []
         for key, stream, data, at in self._waiting_tracebacks():
             if comparable(data[at:]) == text:
-                stream.take_out(partial=False)
+                written, _ = stream.take_out(partial=False)[-1]
                 if at:
-                    self._put_text(key, stream, data[:at])
+                    self._put_text(key, stream, data[:at], written)
                 instances.append(stream.instance)
         return instances
 
-    def _put_text(self, key: Hashable, stream: PendingStream, data: bytes) -> None:
+    def _put_text(
+        self, key: Hashable, stream: PendingStream, data: bytes, written: float
+    ) -> None:
         continues, screen = self._mid_line and self._owner == key, self._screen
         self._printed.count_lines(data)
         text = data
         if stream.mark is not None:
-            text = stream.mark.apply(data, continues=continues)
+            text = stream.mark.apply(data, continues=continues, time=written)
         if self._mid_line and not continues:
             if screen is not None and self._owner is not None and screen.can_redraw:
                 self._out.append((key, screen.write_above(text)))

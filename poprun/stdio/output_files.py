@@ -8,7 +8,6 @@ from poprun.record import Record
 from poprun.stdio.stream_ends import STREAMS
 from poprun.stdio.tags import Mark
 
-
 LATEST = "latest"
 
 
@@ -57,14 +56,18 @@ class OutputFiles:
         except OSError as error:
             self._note_failure(rank, stream, error)
 
-    def write(self, rank: int, stream: str, data: bytes) -> None:
-        """Write what a stream brings, unless its file could not be written before."""
+    def write(self, rank: int, stream: str, data: bytes, written: float = 0.0) -> None:
+        """Write what a stream brings, unless its file could not be written before.
+
+        Args:
+            written: When it was written, in seconds since 1970.
+        """
         key = (rank, stream)
         if key not in self._open:
             return
         descriptor, mark = self._open[key]
         if mark is not None:
-            marked = mark.apply(data, continues=key in self._unfinished)
+            marked = mark.apply(data, continues=key in self._unfinished, time=written)
             if data.endswith(b"\n"):
                 self._unfinished.discard(key)
             else:

@@ -38,9 +38,12 @@ class PendingStream:
         self.is_stderr = is_stderr
         self.reads_terminal = reads_terminal
         self.tracebacks = Tracebacks() if is_stderr else None
-        # Whole lines, and the beginning of one.
+        # Whole lines, and the beginning of one; when each of the former was written,
+        # and the last piece of the latter, in seconds since 1970.
         self.lines: list[bytes] = []
         self.unfinished: list[bytes] = []
+        self._lines_written: list[float] = []
+        self._unfinished_written = 0.0
         self.lines_size = self.unfinished_size = 0
         # The length of the unfinished line when `forget_overwritten` last read it.
         self.size_when_checked = 0
@@ -74,7 +77,7 @@ class PendingStream:
             return self.newest_at + LONG_PARTIAL_WAIT_S
         return self.oldest_at + PARTIAL_WAIT_S
 
-    def take_in(self, data: bytes, now: float) -> None:
+    def take_in(self, data: bytes, now: float, written: float = 0.0) -> None:
         if not self.size:
             self.oldest_at = now
         self.newest_at = now
@@ -85,19 +88,27 @@ class PendingStream:
                 lines = b"".join([*self.unfinished, lines])
                 self.unfinished, self.unfinished_size = [], 0
             self.lines.append(lines)
+            self._lines_written.append(written)
             self.lines_size += len(lines)
             if self.tracebacks is not None:
                 self.tracebacks.see(lines, now)
         if cut < len(data):
             self.unfinished.append(data[cut:])
             self.unfinished_size += len(data) - cut
+            self._unfinished_written = written
 
-    def take_out(self, *, partial: bool) -> bytes:
+    def take_out(self, *, partial: bool) -> list[tuple[float, bytes]]:
+        """Return what is waiting, and when it was written: one piece if no tag says."""
+        times, self._lines_written = self._lines_written, []
         pieces, self.lines, self.lines_size = self.lines, [], 0
-        if partial or self.ended:
-            pieces += self.unfinished
+        if (partial or self.ended) and self.unfinished:
+            pieces.append(b"".join(self.unfinished))
+            times.append(self._unfinished_written)
             self.unfinished, self.unfinished_size = [], 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        is_timed = self.mark is not None and self.mark.is_timed
+        if len(pieces) > 1 and not is_timed:
+            return [(times[-1], b"".join(pieces))]
+        return list(zip(times, pieces, strict=True))
 
     def forget_overwritten(self) -> None:
         """Keep only the last state of a bar that is not on the console."""

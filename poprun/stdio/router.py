@@ -12,6 +12,7 @@ from math import inf
 
 from poprun.record import Record
 from poprun.stdio.console import Console
+from poprun.stdio.kept_output import KeptOutput, Piece, share
 from poprun.stdio.output_files import OutputFiles
 from poprun.stdio.pending_stream import PendingStream
 from poprun.stdio.routes import Routes
@@ -67,14 +68,20 @@ class OutputRouter:
         self._stderr = stderr
         self._tails: dict[int, bytes] = {}
         self._files = OutputFiles(routes.directory) if routes.directory else None
+        # The output of instances that are shown only if they fail.
+        self._kept: dict[int, KeptOutput] = {}
         # The stream that was written to stderr last.
         self._last: Key | None = None
 
     def _open(self, name: str, descriptor: int) -> _Output:
-        routes = self._routes
+        routes, is_tagged = self._routes, self._routes.is_tagged(name)
+        # What a program may read, and what a person has asked for in PopRun's form,
+        # has each line with its tag.
+        is_for_person = os.isatty(descriptor) and name in routes.template_streams
         console = Console(
             self._screens.get(name),
-            names_instances=not (routes.tag or routes.xml),
+            joins_same=not routes.xml and (not is_tagged or is_for_person),
+            names_instances=not is_tagged,
             library=os.fsencode(routes.library),
         )
         return _Output(Sink(descriptor), console)
@@ -132,32 +139,77 @@ class OutputRouter:
     def open(self, rank: int, stream: str) -> None:
         """Route a stream from now on."""
         routes = self._routes
+        if routes.is_kept(rank):
+            kept = self._kept.setdefault(rank, KeptOutput(share(len(routes.writers))))
+            kept.streams.append(stream)
+        else:
+            self._open_on_console(rank, stream)
+        if self._files is not None:
+            self._files.open(rank, stream, routes.mark_in_file(rank, stream))
+
+    def _open_on_console(self, rank: int, stream: str) -> None:
+        routes = self._routes
+        on_terminal = stream in self._screens
         pending = PendingStream(
-            routes.mark_of(rank, stream, on_terminal=stream in self._screens),
+            routes.mark_on_console(rank, stream, on_terminal=on_terminal),
             rank,
             is_stderr=stream == "stderr",
             reads_terminal=rank == routes.terminal_reader,
         )
         self._outputs[stream].console.open((rank, stream), pending)
-        if self._files is not None:
-            self._files.open(rank, stream, routes.mark_of(rank, stream))
 
-    def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:
-        """Write what a stream has brought."""
+    def feed(
+        self, rank: int, stream: str, data: bytes, now: float, written: float = 0.0
+    ) -> None:
+        """Write what a stream has brought.
+
+        Args:
+            written: When it was written, in seconds since 1970.
+        """
         if stream == self._error_stream:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
         if self._files is not None:
-            self._files.write(rank, stream, data)
-        if self._routes.is_shown(rank):
-            self._outputs[stream].console.feed((rank, stream), data, now)
-            self._write(self._outputs[stream])
+            self._files.write(rank, stream, data, written)
+        if rank in self._kept:
+            self._kept[rank].add(stream, data, written)
+        elif self._routes.is_shown(rank) or self._routes.is_kept(rank):
+            self._feed_console(rank, Piece(stream, data, written), now)
+
+    def _feed_console(self, rank: int, piece: Piece, now: float) -> None:
+        output = self._outputs[piece.stream]
+        output.console.feed((rank, piece.stream), piece.data, now, piece.written)
+        self._write(output)
+
+    def show_failed(self, rank: int) -> None:
+        """Write what was kept of an instance that has failed, and from now on all."""
+        kept = self._kept.pop(rank, None)
+        if kept is None:
+            return
+        for stream in kept.streams:
+            self._open_on_console(rank, stream)
+        pieces = list(kept.take())
+        if kept.num_dropped:
+            self.say(
+                f"poprun: the first {kept.num_dropped} bytes that instance {rank} has "
+                "written are not shown: no more than its last output is kept.\n"
+            )
+        for piece in pieces:
+            self._feed_console(rank, piece, time.monotonic())
+        for stream in kept.ended:
+            self._close_on_console(rank, stream)
 
     def close(self, rank: int, stream: str) -> None:
         """End a stream."""
-        self._outputs[stream].console.close((rank, stream), time.monotonic())
-        self._write(self._outputs[stream])
+        if rank in self._kept:
+            self._kept[rank].ended.append(stream)
+        else:
+            self._close_on_console(rank, stream)
         if self._files is not None:
             self._files.close(rank, stream)
+
+    def _close_on_console(self, rank: int, stream: str) -> None:
+        self._outputs[stream].console.close((rank, stream), time.monotonic())
+        self._write(self._outputs[stream])
 
     def tick(self, now: float) -> None:
         for output in self._different:

@@ -6,6 +6,7 @@ what has the connection passes the ends to Streams.open and to StdinFeeder.add.
 
 import os
 import termios
+import time
 
 from poprun.annotations import Protocol
 
@@ -37,6 +38,9 @@ class OutputSource(StreamEnd, Protocol):
     @property
     def has_data(self) -> bool:
         """Whether there is something to read; asked where `descriptor` is None."""
+
+    # When what `read` returned last was written, in seconds since 1970.
+    written: float
 
     def read(self, most: int) -> bytes | None:
         """Return what has come; b"" at the end, None for nothing now."""
@@ -79,8 +83,11 @@ class DescriptorSource:
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
+        self.written = 0.0
 
     def read(self, most: int) -> bytes | None:
+        # It was written a moment ago: the reader waits for it.
+        self.written = time.time()
         try:
             return os.read(self.descriptor, most)
         except BlockingIOError:

@@ -96,8 +96,9 @@ class Streams:
             self._bytes += len(data)
             if source.descriptor is None:
                 self.received += len(data)
-            self._tap.feed(*self._open[source], data)
-            self._router.feed(*self._open[source], data, time.monotonic())
+            key, now = self._open[source], time.monotonic()
+            self._tap.feed(*key, data)
+            self._router.feed(*key, data, now, source.written)
 
     def _close(self, source: OutputSource) -> None:
         rank, stream = self._open.pop(source)

@@ -5,6 +5,7 @@ import signal
 import stat
 from collections.abc import Mapping
 
+from poprun.color import is_dumb
 from poprun.helpers import processes
 from poprun.record import Record
 
@@ -85,11 +86,6 @@ def has_status_line(environ: Mapping[str, str]) -> bool:
     out, err = os.fstat(1), os.fstat(2)
     to_process = stat.S_ISFIFO(out.st_mode) or stat.S_ISSOCK(out.st_mode)
     return not to_process and (not os.isatty(1) or out.st_rdev == err.st_rdev)
-
-
-def is_dumb(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal cannot erase a line."""
-    return environ.get("TERM", "dumb") in ("", "dumb")
 
 
 def own_size() -> tuple[int, int]:

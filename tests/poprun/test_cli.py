@@ -146,8 +146,10 @@ def test_help_shows_every_option_with_description_and_default(
     assert shown["--vipu-server-timeout"].endswith(" [default: 10]")
     assert shown["--remove-partition"].endswith(" [default: yes]")
     assert shown["--only-output-from-instance"] == (
-        "Show the output of this instance only. Warning: use it with great care, "
-        "because the errors of the other instances are hidden, too. [default: all]"
+        "Show the output of these instances only, as in 0,4-7. first is instance 0. "
+        "failed: those that fail, when they do, with the last 1 MiB of what they have "
+        "written, as in first,failed. Warning: use it with great care, because the "
+        "errors of the other instances are hidden, too. [default: all]"
     )
 
 

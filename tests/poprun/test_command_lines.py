@@ -10,6 +10,7 @@ import pytest
 
 from poprun.options import sources
 from poprun.options.grammar import parse
+from poprun.stdio.selection import Selection
 
 
 def meaning(line: str) -> tuple[dict[str, object], list[str]]:
@@ -544,7 +545,7 @@ python3 train.py --config resnet50_mk2_pipelined_pod64""",
             "synchronise-python-venv": True,
             "synchronise-poplar-sdk": False,
             "distribute-ssh-key": True,
-            "only-output-from-instance": 0,
+            "only-output-from-instance": Selection(((0, 0),)),
         },
         ["python", "train.py"],
     ),

@@ -113,3 +113,17 @@ def test_nothing_that_is_shown_controls_a_terminal(text: str) -> None:
     assert {unicodedata.category(c) for c in shown if c not in "\n\t"}.isdisjoint(
         {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     )
+
+
+def test_the_kind_of_a_message_has_a_colour() -> None:
+    lines: list[str] = []
+    log = Log(0, lines.append, has_color=True)
+    log.warn("One.")
+    log.error("Two.")
+    log.say("Three.")
+
+    assert lines == [
+        "poprun: \x1b[1;33mwarning:\x1b[0m One.\n",
+        "poprun: \x1b[1;31merror:\x1b[0m Two.\n",
+        "poprun: Three.\n",
+    ]

@@ -138,7 +138,9 @@ def event(*value: Any) -> bytes:
         pytest.param(protocol.pack(messages.RUN_ENDED, 9, 0), id="end of no command"),
         pytest.param(protocol.pack(messages.EVENT, b"[" * 9999), id="deep nesting"),
         pytest.param(protocol.pack(messages.EVENT, b"\xff"), id="no JSON"),
-        pytest.param(protocol.pack(messages.OUTPUT, b"9" * 5000, 0, b""), id="digits"),
+        pytest.param(
+            protocol.pack(messages.OUTPUT, b"9" * 5000, 0, b"", 0), id="digits"
+        ),
         pytest.param(protocol.pack(messages.EVENT), id="no field"),
     ],
 )
@@ -154,7 +156,7 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
 
 def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> None:
     played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
-    message = protocol.pack(messages.OUTPUT, 2, 0, bytes(messages.OUTPUT_WINDOW))
+    message = protocol.pack(messages.OUTPUT, 2, 0, bytes(messages.OUTPUT_WINDOW), 0)
 
     played.receive(message)
     assert not played.is_lost

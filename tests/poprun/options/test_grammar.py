@@ -216,7 +216,7 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(
 
 def test_an_option_of_another_launcher_is_known_with_its_value_too() -> None:
     assert refused("--label=4", "x")[1] == [
-        'It tags each line of output. Write --mpi-global-args="--tag-output".'
+        "It tags each line of output. Write --tag-format=short."
     ]
     assert refused("-N=4", "x")[1] == ["Did you mean -n, the number of instances?"]
     for words in (["--display", "map", "x"], ["--display=map", "x"]):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from poprun.errors import OptionError
 from poprun.options.table import ADDED, BY_NAME, BY_SHORT, GROUPS, OPTIONS
 from poprun.options.types import Option, combine, item, variable
+from poprun.stdio.selection import Selection
 
 
 def refused(name: str, text: str, label: str = "") -> OptionError:
@@ -78,6 +79,8 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "mpirun": None,
         "output-filename": None,
         "log-dir": None,
+        "tag-format": "auto",
+        "color": "auto",
         "dry-run": False,
         "show-config": False,
         "ssh": "ssh",
@@ -156,7 +159,6 @@ def test_only_plain_digits_are_a_number(text: str) -> None:
     [
         ("num-replicas", "0", "1 or more"),
         ("num-replicas", "-3", "1 or more"),
-        ("only-output-from-instance", "-1", "0 or more"),
         ("num-instances", "1000000001", "1000000000 at most"),
         ("vipu-server-port", "0", "from 1 to 65535"),
         ("vipu-server-port", "65536", "from 1 to 65535"),
@@ -174,8 +176,56 @@ def test_a_number_without_end_is_refused_in_one_line() -> None:
     )
 
 
-def test_the_output_of_the_first_instance_may_be_the_only_one() -> None:
-    assert item(OPTIONS["only-output-from-instance"], "0", "") == 0
+@pytest.mark.parametrize(
+    ("text", "selection"),
+    [
+        ("0", Selection(((0, 0),))),
+        ("0,4-7", Selection(((0, 0), (4, 7)))),
+        ("first", Selection(((0, 0),))),
+        ("FAILED", Selection((), failed=True)),
+        ("3-3,failed", Selection(((3, 3),), failed=True)),
+        ("all", Selection()),
+        ("2,all,failed", Selection()),
+    ],
+)
+def test_a_set_of_instances(text: str, selection: Selection) -> None:
+    assert item(OPTIONS["only-output-from-instance"], text, "") == selection
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        *(
+            (text, "")
+            for text in ("", "-1", "1-", "a", "0,,4", "1-2-3", "0 ", "\u0664")
+        ),
+        ("all,none", ""),
+        ("7-4", "7-4 runs backwards; 4-7 would not."),
+        ("0-9999999999", "No job has an instance 9999999999."),
+    ],
+)
+def test_what_is_no_set_of_instances_is_refused(text: str, hint: str) -> None:
+    error = refused("only-output-from-instance", text)
+
+    assert str(error) == (
+        f"--only-output-from-instance is {text!r}, but must be a set of instances, "
+        "such as 0,4-7 or first,failed."
+    )
+    assert getattr(error, "__notes__", []) == ([hint] if hint else [])
+
+
+@pytest.mark.parametrize("text", ["auto", "none", "short", "poprun"])
+def test_a_form_of_tags_has_a_name(text: str) -> None:
+    assert item(OPTIONS["tag-format"], text.upper(), "") == text
+
+
+def test_a_form_of_tags_may_be_a_template() -> None:
+    assert item(OPTIONS["tag-format"], "{host}: ", "") == "{host}: "
+    assert str(refused("tag-format", "shrt")) == (
+        "--tag-format is 'shrt', but must be auto, none, short or poprun, or a "
+        "template with one of {instance} {host} {local_instance} {stream} {time} in "
+        "it: it has no field."
+    )
 
 
 @given(st.integers(min_value=1, max_value=10**9))

@@ -709,8 +709,8 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--only-output-from-instance", "1"),
-            "--only-output-from-instance is 1, but the job has only 1 instance. Give "
-            "0.",
+            "--only-output-from-instance names 1, but the job has only 1 instance. "
+            "Give 0.",
             id="output",
         ),
         pytest.param(

@@ -16,9 +16,7 @@ class Screen:
         self.console = Console()
         for name in names:
             tag = f"[{name}]".encode()
-            self.console.open(
-                name, PendingStream(Prefix(lambda tag=tag: tag) if tags else None)
-            )
+            self.console.open(name, PendingStream(Prefix(tag) if tags else None))
 
     def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
         self.console.feed(name, data, now)
@@ -277,8 +275,10 @@ TRACEBACK = b"Traceback (most recent call last):\n", b"  File\n", b"Error: no\n"
 class Errors(Screen):
     """A console of stderr, whose streams have names."""
 
-    def __init__(self, *names: str, names_instances: bool = True) -> None:
-        self.console = Console(names_instances=names_instances)
+    def __init__(
+        self, *names: str, joins_same: bool = True, names_instances: bool = True
+    ) -> None:
+        self.console = Console(joins_same=joins_same, names_instances=names_instances)
         for name in names:
             self.console.open(name, PendingStream(instance=int(name), is_stderr=True))
 
@@ -465,7 +465,7 @@ def test_a_traceback_that_begins_as_a_longer_one_is_not_dropped() -> None:
 
 
 def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
-    screen = Errors("0", "1", names_instances=False)
+    screen = Errors("0", "1", joins_same=False, names_instances=False)
     screen.says("0", traceback(b"a"))
     screen.says("1", traceback(b"a"))
 

@@ -1,14 +1,19 @@
 import errno
 import os
+import re
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from poprun.stdio.kept_output import MOST_BYTES
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.routes import Routes
 from poprun.stdio.screen import Screen
+from poprun.stdio.selection import parse
+from poprun.stdio.stream_ends import STREAMS
+from poprun.stdio.tags import Writer
 from poprun.stdio.writer import FULL_BYTES
 
 
@@ -95,7 +100,7 @@ def test_a_tag_names_the_instance_and_the_stream(
 def test_a_tag_names_the_host_where_there_are_several(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    routes = Routes(tag=True, hosts=("h0", "node-1"), directory=str(tmp_path))
+    routes = Routes(tag=True, hosts=("h0", "node-1"), directory=str(tmp_path / "1"))
     router = relays(routes, out.write, err.write)
     router.feed(0, "stdout", b"one\n", 0.0)
     router.feed(1, "stdout", b"two\n", 0.0)
@@ -130,7 +135,7 @@ def test_a_partial_line_of_one_terminal_takes_no_line_of_another(
 def test_only_one_instance_is_shown_and_all_are_remembered(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    routes = Routes(only_instance=0, directory=str(tmp_path))
+    routes = Routes(selection=parse("0"), directory=str(tmp_path / "1"))
     router = relays(routes, out.write, err.write)
     for rank in range(2):
         router.feed(rank, "stdout", b"out %d\n" % rank, 0.0)
@@ -159,7 +164,7 @@ def test_what_came_before_the_end_goes_out_at_the_end(
 def test_the_end_of_stderr_is_kept_and_no_more(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    router = relays(Routes(only_instance=0), out.write, err.write)
+    router = relays(Routes(selection=parse("0")), out.write, err.write)
     for _ in range(100):
         router.feed(1, "stderr", b"x" * 999 + b"\n", 0.0)
     router.feed(1, "stderr", b"the end\n", 0.0)
@@ -198,7 +203,7 @@ def test_a_file_that_cannot_be_opened_loses_only_itself(
 ) -> None:
     taken = tmp_path / "1/rank.0/stdout"
     taken.mkdir(parents=True)
-    router = relays(Routes(directory=str(tmp_path)), out.write, err.write)
+    router = relays(Routes(directory=str(tmp_path / "1")), out.write, err.write)
     router.feed(0, "stdout", b"one\n", 0.0)
     router.feed(1, "stdout", b"two\n", 0.0)
 
@@ -236,7 +241,9 @@ def test_a_reader_that_has_gone_is_no_failure(
 def test_lines_in_files_are_tagged_as_on_the_console(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    router = relays(Routes(tag=True, directory=str(tmp_path)), out.write, err.write)
+    router = relays(
+        Routes(tag=True, directory=str(tmp_path / "1")), out.write, err.write
+    )
     router.feed(0, "stdout", b"one\ntw", 0.0)
     router.feed(0, "stdout", b"o\n", 0.0)
     router.feed(0, "stdout", b"10%\r20%\n", 0.0)
@@ -251,7 +258,7 @@ def test_lines_in_files_are_tagged_as_on_the_console(
 def test_files_may_be_all_there_is(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    routes = Routes(directory=str(tmp_path), only_files=True)
+    routes = Routes(directory=str(tmp_path / "1"), only_files=True)
     router = relays(routes, out.write, err.write)
     router.feed(0, "stdout", b"one\n", 0.0)
 
@@ -268,13 +275,114 @@ def test_the_time_stands_before_the_tag(
     tag: bool,
     whose: bytes,
 ) -> None:
-    monkeypatch.setattr(
-        "poprun.stdio.router.time.ctime", lambda: "Sun Nov  2 07:14:12 2026"
-    )
+    ctime = {1.5: "Sun Nov  2 07:14:12 2026", 2.0: "Sun Nov  2 07:14:13 2026"}
+    monkeypatch.setattr("poprun.stdio.router.time.ctime", ctime.__getitem__)
     router = relays(Routes(tag=tag, timestamp=True), out.write, err.write)
-    router.feed(0, "stdout", b"one\n", 0.0)
+    router.feed(0, "stdout", b"one\n", 0.0, 1.5)
+    router.feed(0, "stdout", b"two\n", 0.0, 2.0)
 
-    assert out.taken() == b"Sun Nov  2 07:14:12 2026" + whose + b"<stdout>:one\n"
+    assert out.taken() == (
+        b"Sun Nov  2 07:14:12 2026%b<stdout>:one\n"
+        b"Sun Nov  2 07:14:13 2026%b<stdout>:two\n" % (whose, whose)
+    )
+
+
+def test_a_line_that_waited_has_the_time_when_it_was_written(
+    relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
+) -> None:
+    writers = [Writer(0, ""), Writer(1, "")]
+    routes = Routes(
+        template="{time:%S}/{instance} ", template_streams=STREAMS, writers=writers
+    )
+    router = relays(routes, out.write, err.write)
+    router.feed(0, "stdout", b"10%", 0.0, 1.0)
+    router.tick(0.05)
+    router.feed(1, "stdout", b"two\n", 0.06, 2.0)
+    router.feed(1, "stdout", b"three\nfo", 0.07, 3.0)
+    router.feed(1, "stdout", b"ur\n", 0.08, 4.0)
+    router.feed(0, "stdout", b" 20%\n", 0.09, 5.0)
+
+    assert out.taken() == b"01/0 10% 20%\n02/1 two\n03/1 three\n04/1 four\n"
+
+
+def test_a_template_counts_on_the_console_and_files_stay_as_they_are(
+    relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
+) -> None:
+    routes = Routes(
+        template="{instance:2}| ",
+        template_streams=("stderr",),
+        writers=[Writer(0, ""), Writer(1, "")],
+        colored_streams=("stderr",),
+        directory=str(tmp_path),
+    )
+    router = relays(routes, out.write, err.write)
+    router.feed(1, "stdout", b"one\n", 0.0)
+    router.feed(1, "stderr", b"two\n", 0.0)
+
+    assert (out.taken(), err.taken()) == (b"one\n", b"\x1b[33m 1| \x1b[39mtwo\n")
+    assert (tmp_path / "rank.1/stderr").read_bytes() == b"two\n"
+    assert routes.width_of_mark(2) == len(" 1| ")
+
+
+def kept(relays: Relays, out: Pipe, err: Pipe, shown: str) -> OutputRouter:
+    routes = Routes(selection=parse(shown), writers=[Writer(0, ""), Writer(1, "")])
+    return relays(routes, out.write, err.write)
+
+
+def test_the_output_of_an_instance_is_shown_when_it_has_failed(
+    relays: Relays, out: Pipe, err: Pipe
+) -> None:
+    router = kept(relays, out, err, "failed")
+    for rank in range(2):
+        router.feed(rank, "stdout", b"out %d\n" % rank, 0.0)
+        router.feed(rank, "stderr", b"err %d" % rank, 0.0)
+    router.close(1, "stderr")
+
+    assert (out.taken(), err.taken()) == (b"", b"")
+    router.show_failed(1)
+    assert (out.taken(), err.taken()) == (b"out 1\n", b"err 1")
+    router.feed(1, "stdout", b"more\n", 0.0)
+    router.show_failed(1)
+    assert (out.taken(), err.taken()) == (b"more\n", b"")
+
+
+def test_others_may_be_shown_beside_those_that_fail(
+    relays: Relays, out: Pipe, err: Pipe
+) -> None:
+    router = kept(relays, out, err, "first,failed")
+    router.feed(0, "stdout", b"zero\n", 0.0)
+    router.feed(1, "stdout", b"one\n", 0.0)
+
+    assert out.taken() == b"zero\n"
+    router.show_failed(0)
+    router.show_failed(1)
+    assert out.taken() == b"one\n"
+
+
+def test_of_a_failed_instance_no_more_is_kept_than_its_last_lines(
+    relays: Relays, out: Pipe, err: Pipe
+) -> None:
+    router = kept(relays, out, err, "failed")
+    router.feed(1, "stderr", b"once\n", 0.0)
+    for number in range(200):
+        router.feed(1, "stdout", (b"%d " % number) * 1500 + b"\nx", 0.0)
+    router.close(1, "stdout")
+
+    router.show_failed(1)
+    shown = b""
+    while piece := out.taken():
+        shown += piece
+        for sink in router.sinks:
+            sink.flush()
+    lines = shown.splitlines()
+    assert 900_000 < len(shown) <= MOST_BYTES
+    assert re.match(rb"x(\d+) \1 ", lines[0])
+    assert lines[-1] == b"x"
+    assert re.fullmatch(
+        rb"poprun: the first [0-9]+ bytes that instance 1 has written are not shown: "
+        rb"no more than its last output is kept\.\n",
+        err.taken(),
+    )
 
 
 def test_xml_is_one_document_on_stdout(relays: Relays, out: Pipe, err: Pipe) -> None:

@@ -178,10 +178,10 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     console = Console(Screen(COLUMNS))
     for name in "ab":
         tag = f"[{name}]".encode()
-        console.open(name, PendingStream(Prefix(lambda tag=tag: tag, on_terminal=True)))
+        console.open(name, PendingStream(Prefix(tag, on_terminal=True)))
         console.open(
             name + " lines",
-            PendingStream(Prefix(lambda tag=tag: tag, on_terminal=True)),
+            PendingStream(Prefix(tag, on_terminal=True)),
         )
     now, lines = 0.0, []
     for name, number in steps:

@@ -1,0 +1,39 @@
+"""Colours on a terminal: whether they are wanted, and the sequences that make them.
+
+Plain ANSI sequences, because importing a library for them would slow each launch down.
+"""
+
+import os
+from collections.abc import Mapping
+
+CHOICES = ("auto", "always", "never")
+BOLD, RED, YELLOW, CYAN = "1", "1;31", "1;33", "36"
+# Of the tags of instances 0, 1, 2 and so on, and then again from the first. Without
+# red, which is for errors, and dark blue, which cannot be read on black.
+INSTANCES = ("36", "33", "32", "35", "94", "96", "93", "92", "95")
+
+
+def uses_color(choice: str, environ: Mapping[str, str], descriptor: int) -> bool:
+    """Return whether what is written to a descriptor is to have colours.
+
+    Args:
+        choice: The value of --color, which counts for more than the variables.
+    """
+    if choice != "auto":
+        return choice == "always"
+    # As no-color.org and force-color.org have it: the empty text is as good as unset.
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced != "0"
+    return not is_dumb(environ) and os.isatty(descriptor)
+
+
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal can neither show colours nor erase a line."""
+    return environ.get("TERM", "dumb") in ("", "dumb")
+
+
+def paint(text: str, style: str) -> str:
+    """Return a text in a colour, after which comes the one of the terminal."""
+    return f"\x1b[{style}m{text}\x1b[0m"
