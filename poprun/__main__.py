@@ -78,7 +78,7 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
         # Nothing is imported here. Where this module is not, no guard has been started.
         module = sys.modules.get("poprun.job.guard_start")
         getattr(module, "continue_guards", int)()
-        module = sys.modules.get("poprun.job.prepare.waiting_line")
+        module = sys.modules.get("poprun.stdio.phase_line")
         getattr(module, "erase", int)()
         os.write(2, f"poprun: error: {sentence}\n".encode())
         module = sys.modules.get("poprun.result.recorder")

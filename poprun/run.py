@@ -34,6 +34,7 @@ from poprun.plan.values import (
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
+from poprun.stdio.phase_line import PhaseLine
 from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
@@ -64,14 +65,21 @@ def run(
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
     has_color = uses_color(settings["color"], environ, 2)
-    log = Log(settings.verbosity, lambda text: write_text(2, text), has_color=has_color)
+    shows_phases = guard is not None and settings["progress"]
+    phase_line = PhaseLine(
+        is_possible=shows_phases and terminal.has_status_line(environ)
+    )
+    log = Log(settings.verbosity, phase_line.write, has_color=has_color)
     check_current_directory()
     temporary = temporary_directory(environ)
     # A dry run plans a job on several hosts as if all were this one.
     opener = (
-        None if guard is None else partial(_open_hosts, settings, environ, guard, log)
+        None
+        if guard is None
+        else partial(_open_hosts, settings, environ, guard, log, phase_line)
     )
-    with closing(Preflights(opener)) as hosts:
+    with closing(Preflights(opener)) as hosts, phase_line:
+        phase_line.show("checking the hosts")
         request = read_request(
             settings,
             environ,
@@ -92,7 +100,7 @@ def run(
         stages = job_stages.STAGES if stages is None else stages
         # A job that is refused must not reserve or show anything.
         files = job_stages.check(request, program, environ, hosts)
-        reserved = stages.reserve(request, environ, guard, log)
+        reserved = stages.reserve(request, environ, guard, log, phase_line)
 
         def prepare(attempt: Attempt) -> tuple[Plan, Job]:
             plan = make_plan(request, attempt, reserved.partition)
@@ -102,6 +110,7 @@ def run(
         starts = False
         try:
             plan, job = prepare(first)
+            phase_line.hide()
             if code := _show(plan, settings, program, log, reserved.lines):
                 return code
             starts = True
@@ -141,6 +150,7 @@ def _open_hosts(
     environ: Mapping[str, str],
     guard: StartedGuard,
     log: Log,
+    phase_line: PhaseLine,
     hosts: Sequence[HostSpec],
 ) -> Sequence[Preflight]:
     """Return what looks things up on each host; this one needs no ssh."""
@@ -157,10 +167,13 @@ def _open_hosts(
         ssh=settings["ssh"],
         tell=guard.tell,
         log=log,
+        show_phase=phase_line.show,
         distributes_key=settings["distribute-ssh-key"],
         synchronises_python=settings["synchronise-python-venv"],
     )
-    return open_hosts(hosts, {**environ, MARK: mark}, access)
+    opened = open_hosts(hosts, {**environ, MARK: mark}, access)
+    phase_line.show("checking the hosts")
+    return opened
 
 
 def _show(

@@ -8,7 +8,7 @@ import random
 import select
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from poprun import __version__
 from poprun.agent.connection import AgentConnection, OtherVersionError
@@ -118,6 +118,7 @@ def open_agents(
     hosts: Sequence[HostSpec],
     tools: Sequence[Ssh | Srun],
     environ: Mapping[str, str],
+    show_phase: Callable[[str], None] = lambda phase: None,
 ) -> list[AgentConnection]:
     """Start an agent on each host, and return the connections to them.
 
@@ -134,7 +135,7 @@ def open_agents(
         for host, tool in zip(hosts, tools, strict=True)
     ]
     try:
-        _wait_for_all(starts, limit)
+        _wait_for_all(starts, limit, show_phase)
         failures = [start.failure for start in starts if start.failure]
         if failures:
             raise HostUnreachableError("\n".join(failures))
@@ -145,8 +146,12 @@ def open_agents(
     return [start.connection for start in starts if start.connection is not None]
 
 
-def _wait_for_all(starts: Sequence[_AgentStart], limit: float) -> None:
+def _wait_for_all(
+    starts: Sequence[_AgentStart], limit: float, show_phase: Callable[[str], None]
+) -> None:
     while pending := [start for start in starts if start.is_pending]:
+        answered = len(starts) - len(pending)
+        show_phase(f"connecting to the hosts, {answered} of {len(starts)} answered")
         now = time.monotonic()
         if now >= limit:
             break

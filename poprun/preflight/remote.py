@@ -32,6 +32,8 @@ class HostAccess(Record):
     # Sends a message to the guard.
     tell: Callable[[bytes], None]
     log: Log
+    # Says what poprun does; "" for nothing.
+    show_phase: Callable[[str], None]
     distributes_key: bool = False
     synchronises_python: bool = False
 
@@ -108,13 +110,14 @@ def open_hosts(
     Raises:
         PoprunError: A host cannot be reached, or is named twice.
     """
+    access.show_phase("resolving the names of the hosts")
     slurm_name = environ.get(SLURM_NODE_NAME)
     others = [h for h in _on_other_machines(hosts) if h.name != slurm_name]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:
         tools = _tools(others, environ, access.ssh)
         _make_ready(others, tools, environ, access)
-        opened = open_agents(others, tools, environ)
+        opened = open_agents(others, tools, environ, access.show_phase)
         connections = dict(zip(others, opened, strict=True))
     towards = next((_address(c) for c in connections.values() if _address(c)), "")
     local = LocalPreflight(own_address_towards(towards) if towards else "")
@@ -163,10 +166,13 @@ def _make_ready(
         by_tool.setdefault(tool, []).append(host)
     for tool, group in by_tool.items():
         if access.distributes_key and isinstance(tool, Ssh):
+            # ssh may ask for a password.
+            access.show_phase("")
             from poprun.preflight.ssh_key import distribute_key
 
             distribute_key(group, tool, environ, access.log)
         if access.synchronises_python:
+            access.show_phase("copying the virtual environment to the hosts")
             from poprun.preflight.python_environment import synchronise
 
             synchronise(group, tool, environ, access.tell, access.log)

@@ -12,6 +12,7 @@ from poprun.job.events import (
     ShimLost,
     Started,
 )
+from poprun.stdio.terminal import clock
 from poprun.words import counted
 
 # A job that is over sooner needs no line.
@@ -46,7 +47,7 @@ class Progress:
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        return f"poprun: {self._phase()} ({_clock(int(elapsed))})"
+        return f"poprun: {self._phase()} ({clock(int(elapsed))})"
 
     def _phase(self) -> str:
         number = len(self._started - self._ended)
@@ -60,11 +61,3 @@ class Progress:
         if len(self._started | self._ended) < self._instances:
             return f"starting, {number} of {every} running{ended}"
         return running + ended
-
-
-def _clock(seconds: int) -> str:
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{minutes}:{seconds:02}"

@@ -88,6 +88,15 @@ def has_status_line(environ: Mapping[str, str]) -> bool:
     return not to_process and (not os.isatty(1) or out.st_rdev == err.st_rdev)
 
 
+def clock(seconds: int) -> str:
+    """Return a time as it is shown in a status: 0:07, or 1:02:03."""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}"
+
+
 def own_size() -> tuple[int, int]:
     """Return the rows and columns of poprun's terminal."""
     for descriptor in (1, 2):

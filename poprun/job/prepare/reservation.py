@@ -13,13 +13,13 @@ from functools import partial
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.guard_start import StartedGuard
-from poprun.job.prepare import waiting_line
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import HostServers, PartitionVariables, Request
 from poprun.record import Record, replace
+from poprun.stdio.phase_line import PhaseLine
 from poprun.users import user_name
 from poprun.vipu.errors import (
     InventoryBusyError,
@@ -76,8 +76,27 @@ class DeviceReservation(Record):
             guard.tell(EndActions().withdraw(self.end_action))
 
 
+class _Waiting:
+    """Says what a job waits for: a line for each change."""
+
+    def __init__(self, log: Log, phase_line: PhaseLine) -> None:
+        self._log = log
+        self._phase_line = phase_line
+        self._last = ""
+
+    def show(self, why: str) -> None:
+        if why != self._last:
+            self._log.say(f"waiting for IPUs: {why}")
+            self._last = why
+        self._phase_line.show("waiting for IPUs")
+
+
 def reserve(
-    request: Request, environ: Mapping[str, str], guard: StartedGuard, log: Log
+    request: Request,
+    environ: Mapping[str, str],
+    guard: StartedGuard,
+    log: Log,
+    phase_line: PhaseLine,
 ) -> DeviceReservation:
     """Reserve the IPUs that a job asks for.
 
@@ -87,8 +106,9 @@ def reserve(
     options = request.partition_options
     if options is None:
         return DeviceReservation()
+    phase_line.show("allocating the partition")
     try:
-        return _reserve(request, options, environ, guard, log)
+        return _reserve(request, options, environ, guard, log, phase_line)
     except InventoryError as error:
         if isinstance(error, InventoryBusyError) and options.server is None:
             error.add_note("--vipu-server-timeout waits longer.")
@@ -192,6 +212,7 @@ def _reserve(
     environ: Mapping[str, str],
     guard: StartedGuard,
     log: Log,
+    phase_line: PhaseLine,
 ) -> DeviceReservation:
     # Hardly anything of it is needed by a job in offline mode.
     from poprun.vipu import liveness
@@ -207,15 +228,11 @@ def _reserve(
     # Before anything is reserved: poprun may be killed at any time.
     guard.tell(EndActions().register(end_action))
     try:
-        grant = reserve_devices(
-            inventory, job, log, waiting_line.WaitingLine(environ, log).show
-        )
+        grant = reserve_devices(inventory, job, log, _Waiting(log, phase_line).show)
     except BaseException:
         inventory.close()
         guard.tell(EndActions().withdraw(end_action))
         raise
-    finally:
-        waiting_line.erase()
     devices = HeldDevices(open_again, grant, options.timeout_s)
     reservation = DeviceReservation(None, devices, end_action)
     try:

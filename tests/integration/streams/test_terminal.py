@@ -161,7 +161,8 @@ def draw(percent):
 @pytest.mark.parametrize(
     ("options", "tag"),
     [
-        pytest.param((), "", id="bare"),
+        pytest.param(("--tag-format=none",), "", id="bare"),
+        pytest.param((), "R| ", id="short"),
         pytest.param(("--mpi-global-args=--tag-output",), "[1,R]<stderr>:", id="tags"),
     ],
 )
@@ -213,7 +214,7 @@ def test_a_status_is_shown_while_a_job_runs_and_nothing_of_it_remains(
     terminal = on_terminal(POPRUN, *job(2), "python", script)
     terminal.wait(status_is_shown(terminal), "the status")
     terminal.wait(lambda: len(terminal.lines()) == 3, "the first lines")
-    assert sorted(terminal.lines()[:2]) == ["one of 0", "one of 1"]
+    assert sorted(terminal.lines()[:2]) == ["0| one of 0", "1| one of 1"]
     assert terminal.lines()[2].startswith(TWO_RUN)
     (poprun.directory / "two").touch()
     terminal.wait(lambda: len(terminal.lines()) == 5, "the second lines")
@@ -226,7 +227,12 @@ def test_a_status_is_shown_while_a_job_runs_and_nothing_of_it_remains(
     (poprun.directory / "four").touch()
 
     assert terminal.end() == 0
-    assert sorted(terminal.lines()) == ["one of 0", "one of 1", "two of 0", "two of 1"]
+    assert sorted(terminal.lines()) == [
+        "0| one of 0",
+        "0| two of 0",
+        "1| one of 1",
+        "1| two of 1",
+    ]
     assert (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 4)
 
 

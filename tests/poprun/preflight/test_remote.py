@@ -12,7 +12,10 @@ from poprun.preflight.hosts import LocalPreflight
 from poprun.preflight.remote import HostAccess, open_hosts
 
 NO_ACCESS = HostAccess(
-    ssh="/nonexistent/ssh", tell=lambda message: None, log=Log(0, lambda text: None)
+    ssh="/nonexistent/ssh",
+    tell=lambda message: None,
+    log=Log(0, lambda text: None),
+    show_phase=lambda phase: None,
 )
 
 

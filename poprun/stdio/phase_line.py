@@ -1,0 +1,83 @@
+"""The line on a terminal that says what poprun does before a job starts.
+
+It appears when a phase takes long, and a timer draws it: what a phase waits for, a host
+or an inventory, knows nothing of it. While the job runs, the router draws a line.
+"""
+
+import os
+import signal
+import time
+
+from poprun.stdio import terminal
+from poprun.stdio.writer import write_text
+
+FIRST_AFTER_S = 0.5
+INTERVAL_S = 1.0
+_ERASE = "\r\x1b[K"
+_is_drawn = False
+
+
+class PhaseLine:
+    """The line of one run, with the time since the first phase that it shows.
+
+    Args:
+        is_possible: Whether stderr is a terminal on which a line disturbs nothing.
+    """
+
+    def __init__(self, *, is_possible: bool) -> None:
+        self._is_possible = is_possible
+        self._phase = ""
+        self._began = 0.0
+
+    def __enter__(self) -> "PhaseLine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hide()
+
+    def show(self, phase: str) -> None:
+        """Say what poprun does from now on; "" for nothing."""
+        if phase == self._phase:
+            return
+        if not phase:
+            self.hide()
+            return
+        if not self._phase and self._is_possible:
+            self._began = time.monotonic()
+            # The kernel interrupts what poprun waits in, and Python goes on with it.
+            signal.signal(signal.SIGALRM, self._draw)
+            signal.setitimer(signal.ITIMER_REAL, FIRST_AFTER_S, INTERVAL_S)
+        self._phase = phase
+        if _is_drawn:
+            self._draw()
+
+    def hide(self) -> None:
+        """Erase the line, and draw none until the next phase."""
+        if self._phase and self._is_possible:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        self._phase = ""
+        erase()
+
+    def write(self, text: str) -> None:
+        """Write lines to stderr; the line of the phase appears below them again."""
+        erase()
+        write_text(2, text)
+
+    def _draw(self, *_: object) -> None:
+        global _is_drawn
+        if not self._phase or not terminal.is_foreground(2):
+            return
+        seconds = int(time.monotonic() - self._began)
+        text = f"poprun: {self._phase} ({terminal.clock(seconds)})"
+        columns = terminal.own_size()[1]
+        _is_drawn = True
+        os.write(2, f"{_ERASE}{text[: columns - 1]}".encode())
+
+
+def erase() -> None:
+    """Erase the line, if it is drawn; a signal handler calls this, too."""
+    global _is_drawn
+    if _is_drawn:
+        _is_drawn = False
+        os.write(2, _ERASE.encode())
