@@ -245,15 +245,14 @@ def _has_color(
 
 def _help(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     from poprun.options.help import full_page, painted
+    from poprun.stdio.terminal import own_size
 
     columns = environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdigit():
         width = int(columns[:6])
     else:
-        try:
-            width = os.get_terminal_size(1).columns
-        except OSError:
-            width = 80
+        # In a pipe to a pager, stderr has the terminal.
+        width = own_size()[1]
     page = full_page(min(max(width, 60), 100))
     return painted(page) if _has_color(argv, environ, 1) else page
 

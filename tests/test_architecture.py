@@ -457,6 +457,7 @@ LATE_IMPORTS = {
         # For a job that is to write JSON.
         "poprun.result.recorder",
         "poprun.run",
+        "poprun.stdio.terminal",
         "poprun.versions",
     },
     # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.

@@ -13,26 +13,26 @@ from poprun.options.types import Option
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 
 SHORT_PAGE = f"""\
-poprun starts instances of a program through mpirun and assigns each of them its
-share of the job's replicas.
+poprun starts instances of a program through mpirun and
+assigns each of them its share of the job's replicas.
 
 {_USAGE}
 
 Start two instances:
 
-  poprun --num-instances 2 --num-replicas 2 --offline-mode=1 echo "Hello world!"
+  poprun -n 2 --offline-mode=1 echo "Hello world!"
 
-Train a model with eight replicas on four instances, and show the topology:
+Train a model with eight replicas on four instances:
 
-  poprun --num-instances 4 --num-replicas 8 --print-topology=yes python3 train.py
+  poprun --num-instances 4 --num-replicas 8 python3 train.py
 
 Often used:
 
-  --num-instances N    how many processes of the program to start
-  --num-replicas R     how many copies of the model the job has
+  --num-instances N    how many processes to start
+  --num-replicas R     how many copies of the model
   -n N                 the same number of both
   --host a,b           on which hosts
-  --dry-run            show what would be started; start nothing
+  --dry-run            show what would be started, and stop
   -v, -vv              log what poprun does
 
 poprun --help shows all options.

@@ -108,12 +108,11 @@ def test_poprun_without_arguments_is_an_error_that_shows_its_usage(
     output, page = capsys.readouterr()
     examples = [line for line in page.splitlines() if line.startswith("  poprun ")]
     assert examples == [
-        "  poprun --num-instances 2 --num-replicas 2 --offline-mode=1 "
-        'echo "Hello world!"',
-        "  poprun --num-instances 4 --num-replicas 8 --print-topology=yes "
-        "python3 train.py",
+        '  poprun -n 2 --offline-mode=1 echo "Hello world!"',
+        "  poprun --num-instances 4 --num-replicas 8 python3 train.py",
     ]
     assert page.count("\n") <= 25
+    assert max(map(len, page.splitlines())) <= 60
     assert output == ""
 
 

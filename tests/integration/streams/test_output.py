@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -619,3 +620,68 @@ def test_signals_after_the_last_words_do_not_change_the_exit_code(
         codes.append((line.startswith(b"poprun: error: Instance 0"), process.wait()))
 
     assert codes == [(True, 3)] * 3
+
+
+def test_each_run_writes_to_a_folder_of_its_own(poprun: Poprun) -> None:
+    for instances in (3, 1):
+        ran = poprun(
+            *job(instances), "--log-dir=logs", "sh", "-c", "echo $RANK; exit 3"
+        )
+        assert ran.code == 3
+
+    logs = poprun.directory / "logs"
+    latest = logs / "latest"
+    runs = sorted(p.name for p in logs.iterdir() if not p.is_symlink())
+    assert len(runs) == 2
+    assert os.readlink(latest) in runs
+    assert [p.name for p in (latest / "attempt-0").iterdir()] == ["rank.0"]
+    assert (latest / "attempt-0/rank.0/stdout").read_text() == "0\n"
+    [first] = (logs / run for run in runs if run != os.readlink(latest))
+    assert (first / "attempt-0/rank.2/stdout").read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "lines"),
+    [("failed", ["1"]), ("0,failed", ["0", "1"]), ("1-2", ["1", "2"])],
+)
+def test_of_instances_that_are_not_shown_those_that_fail_may_be(
+    poprun: Poprun, shown: str, lines: list[str]
+) -> None:
+    script = poprun.script(
+        "fail.py",
+        WAIT + "rank = os.environ['RANK']\n"
+        "print(rank, flush=True)\n"
+        "print(f'error of {rank}', file=sys.stderr)\n"
+        "open(f'said-{rank}', 'w').close()\n"
+        "for other in range(3): wait(f'said-{other}')\n"
+        "if rank == '1': sys.exit(3)\n"
+        "wait('never')\n",
+    )
+    ran = poprun(*job(3), f"--only-output-from-instance={shown}", "python", script)
+
+    errors = [f"error of {rank}" for rank in lines]
+    assert ran.code == 3
+    assert sorted(ran.stdout.splitlines()) == lines
+    *said, cause = ran.stderr.splitlines()
+    assert sorted(line for line in said if line.startswith("error of")) == errors
+    assert cause.startswith("poprun: error: Instance 1 on localhost exited with code 3")
+
+
+def test_a_template_tags_lines_with_the_time_when_they_were_written(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script(
+        "say.py", "import time\nfor _ in range(3): print(time.time(), flush=True)"
+    )
+    template = "{time} {stream} {local_instance}/{instance} {host} "
+    ran = poprun(*job(2), f"--tag-format={template}", "python", script)
+    now = time.time()
+
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert sorted(row[1:4] for row in rows) == sorted(
+        [["stdout", "0/0", "localhost"], ["stdout", "1/1", "localhost"]] * 3
+    )
+    for when, *_, written in rows:
+        tagged = datetime.fromisoformat(when).timestamp()
+        # To the millisecond below.
+        assert float(written) - 0.001 < tagged <= now

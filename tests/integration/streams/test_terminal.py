@@ -409,3 +409,79 @@ def test_poprun_does_not_stop_where_no_shell_could_continue_it(
         "shell could continue poprun when it is free. Run poprun in the foreground, or "
         "give it another input, such as < /dev/null.\n"
     )
+
+
+def test_the_same_traceback_of_several_is_shown_once_below_their_tags(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script("fail.py", WAIT + "wait('go')\nraise ValueError('nan')")
+    terminal = on_terminal(POPRUN, *job(2), "--keep-going", "python", script)
+    (poprun.directory / "go").touch()
+
+    assert terminal.end() == 1
+    lines = terminal.lines()
+    exceptions = [line for line in lines if line[1:] == "| ValueError: nan"]
+    assert len(exceptions) == 1
+    assert any("instances 0 and 1" in line.lower() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "colored"),
+    [
+        ({}, (), True),
+        ({"NO_COLOR": "1"}, (), False),
+        ({}, ("--color=never",), False),
+        ({"TERM": "dumb"}, (), False),
+        ({"TERM": "dumb"}, ("--color=always",), True),
+    ],
+)
+def test_tags_have_colours_on_a_terminal(
+    poprun: Poprun,
+    on_terminal: Start,
+    environ: dict[str, str],
+    options: tuple[str, ...],
+    colored: bool,
+) -> None:
+    words = [POPRUN, *job(2), *options, "echo", "hello"]
+    terminal = on_terminal(*words, **environ)
+
+    assert terminal.end() == 0
+    assert sorted(terminal.lines()) == ["0| hello", "1| hello"]
+    first = terminal.screen.buffer[0]
+    assert (first[0].fg != "default") == colored
+    assert first[3].fg == "default"
+
+
+def test_help_is_as_wide_as_the_terminal_behind_a_pipe(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    # The terminal gets its size when its first program may run already.
+    sized = f"until stty size <&2 | grep -q ' {COLUMNS}$'; do sleep 0.1; done"
+    words = ["sh", "-c", f"{sized}; {POPRUN} --help | head -20"]
+    # The caller's would count more.
+    terminal = on_terminal(*words, COLUMNS="")
+
+    assert terminal.end() == 0
+    lines = [line for line in terminal.lines() if line]
+    assert lines[0] == "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
+    assert max(map(len, lines)) <= COLUMNS
+    # None has gone on in the next row.
+    assert len(terminal.lines()) == 20
+
+
+def test_what_takes_long_before_the_start_is_said(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script(
+        "ssh", "#!/bin/sh\nwhile [ ! -e go ]; do sleep 0.1; done\nexit 255"
+    )
+    (poprun.directory / script).chmod(0o755)
+    command = f"--ssh={poprun.directory / script}"
+    terminal = on_terminal(POPRUN, "-n", "2", "--host=a,b", command, "true")
+    phase = "poprun: connecting to the hosts, 0 of 2 answered (0:0"
+    terminal.wait(lambda: terminal.lines()[-1].startswith(phase), "the phase")
+    (poprun.directory / "go").touch()
+
+    assert terminal.end() == 125
+    assert terminal.lines()[0].startswith("poprun: error: The host a cannot be used: ")
+    assert not any("connecting" in line for line in terminal.lines())

@@ -154,6 +154,24 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
     assert played.connection.memory == (0,)
 
 
+def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:
+    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    for data, written in ((b"one\n", 1_764_121_462_123), (b"two\n", 5)):
+        played.receive(protocol.pack(messages.OUTPUT, 2, 0, data, written))
+
+    source = played.streams.sources[2, "stdout"]
+    assert (source.read(9), source.written) == (b"one\n", 1_764_121_462.123)
+    assert (source.read(9), source.written) == (b"two\n", 0.005)
+
+
+@pytest.mark.parametrize("written", [b"", b"-1", b"now", b"9" * 15, b"9" * 5000])
+def test_a_time_that_no_calendar_has_is_refused(played: Played, written: bytes) -> None:
+    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    played.receive(protocol.pack(messages.OUTPUT, 2, 0, b"one\n", written))
+
+    assert played.is_lost
+
+
 def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> None:
     played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
     message = protocol.pack(messages.OUTPUT, 2, 0, bytes(messages.OUTPUT_WINDOW), 0)
