@@ -32,7 +32,7 @@ def command(words: tuple[str, ...], lines: int | None) -> None:
     directory = job["output_directory"]
     if directory is None:
         raise JobRequestError(
-            f"Job {job['id'][:8]} writes no files: start it with --output-filename "
+            f"Job {job['id'][:8]} writes no files: start it with --log-dir "
             "DIRECTORY. 'popctl attach' shows what an instance writes from now on."
         )
     number = job["num_instances"]

@@ -167,9 +167,10 @@ class JobView:
         return "starting" if "waiting" in phases else "running"
 
     def _output_directory(self) -> str | None:
-        name = self._plan.request.arguments.job.output_filename
-        if name is None:
+        folder = self._plan.request.output_folder
+        if folder is None:
             return None
+        name = folder.of_attempt(self._plan.attempt.number)
         return os.fsencode(os.path.abspath(name)).decode(errors="backslashreplace")
 
 

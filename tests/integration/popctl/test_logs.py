@@ -77,7 +77,7 @@ def test_a_job_without_files_and_an_instance_that_there_is_not_are_refused(
 
     assert refused.returncode == 1
     assert refused.stderr == (
-        b"popctl: error: Job %s writes no files: start it with --output-filename "
+        b"popctl: error: Job %s writes no files: start it with --log-dir "
         b"DIRECTORY. 'popctl attach' shows what an instance writes from now on.\n"
         % job[:8].encode()
     )
