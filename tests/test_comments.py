@@ -97,9 +97,11 @@ def is_module(name: str) -> bool:
 
 def strangers(text: str) -> Iterator[str]:
     """Return what the text names and nothing of ours is called."""
-    known = words() | OTHERS | set(dir(builtins))
+    known = (words(), OTHERS, dir(builtins))
     for pattern in (FILE, FUNCTION, OPTION):
-        yield from (name for name in pattern.findall(text) if name not in known)
+        for name in pattern.findall(text):
+            if not any(name in names for names in known):
+                yield name
     yield from (name for name in MODULE.findall(text) if not is_module(name))
 
 
