@@ -250,6 +250,15 @@ def errors(ended: Sequence[Ended]) -> list[tuple[type, str] | None]:
     return [(type(e.error), str(e.error)) if e.error else None for e in ended]
 
 
+def error_of(call: Callable[[], Any]) -> tuple[str, str]:
+    """Return the type and the text of the error that a call raises."""
+    try:
+        value = call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    raise AssertionError(f"No error was raised, but {value!r} was returned.")
+
+
 class Pool:
     """A group that lives for many tests: its members do what they are told.
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results, start
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.ranks_of_horovod import hvd, results, start
 
 pytestmark = pytest.mark.usefixtures("each_transport")
 

@@ -11,7 +11,8 @@ from torch import nn
 
 import popdist
 from tests.jobs import outputs, run, run_alone
-from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results, start
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.ranks_of_horovod import hvd, results, start
 
 pytestmark = pytest.mark.usefixtures("each_transport")
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.ranks_of_horovod import hvd, results
 
 pytestmark = pytest.mark.usefixtures("each_transport")
 

@@ -12,7 +12,8 @@ from popart_models import device, options, weights_of  # noqa: E402
 import horovod.popart as hvd  # noqa: E402
 import popart  # noqa: E402
 import popdist.popart  # noqa: E402
-from tests.popdist.sdk.popart.instances import error_of, results  # noqa: E402
+from tests.popdist.engine.members import error_of  # noqa: E402
+from tests.popdist.sdk.torch_instances import results  # noqa: E402
 
 
 def session_of(
@@ -85,6 +86,13 @@ def without_the_option(rank: int) -> object:
     return hvd.DistributedOptimizer(popart.ConstSGD(1.0), session_of(rank, made), made)
 
 
+def with_another_optimizer(rank: int) -> object:
+    hvd.init()
+    made = options(hostAllReduce=True)
+    session = session_of(rank, made)
+    return hvd.DistributedOptimizer(popart.ConstSGD(0.5), session, made)
+
+
 def without_the_optimizer(rank: int) -> object:
     return step(rank, session_of(rank, options(hostAllReduce=True)))
 
@@ -107,6 +115,12 @@ def without_the_optimizer(rank: int) -> object:
             "before the session is created.",
         ),
         (
+            with_another_optimizer,
+            "The optimizer's learningRate is constant and cannot change from 1.0 to "
+            "0.5. Create the session with a value that is not constant, such as (1.0, "
+            "False).",
+        ),
+        (
             without_the_optimizer,
             "SessionOptions.hostAllReduce is True, but nothing reduces the gradients "
             "of this session. Create a horovod.popart.DistributedOptimizer of it "
@@ -115,6 +129,6 @@ def without_the_optimizer(rank: int) -> object:
     ],
 )
 def test_a_mistake_is_explained(mistake, message) -> None:  # type: ignore[no-untyped-def]
-    errors = results((1, 1), lambda rank: error_of(lambda: mistake(rank)))
+    errors = results((1, 1), lambda rank: error_of(lambda: mistake(rank))[1])
 
     assert errors == [message] * 2

@@ -22,7 +22,8 @@ from popart_models import (
 import popart
 import popdist
 import popdist.popart
-from tests.popdist.sdk.popart.instances import error_of, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.torch_instances import results
 
 MEAN = {"accumulationAndReplicationReductionType": popart.ReductionType.Mean}
 SCHEDULES = list(popart.MeanReductionStrategy)
@@ -82,7 +83,7 @@ def test_instances_get_the_weight_that_one_gets_to_the_bit(rows: tuple[int]) -> 
 
 def test_instances_whose_options_differ_are_told_so() -> None:
     errors = results(
-        (1, 1), lambda index: error_of(lambda: trained_instance(6 + index))
+        (1, 1), lambda index: error_of(lambda: trained_instance(6 + index))[1]
     )
 
     message = (
@@ -93,7 +94,7 @@ def test_instances_whose_options_differ_are_told_so() -> None:
 
 
 def test_options_of_other_replicas_than_those_of_the_job_are_refused() -> None:
-    errors = results((1, 1), lambda index: error_of(lambda: trained_instance(6, 1)))
+    errors = results((1, 1), lambda index: error_of(lambda: trained_instance(6, 1))[1])
 
     assert errors[0].startswith(
         "The session options say that the replicas of this instance begin at 1 of 2, "
@@ -105,7 +106,9 @@ def test_distributed_options_without_other_instances_are_refused() -> None:
     made = options(enableDistributedReplicatedGraphs=True, globalReplicationFactor=4)
 
     # In a fork: a process that has joined a group has no forks that can.
-    (error,) = results((1,), lambda index: error_of(lambda: one_weight(made, TARGETS)))
+    ((_, error),) = results(
+        (1,), lambda index: error_of(lambda: one_weight(made, TARGETS))
+    )
 
     assert "begin at 0 of 4, but they begin at 0 of 1 in its job." in error
 
@@ -460,6 +463,20 @@ def sgd_with(kind: popart.SGDAccumulatorAndMomentum, momentum: float) -> popart.
             popart.Adaptive({}, rmsprop_tf_variant=True),
             "rmsprop_tf_variant cannot change from False to True: its",
         ),
+        (
+            popart.SGD({}, [popart.ClipNormSettings.clipAllWeights(1.0)]),
+            popart.SGD({}, [popart.ClipNormSettings.clipAllWeights(2.0)]),
+            r"clip_norm_settings cannot change from \[ClipNormSettings\(weightIds="
+            r"None, maxNorm=1.0\)\] to \[ClipNormSettings\(weightIds=None, "
+            r"maxNorm=2.0\)\]\. Give an optimizer with the same",
+        ),
+        (
+            popart.Adam({}),
+            popart.Adam(
+                {}, clip_norm_settings=[popart.ClipNormSettings.clipWeights(["w1"], 1)]
+            ),
+            r"clip_norm_settings cannot change from \[\] to \[ClipNormSettings\(weigh",
+        ),
     ],
 )
 def test_an_optimizer_cannot_change_to_another_formula(
@@ -470,6 +487,20 @@ def test_an_optimizer_cannot_change_to_another_formula(
     session.updateOptimizerFromHost(first)
     with pytest.raises(popart.popart_exception, match=message):
         session.updateOptimizerFromHost(second)
+
+
+def test_each_value_has_a_method_that_returns_it_for_all_weights() -> None:
+    optimizer = popart.Adam({"defaultBeta2": (0.5, False)})
+    optimizer.insertSpecific("w1", {"beta2": (0.25, True)})
+
+    beta2s = optimizer.beta2s()
+
+    assert (beta2s.getDefault().val(), beta2s.getDefault().isConst()) == (0.5, False)
+    assert (beta2s.get("w1").val(), beta2s.get("w1").isConst()) == (0.25, True)
+    assert beta2s.get("w2").val() == 0.5
+    assert optimizer.epss().get("w1").val() == 1e-6
+    assert popart.ConstSGD(0.5).learningRates().get("w1").val() == 0.5
+    assert not hasattr(optimizer, "momentums")
 
 
 def test_the_names_of_momenta_may_change_where_there_are_none() -> None:

@@ -62,12 +62,14 @@ class DistributedOptimizer:
         """Let the session average its gradients from now on. All ranks must call it.
 
         Args:
-            optimizer: The optimizer of the session.
+            optimizer: The optimizer of the session, or a replacement of it, as for
+                `updateOptimizerFromHost`.
             session: The session.
             session_options: Its options, with `hostAllReduce`.
 
         Raises:
             ValueError: init() has not been called, or `hostAllReduce` is False.
+            popart_exception: The optimizer changes what never changes.
         """
         size()
         if not session_options.hostAllReduce:
@@ -75,6 +77,7 @@ class DistributedOptimizer:
                 "DistributedOptimizer needs SessionOptions.hostAllReduce. Set it to "
                 "True before the session is created."
             )
+        session.updateOptimizerFromHost(optimizer)
         session.average_over_instances()
 
     def insert_host_allreduce(self) -> None:

@@ -21,12 +21,3 @@ def results(size: int, function: Callable[[int], Any]) -> list[Any]:
         return value
 
     return on_all(size, with_horovod)
-
-
-def error_of(call: Callable[[], Any]) -> tuple[str, str]:
-    """Return the type and the text of the error that a call raises."""
-    try:
-        found = call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    raise AssertionError(f"No error was raised, but {found!r} was returned.")

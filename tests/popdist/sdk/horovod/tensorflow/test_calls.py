@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, hvd, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.tensorflow.ranks import hvd, results
 from tests.popdist.tensorflow.instances import ends_of
 
 INTEGERS = [tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16, tf.uint32]

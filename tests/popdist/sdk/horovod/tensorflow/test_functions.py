@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, hvd, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.tensorflow.ranks import hvd, results
 
 
 def test_variables_become_those_of_one_rank() -> None:

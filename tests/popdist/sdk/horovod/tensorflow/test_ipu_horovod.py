@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 import popdist.tensorflow
-from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.tensorflow.ranks import results
 
 # isort: split
 from tensorflow.python.ipu import horovod as hvd

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.tensorflow.ranks import results
 
 # isort: split
 import horovod.keras

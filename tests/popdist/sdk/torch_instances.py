@@ -1,4 +1,4 @@
-"""Instances of a job as forks of the test, which have torch and popart at once."""
+"""Instances of a job as forks of the test, which have torch at once."""
 
 import os
 import pickle
@@ -26,6 +26,7 @@ def start(rows: Sequence[int], function: Callable[[int], Any]) -> list[Ended]:
         # What the test's own process has read of its environment, in any test so far.
         for known in ("job", "settings"):
             STATE.__dict__.pop(known, None)
+        # Tensors would come by way of a server in this process, which ends now.
         return pickle.dumps(function(me.rank))
 
     return [
@@ -36,18 +37,13 @@ def start(rows: Sequence[int], function: Callable[[int], Any]) -> list[Ended]:
 
 def results(rows: Sequence[int], function: Callable[[int], Any]) -> list[Any]:
     """Return what function(index) returns in each instance."""
-    ended = start(rows, function)
+    return values_of(start(rows, function))
+
+
+def values_of(ended: Sequence[Ended]) -> list[Any]:
+    """Return the values of instances; an error of one is the test's."""
     for one in ended:
         if one.error is not None:
             raise one.error
-    assert [(one.code, one.stderr) for one in ended] == [(0, "")] * len(rows)
+    assert [(one.code, one.stderr) for one in ended] == [(0, "")] * len(ended)
     return [one.value for one in ended]
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the text of the error that a call raises."""
-    try:
-        found = call()
-    except Exception as error:
-        return str(error)
-    raise AssertionError(f"No error was raised, but {found!r} was returned.")
