@@ -70,6 +70,8 @@ UNARY = {
 }
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum"]
 NOT_FINITE = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+# Of the sequences of a batch, in time steps.
+LENGTHS = np.array([4, 1, 3], np.int32)
 IMAGE, KERNEL = floats(2, 4, 7, 6), floats(6, 2, 3, 2)
 
 CASES = [
@@ -205,6 +207,53 @@ CASES = [
          attributes={"hidden_size": 5}, outputs=3),
     Case("LSTM", [floats(4, 2, 3), floats(1, 20, 3), floats(1, 20, 5), floats(1, 40)],
          attributes={"hidden_size": 5}, outputs=1),
+    Case("LSTM", [floats(4, 3, 2), floats(1, 20, 2), floats(1, 20, 5), floats(1, 40),
+         LENGTHS, floats(1, 3, 5), floats(1, 3, 5)],
+         attributes={"hidden_size": 5}, outputs=3),
+    Case("GRU", [floats(4, 3, 2), floats(1, 15, 2), floats(1, 15, 5)],
+         attributes={"hidden_size": 5}, outputs=2),
+    *(
+        Case("GRU", [floats(4, 3, 2), floats(1, 15, 2), floats(1, 15, 5), floats(1, 30),
+             LENGTHS, floats(1, 3, 5)],
+             attributes={"hidden_size": 5, "linear_before_reset": resets}, outputs=2)
+        for resets in (0, 1)
+    ),
+    *(
+        Case("Resize", [IMAGE], [np.array(scales, np.float32)], {"mode": mode})
+        for scales, modes in (
+            ([1, 1, 2, 3], ("nearest", "linear")),
+            ([1, 1, 1, 1.3], ("nearest", "linear")),
+            ([1, 1, 0.5, 0.6], ("linear",)),
+        )
+        for mode in modes
+    ),
+    *(
+        Case("Resize", [IMAGE], [np.zeros(0, np.float32), *how],
+             {"mode": mode, "coordinate_transformation_mode": places}, 11)
+        for how in (
+            [np.array([1, 1, 1.6, 2], np.float32)],
+            [np.array([1, 1, 0.4, 0.5], np.float32)],
+            [np.zeros(0, np.float32), integers(2, 4, 10, 3)],
+            [np.zeros(0, np.float32), integers(2, 4, 1, 1)],
+        )
+        for mode, places in (
+            ("linear", "half_pixel"),
+            ("linear", "pytorch_half_pixel"),
+            ("linear", "align_corners"),
+            ("linear", "asymmetric"),
+            ("nearest", "half_pixel"),
+            ("nearest", "tf_half_pixel_for_nn"),
+        )
+    ),
+    *(
+        Case("Resize", [IMAGE], [np.zeros(0, np.float32),
+             np.array([1, 1, 0.5, 1.5], np.float32)],
+             {"mode": "nearest", "nearest_mode": rounding}, 11)
+        for rounding in ("round_prefer_ceil", "floor", "ceil")
+    ),
+    Case("Upsample", [IMAGE], [np.array([1, 1, 2, 3], np.float32)], {}, 9),
+    Case("Upsample", [IMAGE], [], {"scales": [1.0, 1.0, 2.0, 1.5], "mode": "linear"},
+         7),
 ]  # fmt: skip
 
 
@@ -227,7 +276,7 @@ def built(case: Case) -> tuple[popart.Builder, dict[str, Any], list[str]]:
     return builder, inputs, outputs
 
 
-COUNTED = ("BatchNormalization", "Dropout", "LSTM", "MaxPool", "Split")
+COUNTED = ("BatchNormalization", "Dropout", "GRU", "LSTM", "MaxPool", "Split")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)
@@ -409,7 +458,40 @@ def test_every_operator_of_graphcore_has_a_method() -> None:
     assert kinds == set(operators.GRAPHCORE)
 
 
+@pytest.mark.parametrize(
+    ("kind", "version", "scales"),
+    [("Resize", 10, [1, 1, 0.5, 0.6]), ("Upsample", 9, [1, 1, 1.7, 0.3])],
+)
+def test_older_versions_resize_to_the_element_before(
+    kind: str, version: int, scales: list[float]
+) -> None:
+    """As PopART and torch do; onnxruntime takes the one after, to make less of them."""
+    case = Case(kind, [IMAGE], [np.array(scales, np.float32)], version=version)
+
+    (ours,) = evaluate(*built(case))
+
+    image = torch.from_numpy(IMAGE)
+    theirs = torch.nn.functional.interpolate(image, scale_factor=tuple(scales[2:]))
+    np.testing.assert_array_equal(ours, theirs.numpy())
+
+
 UNUSUAL = {
+    "GRU": Case(
+        "GRU",
+        [floats(4, 2, 3), floats(1, 15, 3), floats(1, 15, 5)],
+        attributes={"hidden_size": 5, "direction": "reverse"},
+        outputs=1,
+    ),
+    "Resize": Case(
+        "Resize",
+        [IMAGE],
+        [np.zeros(0, np.float32), np.ones(4, np.float32)],
+        {"mode": "cubic"},
+        11,
+    ),
+    "Upsample": Case(
+        "Upsample", [IMAGE], [np.ones(4, np.float32)], {"mode": "cubic"}, 9
+    ),
     "LSTM": Case(
         "LSTM",
         [floats(4, 2, 3), floats(2, 20, 3), floats(2, 20, 5)],

@@ -1,6 +1,6 @@
 """The operators of ONNX and ai.graphcore, converted to torch: one table of them all."""
 
-from . import convolution, elementwise, losses, normalization, recurrent
+from . import convolution, elementwise, losses, normalization, recurrent, resizing
 from . import reductions as reductions
 from . import shapes as shapes
 from .call import Call, Form, Operator
@@ -17,6 +17,7 @@ ONNX: dict[str, Operator] = {
     **normalization.ONNX,
     **recurrent.ONNX,
     **reductions.ONNX,
+    **resizing.ONNX,
     **shapes.ONNX,
 }
 GRAPHCORE: dict[str, Operator] = {

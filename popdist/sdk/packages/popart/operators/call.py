@@ -86,3 +86,13 @@ def axis_of(call: Call, name: str = "axis", default: int = 0) -> int:
     """Return an axis of input 0, counted from the first one."""
     axis = int(call.get(name, default))
     return axis + call[0].dim() if axis < 0 else axis
+
+
+def torch_pads(pads: Sequence[int]) -> list[int]:
+    """Return pads as torch counts them: from the last dimension, both sides of each.
+
+    Args:
+        pads: Those before each dimension, and then those after each.
+    """
+    rank = len(pads) // 2
+    return [pads[axis + side] for axis in reversed(range(rank)) for side in (0, rank)]

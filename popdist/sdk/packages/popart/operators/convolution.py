@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import popart_exception
-from .call import Call, Form, Operator
+from .call import Call, Form, Operator, torch_pads
 
 _CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
     1: F.conv1d,
@@ -86,8 +86,7 @@ def _padded(
     rank = len(pads) // 2
     if list(pads[:rank]) == list(pads[rank:]):
         return x, list(pads[:rank])
-    sides = [pads[i + side] for i in reversed(range(rank)) for side in (0, rank)]
-    return F.pad(x, sides, value=value), [0] * rank
+    return F.pad(x, torch_pads(pads), value=value), [0] * rank
 
 
 def _convolve(call: Call) -> torch.Tensor:
@@ -141,12 +140,7 @@ def _max_pool(call: Call) -> torch.Tensor:
     if pads[len(kernel) :] != padding or any(
         2 * pad > width for pad, width in zip(padding, kernel, strict=True)
     ):
-        sides = [
-            pads[i + side]
-            for i in reversed(range(len(kernel)))
-            for side in (0, len(kernel))
-        ]
-        x, padding = F.pad(x, sides, value=-torch.inf), [0] * len(kernel)
+        x, padding = F.pad(x, torch_pads(pads), value=-torch.inf), [0] * len(kernel)
     return _MAXIMA[len(kernel)](
         x, kernel, strides, padding, dilations, bool(call.get("ceil_mode", 0))
     )

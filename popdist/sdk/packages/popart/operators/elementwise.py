@@ -34,12 +34,12 @@ def _shift(call: Call) -> torch.Tensor:
 
 def _is_infinite(call: Call) -> torch.Tensor:
     x = call[0]
-    found = torch.zeros_like(x, dtype=torch.bool)
+    infinite = torch.zeros_like(x, dtype=torch.bool)
     if call.get("detect_positive"):
-        found = found | torch.isposinf(x)
+        infinite = infinite | torch.isposinf(x)
     if call.get("detect_negative"):
-        found = found | torch.isneginf(x)
-    return found
+        infinite = infinite | torch.isneginf(x)
+    return infinite
 
 
 def _clip(call: Call) -> torch.Tensor:

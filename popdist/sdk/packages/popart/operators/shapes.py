@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ..enums import DataType, InitType
 from ..errors import popart_exception
 from ..tensor_info import BY_NAME
-from .call import Call, Operator, axis_of
+from .call import Call, Operator, axis_of, torch_pads
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}
 
@@ -93,16 +93,14 @@ def _pad(call: Call) -> torch.Tensor:
             f"each dimension of the input (of {x.dim()} dimensions)."
         )
     value = call[2].item() if call.has(2) else call.get("value", 0.0)
-    rank = x.dim()
-    # torch counts from the last dimension.
-    sides = [pads[axis + side] for axis in reversed(range(rank)) for side in (0, rank)]
+    sides = torch_pads(pads)
     mode = _PAD_MODES[call.get("mode")]
     if mode == "constant":
         return F.pad(x, sides, mode, value)
     # The others take no more than three dimensions, and leave two alone.
     while sides and sides[-2:] == [0, 0]:
         sides = sides[:-2]
-    missing = len(sides) // 2 + 2 - rank
+    missing = len(sides) // 2 + 2 - x.dim()
     x = x[(None,) * missing] if missing > 0 else x
     padded = F.pad(x, sides, mode)
     return padded[(0,) * missing] if missing > 0 else padded
