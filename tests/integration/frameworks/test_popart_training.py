@@ -73,3 +73,35 @@ def test_the_example_learns_under_poprun_and_alone(poprun: Poprun) -> None:
         ]
         losses = [float(line.split()[3].rstrip(",")) for line in lines]
         assert losses[2] < losses[0] / 2
+
+
+KILLED = f"""
+import os, signal, sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import popdist
+import popdist.popart
+from popart_models import one_weight, options, share_of
+made = options(1, 6)
+popdist.popart.configureSessionOptions(made)
+index = popdist.getInstanceIndex()
+for step in range(1000000):
+    if (step, index) == (2, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    one_weight(made, share_of(2, index, 1))
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(200)
+def test_an_instance_that_is_killed_ends_the_others_and_is_named(
+    poprun: Poprun,
+) -> None:
+    ran = poprun(
+        *("--num-instances", "2", "--num-replicas", "2", "python", "-c", KILLED),
+        environ=ENVIRON,
+        timeout=150,
+    )
+
+    assert ran.code == 137
+    assert "Instance 1" in ran.stderr
+    assert "SIGKILL" in ran.stderr

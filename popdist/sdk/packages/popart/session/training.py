@@ -1,6 +1,8 @@
 """What a session needs to train: gradients, their exchange, and the updates."""
 
+import zlib
 from collections.abc import Mapping
+from textwrap import shorten
 
 import torch
 
@@ -13,6 +15,7 @@ from popdist.torch.replicated.gradients import GradientSum
 from ..errors import popart_exception
 from ..optimizers import Optimizer, State, clipped
 from ..session_options import SessionOptions
+from ..tensor_info import TensorInfo
 
 # The group of all sessions' calls, in an order of its own.
 PURPOSE = "popart"
@@ -59,6 +62,23 @@ def join(settings: ReplicatedSettings) -> Members:
         raise popart_exception(str(error)) from error
 
 
+def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None:
+    """Compare the weights' names, types and shapes on the instances, which all call it.
+
+    Raises:
+        popart_exception: They differ.
+    """
+    text = ", ".join(f"{name} {TensorInfo.of(w)}" for name, w in weights.items())
+    digests = members.gather(zlib.crc32(text.encode()))
+    if len(set(digests)) > 1:
+        others = [i for i, digest in enumerate(digests) if digest != digests[0]]
+        raise popart_exception(
+            f"Instances {others} train other weights than instance 0. Those of this "
+            f"one are {shorten(text, 200, placeholder=' and others') or 'none'}. "
+            "Create the same model on all instances."
+        )
+
+
 class Training:
     """The gradients of some weights, and their updates."""
 
@@ -89,8 +109,12 @@ class Training:
         Args:
             members: The instances.
             averaged: Whether the sums of the instances are averaged.
+
+        Raises:
+            popart_exception: They train other weights.
         """
         settings = self._settings
+        check_weights(members, self._weights)
         self._exchange = GradientExchange(members)
         self.first_replica = members.first_replica
         self.gradients = GradientSum(
