@@ -1,4 +1,7 @@
-"""Changes to functions of TensorFlow and Keras, which know no PopDistStrategy."""
+"""Changes to functions of TensorFlow and Keras, which know neither popdist nor Horovod.
+
+Each module of popdist that extends a function does so once.
+"""
 
 import sys
 from collections.abc import Callable
@@ -20,12 +23,14 @@ def extend(
     if class_name:
         owner = getattr(owner, class_name, None)
     original = getattr(owner, name, None)
-    if original is None or hasattr(original, "popdist_extends"):
+    extenders = getattr(original, "popdist_extenders", ())
+    extender = getattr(around, "func", around).__module__
+    if original is None or extender in extenders:
         return
 
     @wraps(original)
     def extended(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 
-    extended.popdist_extends = True  # type: ignore[attr-defined]
+    extended.popdist_extenders = (*extenders, extender)  # type: ignore[attr-defined]
     setattr(owner, name, extended)

@@ -1,17 +1,16 @@
 """The functions of horovod.keras: calls on values, and distributed optimizers."""
 
 from collections.abc import Callable, Sequence
+from inspect import Signature, signature
 from typing import Any
 
 import tensorflow as tf
 
 from ..common.calls.reduce_ops import Average
 from ..common.compression import Compressor
-from ..common.process_sets import ProcessSet, global_process_set
 from ..tensorflow import collectives
 from ..tensorflow.compression import Compression
 from ..tensorflow.functions import broadcast_global_variables as global_broadcast
-from ..tensorflow.gradient_reduction import Variable
 from ..tensorflow.gradient_tape import variables_of
 from ..tensorflow.optimizer import DistributedOptimizer as any_optimizer
 
@@ -72,40 +71,37 @@ def evaluated(result: Any) -> Any:
     return tf.compat.v1.keras.backend.get_session().run(result)
 
 
-def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Compressor = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: int | Sequence[Sequence[Variable]] | None = None,
-    process_set: ProcessSet = global_process_set,
-    scale_local_gradients: bool = True,
-) -> Any:
+# In Horovod's order, which is not that of horovod.tensorflow.
+_ARGUMENTS = (
+    "optimizer",
+    "name",
+    "device_dense",
+    "device_sparse",
+    "compression",
+    "sparse_as_dense",
+    "gradient_predivide_factor",
+    "op",
+    "backward_passes_per_step",
+    "average_aggregated_gradients",
+    "num_groups",
+    "groups",
+    "process_set",
+    "scale_local_gradients",
+)
+_PARAMETERS = signature(any_optimizer).parameters
+_SIGNATURE = Signature([_PARAMETERS[name] for name in _ARGUMENTS])
+
+
+def DistributedOptimizer(*args: Any, **kwargs: Any) -> Any:
     """Return an optimizer like the given one, whose gradients all ranks reduce.
 
-    The arguments are those of horovod.tensorflow.DistributedOptimizer().
+    The arguments are those of horovod.tensorflow.DistributedOptimizer(), in an order of
+    their own and without `use_locking`.
     """
-    return any_optimizer(
-        optimizer,
-        name=name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        backward_passes_per_step=backward_passes_per_step,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return any_optimizer(**_SIGNATURE.bind(*args, **kwargs).arguments)
+
+
+DistributedOptimizer.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 def PartialDistributedOptimizer(
@@ -123,26 +119,31 @@ def PartialDistributedOptimizer(
     return distributed
 
 
-def load_by(
-    load: Callable[..., Any],
-    filepath: Any,
-    custom_optimizers: Sequence[type[Any]] | None,
-    custom_objects: dict[str, Any] | None,
-    compression: Compressor,
-) -> Any:
-    """Return a model that a function of Keras loads, with a DistributedOptimizer.
+def loader(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Horovod's load_model() for that of a Keras."""
 
-    The optimizer goes on with the state that was saved.
+    def load_model(
+        filepath: Any,
+        custom_optimizers: Sequence[type[Any]] | None = None,
+        custom_objects: dict[str, Any] | None = None,
+        compression: Compressor = Compression.none,
+    ) -> Any:
+        """Return a saved model, whose optimizer becomes a DistributedOptimizer.
 
-    Args:
-        load: keras.models.load_model.
-        filepath: Where the model was saved, with any optimizer.
-        custom_optimizers: Classes of optimizers that Keras does not have.
-        custom_objects: Other classes and functions that it does not have, by name.
-        compression: What gradients are turned into before they are reduced.
-    """
-    optimizers = {each.__name__: each for each in custom_optimizers or ()}
-    model = load(filepath, custom_objects=optimizers | (custom_objects or {}))
-    if getattr(model, "optimizer", None) is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
-    return model
+        The optimizer goes on with the state that was saved.
+
+        Args:
+            filepath: Where the model was saved, with any optimizer.
+            custom_optimizers: Classes of optimizers that Keras does not have.
+            custom_objects: Other classes and functions that it does not have, by name.
+            compression: What gradients are turned into before they are reduced.
+        """
+        optimizers = {each.__name__: each for each in custom_optimizers or ()}
+        model = load(filepath, custom_objects=optimizers | (custom_objects or {}))
+        if getattr(model, "optimizer", None) is not None:
+            model.optimizer = DistributedOptimizer(
+                model.optimizer, compression=compression
+            )
+        return model
+
+    return load_model

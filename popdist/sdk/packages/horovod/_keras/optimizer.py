@@ -5,24 +5,73 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.tensorflow.strategy.extending import extend
+
 from ..common.calls.reduce_ops import Adasum
-from ..tensorflow.gradient_reduction import Gradient, GradientReduction, Variable
+from ..tensorflow.gradient_reduction import (
+    Gradient,
+    GradientReduction,
+    Variable,
+    mark_alike,
+)
 from ..tensorflow.local_aggregation import LocalAggregation
 
 # Any, here and below: neither Keras has types for what is overridden.
 
 
-class _Distributed:
+class Distributed:
     """The part of a distributed optimizer that all of them have."""
 
     _horovod_reduction: GradientReduction
     _horovod_aggregation: LocalAggregation
+    # Whether the gradients of the call that is under way are reduced already.
+    _horovod_has_reduced = False
     # Of Keras.
     iterations: Any
 
     def register_local_var(self, var: Variable) -> None:
         """Leave the gradients of a variable as they are on each rank."""
         self._horovod_reduction.add_local(var)
+
+    def finite_on_all(self, finite: Any) -> Any:
+        """Return whether a truth value is true on all ranks that reduce gradients."""
+        return self._horovod_reduction.finite_on_all(finite)
+
+    def apply_reduced(
+        self,
+        pairs: list[tuple[Any, Any]],
+        apply: Callable[[list[tuple[Any, Any]]], Any],
+    ) -> Any:
+        """Reduce gradients before a LossScaleOptimizer checks and applies them.
+
+        Args:
+            pairs: The gradients with their variables.
+            apply: Calls apply_gradients() of this optimizer, if they are finite.
+
+        Raises:
+            ValueError: They are reduced after several passes only.
+        """
+        passes = self._horovod_aggregation.passes
+        if passes > 1:
+            raise ValueError(
+                f"A LossScaleOptimizer is around a DistributedOptimizer with "
+                f"backward_passes_per_step={passes}, so that ranks would leave out "
+                "different passes. Give the LossScaleOptimizer to DistributedOptimizer."
+            )
+        reduced = self._reduced(pairs)
+        # Not by an attribute, which Keras tracks.
+        vars(self)["_horovod_has_reduced"] = True
+        try:
+            return apply(reduced)
+        finally:
+            vars(self)["_horovod_has_reduced"] = False
+
+    def _reduced(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        if self._horovod_aggregation.passes > 1:
+            return pairs
+        gradients, variables = zip(*pairs, strict=True)
+        reduced = self._horovod_reduction.reduce(gradients, variables)
+        return list(zip(reduced, variables, strict=True))
 
     def _step(
         self,
@@ -31,6 +80,9 @@ class _Distributed:
         update: Callable[[list[Gradient]], Any],
     ) -> Any:
         """Call `update` with reduced gradients, if this is the last pass of a step."""
+
+        if self._horovod_has_reduced:
+            return update(list(gradients))
 
         def reduce(sums: Sequence[Gradient]) -> Any:
             return update(self._horovod_reduction.reduce(sums, variables))
@@ -50,7 +102,7 @@ class _Distributed:
         return self._horovod_aggregation.step(gradients, reduce, skip)
 
 
-class _OfKeras3(_Distributed):
+class _OfKeras3(Distributed):
     """Comes before the class of an optimizer of Keras 3."""
 
     def apply(self, grads: Sequence[Gradient], trainable_variables: Any = None) -> None:
@@ -66,7 +118,7 @@ class _OfKeras3(_Distributed):
         )
 
 
-class _OfTfKeras(_Distributed):
+class _OfTfKeras(Distributed):
     """Comes before the class of an optimizer of tf_keras, the earlier ones too."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -98,13 +150,6 @@ class _OfTfKeras(_Distributed):
 
         return self._step(gradients, variables, update)
 
-    def _reduced(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        if self._horovod_aggregation.passes > 1:
-            return pairs
-        gradients, variables = zip(*pairs, strict=True)
-        reduced = self._horovod_reduction.reduce(gradients, variables)
-        return list(zip(reduced, variables, strict=True))
-
 
 def distributed(
     optimizer: Any, reduction: GradientReduction, aggregation: LocalAggregation
@@ -122,7 +167,7 @@ def distributed(
             f"The optimizer is a {kind.__name__}, but must be one of "
             "tf.compat.v1.train or of Keras."
         )
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, Distributed):
         raise ValueError(
             f"The {kind.__name__} is a DistributedOptimizer already. Give the "
             "optimizer that it was made of."
@@ -132,6 +177,7 @@ def distributed(
             "op is Adasum, which Horovod does not support with Keras. Use Average or "
             "Sum, or an optimizer of tf.compat.v1.train."
         )
+    skip_steps_alike()
     part = _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
     subclass = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
     wrapped: Any = object.__new__(subclass)
@@ -139,3 +185,44 @@ def distributed(
     vars(wrapped).update(vars(optimizer))
     vars(wrapped).update(_horovod_reduction=reduction, _horovod_aggregation=aggregation)
     return wrapped
+
+
+def skip_steps_alike() -> None:
+    """Let a LossScaleOptimizer around a distributed one skip steps on all ranks alike.
+
+    An overflow on one rank would make the others wait for its gradients.
+    """
+    keras = "keras.src.optimizers.loss_scale_optimizer"
+    extend(keras, "LossScaleOptimizer", "check_finite", _check_on_all)
+    tf_keras = "tf_keras.src.mixed_precision.loss_scale_optimizer"
+    for name in ("LossScaleOptimizer", "LossScaleOptimizerV3"):
+        extend(tf_keras, name, "apply_gradients", _apply_reduced)
+    extend(tf_keras, "", "_multiply_gradient", _multiply)
+
+
+def _check_on_all(
+    check_finite: Callable[..., Any], optimizer: Any, gradients: Sequence[Gradient]
+) -> Any:
+    finite = check_finite(optimizer, gradients)
+    inner = optimizer.inner_optimizer
+    return inner.finite_on_all(finite) if isinstance(inner, Distributed) else finite
+
+
+def _apply_reduced(
+    apply_gradients: Callable[..., Any],
+    optimizer: Any,
+    grads_and_vars: Iterable[tuple[Any, Any]],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    def apply(pairs: list[tuple[Any, Any]]) -> Any:
+        return apply_gradients(optimizer, pairs, *args, **kwargs)
+
+    pairs, inner = list(grads_and_vars), optimizer.inner_optimizer
+    distributed = isinstance(inner, Distributed)
+    return inner.apply_reduced(pairs, apply) if distributed else apply(pairs)
+
+
+def _multiply(multiply: Callable[..., Any], gradient: Gradient, scale: Any) -> Any:
+    """Return a gradient without the scale of the loss, which stays a reduced one."""
+    return mark_alike(multiply(gradient, scale), gradient)

@@ -12,7 +12,7 @@ from ..common.calls.reduce_ops import Adasum, Average, Sum, choose_op
 from ..common.calls.submission import BASICS
 from ..common.compression import Compressor
 from ..common.process_sets import ProcessSet, global_process_set
-from .collectives import grouped_allreduce
+from .collectives import allreduce, grouped_allreduce
 from .compression import Compression
 
 # Set on gradients that are reduced, so that no optimizer reduces them once more.
@@ -67,14 +67,10 @@ class GradientReduction:
         Raises:
             ValueError: Horovod is not initialized, or the process set not registered.
         """
-        included = self.process_set.included()
-        if included is None:
-            # Raises the error that says what was not done: init(), or to add the set.
-            BASICS.negotiator(self.process_set)
-        size = self.process_set.size() or 1
         results = list(gradients)
-        if not included or size == 1:
+        if not self._exchanges():
             return results
+        size = self.process_set.size() or 1
         reduced = []
         for index, (gradient, variable) in enumerate(
             zip(gradients, variables, strict=True)
@@ -90,6 +86,26 @@ class GradientReduction:
         ):
             results[index] = _marked(result)
         return results
+
+    @tf.autograph.experimental.do_not_convert
+    def finite_on_all(self, finite: Tensor) -> Tensor:
+        """Return whether a truth value is true on all ranks of the process set."""
+        if not self._exchanges():
+            return finite
+        overflows = allreduce(
+            tf.cast(tf.logical_not(finite), tf.int32),
+            op=Sum,
+            process_set=self.process_set,
+        )
+        return tf.equal(overflows, 0)
+
+    def _exchanges(self) -> bool:
+        """Return whether there are other ranks, and this one takes part."""
+        included = self.process_set.included()
+        if included is None:
+            # Raises the error that says what was not done: init(), or to add the set.
+            BASICS.negotiator(self.process_set)
+        return bool(included) and (self.process_set.size() or 1) > 1
 
     def _reduced(self, gradients: Sequence[Gradient]) -> list[Tensor]:
         if self.sparse_as_dense:
@@ -108,9 +124,14 @@ class GradientReduction:
 def key_of(variable: Variable) -> Hashable:
     """Return what is the same for one variable, whichever object stands for it."""
     tensor: Any = getattr(variable, "value", variable)
-    held = variable if callable(tensor) else tensor
-    key: Hashable = held.ref() if hasattr(held, "ref") else id(held)
+    original = variable if callable(tensor) else tensor
+    key: Hashable = original.ref() if hasattr(original, "ref") else id(original)
     return key
+
+
+def mark_alike(gradient: Gradient, source: Gradient) -> Gradient:
+    """Return a gradient, which counts as reduced if what it was made of is."""
+    return _marked(gradient) if hasattr(source, _REDUCED) else gradient
 
 
 def check_groups(num_groups: int, groups: int | Iterable[Any] | None) -> None:

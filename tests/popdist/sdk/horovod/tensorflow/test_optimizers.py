@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from tests.popdist.sdk.horovod.tensorflow.ranks import error_of, hvd, results
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.tensorflow.ranks import hvd, results
 
 OPTIMIZERS = {
     "keras": keras.optimizers.SGD,
@@ -211,6 +212,82 @@ def test_losses_that_no_rank_can_scale_leave_all_weights_alone() -> None:
 
     # 1.5 by a scale that has become 1.
     assert results(2, rank) == [[4.0, 2.5]] * 2
+
+
+SCALES_LOSS = {
+    "keras": lambda inner: keras.optimizers.LossScaleOptimizer(
+        inner, initial_scale=2.0
+    ),
+    "tf_keras": lambda inner: tf_keras.mixed_precision.LossScaleOptimizer(
+        inner, initial_scale=2.0
+    ),
+    "legacy": lambda inner: tf_keras.mixed_precision.LossScaleOptimizer(
+        inner, initial_scale=2.0
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("traced", [False, True])
+def test_ranks_skip_alike_where_the_loss_is_scaled_around_the_exchange(
+    kind: str, traced: bool
+) -> None:
+    def rank(me: int) -> list[Any]:
+        inner = hvd.DistributedOptimizer(OPTIMIZERS[kind](1.0), op=hvd.Sum)
+        optimizer = SCALES_LOSS[kind](inner)
+        variable = tf.Variable([4.0])
+
+        def step(gradient: Any) -> None:
+            # tf_keras leaves it to the program to divide by the scale.
+            if kind != "keras":
+                (gradient,) = optimizer.get_unscaled_gradients([gradient])
+            optimizer.apply_gradients([(gradient, variable)])
+
+        values = []
+        run = tf.function(step) if traced else step
+        # Rank 1 alone has an overflow, in the first step.
+        for gradient in (np.inf if me else 2.0, 1.0 + me, 1.0 + me):
+            run(tf.constant([gradient], tf.float32))
+            values.append(float(variable.numpy()[0]))
+        return values
+
+    # The sums are 3, by a scale that has become 1.
+    assert results(2, rank) == [[4.0, 1.0, -2.0]] * 2
+
+
+@pytest.mark.parametrize("kind", ["tf_keras", "legacy"])
+def test_gradients_that_a_minimiser_has_reduced_are_not_reduced_once_more(
+    kind: str,
+) -> None:
+    def rank(me: int) -> float:
+        inner = hvd.DistributedOptimizer(OPTIMIZERS[kind](1.0), op=hvd.Sum)
+        optimizer = SCALES_LOSS[kind](inner)
+        variable = tf.Variable(4.0)
+        with tf.GradientTape() as tape:
+            loss = variable * (me + 1.0)
+        optimizer.minimize(loss, [variable], tape=tape)
+        return float(variable.numpy())
+
+    assert results(2, rank) == [1.0] * 2
+
+
+def test_ranks_cannot_skip_alike_between_passes() -> None:
+    def rank(_: int) -> str:
+        optimizer = tf_keras.optimizers.SGD(1.0)
+        inner = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+        scaled = tf_keras.mixed_precision.LossScaleOptimizer(inner)
+        pairs = [(tf.constant(1.0), tf.Variable(1.0))]
+        return error_of(lambda: scaled.apply_gradients(pairs))[1]
+
+    assert (
+        results(2, rank)
+        == [
+            "A LossScaleOptimizer is around a DistributedOptimizer with "
+            "backward_passes_per_step=2, so that ranks would leave out different "
+            "passes. Give the LossScaleOptimizer to DistributedOptimizer."
+        ]
+        * 2
+    )
 
 
 def test_gradients_are_not_left_alone_without_init() -> None:
