@@ -103,6 +103,18 @@ def test_replicas_of_one_instance_are_refused(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_another_number_of_replicas_than_there_are_is_refused() -> None:
+    for gather in (
+        ipu.all_to_all_op.all_gather,
+        ipu.reduce_scatter_op.reduce_scatter,
+    ):
+        assert len(gather(tf.constant([1.0]), replication_factor=1)) == 1
+        with pytest.raises(
+            ValueError, match="replication_factor is 4, but the program"
+        ):
+            gather(tf.constant([1.0]), replication_factor=4)
+
+
 def test_replicas_can_be_summed_all_together_only() -> None:
     config = ipu.config.IPUConfig()
     config.experimental.multi_replica_distribution.process_count = 4

@@ -27,28 +27,7 @@ from . import (
     test_utils,
     utils,
 )
-from .ops import (
-    all_to_all_op,
-    application_compile_op,
-    control_flow_ops,
-    cross_replica_ops,
-    custom_ops,
-    embedded_runtime,
-    embedding_ops,
-    functional_ops,
-    image_ops,
-    internal_ops,
-    math_ops,
-    nn_ops,
-    normalization_ops,
-    pipelining_ops,
-    rand_ops,
-    reduce_scatter_op,
-    replication_ops,
-    rnn_ops,
-    summary_ops,
-    within_replica_ops,
-)
+from .ops import *  # noqa: F403
 from .ops.functional_ops import outlined_function
 from .optimizers import (
     automatic_loss_scaling_optimizer,

@@ -39,6 +39,17 @@ def require_configuration(name: str) -> None:
         )
 
 
+def check_replication_factor(factor: int | None) -> None:
+    """Refuse an operation over another number of replicas than the program has."""
+    replicas = process_count() or 1
+    if factor not in (None, replicas):
+        raise ValueError(
+            f"replication_factor is {factor}, but the program has {replicas} replicas. "
+            "Leave it out, or start as many instances (poprun --num-instances "
+            f"{factor}), after popdist.tensorflow.set_ipu_config."
+        )
+
+
 def process_index() -> int:
     """Return which of these processes this is."""
     return int(current().experimental.multi_replica_distribution.process_index)

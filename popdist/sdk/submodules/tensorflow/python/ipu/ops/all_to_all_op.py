@@ -7,7 +7,12 @@ import tensorflow as tf
 from popdist.tensorflow import allgather
 
 from ..refusals import refused
-from ..replication import check_one_replica, process_count, require_configuration
+from ..replication import (
+    check_one_replica,
+    check_replication_factor,
+    process_count,
+    require_configuration,
+)
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -24,10 +29,12 @@ def all_gather(
 
     Args:
         x: A tensor, or several, of the same shape and type in all replicas.
-        replication_factor: How many replicas there are, in older releases.
+        replication_factor: How many replicas there are, which is checked; None for as
+            many as there are.
         name: The name of the operation.
     """
     require_configuration("all_gather")
+    check_replication_factor(replication_factor)
     if not process_count():
         return tf.nest.map_structure(lambda each: tf.expand_dims(each, 0), x)
     check_one_replica(1)

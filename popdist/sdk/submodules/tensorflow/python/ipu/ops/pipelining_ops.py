@@ -5,6 +5,7 @@ Micro-batches do not overlap, so results are those of the stages in sequence.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,7 @@ __all__ = [
 # Any: TensorFlow's tensors, operations and optimizers have no types.
 Tensor = Any
 Stage = Callable[..., Any]
+_SUM = GradientAccumulationReductionMethod.SUM
 
 
 class PipelineSchedule(enum.IntEnum):
@@ -216,19 +218,30 @@ def pipeline(
         name: The name of the operation.
         pipeline_depth: The name of gradient_accumulation_count in older releases.
     """
-    stages = list(computational_stages)
     count = check_count(
         "gradient_accumulation_count", gradient_accumulation_count or pipeline_depth
     )
     check_count("repeat_count", repeat_count)
     if batch_serialization_iterations != 1:
         refuse("batch serialization", "batch_serialization_iterations must be 1.")
-    mapping = _check_mapping(stages, device_mapping)
     if outfeed_mask is not None and outfeed_loss:
         raise ValueError("Only one of `outfeed_loss` and `outfeed_mask` can be set.")
     if outfeed_loss and optimizer_function is None:
         raise ValueError("An optimizer_function must be provided for outfeed_loss.")
-    first = as_list(inputs)
+    update = _Update(
+        steps=1 if continuous_weight_updates else count,
+        dtype=gradient_accumulation_dtype,
+        method=_SUM if continuous_weight_updates else parse_method(reduction_method),
+    )
+    outfeed = _Outfeed(
+        queue=outfeed_queue,
+        takes_loss=outfeed_loss,
+        mask=outfeed_mask,
+        steps=count if accumulate_outfeed else 1,
+        dtype=accumulate_outfeed_dtype,
+    )
+    stages = list(computational_stages)
+    mapping, first = _check_mapping(stages, device_mapping), as_list(inputs)
 
     def micro_batch() -> list[Any]:
         with tf.GradientTape(persistent=True) as tape:
@@ -238,25 +251,8 @@ def pipeline(
                 output = optimizer_function(*as_list(outputs))
         operations = [value for value in as_list(outputs) if is_operation(value)]
         if output is not None:
-            method = GradientAccumulationReductionMethod.SUM
-            steps = 1 if continuous_weight_updates else count
-            if not continuous_weight_updates:
-                method = parse_method(reduction_method)
-            operations.append(
-                _train(output, tape, steps, gradient_accumulation_dtype, method)
-            )
-        outfed = output.loss if output is not None and outfeed_loss else outputs
-        shown = _masked(outfed, outfeed_mask)
-        if shown:
-            operations.append(
-                _outfeed(
-                    outfeed_queue,
-                    shown,
-                    count if accumulate_outfeed else 1,
-                    accumulate_outfeed_dtype,
-                )
-            )
-        return operations
+            operations.append(update.operation(output, tape))
+        return operations + outfeed.operations(outputs, output)
 
     with tf.name_scope(name or "pipeline"):
         return repeat(count * repeat_count, micro_batch)
@@ -293,35 +289,94 @@ def _run_stages(
     return outputs
 
 
-def _train(
-    output: OptimizerFunctionOutput,
-    tape: Any,
-    steps: int,
-    dtype: Any,
-    method: GradientAccumulationReductionMethod,
-) -> Any:
-    """Return the operation that adds gradients, and applies them in the last step."""
-    if isinstance(output.opt, tf.compat.v1.train.Optimizer):
-        optimizer = output.opt
-        pairs = optimizer.compute_gradients(
-            output.loss,
-            *output.compute_gradients_args,
-            **output.compute_gradients_kwargs,
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Update:
+    """How the gradients of micro-batches change weights."""
+
+    # How many micro-batches make one update.
+    steps: int
+    # The type of the sums of gradients; None for theirs.
+    dtype: Any
+    method: GradientAccumulationReductionMethod
+
+    def operation(self, output: OptimizerFunctionOutput, tape: Any) -> Any:
+        """Return the operation that adds gradients, and applies them in the last step.
+
+        Args:
+            output: The loss of a micro-batch, and the optimizer.
+            tape: What has watched the stages.
+        """
+        if isinstance(output.opt, tf.compat.v1.train.Optimizer):
+            pairs = output.opt.compute_gradients(
+                output.loss,
+                *output.compute_gradients_args,
+                **output.compute_gradients_kwargs,
+            )
+            accumulating = GradientAccumulationOptimizerV2(
+                output.opt, self.steps, dtype=self.dtype, reduction_method=self.method
+            )
+            return accumulating.apply_gradients(
+                pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs
+            )
+        tape = output.tape or tape
+        variables = list(output.variables or tape.watched_variables())
+        grads = tape.gradient(output.loss, variables)
+        build_optimizer(output.opt, variables)
+        pairs = list(zip(grads, variables, strict=True))
+        return apply_accumulated(
+            output.opt.apply_gradients,
+            pairs,
+            self.steps,
+            [self.dtype] * len(pairs),
+            self.method,
         )
-        accumulating = GradientAccumulationOptimizerV2(
-            optimizer, steps, dtype=dtype, reduction_method=method
-        )
-        return accumulating.apply_gradients(
-            pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs
-        )
-    tape = output.tape or tape
-    variables = list(output.variables or tape.watched_variables())
-    grads = tape.gradient(output.loss, variables)
-    build_optimizer(output.opt, variables)
-    pairs = list(zip(grads, variables, strict=True))
-    return apply_accumulated(
-        output.opt.apply_gradients, pairs, steps, [dtype] * len(pairs), method
-    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Outfeed:
+    """What of a micro-batch goes to the outfeed queue."""
+
+    queue: IPUOutfeedQueue | None
+    # Whether it is the loss, not the outputs of the last stage.
+    takes_loss: bool
+    # Which of the outputs do not go there; None for all.
+    mask: Sequence[bool] | None
+    # Of how many micro-batches the sum goes there.
+    steps: int
+    # The type of the sums; None for that of the outputs.
+    dtype: Any
+
+    def operations(
+        self, outputs: Any, output: OptimizerFunctionOutput | None
+    ) -> list[Any]:
+        """Return the operation that enqueues; none where there is nothing to enqueue.
+
+        Args:
+            outputs: What the last stage has returned.
+            output: What the optimizer function has returned.
+        """
+        loss = output.loss if output is not None else None
+        values = _masked(loss if self.takes_loss else outputs, self.mask)
+        if not values:
+            return []
+        if self.queue is None:
+            raise ValueError(
+                "The last computational stage has outputs, but there is no "
+                "outfeed_queue. Pass one to pipeline()."
+            )
+        alone = isinstance(values, list) and len(values) == 1
+        return [self._enqueue(self.queue, values[0] if alone else values)]
+
+    def _enqueue(self, queue: IPUOutfeedQueue, values: Any) -> Any:
+        if self.steps == 1:
+            return queue.enqueue(values)
+
+        def enqueue(sums: list[Tensor]) -> Any:
+            return queue.enqueue(tf.nest.pack_sequence_as(values, sums))
+
+        flat = tf.nest.flatten(values)
+        sums = Accumulation(self.steps, flat, [self.dtype] * len(flat))
+        return sums.when_complete(enqueue)
 
 
 def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:
@@ -335,25 +390,4 @@ def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:
         raise ValueError(
             f"outfeed_mask has {len(mask)} values, but there are {len(values)} outputs."
         )
-    return [value for value, hidden in zip(values, mask, strict=True) if not hidden]
-
-
-def _outfeed(
-    queue: IPUOutfeedQueue | None, outputs: Any, steps: int, dtype: Any
-) -> Any:
-    """Return the operation that enqueues outputs, or in the last step their sums."""
-    if queue is None:
-        raise ValueError(
-            "The last computational stage has outputs, but there is no outfeed_queue. "
-            "Pass one to pipeline()."
-        )
-    alone = isinstance(outputs, list) and len(outputs) == 1
-    values = outputs[0] if alone else outputs
-    if steps == 1:
-        return queue.enqueue(values)
-
-    def enqueue(sums: list[Tensor]) -> Any:
-        return queue.enqueue(tf.nest.pack_sequence_as(values, sums))
-
-    flat = tf.nest.flatten(values)
-    return Accumulation(steps, flat, [dtype] * len(flat)).when_complete(enqueue)
+    return [value for value, masked in zip(values, mask, strict=True) if not masked]

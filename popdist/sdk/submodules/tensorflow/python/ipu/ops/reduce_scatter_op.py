@@ -4,7 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..replication import process_count, process_index, require_configuration
+from ..replication import (
+    check_replication_factor,
+    process_count,
+    process_index,
+    require_configuration,
+)
 from .cross_replica_ops import cross_replica_mean, cross_replica_sum
 
 __all__ = ["reduce_scatter"]
@@ -18,10 +23,12 @@ def reduce_scatter(
 
     Args:
         x: A tensor, or several, of the same shape and type in all replicas.
-        replication_factor: How many replicas there are, in older releases.
+        replication_factor: How many replicas there are, which is checked; None for as
+            many as there are.
         op: Which operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
     """
     require_configuration("reduce_scatter")
+    check_replication_factor(replication_factor)
     reductions = {
         "COLLECTIVE_OP_ADD": cross_replica_sum,
         "COLLECTIVE_OP_MEAN": cross_replica_mean,

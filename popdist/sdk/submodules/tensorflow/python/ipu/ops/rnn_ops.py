@@ -1,10 +1,251 @@
-"""Recurrent layers of Graphcore's own, which refuse."""
+"""Graphcore's recurrent layers, of sequences whose first dimension is time.
+
+Their variables have Popnn's names, shapes and order of gates, so that checkpoints fit.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from ..refusals import refused
 
-_REASON = "use tf.keras.layers.LSTM or GRU; its order of weights is another one."
-PopnnLSTM = refused("PopnnLSTM", _REASON)
-PopnnGRU = refused("PopnnGRU", _REASON)
-PopnnDynamicLSTM = refused("PopnnDynamicLSTM", _REASON)
-PopnnDynamicGRU = refused("PopnnDynamicGRU", _REASON)
-PopnnAUGRU = refused("PopnnAUGRU", _REASON)
+__all__ = ["PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
+
+_LENGTHS = "use PopnnLSTM or PopnnGRU, and mask what comes after a sequence's end."
+PopnnDynamicLSTM = refused("PopnnDynamicLSTM", _LENGTHS)
+PopnnDynamicGRU = refused("PopnnDynamicGRU", _LENGTHS)
+PopnnAUGRU = refused("PopnnAUGRU", _LENGTHS)
+
+# Any: TensorFlow's tensors, variables and functions have no types.
+Tensor = Any
+
+
+class LSTMStateTuple(NamedTuple):
+    """The state of an LSTM, as that of tf.compat.v1.nn.rnn_cell."""
+
+    c: Tensor
+    h: Tensor
+
+
+def _function(activation: Any) -> Any:
+    function = activation
+    if isinstance(activation, str):
+        function = getattr(tf.nn, activation, None)
+    if not callable(function):
+        raise ValueError(
+            f"The activation {activation!r} is no function of tf.nn. Give the name of "
+            "one, such as tanh, or a function."
+        )
+    return function
+
+
+class _PopnnRNN:
+    """A layer with one matrix for inputs and states, and biases for each gate."""
+
+    _gates: int
+
+    def __init__(
+        self,
+        num_units: int,
+        dtype: Any = tf.float32,
+        partials_dtype: Any = tf.float32,
+        seed: int | None = None,
+        weights_initializer: Any = None,
+        bias_initializer: Any = None,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        return_state: bool = True,
+        name: str | None = None,
+        available_memory_proportion_fwd: float | None = None,
+        available_memory_proportion_bwd: float | None = None,
+        options: Mapping[str, Any] | None = None,
+        options_bwd: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make a layer, whose variables the first call makes.
+
+        Args:
+            num_units: The size of its outputs.
+            dtype: tf.float16 or tf.float32.
+            partials_dtype: Has no effect: CPUs add in the type of the operands.
+            seed: Of the initial weights.
+            weights_initializer: Of all weights; Glorot's uniform one by default.
+            bias_initializer: Of all biases, which are 0 by default.
+            activation: The function of candidates and outputs.
+            recurrent_activation: The function of gates.
+            return_state: Whether a call returns the last state, too.
+            name: The scope of its variables.
+            available_memory_proportion_fwd: Has no effect, nor have the next three.
+            available_memory_proportion_bwd: See above.
+            options: See above.
+            options_bwd: See above.
+        """
+        self.dtype = tf.as_dtype(dtype)
+        if self.dtype not in (tf.float16, tf.float32):
+            raise ValueError(f"Only support float16, float32, provided {dtype}")
+        self.num_units, self.name = num_units, name
+        self._initializers = {
+            "kernel": weights_initializer
+            or tf.compat.v1.glorot_uniform_initializer(seed, self.dtype),
+            "biases": bias_initializer
+            or tf.compat.v1.zeros_initializer(dtype=self.dtype),
+        }
+        self._activation = _function(activation)
+        self._gate = _function(recurrent_activation)
+        self._return_state = return_state
+        self.kernel: Any = None
+        self.biases: Any = None
+
+    def build(self, input_shape: Any) -> None:
+        """Make the variables, for inputs of this shape."""
+        shape = tf.TensorShape(input_shape)
+        if shape.rank != 3 or shape[-1] is None:
+            raise ValueError(
+                f"{type(self).__name__} takes inputs of the shape [time, batch, size] "
+                f"with a known size, not {shape}."
+            )
+        shapes = {
+            "kernel": [shape[-1] + self.num_units, self._gates * self.num_units],
+            "biases": self._bias_shape(),
+        }
+        scope = tf.compat.v1.variable_scope(
+            self.name, default_name=type(self).__name__.lower(), use_resource=True
+        )
+        with scope:
+            self.kernel, self.biases = (
+                tf.compat.v1.get_variable(name, shapes[name], self.dtype, initializer)
+                for name, initializer in self._initializers.items()
+            )
+
+    def _bias_shape(self) -> list[int]:
+        return [self._gates, self.num_units]
+
+    def __call__(
+        self, inputs: Tensor, initial_state: Any = None, training: bool = True
+    ) -> Any:
+        """Return the outputs of all time steps, and the last state.
+
+        Args:
+            inputs: A tensor of the shape [time, batch, size].
+            initial_state: As this returns it; None for zeros.
+            training: Has no effect: gradients can always be computed.
+        """
+        inputs = tf.convert_to_tensor(inputs, self.dtype)
+        if self.kernel is None:
+            self.build(inputs.shape)
+        first = self._states(initial_state, tf.shape(inputs)[1])
+        of_inputs, of_states = tf.split(self.kernel, [inputs.shape[-1], self.num_units])
+        # All time steps at once.
+        products = tf.tensordot(inputs, of_inputs, 1)
+        products.set_shape([*inputs.shape[:2], of_inputs.shape[-1]])
+        states = tf.scan(
+            lambda states, product: self._step(states, product, of_states),
+            products,
+            first,
+            parallel_iterations=1,
+        )
+        if not self._return_state:
+            return states[0]
+        return states[0], self._state([each[-1] for each in states], initial_state)
+
+    def _zeros(self, batch: Tensor) -> Tensor:
+        return tf.zeros([batch, self.num_units], self.dtype)
+
+    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
+        """Return the states before the first step, of which one is the output."""
+        raise NotImplementedError
+
+    def _step(
+        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the states after a time step."""
+        raise NotImplementedError
+
+    def _state(self, states: list[Tensor], initial: Any) -> Any:
+        """Return the last states, in the form of the initial one."""
+        raise NotImplementedError
+
+
+class PopnnLSTM(_PopnnRNN):
+    """An LSTM, whose gates are in the order forget, input, candidate, output."""
+
+    _gates = 4
+
+    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
+        if initial is None:
+            return self._zeros(batch), self._zeros(batch)
+        if not issubclass(type(initial), tuple):
+            raise ValueError(
+                f"Invalid initial_state type: `{type(initial)}`, expecting "
+                "`LSTMStateTuple`."
+            )
+        # In older releases a tuple of output and cell.
+        pair = (initial.h, initial.c) if hasattr(initial, "c") else initial
+        output, cell = (tf.convert_to_tensor(each, self.dtype) for each in pair)
+        return output, cell
+
+    def _step(
+        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+    ) -> tuple[Tensor, ...]:
+        output, cell = states
+        gates = product + output @ of_states + tf.reshape(self.biases, [-1])
+        forget, into, candidate, out = tf.split(gates, 4, axis=-1)
+        cell = self._gate(forget) * cell + self._gate(into) * self._activation(
+            candidate
+        )
+        return self._gate(out) * self._activation(cell), cell
+
+    def _state(self, states: list[Tensor], initial: Any) -> Any:
+        output, cell = states
+        if initial is None:
+            return LSTMStateTuple(cell, output)
+        return type(initial)(cell, output) if hasattr(initial, "c") else (output, cell)
+
+
+class PopnnGRU(_PopnnRNN):
+    """A GRU, whose gates are in the order reset, update, candidate."""
+
+    _gates = 3
+
+    def __init__(self, *args: Any, reset_after: bool = False, **kwargs: Any) -> None:
+        """Make a layer; the other arguments are those of PopnnLSTM.
+
+        Args:
+            args: The others.
+            reset_after: Whether the product of the state is reset, not the state; then
+                there are two biases for each gate.
+            kwargs: The others, by name.
+        """
+        self._reset_after = reset_after
+        super().__init__(*args, **kwargs)
+
+    def _bias_shape(self) -> list[int]:
+        shape = super()._bias_shape()
+        return [shape[0], 2, shape[1]] if self._reset_after else shape
+
+    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
+        if initial is None:
+            return (self._zeros(batch),)
+        return (tf.convert_to_tensor(initial, self.dtype),)
+
+    def _step(
+        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+    ) -> tuple[Tensor, ...]:
+        (state,) = states
+        reset_in, update_in, candidate_in = tf.split(product, 3, axis=-1)
+        of_reset, of_update, of_candidate = tf.split(of_states, 3, axis=-1)
+        of_input, of_state = self.biases, tf.zeros_like(self.biases)
+        if self._reset_after:
+            of_input, of_state = tf.unstack(self.biases, axis=1)
+        bias = of_input + of_state
+        reset = self._gate(reset_in + state @ of_reset + bias[0])
+        update = self._gate(update_in + state @ of_update + bias[1])
+        if self._reset_after:
+            past = reset * (state @ of_candidate + of_state[2])
+        else:
+            past = (reset * state) @ of_candidate
+        candidate = self._activation(candidate_in + past + of_input[2])
+        return (update * state + (1 - update) * candidate,)
+
+    def _state(self, states: list[Tensor], initial: Any) -> Any:
+        return states[0]
