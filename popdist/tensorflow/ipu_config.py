@@ -54,9 +54,9 @@ def _check_ipus(expected: int | None) -> None:
     if expected is None or not popdist.isPopdistEnvSet():
         return
     if not popdist.checkNumIpusPerReplica(expected):
-        found = popdist.getNumIpusPerReplica()
+        ipus = popdist.getNumIpusPerReplica()
         raise ValueError(
             f"set_ipu_config was asked for {expected} IPUs per replica, but this job "
-            f"has {found}. Start it with poprun --ipus-per-replica {expected}, or ask "
-            f"for {found}."
+            f"has {ipus}. Start it with poprun --ipus-per-replica {expected}, or ask "
+            f"for {ipus}."
         )

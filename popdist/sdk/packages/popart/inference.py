@@ -74,9 +74,9 @@ class Inference:
         bare = onnx.NodeProto()
         bare.CopyFrom(proto)
         # It takes no attributes but those of the operator.
-        kept = [a for a in proto.attribute if not a.name.startswith("__")]
+        own = [a for a in proto.attribute if not a.name.startswith("__")]
         del bare.attribute[:]
-        bare.attribute.extend(kept)
+        bare.attribute.extend(own)
         names = [name for name in node.inputs if name]
         types = {name: _type_proto(self.infos[name]) for name in names}
         data = {

@@ -68,6 +68,6 @@ def _elements_of_channel(inputs: Tensor, mask: Any, mean: Tensor) -> Tensor:
     """Return how many elements of each channel are not masked, as a float."""
     if mask is None:
         return tf.cast(tf.size(inputs) / tf.size(mean), mean.dtype)
-    shown = tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs))
-    elements = tf.reduce_sum(tf.cast(shown, mean.dtype))
+    used = tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs))
+    elements = tf.reduce_sum(tf.cast(used, mean.dtype))
     return elements / tf.cast(tf.size(mean), mean.dtype)

@@ -155,14 +155,18 @@ class Builder(Annotations):
         for name in inputs:
             if name:
                 self._info(name)
-        noted = {**attributes, **self.common}
+        all_attributes = {**attributes, **self.common}
         node = onnx.helper.make_node(
             kind,
             list(inputs),
             [self._free_name(f"{kind}:{index}") for index in range(outputs)],
             name="/".join([*self._scopes, _text(context)]).strip("/") or None,
             domain=domain or None,
-            **{name: value for name, value in noted.items() if value is not None},
+            **{
+                name: value
+                for name, value in all_attributes.items()
+                if value is not None
+            },
         )
         self._known.add(node_of(node, self._version or DEFAULT_VERSION), node)
         self._model.graph.node.append(node)

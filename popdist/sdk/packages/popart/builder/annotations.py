@@ -48,12 +48,12 @@ class Annotations:
 
     def _node(self, outputs: Outputs) -> onnx.NodeProto:
         names = _names(outputs)
-        found = {id(self._nodes[n]): self._nodes[n] for n in names if n in self._nodes}
-        if len(found) != 1 or not all(name in self._nodes for name in names):
+        nodes = {id(self._nodes[n]): self._nodes[n] for n in names if n in self._nodes}
+        if len(nodes) != 1 or not all(name in self._nodes for name in names):
             raise popart_exception(
                 f"Could not find a node with outputs {', '.join(names)}."
             )
-        return next(iter(found.values()))
+        return next(iter(nodes.values()))
 
     # Any: as in __init__().
     @contextmanager
@@ -267,6 +267,6 @@ def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 
 def _remove(node: onnx.NodeProto, name: str) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    others = [attribute for attribute in node.attribute if attribute.name != name]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(others)

@@ -120,13 +120,15 @@ class OperatorSet:
                 f"{signature}."
             ) from None
         bound.apply_defaults()
-        given = dict(bound.arguments)
-        inputs, context = given.pop("args", []), given.pop("debugContext")
-        count = int(given.pop("num_outputs", method.outputs))
+        arguments = dict(bound.arguments)
+        inputs, context = arguments.pop("args", []), arguments.pop("debugContext")
+        count = int(arguments.pop("num_outputs", method.outputs))
         _check_inputs(name, method, inputs)
         attributes = {
             attribute: _stored(attribute, value)
-            for attribute, value in zip(method.attributes, given.values(), strict=True)
+            for attribute, value in zip(
+                method.attributes, arguments.values(), strict=True
+            )
             if value is not None
         }
         names = self._nodes.add_node(

@@ -95,7 +95,7 @@ def _times(dataset: Any, each: int) -> Any:
     return times
 
 
-def _text(seconds: list[float], elements: int, nbytes: int, shown: bool) -> str:
+def _text(seconds: list[float], elements: int, nbytes: int, each_epoch: bool) -> str:
     epochs = [
         {
             "elements_processed": elements,
@@ -106,6 +106,6 @@ def _text(seconds: list[float], elements: int, nbytes: int, shown: bool) -> str:
         }
         for each in seconds
     ]
-    for number, epoch in enumerate(epochs if shown else ()):
+    for number, epoch in enumerate(epochs if each_epoch else ()):
         print(f"Epoch {number}: {json.dumps(epoch)}", file=sys.stderr)
     return json.dumps({"epochs": epochs})

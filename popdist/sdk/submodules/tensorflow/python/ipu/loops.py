@@ -68,11 +68,11 @@ def while_loop(
     def checked_body(count: Any, *values: Any) -> Any:
         args, kwargs = fed_arguments(infeed_queue)
         outputs, operations = split_outputs(body(*values, *args, **kwargs))
-        found = [output.dtype for output in outputs]
-        if found != types:
+        output_types = [output.dtype for output in outputs]
+        if output_types != types:
             raise TypeError(
                 "Mismatch between input types and output types for loop body: "
-                f"{types} vs {found}."
+                f"{types} vs {output_types}."
             )
         # The count carries what is run in iterations that return no value.
         with tf.control_dependencies(operations):
