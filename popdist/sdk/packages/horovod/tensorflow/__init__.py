@@ -5,7 +5,7 @@ A rank is an instance of a job of poprun, or the only one in a program without i
 
 from typing import Any
 
-from . import elastic, mpi_ops
+from . import elastic, mpi_ops, util
 from .collectives import (
     allreduce,
     grouped_allreduce,
@@ -26,6 +26,7 @@ from .gradient_tape import DistributedGradientTape, PartialDistributedGradientTa
 # All that programs also import from there.
 from .mpi_ops import *  # noqa: F403
 from .optimizer import DistributedOptimizer
+from .util import _executing_eagerly
 
 
 # Any: a class of Keras's.

@@ -6,6 +6,7 @@ session's graph are made in any order, and have names that the graph gives them.
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..common.calls.library import NUMPY_ARRAYS
 from ..common.calls.reduce_ops import Reduction
 from ..common.calls.submission import HorovodHandle, TensorCalls
 from ..common.process_sets import ProcessSet
+from .errors import argument_errors, tensorflow_errors
 
 # Any: tensors, variables, and what TensorFlow can turn into tensors.
 TensorLike = Any
@@ -88,9 +90,10 @@ def exchange_rows(
         arrays: list[Array], *, name: str | None, now: bool = False
     ) -> HorovodHandle:
         rows, *rest = arrays
-        return TENSORFLOW_CALLS.exchange(
-            [rows], rest[0] if rest else None, name, process_set, now=now
-        )
+        with argument_errors() if tf.executing_eagerly() else nullcontext():
+            return TENSORFLOW_CALLS.exchange(
+                [rows], rest[0] if rest else None, name, process_set, now=now
+            )
 
     specs = [
         _with_length(tensor, None),
@@ -165,7 +168,15 @@ def _carried_out(
 ) -> list[Tensor]:
     if not tf.executing_eagerly() and not executing_eagerly_outside_functions():
         return call_by_name(partial(begin, now=False), tensors, specs)
-    return call_in_order(lambda arrays: begin(arrays, now=True).wait(), tensors, specs)
+
+    def call(arrays: list[Array]) -> list[Array]:
+        results: list[Array] = begin(arrays, now=True).wait()
+        return results
+
+    if not tf.executing_eagerly():
+        return call_in_order(call, tensors, specs)
+    with tensorflow_errors():
+        return call_in_order(call, tensors, specs)
 
 
 def _specs_of(tensors: Sequence[Tensor]) -> list[tf.TensorSpec]:

@@ -60,7 +60,8 @@ def allreduce(
     Raises:
         ValueError: The arguments are not valid.
         HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
-            ended. In a graph it is a tf.errors.UnknownError that names it.
+            ended. Eagerly it is a tf.errors.FailedPreconditionError or an UnknownError,
+            too; in a graph it is a tf.errors.UnknownError that names it.
     """
     (result,) = grouped_allreduce(
         [tensor],

@@ -1,6 +1,7 @@
 """Horovod's calls on TensorFlow's tensors: eagerly, in tf.function and in sessions."""
 
 import os
+import pickle
 import re
 import signal
 from typing import Any
@@ -251,9 +252,25 @@ def test_calls_that_differ_raise_an_error_on_all_ranks() -> None:
     ]
     for found in results(2, rank):
         *eager, traced, again = found
-        assert eager == [("HorovodInternalError", text) for text in texts[:4]]
+        assert eager == [("MismatchedCallError", text) for text in texts[:4]]
         assert traced == ("UnknownError", texts[4])
         assert again == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "kind", [tf.errors.FailedPreconditionError, hvd.HorovodInternalError]
+)
+def test_a_program_can_catch_errors_of_tensorflow_and_of_horovod(
+    kind: type[Exception],
+) -> None:
+    def rank(me: int) -> str:
+        with pytest.raises(kind, match="The ranks' shapes differ") as caught:
+            hvd.allreduce(tf.ones(2 + me))
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert str(copy) == str(caught.value)
+        return str(type(copy).__name__)
+
+    assert results(2, rank) == ["MismatchedCallError"] * 2
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -274,8 +291,26 @@ def test_a_rank_that_is_killed_is_named_to_the_others(traced: bool) -> None:
 
     assert killed.code == -signal.SIGKILL
     name, text = survivor.value
-    assert name == ("UnknownError" if traced else "HorovodInternalError")
+    assert name == ("UnknownError" if traced else "FailedCallError")
     assert "Instance 1 " in text
+
+
+def test_wrong_splits_are_an_error_of_tensorflow_and_a_value_error() -> None:
+    def rank(_: int) -> list[tuple[str, bool]]:
+        found = []
+        for rows, splits in ((3, None), (1, [1, 1])):
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+                hvd.alltoall(tf.ones(rows), splits)
+            found.append((str(caught.value), isinstance(caught.value, ValueError)))
+        return found
+
+    for (equal, is_value), (given, is_other) in results(2, rank):
+        assert (is_value, is_other) == (True, True)
+        assert equal == (
+            "The tensor has 3 rows, which 2 ranks cannot share equally. Give splits: "
+            "how many rows each rank gets."
+        )
+        assert "rows" in given
 
 
 def test_strings_are_refused() -> None:
