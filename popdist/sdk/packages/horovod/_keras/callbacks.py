@@ -1,7 +1,7 @@
 """What Horovod's callbacks do, without the class of callbacks of either Keras."""
 
 import warnings
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..common.calls.reduce_ops import Average, Reduction
 from ..common.calls.submission import BASICS
 from ..common.process_sets import ProcessSet, global_process_set
 from ..tensorflow.functions import broadcast_variables
+from ..tensorflow.gradient_reduction import Variable, key_of
 from .functions import broadcast_global_variables
 
 # What Keras hands to callbacks, which write to it. Any: numbers.
@@ -27,11 +28,29 @@ class BroadcastGlobalVariables:
     # Of Keras's callbacks. Any: it has no types.
     model: Any
 
-    def __init__(self, root_rank: int, device: str = "") -> None:
-        """Make a callback; the device has no effect."""
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Any = None
+    ) -> None:
+        """Make a callback.
+
+        Args:
+            root_rank: The rank whose variables all others get.
+            device: Has no effect.
+            local_variables: A variable of the model that each rank has for itself, or
+                several of them.
+        """
         super().__init__()
         self.root_rank = root_rank
         self.broadcast_done = False
+        self._local: set[Hashable] = set()
+        if isinstance(local_variables, tf.Variable) or hasattr(local_variables, "path"):
+            local_variables = [local_variables]
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Variable) -> None:
+        """Leave a variable of the model as it is on each rank."""
+        self._local.add(key_of(var))
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Broadcast the variables, after the first batch."""
@@ -43,7 +62,10 @@ class BroadcastGlobalVariables:
             return
         variables = self.model.optimizer.variables
         states = variables() if callable(variables) else variables
-        broadcast_variables([*self.model.weights, *states], self.root_rank)
+        shared = [
+            each for each in self.model.weights if key_of(each) not in self._local
+        ]
+        broadcast_variables([*shared, *states], self.root_rank)
 
 
 class MetricAverage:

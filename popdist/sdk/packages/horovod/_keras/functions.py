@@ -127,6 +127,7 @@ def loader(load: Callable[..., Any]) -> Callable[..., Any]:
         custom_optimizers: Sequence[type[Any]] | None = None,
         custom_objects: dict[str, Any] | None = None,
         compression: Compressor = Compression.none,
+        legacy_opts: bool = False,
     ) -> Any:
         """Return a saved model, whose optimizer becomes a DistributedOptimizer.
 
@@ -137,6 +138,7 @@ def loader(load: Callable[..., Any]) -> Callable[..., Any]:
             custom_optimizers: Classes of optimizers that Keras does not have.
             custom_objects: Other classes and functions that it does not have, by name.
             compression: What gradients are turned into before they are reduced.
+            legacy_opts: Has no effect: optimizers of all classes are loaded.
         """
         optimizers = {each.__name__: each for each in custom_optimizers or ()}
         model = load(filepath, custom_objects=optimizers | (custom_objects or {}))

@@ -92,6 +92,22 @@ def test_callbacks_share_weights_and_metrics_and_warm_up() -> None:
     assert [round(rate, 6) for rate in history["lr"]] == [0.15, 0.2, 0.2]
 
 
+def test_variables_of_one_rank_alone_are_not_broadcast() -> None:
+    def rank(me: int) -> list[float]:
+        constant = keras.initializers.Constant(me)
+        layers = [keras.layers.Dense(1, kernel_initializer=constant) for _ in range(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0))
+        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(
+            1, local_variables=layers[0].kernel
+        )
+        broadcast.register_local_var(layers[1].kernel)
+        model.fit(INPUTS, TARGETS, verbose=0, callbacks=[broadcast])
+        return [float(layer.kernel.numpy()[0, 0]) for layer in layers]
+
+    assert results(2, rank) == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]]
+
+
 def test_a_schedule_multiplies_in_its_epochs_and_names_what_it_lacks() -> None:
     def rate_after(epochs: int, **options: Any) -> float:
         model = model_of(0, keras.optimizers.SGD(1.0))
