@@ -108,8 +108,8 @@ def alltoall(
     ) -> list[Tensor]:
         returned, _ = alltoall(grads[0], results[1], None, process_set)
         # Rows that went nowhere.
-        kept = tf.zeros_like(inputs[0][tf.shape(returned)[0] :])
-        return [tf.concat([returned, kept], axis=0)]
+        unsent = tf.zeros_like(inputs[0][tf.shape(returned)[0] :])
+        return [tf.concat([returned, unsent], axis=0)]
 
     return _results_of(call, gradient, [tensor])
 

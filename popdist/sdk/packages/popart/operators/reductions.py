@@ -38,8 +38,10 @@ def _square_sum(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
 def _median(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the lower median, and its index among the elements that are reduced."""
     x, axes = call[0], [axis % call[0].dim() for axis in _axes(call)]
-    kept = [axis for axis in range(x.dim()) if axis not in axes]
-    flat = x.permute(*kept, *axes).reshape(*(x.shape[axis] for axis in kept), -1)
+    remaining = [axis for axis in range(x.dim()) if axis not in axes]
+    flat = x.permute(*remaining, *axes).reshape(
+        *(x.shape[axis] for axis in remaining), -1
+    )
     values, indices = flat.median(-1)
     if call.get("keepdims"):
         shape = [1 if axis in axes else x.shape[axis] for axis in range(x.dim())]

@@ -80,7 +80,7 @@ class Replicas:
         count = settings.micro_batches
         io.begin({name: (info, count) for name, info in self.inputs.items()})
         writer = AnchorWriter(self._flow, settings, io)
-        with _host_random_state_kept(), torch.set_grad_enabled(training is not None):
+        with _own_random_state(), torch.set_grad_enabled(training is not None):
             for iteration in range(settings.device_iterations):
                 self._run_iteration(iteration, io, writer, training)
                 self.iterations += 1
@@ -206,7 +206,7 @@ def _check_floats(node: Node, outputs: Values) -> None:
 
 
 @contextmanager
-def _host_random_state_kept() -> Iterator[None]:
+def _own_random_state() -> Iterator[None]:
     """Leave torch's generator as it was: graphs do not draw from the host's."""
     state = torch.get_rng_state()
     try:

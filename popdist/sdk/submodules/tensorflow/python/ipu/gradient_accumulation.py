@@ -86,11 +86,11 @@ class Accumulation:
         # The sums are complete before they are kept, and the counter is read.
         with tf.control_dependencies([*self._sums, self._last]):
             next_index = tf.where(self._last, 0, index + 1)
-            self._kept = [
+            self._assignments = [
                 variable.assign(total, read_value=False)
                 for variable, total in zip(variables, self._sums, strict=True)
             ]
-            self._kept.append(counter.assign(next_index, read_value=False))
+            self._assignments.append(counter.assign(next_index, read_value=False))
 
     def when_complete(self, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
         """Return the operation that calls a function in the last step of each sum.
@@ -108,7 +108,7 @@ class Accumulation:
                 return tf.constant(True)
 
         used = tf.cond(self._last, complete, lambda: tf.constant(False))
-        with tf.control_dependencies([used, *map(_operation, self._kept)]):
+        with tf.control_dependencies([used, *map(_operation, self._assignments)]):
             return tf.no_op()
 
 
