@@ -29,7 +29,7 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.out_of_memory import MemoryCounters
-from poprun.record import Record
+from poprun.record import Record, replace
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.outcome import Outcome, has_failed, may_restart
@@ -53,6 +53,8 @@ class AttemptEnd(Record):
     cause: str = ""
     # The guard that has what the attempts of the job share; None if no other follows.
     successor: StartedGuard | None = None
+    # And the clients of the job, who may stop it meanwhile.
+    clients: Clients | None = None
     lost_hosts: bool = False
 
 
@@ -106,6 +108,7 @@ def run_attempt(
     *,
     recorder: "Recorder | None" = None,
     may_follow: bool = False,
+    clients: Clients | None = None,
 ) -> AttemptEnd:
     """Supervise a job whose mpirun starts, and report how it went.
 
@@ -113,6 +116,7 @@ def run_attempt(
         memory_before: The counters of each host before mpirun was started.
         recorder: Writes the files of --result and --events.
         may_follow: Whether another attempt may follow if this one fails.
+        clients: Those of the attempt before.
     """
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan, settings, environ, progress)
@@ -132,8 +136,8 @@ def run_attempt(
                 router.show_failed(rank)
 
     tap = OutputTap()
-    view = JobView(plan, job.specs[0], tap.last_line)
-    clients = Clients(plan.request.identity, view, tap)
+    clients = clients or Clients(plan.request.identity)
+    clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
     supervisor = Supervisor(job, mpirun, hosts, router, listen, clients)
     succession = _Succession(
         mpirun,
@@ -176,7 +180,6 @@ def run_attempt(
         ),
     )
     supervisor.write_out()
-    clients.end(outcome.exit_code, outcome.sentence)
     supervisor.close()
     if recorder is not None:
         recorder.end_attempt(
@@ -186,7 +189,12 @@ def run_attempt(
             failed_instance=outcome.first and outcome.first.rank,
             instances=ends,
         )
-    return _attempt_end(job, ended, outcome, cause, succession.guard, supervisor)
+    end = _attempt_end(job, ended, outcome, cause, succession.guard, supervisor)
+    if end.successor is None:
+        clients.end(outcome.exit_code, cause)
+        return end
+    clients.pause()
+    return replace(end, clients=clients)
 
 
 def _attempt_end(

@@ -33,10 +33,10 @@ LOOK_S = 0.25
 
 
 class StoppedError(Exception):
-    """poprun got a signal that ends the job between two attempts."""
+    """A signal or a client ends the job between two attempts."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal_name(number))
+    def __init__(self, number: int, client: str = "") -> None:
+        super().__init__(client or signal_name(number))
         self.number = number
 
 
@@ -91,6 +91,8 @@ class Restarts:
             self._causes.append(end.cause)
             self._number += 1
             self._guard = end.successor
+            assert end.clients is not None
+            self._clients = end.clients
             wait = self._wait_before(end)
             if wait >= self._time_left(job):
                 return self._give_up(job, end.exit_code, "--timeout leaves no time.")
@@ -114,7 +116,9 @@ class Restarts:
             used = time.monotonic() - self._began
             job = replace(job, timeout_used=used)
             may_follow = self._number < self._most
-            end = self._steps.run(job, self._guard, plan, may_follow=may_follow)
+            end = self._steps.run(
+                job, self._guard, plan, may_follow=may_follow, clients=self._clients
+            )
         self._causes.append(end.cause)
         self._tell_causes()
         return end.exit_code
@@ -138,7 +142,8 @@ class Restarts:
             self._recorder.wait_for_restart(seconds)
         ends_by = time.monotonic() + seconds
         while (left := ends_by - time.monotonic()) > 0:
-            time.sleep(min(LOOK_S, left))
+            if client := self._clients.wait(min(LOOK_S, left)):
+                raise StoppedError(signal.SIGINT, client)
             self._keep_guard(job)
         if job.devices is not None:
             if had_lost_hosts:
@@ -167,6 +172,7 @@ class Restarts:
         """End the job without another attempt."""
         for failure in undo_job(job, self._guard):
             self._log.warn(failure)
+        self._clients.end(exit_code, why)
         self._causes.append(f"not started: {why}")
         self._tell_causes()
         return exit_code

@@ -24,6 +24,7 @@ from poprun.stdio.stdin import Stdin
 
 if TYPE_CHECKING:
     from poprun.attempt import AttemptEnd
+    from poprun.job.clients.server import Clients
     from poprun.result.recorder import Recorder
 
 
@@ -94,12 +95,14 @@ def run_job(
     *,
     recorder: "Recorder | None" = None,
     may_follow: bool = False,
+    clients: "Clients | None" = None,
 ) -> "AttemptEnd":
     """Run one attempt of a job to its end, and report how it went.
 
     Args:
         recorder: Writes the files of --result and --events.
         may_follow: Whether another attempt may follow if this one fails.
+        clients: Those of the attempt before.
     """
     if recorder is not None:
         recorder.begin_attempt(plan)
@@ -133,6 +136,7 @@ def run_job(
         memory_before,
         recorder=recorder,
         may_follow=may_follow,
+        clients=clients,
     )
 
 

@@ -50,7 +50,8 @@ def make_clients(size: int, identity: str | None = None, **request: Any) -> Clie
         )
     )
     tap = OutputTap()
-    clients = Clients(plan.request.identity, JobView(plan, SPEC, tap.last_line), tap)
+    clients = Clients(plan.request.identity)
+    clients.show(JobView(plan, SPEC, tap.last_line), tap)
     _opened.append(clients)
     return clients
 

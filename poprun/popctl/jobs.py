@@ -89,7 +89,7 @@ def listening_names() -> list[str]:
         JobRequestError: The kernel does not show its sockets.
     """
     try:
-        with open(SOCKETS, encoding="ascii", errors="replace") as file:
+        with open(SOCKETS, encoding="utf-8", errors="replace") as file:
             rows = [line.split() for line in file]
     except OSError as error:
         raise JobRequestError(
@@ -199,7 +199,9 @@ def explain_end(job: JobConnection, message: tuple[int, list[bytes]] | None) -> 
     if kind == protocol.REQUEST_REFUSED:
         return fields[0].decode(errors="replace")
     if kind == protocol.JOB_ENDED:
-        return f"Job {job.name} has ended with exit code {int(fields[0])}."
+        cause = fields[1].decode(errors="replace")
+        ended = f"Job {job.name} has ended with exit code {int(fields[0])}."
+        return f"{ended} {cause}".rstrip()
     return (
         f"Job {job.name} has closed the connection: it has ended, or its poprun was "
         "killed."

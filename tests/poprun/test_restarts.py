@@ -36,6 +36,23 @@ TOLD: list[bytes] = []
 GUARD = Guard(os.getpid())  # it lives
 
 
+class PlayedClients:
+    """The clients of a job, one of whom may ask to stop it during a certain wait."""
+
+    def __init__(self, stops_in: int = 0) -> None:
+        self._stops_in = stops_in
+        self.waits = 0
+        self.ended: list[tuple[int, str]] = []
+
+    def wait(self, seconds: float) -> str:
+        self.waits += 1
+        restarts.time.sleep(seconds)
+        return "popctl (PID 7)" if self.waits == self._stops_in else ""
+
+    def end(self, exit_code: int, cause: str) -> None:
+        self.ended.append((exit_code, cause))
+
+
 class Played:
     """The steps of a run, with attempts that end as a list says."""
 
@@ -76,7 +93,13 @@ class Played:
         return "plan", self.job
 
     def attempt(
-        self, job: Job, guard: Guard, plan: Any, *, may_follow: bool
+        self,
+        job: Job,
+        guard: Guard,
+        plan: Any,
+        *,
+        may_follow: bool,
+        clients: PlayedClients,
     ) -> AttemptEnd:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("last" if not may_follow else "run")
@@ -91,7 +114,8 @@ class Played:
 
 
 def failed(**fields: Any) -> AttemptEnd:
-    fields = {"exit_code": 3, "cause": FAILED, "successor": GUARD, **fields}
+    own = {"exit_code": 3, "cause": FAILED, "successor": GUARD}
+    fields = {**own, "clients": PlayedClients(), **fields}
     return AttemptEnd(**fields)
 
 
@@ -222,3 +246,16 @@ def test_a_guard_that_has_died_is_replaced_by_one_that_knows_what_to_undo(
     assert played.run(1, successor=dead) == 0
     assert "guard was killed" in played.said[1]
     assert b"/nowhere/of/this/test" in TOLD[0]
+
+
+def test_a_client_stops_a_job_that_waits_for_its_next_attempt() -> None:
+    clients = PlayedClients(stops_in=1)
+    played = Played([])
+
+    assert played.run(3, clients=clients) == 130
+
+    why = "Stopped by popctl (PID 7) before attempt 1 was started."
+    assert clients.ended == [(130, why)]
+    assert played.calls == []
+    assert played.undone == ["the job"]
+    assert why in played.said[-1]

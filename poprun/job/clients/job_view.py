@@ -89,11 +89,11 @@ class JobView:
     def has_ended(self, rank: int) -> bool:
         return self._instances[rank].ended is not None
 
-    def as_json(self, phase: Phase, *, with_instances: bool) -> bytes:
+    def as_json(self, phase: Phase | None, *, with_instances: bool) -> bytes:
         """Return the job as JSON.
 
         Args:
-            phase: That of the attempt.
+            phase: That of the attempt, None between two.
         """
         plan, topology = self._plan, self._plan.topology
         phases = [instance.phase for instance in self._instances]
@@ -161,7 +161,9 @@ class JobView:
         # In JSON there are no bytes, and no surrogates that stand for them.
         return [word.decode(errors="backslashreplace") for word in words]
 
-    def _phase(self, phase: Phase, phases: list[str]) -> str:
+    def _phase(self, phase: Phase | None, phases: list[str]) -> str:
+        if phase is None:
+            return "restarting"
         if phase is not Phase.RUNNING:
             return "stopping" if phase < Phase.LEAVING else "ending"
         return "starting" if "waiting" in phases else "running"

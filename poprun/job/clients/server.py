@@ -21,6 +21,7 @@ from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Phase
 from poprun.plan.placement import format_ranges
 from poprun.record import Record
+from poprun.stdio import waiter
 from poprun.stdio.output_tap import OutputTap, Watcher
 from poprun.stdio.waiter import Interest
 
@@ -31,13 +32,15 @@ MOST_UNKNOWN = 16
 LEAST_INTERVAL_S = 0.5
 # How long the answer of other hosts takes at most before a client gets one without it.
 REMOTE_USAGE_S = 0.3
+NO_STACKS = "The job stops or is started again: there are no more Python stacks."
 
 
 class Controls(Record):
     """What clients may do to an attempt, by its supervisor."""
 
     emit: Callable[[Event], None]
-    phase: Callable[[], Phase]
+    # None between two attempts.
+    phase: Callable[[], Phase | None]
     # Ask the hosts what their instances use; they answer by UsageMeasured.
     measure: Callable[[], None]
     # Ask an instance for its Python stacks, as Stacks does.
@@ -74,15 +77,13 @@ class _Dump:
 
 
 class Clients:
-    """The clients of one job.
+    """The clients of one job, in all its attempts.
 
     Args:
         identity: The id of the job.
     """
 
-    def __init__(self, identity: str, view: JobView, tap: OutputTap) -> None:
-        self._view = view
-        self.tap = tap
+    def __init__(self, identity: str) -> None:
         try:
             # The key is empty: the kernel says whose client it is.
             self._socket = ControlSocket(
@@ -98,9 +99,16 @@ class Clients:
         self._readers: dict[ClientConnection, tuple[int, Watcher]] = {}
         self._dump: _Dump | None = None
         self._measured_at = -inf
+        # Who has asked to stop the job between two attempts.
+        self._stopped_by = ""
+
+    def show(self, view: JobView, tap: OutputTap) -> None:
+        """Take in what clients are shown of the attempt that begins."""
+        self._view = view
+        self.tap = tap
 
     def begin(self, controls: Controls) -> None:
-        """Serve clients of an attempt from now on."""
+        """Serve clients of the attempt from now on."""
         self._controls = controls
         self._stacks = Stacks(self._ask_for_stacks, controls.tail, self._say)
         handlers = {
@@ -158,6 +166,42 @@ class Clients:
 
     def close(self) -> None:
         self._socket.close()
+
+    # --- Between two attempts.
+
+    def pause(self) -> None:
+        """Take in that the attempt is over, and that another one follows."""
+        now = time.monotonic()
+        for client, (rank, watcher) in self._readers.items():
+            client.finish("The attempt is over; the job is started again.", now=now)
+            self.tap.unwatch(rank, watcher)
+        self._readers.clear()
+        if self._dump is not None:
+            self._dump.client.refuse(NO_STACKS, now=now)
+            self._end_dump()
+
+        def note_stop(event: Event) -> None:
+            if isinstance(event, Interrupted):
+                self._stopped_by = event.client
+
+        nothing = Controls(
+            emit=note_stop,
+            phase=lambda: None,
+            measure=lambda: None,
+            ask_for_stacks=lambda rank, pid: None,
+            tail=lambda rank: b"",
+            say=lambda sentence: None,
+            error_stream="",
+        )
+        self.begin(nothing)
+
+    def wait(self, seconds: float) -> str:
+        """Serve clients for a while; return who has asked to stop the job, if any."""
+        ends_by = time.monotonic() + seconds
+        while not self._stopped_by and (now := time.monotonic()) < ends_by:
+            waiter.serve(self.interests(now), min(ends_by, self.deadline(now)))
+            self.tick(time.monotonic())
+        return self._stopped_by
 
     # --- The clients.
 
@@ -273,7 +317,9 @@ class Clients:
             there_are = f"0 to {last}" if last else "0 only"
             return f"There is no instance {rank} in the job: it has {there_are}."
         if self._view.has_ended(rank) and not self.tap.is_open(rank):
-            return f"Instance {rank} has ended."
+            again = self._controls.phase() is None
+            more = "; the job is started again" if again else ""
+            return f"Instance {rank} has ended{more}."
         return None
 
     # --- Python stacks.
@@ -286,7 +332,7 @@ class Clients:
         if unknown := [rank for rank in ranks if rank >= self._view.num_instances]:
             refusal = self._refusal_of(unknown[0])
         elif self._controls.phase() is not Phase.RUNNING:
-            refusal = "The job stops: its instances show no Python stacks any more."
+            refusal = NO_STACKS
         elif self._dump is not None:
             refusal = (
                 f"Process {self._dump.client.pid} gets the Python stacks of the job at "
@@ -332,8 +378,7 @@ class Clients:
 
     def _go_on_with_dump(self, dump: _Dump, now: float) -> None:
         if self._controls.phase() is not Phase.RUNNING:
-            sentence = "The job stops: not all instances have shown their stacks."
-            dump.client.refuse(sentence, now=now)
+            dump.client.refuse(NO_STACKS, now=now)
             self._end_dump()
             return
         self._stacks.tick(now)

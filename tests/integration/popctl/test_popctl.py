@@ -116,7 +116,9 @@ def test_stop_ends_a_job_as_ctrl_c_does_and_is_named_as_the_cause(
     stopped = job.popctl("stop", job.id[:12])
 
     assert stopped.returncode == 0
-    assert stopped.stdout == f"Job {job.id[:8]} has ended with exit code 130.\n"
+    ended, _, cause = stopped.stdout.partition(". ")
+    assert ended == f"Job {job.id[:8]} has ended with exit code 130"
+    assert re.fullmatch(r"Stopped by popctl \(PID \d+\)\.\n", cause)
     _, err = job.process.communicate(timeout=50)
     lines = err.decode().rstrip().split("\n")
     assert job.process.returncode == 130
@@ -132,7 +134,7 @@ def test_a_second_stop_kills_what_ignores_the_first(poprun: Poprun) -> None:
     wait_for(lambda: job.view()["phase"] == "stopping", "the phase")
     second = job.popctl("stop", job.id)
 
-    assert second.stdout == f"Job {job.id[:8]} has ended with exit code 130.\n"
+    assert second.stdout.startswith(f"Job {job.id[:8]} has ended with exit code 130.")
     assert job.process.wait(timeout=50) == 130
 
 
@@ -346,3 +348,24 @@ def test_another_user_who_connects_by_hand_is_cut_off(poprun: Poprun) -> None:
     assert answer in (b"end", b"heard end")
     assert job.view()["phase"] == "running"
     assert job.let_end() == (0, "")
+
+
+def test_a_job_is_stopped_between_two_attempts(poprun: Poprun) -> None:
+    process = poprun.start(
+        *("--mpirun", "local", "--offline-mode=yes", "--max-restarts", "30"),
+        *("python", "-c", "import time; time.sleep(0.5); exit(3)"),
+    )
+
+    def views() -> list[dict[str, Any]]:
+        listed = subprocess.run([POPCTL, "ps", "--json"], capture_output=True)
+        return [v for v in json.loads(listed.stdout) if v["pid"] == process.pid]
+
+    # The waits get longer each time.
+    wait_for(lambda: [v["phase"] for v in views()] == ["restarting"], "a wait", 50)
+    [view] = views()
+    stopped = subprocess.run([POPCTL, "stop", view["id"]], capture_output=True)
+    _, err = process.communicate(timeout=50)
+
+    assert stopped.returncode == 0
+    assert process.returncode == 130
+    assert b"Stopped by popctl (PID " in err.splitlines()[-1]
