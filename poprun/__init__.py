@@ -1,3 +1,30 @@
 """Share replicas out among instances, and run one process for each."""
 
+from poprun.annotations import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from poprun.api import (
+        InstanceResult,
+        JobFailedError,
+        JobResult,
+        launch,
+        run_command,
+    )
+
 __version__ = "0.1.0"
+__all__ = [
+    "InstanceResult",
+    "JobFailedError",
+    "JobResult",
+    "launch",
+    "run_command",
+]
+
+
+def __getattr__(name: str) -> object:
+    # The command, its guard and its shims import this package, too, and must not wait.
+    if name in __all__:
+        from poprun import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -100,6 +100,7 @@ STAGES = {
         ("poprun.click_command", "poprun.versions", "poprun.cli"),
         ("poprun.popctl",),
         ("poprun.__main__",),
+        ("poprun.api",),
     ),
     "popdist": (
         (
@@ -328,6 +329,7 @@ ACROSS = {
     # It runs in the program's Python, which may have popdist.
     "poprun.interpreter": ("popdist.sdk.finder",),
     "poprun.interpreter.torch_backend": ("popdist.torch.backend",),
+    "poprun.interpreter.function_call": ("popdist",),
     "popdist": ("popdist",),
     "popdist.engine": ("popdist.engine", "popdist.errors"),
     "popdist.poptorch": ("popdist", "poptorch"),
@@ -403,6 +405,7 @@ THIRD_PARTY = {
     "google": ("popart.graph",),
     "onnx": ("popart",),
     "prometheus_client": ("poprun.vipu.server",),
+    "cloudpickle": ("poprun.api", "poprun.interpreter.function_call"),
     "psutil": ("poprun",),
     # textual draws by rich.
     "rich": ("poprun.popctl.top_screen",),
@@ -436,6 +439,10 @@ FRAMEWORKS = ("torch", "tensorflow", "poptorch", "popart")
 # What functions import when they run, and why: elsewhere imports stand at the top. A
 # launch takes 100 ms of poprun's own process; what it hardly ever needs stays out.
 LATE_IMPORTS = {
+    # Every process of poprun imports the package, and only Python programs its calls.
+    "poprun": {"poprun.api"},
+    # An extra, of which one call has no use.
+    "poprun.api": {"cloudpickle"},
     # Signals are handled before anything that takes time is imported.
     "poprun.__main__": {"poprun.cli"},
     # --version needs nothing and takes 30 ms, a page of text no job, and a guard is

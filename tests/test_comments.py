@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+# The first test reads the whole tree.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("poprun", "popdist")
 FOLDERS = (*PACKAGES, "scripts", "examples")

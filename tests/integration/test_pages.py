@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from conftest import ROOT, Poprun
 
-PAGES = ("tutorial_numpy.md", "coming_from.md")
+PAGES = ("tutorial_numpy.md", "coming_from.md", "python_calls.md")
 FILE = re.compile(r"```python file=(\S+)\n(.*?)```", re.DOTALL)
 SESSION = re.compile(r"```\n(\$ .*?)```", re.DOTALL)
 

@@ -1,0 +1,266 @@
+"""poprun.run_command and poprun.launch, called by real programs and a real notebook."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Poprun, wait_for
+
+# Without an MPI: what is tested is how Python is called, and called back.
+LOCAL = '["--mpirun=local", "--offline-mode=yes"]'
+
+
+def start(poprun: Poprun, text: str, **options: object) -> "subprocess.Popen[bytes]":
+    """Start a program that calls poprun, and return at once."""
+    settings: dict[str, object] = {
+        "cwd": poprun.directory,
+        "env": poprun.environ,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "stdin": subprocess.DEVNULL,
+        **options,
+    }
+    name = poprun.script("caller.py", text)
+    process: subprocess.Popen[bytes] = subprocess.Popen(
+        [sys.executable, name],
+        **settings,  # type: ignore[call-overload]
+    )
+    poprun.started.append(process)
+    return process
+
+
+def output_of(poprun: Poprun, text: str) -> tuple[int, str, str]:
+    process = start(poprun, text)
+    out, err = process.communicate(timeout=50)
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_a_command_returns_how_its_job_has_ended(poprun: Poprun) -> None:
+    text = f"""
+import poprun
+words = [*{LOCAL}, "-n", "2", "sh", "-c", "echo $RANK; exit $((RANK * 3))"]
+result = poprun.run_command(words)
+print(result.exit_code, result.outcome, result.failed_instance, result.cause)
+print([(one.instance, one.state, one.exit_code) for one in result.instances])
+try:
+    poprun.run_command(words, check=True)
+except poprun.JobFailedError as error:
+    print(error, error.result.exit_code)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    cause = "Instance 1 on localhost exited with code 3."
+    lines = [line for line in out.splitlines() if len(line) > 1]
+    assert code == 0, err
+    assert lines[0] == f"3 instance_failed 1 {cause}"
+    assert lines[1].endswith("(1, 'failed', 3)]")
+    assert lines[2] == f"{cause} 3"
+    # Files of its own are the caller's: poprun writes to them itself.
+    assert f"poprun: error: {cause}" in err
+
+
+def test_a_function_runs_on_all_instances_and_its_results_come_back_in_order(
+    poprun: Poprun,
+) -> None:
+    poprun.script("beside.py", "def double(x): return 2 * x")
+    text = f"""
+import poprun
+
+def mean(array, offset):
+    import beside, popdist
+    total = popdist.instance_group().all_reduce(array + popdist.getInstanceIndex())
+    return beside.double(total) + offset, popdist.getNumTotalReplicas()
+
+import numpy
+options = {LOCAL}
+print(poprun.launch(mean, numpy.ones(2), 5, num_instances=3, options=options))
+print(poprun.launch(lambda: 1, num_instances=2, num_replicas=4, options=options))
+print(poprun.launch(len, "abc", options=options))
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, err) == (0, "")
+    assert out == f"{[('array([17., 17.])', 3)] * 3}\n[1, 1]\n[3]\n".replace("'", "")
+
+
+def test_an_exception_of_an_instance_is_the_cause_of_the_error(poprun: Poprun) -> None:
+    text = f"""
+import poprun
+
+class BadLuckError(Exception):
+    pass
+
+def fail(message):
+    import popdist
+    if popdist.getInstanceIndex() == 1:
+        raise BadLuckError(message)
+
+try:
+    poprun.launch(fail, "today", num_instances=2, options={LOCAL})
+except poprun.JobFailedError as error:
+    print(error)
+    print(type(error.__cause__).__name__, error.__cause__)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, out) == (
+        0,
+        "Instance 1 on localhost exited with code 1: BadLuckError: today\n"
+        "BadLuckError today\n",
+    )
+    assert "in fail" in err
+
+
+def test_a_result_that_cannot_be_copied_is_an_error_of_its_instance(
+    poprun: Poprun,
+) -> None:
+    text = f"""
+import poprun, threading
+poprun.launch(threading.Lock, options={LOCAL})
+"""
+
+    code, _, err = output_of(poprun, text)
+
+    assert code == 1
+    assert "cannot pickle '_thread.lock' object" in err
+
+
+def test_a_result_file_of_the_caller_s_own_is_refused(poprun: Poprun) -> None:
+    text = 'import poprun; poprun.run_command(["--result=r", "-n", "1", "true"])'
+
+    code, _, err = output_of(poprun, text)
+
+    assert code == 1
+    assert "--result is how run_command learns of the job's end." in err
+
+
+# Calls to a file and a pipe, whose output poprun writes itself; and to a stream of
+# Python's, as a notebook has, through which it is copied.
+STREAMS = ["", "import io, sys; sys.stdout = io.StringIO()\n"]
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=["descriptor", "stream"])
+def test_an_interrupt_stops_the_job_and_is_raised(poprun: Poprun, stream: str) -> None:
+    text = f"""
+{stream}import poprun
+def wait():
+    import time
+    open("runs", "w").close()
+    time.sleep(1000)
+try:
+    poprun.launch(wait, num_instances=2, options={LOCAL})
+except KeyboardInterrupt:
+    open("interrupted", "w").close()
+"""
+    process = start(poprun, text, start_new_session=True)
+    wait_for(lambda: Path(poprun.directory, "runs").exists(), "the instances")
+
+    # As Ctrl-C and a notebook's stop button do.
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=50)
+
+    assert process.returncode == 0, err
+    assert Path(poprun.directory, "interrupted").exists()
+
+
+def test_a_killed_caller_ends_its_job(poprun: Poprun) -> None:
+    text = f"""
+import poprun
+def wait():
+    import time
+    open("runs", "w").close()
+    time.sleep(1000)
+poprun.launch(wait, num_instances=2, options={LOCAL})
+"""
+    process = start(poprun, text)
+    wait_for(lambda: Path(poprun.directory, "runs").exists(), "the instances")
+
+    process.kill()
+    process.communicate(timeout=50)
+
+    # The fixture waits until nothing of it is left.
+
+
+@pytest.fixture
+def notebook(poprun: Poprun) -> Iterator["Notebook"]:
+    opened = Notebook(poprun)
+    yield opened
+    opened.close()
+
+
+class Notebook:
+    """A kernel of Jupyter's, and what its cells print."""
+
+    def __init__(self, poprun: Poprun) -> None:
+        from jupyter_client.manager import KernelManager
+
+        self._manager = KernelManager(kernel_name="python3")
+        self._manager.start_kernel(env=poprun.environ, cwd=str(poprun.directory))
+        self._client = self._manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=50)
+
+    def run(self, text: str) -> str:
+        """Start a cell, and return its identity."""
+        return str(self._client.execute(text))
+
+    def interrupt(self) -> None:
+        self._manager.interrupt_kernel()
+
+    def output(self, cell: str) -> str:
+        """Return what a cell has printed, and its error, when it is done."""
+        printed = ""
+        while True:
+            message = self._client.get_iopub_msg(timeout=50)
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                printed += content["text"]
+            elif message["msg_type"] == "error":
+                printed += content["ename"]
+            elif content.get("execution_state") == "idle":
+                return printed
+
+    def close(self) -> None:
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.timeout(180)
+def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
+    poprun: Poprun, notebook: Notebook
+) -> None:
+    notebook.output(
+        notebook.run(
+            "import poprun\n"
+            "def rank():\n"
+            "    import popdist\n"
+            "    print('hello from', popdist.getInstanceIndex())\n"
+            "    return popdist.getInstanceIndex()\n"
+            "def wait():\n"
+            "    import time\n"
+            "    open('runs', 'w').close()\n"
+            "    time.sleep(1000)\n"
+        )
+    )
+
+    cell = notebook.run(f"print(poprun.launch(rank, num_instances=2, options={LOCAL}))")
+    printed = notebook.output(cell)
+    cell = notebook.run(f"poprun.launch(wait, num_instances=2, options={LOCAL})")
+    wait_for(lambda: Path(poprun.directory, "runs").exists(), "the instances")
+    notebook.interrupt()
+    stopped = notebook.output(cell)
+
+    lines = printed.splitlines()
+    assert sorted(lines[:2]) == ["hello from 0", "hello from 1"]
+    assert lines[2:] == ["[0, 1]"]
+    assert stopped.endswith("KeyboardInterrupt")
+    assert "SIGINT" in stopped
