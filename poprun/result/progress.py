@@ -11,12 +11,16 @@ from poprun.job.events import (
     Refused,
     ShimLost,
     Started,
+    UsageMeasured,
 )
 from poprun.stdio.terminal import clock
+from poprun.stdio.tracebacks import describe_instances
 from poprun.words import counted
 
 # A job that is over sooner needs no line.
 FIRST_AFTER_S = 0.5
+# A collective in which an instance waits for others for so long is named.
+LONG_WAIT_S = 5.0
 
 
 class Progress:
@@ -32,6 +36,10 @@ class Progress:
         self._started: set[int] = set()
         self._ended: set[int] = set()
         self._is_stopping = False
+        # The instances that waited in a collective when they were last measured, and
+        # since when.
+        self._waiting: dict[int, UsageMeasured] = {}
+        self._waits_since: dict[int, float] = {}
 
     def listen(self, event: Event) -> None:
         match event:
@@ -41,13 +49,31 @@ class Progress:
                 self._ended.add(rank)
             case Interrupted():
                 self._is_stopping = True
+            case UsageMeasured(rank):
+                self._waiting.pop(rank, None)
+                self._waits_since.pop(rank, None)
+                if event.operation and event.waited_s:
+                    self._waiting[rank] = event
 
     def text(self, now: float) -> str:
         """Return the line, or nothing if it is too early for one."""
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        return f"poprun: {self._phase()} ({clock(int(elapsed))})"
+        return f"poprun: {self._long_wait(now)}{self._phase()} ({clock(int(elapsed))})"
+
+    def _long_wait(self, now: float) -> str:
+        """Return which collective takes long, and who has not begun it."""
+        for rank, usage in self._waiting.items():
+            # It was measured a moment ago, on the clock of its host.
+            self._waits_since.setdefault(rank, now - usage.waited_s)
+        waiting = self._waiting.keys() - self._ended
+        first = min(waiting, key=lambda r: (self._waits_since[r], r), default=None)
+        if first is None or now < self._waits_since[first] + LONG_WAIT_S:
+            return ""
+        usage, seconds = self._waiting[first], int(now - self._waits_since[first])
+        others = f" for {describe_instances(usage.missing)}" if usage.missing else ""
+        return f"{usage.operation} waits{others} ({clock(seconds)}), "
 
     def _phase(self) -> str:
         number = len(self._started - self._ended)

@@ -28,6 +28,8 @@ class PhaseLine:
         self._is_possible = is_possible
         self._phase = ""
         self._began = 0.0
+        # A caller who ignores its signal means that for the instances.
+        self._has_timer = False
 
     def __enter__(self) -> "PhaseLine":
         return self
@@ -42,7 +44,9 @@ class PhaseLine:
         if not phase:
             self.hide()
             return
-        if not self._phase and self._is_possible:
+        is_free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        if self._is_possible and is_free:
+            self._has_timer = True
             self._began = time.monotonic()
             # The kernel interrupts what poprun waits in, and Python goes on with it.
             signal.signal(signal.SIGALRM, self._draw)
@@ -53,7 +57,8 @@ class PhaseLine:
 
     def hide(self) -> None:
         """Erase the line, and draw none until the next phase."""
-        if self._phase and self._is_possible:
+        if self._has_timer:
+            self._has_timer = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
         self._phase = ""

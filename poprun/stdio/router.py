@@ -231,6 +231,10 @@ class OutputRouter:
         status_due = inf if self._err.sink.full else self._status_due
         return min([status_due, *(console.deadline() for console in waiting)])
 
+    @property
+    def shows_status(self) -> bool:
+        return self._status is not None
+
     def hide_status(self, *, forever: bool = False) -> None:
         """Erase the status; it comes back unless that is for ever."""
         self._show("")

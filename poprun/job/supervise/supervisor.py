@@ -48,6 +48,8 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
 HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
+# When the instances are measured for the status line: short jobs need none of it.
+FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 
 
 class Ended:
@@ -110,6 +112,8 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
+        # When to look at what the instances do, for the status.
+        self._measures_at = inf
 
     def start(self) -> None:
         """Begin to supervise a job whose mpirun starts; `run` must be called then.
@@ -118,6 +122,7 @@ class Supervisor:
             LaunchError: A host cannot run instances.
         """
         now = time.monotonic()
+        self._measures_at = now + FIRST_MEASURE_S
         self._course = replace(
             self._course,
             ends_by=now + self._job.timeout - self._job.timeout_used,
@@ -203,6 +208,9 @@ class Supervisor:
         due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
         due = min(due, self._clients.deadline(now))
         waiter.serve(self._interests(now), due)
+        if self._router.shows_status and now >= self._measures_at:
+            self._measures_at = now + MEASURE_INTERVAL_S
+            self._measure()
         for host in self._hosts:
             host.tick(time.monotonic())
         self._mpirun.tick(time.monotonic())
@@ -246,6 +254,8 @@ class Supervisor:
         if isinstance(event, StacksAvailable):
             self._stacks.answer(event.rank, list(event.pids), time.monotonic())
         self._clients.listen(event)
+        if isinstance(event, UsageMeasured):
+            self._listen(event)
         if isinstance(event, StacksAvailable | UsageMeasured):
             return
         if isinstance(event, MpirunExited):

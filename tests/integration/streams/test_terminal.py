@@ -485,3 +485,23 @@ def test_what_takes_long_before_the_start_is_said(
     assert terminal.end() == 125
     assert terminal.lines()[0].startswith("poprun: error: The host a cannot be used: ")
     assert not any("connecting" in line for line in terminal.lines())
+
+
+def test_a_collective_that_waits_for_long_is_named_in_the_status(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script(
+        "wait.py",
+        WAIT + "import popdist\n"
+        "group = popdist.instance_group()\n"
+        "group.barrier()\n"
+        "if os.environ['RANK'] == '1': wait('go')\n"
+        "group.barrier()\n",
+    )
+    terminal = on_terminal(POPRUN, *job(2), "python", script)
+    words = "poprun: barrier waits for instance 1 (0:"
+    terminal.wait(status_is_shown(terminal, words), "the collective")
+    (poprun.directory / "go").touch()
+
+    assert terminal.end() == 0
+    assert terminal.lines() == [""]

@@ -4,7 +4,15 @@ import signal
 
 import pytest
 
-from poprun.job.events import Event, Exited, Interrupted, Refused, ShimLost, Started
+from poprun.job.events import (
+    Event,
+    Exited,
+    Interrupted,
+    Refused,
+    ShimLost,
+    Started,
+    UsageMeasured,
+)
 from poprun.result.progress import Progress
 
 
@@ -65,3 +73,42 @@ def test_it_counts_what_runs_and_what_has_ended(
 )
 def test_it_says_how_long_the_job_has_run(seconds: float, clock: str) -> None:
     assert text(1, seconds, Started(0, 5)) == f"poprun: 1 instance running ({clock})"
+
+
+def waits(rank: int, seconds: float, *missing: int) -> UsageMeasured:
+    return UsageMeasured(
+        rank, 0.0, 0, 1, operation="all_reduce", waited_s=seconds, missing=missing
+    )
+
+
+@pytest.mark.parametrize(
+    ("usages", "wait"),
+    [
+        ((), ""),
+        ((waits(0, 4.0, 2),), ""),
+        ((waits(0, 5.0, 2),), "all_reduce waits for instance 2 (0:05), "),
+        ((waits(0, 70.0, 1, 2),), "all_reduce waits for instances 1 and 2 (1:10), "),
+        ((waits(0, 6.0), waits(2, 9.0)), "all_reduce waits (0:09), "),
+        ((waits(0, 9.0, 2), UsageMeasured(0, 0.0, 0, 1)), ""),
+    ],
+)
+def test_it_names_the_collective_that_waits_for_long(
+    usages: tuple[Event, ...], wait: str
+) -> None:
+    every = [Started(rank, rank) for rank in range(3)]
+
+    status = f"poprun: {wait}3 instances running (2:00)"
+    assert text(3, 120.0, *every, *usages) == status
+
+
+def test_the_wait_grows_while_nothing_is_measured() -> None:
+    progress = Progress(1, began=0.0)
+    progress.listen(Started(0, 5))
+    progress.listen(waits(0, 6.0))
+
+    assert progress.text(20.0).startswith("poprun: all_reduce waits (0:06), ")
+    assert progress.text(21.0).startswith("poprun: all_reduce waits (0:07), ")
+
+
+def test_what_has_ended_waits_for_nothing() -> None:
+    assert "waits" not in text(2, 120.0, Started(0, 1), waits(0, 9.0, 1), exited(0))

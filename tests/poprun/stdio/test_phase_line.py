@@ -39,6 +39,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(phase_line, "FIRST_AFTER_S", 0.01)
     yield texts
     signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     phase_line.erase()
 
 
@@ -88,6 +89,15 @@ def test_without_a_terminal_nothing_is_drawn_and_no_signal_is_used(
         line.write("poprun: one\n")
 
     assert written == ["poprun: one\n"]
+
+
+def test_a_caller_s_own_use_of_the_signal_counts_more(written: list[str]) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    with PhaseLine(is_possible=True) as line:
+        line.show("checking the hosts")
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
 
 
 def test_the_timer_ends_with_the_phases(written: list[str]) -> None:
