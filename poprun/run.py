@@ -132,7 +132,10 @@ def run(
         from poprun.restarts import Restarts, Steps
 
         def reopen(guard: StartedGuard) -> int:
-            hosts.reopen(partial(_open_hosts, settings, environ, guard, log))
+            # The time between attempts has signals of its own.
+            no_phases = PhaseLine(is_possible=False)
+            open_again = partial(_open_hosts, settings, environ, guard, log, no_phases)
+            hosts.reopen(open_again)
             hosts.check_mpi(request.mpi)
             return hosts.describe(request.hosts[:1])[0].free_port
 

@@ -685,3 +685,17 @@ def test_a_template_tags_lines_with_the_time_when_they_were_written(
         tagged = datetime.fromisoformat(when).timestamp()
         # To the millisecond below.
         assert float(written) - 0.001 < tagged <= now
+
+
+def test_each_attempt_writes_to_a_folder_of_its_own(poprun: Poprun) -> None:
+    ran = poprun(
+        *job(2),
+        *("--max-restarts=1", "--log-dir=logs"),
+        *("sh", "-c", "echo $RANK in $POPDIST_RESTART_COUNT; exit $RANK"),
+    )
+
+    latest = poprun.directory / "logs/latest"
+    assert ran.code == 1
+    assert sorted(path.name for path in latest.iterdir()) == ["attempt-0", "attempt-1"]
+    texts = [(latest / f"attempt-{n}/rank.1/stdout").read_text() for n in range(2)]
+    assert texts == ["1 in 0\n", "1 in 1\n"]
