@@ -918,7 +918,7 @@ static turn turn_over_hosts(const endpoint *s, int number)
     t.how = DIRECT;
     t.heap = NOWHERE;
     t.root = (int)draw(&t, (uint64_t)size);
-    t.count = number == 0 ? 600000 : counts[draw(&t, 7)];
+    t.count = number == 0 ? 4800000 / (uint64_t)size : counts[draw(&t, 7)];
     if (t.op == REDUCE_SCATTER)
         t.count = t.count / s->g->replicas + 1;
     return t;

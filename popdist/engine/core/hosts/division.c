@@ -5,8 +5,12 @@
 #include <stdlib.h>
 
 enum {
-    /* Bytes of a block's nodes on one host: at least so many for each host. */
-    BLOCK_BYTES = 512 << 10,
+    /* Bytes of a part of a block's nodes on one host: at least so many for each host. A
+     * larger block waits less often for the other hosts, and a call of several blocks
+     * has some of them on their way. */
+    LEAST_PART_BYTES = 512 << 10,
+    MOST_PART_BYTES = 2 << 20,
+    LEAST_BLOCKS = 2,
     SHARE_BYTES = 32 << 10,
     /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
      * records. */
@@ -115,7 +119,9 @@ bool division_open(division *d, const call *k, size_t node_element)
     };
     d->carriers = d->whole ? 1 : (uint32_t)least(h->fewest_members, MOST_CARRIERS);
     d->carries = (uint32_t)k->c->rank < d->carriers;
-    const uint64_t part_bytes = most((uint64_t)SHARE_BYTES * h->hosts, BLOCK_BYTES);
+    const uint64_t even = least(bytes / d->carriers / LEAST_BLOCKS, MOST_PART_BYTES);
+    const uint64_t shares_bytes = (uint64_t)SHARE_BYTES * h->hosts;
+    const uint64_t part_bytes = most(shares_bytes, most(even, LEAST_PART_BYTES));
     d->block = most(part_bytes / width / CHUNK_UNIT, 1) * CHUNK_UNIT * d->carriers;
     if (d->block > d->total)
         d->block = d->in_records ? d->total : round_up(d->total, CHUNK_UNIT);

@@ -4,6 +4,19 @@
 
 #include <stdlib.h>
 
+enum {
+    /* What is completed at once goes in messages of at most so many bytes: MPIs send those
+     * at once, and ask the receiver before larger ones, which costs more than to divide. */
+    EAGER_BYTES = 32 << 10,
+};
+
+/* How many messages bring the nodes of one number. */
+static uint32_t messages_of_nodes(const division *d, size_t node_element)
+{
+    const uint64_t bytes = d->part * node_element;
+    return d->whole && bytes ? (uint32_t)((bytes + EAGER_BYTES - 1) / EAGER_BYTES) : 1;
+}
+
 /* Which elements of this carrier's part of a block a host completes. */
 static chunk share_of(const shares *x, const transit *b, uint32_t host)
 {
@@ -51,10 +64,27 @@ static pieces pieces_of(const shares *x, const transit *b, message_kind kind, di
     };
 }
 
+/* Begin to exchange one piece with a host. */
+static status begin_piece(const shares *x, messages *to, message_kind kind, direction way,
+                          uint32_t host, unsigned char *at, uint64_t bytes)
+{
+    comm *c = x->k->c;
+    const uint64_t most_bytes = x->d->whole ? EAGER_BYTES : bytes;
+    status s;
+    do {
+        const uint64_t now = least(bytes, most_bytes);
+        message *m = &to->first[to->count++];
+        s = way == TO_OTHERS ? send_to(c, m, host, kind, at, now)
+                             : receive_from(c, m, host, kind, at, now);
+        at += now;
+        bytes -= now;
+    } while (s == DONE && bytes);
+    return s;
+}
+
 status begin_messages(shares *x, transit *b, message_kind kind, direction way)
 {
     const links *l = x->l;
-    comm *c = x->k->c;
     messages *to = way == TO_OTHERS ? &b->outgoing : kind == NODES ? &b->nodes_of_others
                                                                    : &b->results_of_others;
     /* With each host in its turn, so that none is the first one of all others. */
@@ -63,10 +93,8 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way)
         const uint32_t host = (l->here + ahead) % l->hosts;
         const pieces p = pieces_of(x, b, kind, way, host);
         for (uint32_t i = 0; i < p.count; i++) {
-            message *m = &to->first[to->count++];
-            unsigned char *at = p.at + i * p.apart;
-            const status s = way == TO_OTHERS ? send_to(c, m, host, kind, at, p.bytes)
-                                              : receive_from(c, m, host, kind, at, p.bytes);
+            const status s =
+                begin_piece(x, to, kind, way, host, p.at + i * p.apart, p.bytes);
             if (s != DONE)
                 return s;
         }
@@ -133,8 +161,10 @@ static bool place_blocks(shares *x, uint32_t count)
     const uint64_t own_nodes = own * x->d->part * x->node_element;
     const uint64_t all_nodes = own_nodes + others * x->d->share * x->node_element;
     const uint64_t each = round_up(all_nodes, PAGE) + result;
-    const uint32_t outgoing = (h->hosts - 1) * (own + 1);
-    const uint32_t each_messages = others + h->hosts + outgoing;
+    const uint32_t of_nodes = messages_of_nodes(x->d, x->node_element);
+    const uint32_t incoming = of_nodes * others;
+    const uint32_t outgoing = (h->hosts - 1) * (of_nodes * own + 1);
+    const uint32_t each_messages = incoming + h->hosts + outgoing;
     if (!links_reserve(x->l, count * each, RECORD_MESSAGES + count * each_messages))
         return false;
     for (uint32_t i = 0; i < count; i++) {
@@ -146,8 +176,8 @@ static bool place_blocks(shares *x, uint32_t count)
             .received = at + own_nodes,
             .result = at + each - result,
             .nodes_of_others = {m, 0},
-            .results_of_others = {m + others, 0},
-            .outgoing = {m + others + h->hosts, 0},
+            .results_of_others = {m + incoming, 0},
+            .outgoing = {m + incoming + h->hosts, 0},
         };
         if (!x->blocks[i].begins)
             return false;
