@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 # All members of a group of so many hear of what happens to one; of larger groups only
-# the leaders of the hosts.
+# the leaders of the hosts, and others ask.
 _MOST_TOLD = 64
 
 
@@ -45,7 +45,10 @@ class Layout:
         # Whether the members of each host have successive ranks.
         self.in_blocks = self.host_of == sorted(self.host_of)
         others = [r for r, host in enumerate(self.host_of) if host != self.host]
-        told = others if len(self.instances) <= _MOST_TOLD else self.leaders
+        all_are_told = len(self.instances) <= _MOST_TOLD
+        told = others if all_are_told else self.leaders
+        # Whether this member is told which members of other hosts leave the group.
+        self.is_told = all_are_told or self.is_leader
         # The members on other hosts that are told of what happens.
         self.reachable = [r for r in told if self.host_of[r] != self.host]
 

@@ -36,12 +36,15 @@ class Mail:
         self.failed: set[int] = set()
 
     def send(self, instance: int, message: Message) -> None:
-        """Send a message to an instance, without waiting until it has come."""
+        """Send a message to an instance, without waiting until it has come.
+
+        What is "late" may be sent once others have begun to end, and does not count.
+        """
         data = np.frombuffer(json.dumps(message).encode(), np.uint8)
         request = self._comm.Isend(data, instance, _TAG)
         with self._lock:
             self._sending.append((request, data))
-            self._sent_counts[instance] += 1
+            self._sent_counts[instance] += not message.get("late")
 
     def take(self) -> None:
         """Receive what has come, and help along what is under way."""
@@ -55,7 +58,7 @@ class Mail:
             while (message := self._probe()) is not None:
                 with self._lock:
                     self._received[_key(message)].append(message)
-                    self._received_count += 1
+                    self._received_count += not message.get("late")
         except self._mpi.Exception:
             self._note_failed()
         finally:

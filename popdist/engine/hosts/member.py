@@ -37,8 +37,10 @@ T = TypeVar("T")
 DATA, POINT, PART = 2, 3, 4
 TAGS = 5
 
-# How long messages of a member that has died may still be under way.
+# How long messages of a member that has died or left may still be under way.
 _UNDER_WAY_SECONDS = 0.4
+# How often a member of a large group asks whether the one that it waits for has left.
+_ASK_SECONDS = 0.5
 
 
 class Transfer(NamedTuple):
@@ -80,8 +82,10 @@ class HostsMember:
         self._tags = tuple(tags)
         self._own_tag = self._tags[self.rank]
         self._timeout, self._stall = timeout, stall
-        # After how many calls other members have left the group.
-        self._left: dict[int, int] = {}
+        # After how many calls other members have left the group, and when that was
+        # known here.
+        self._left: dict[int, tuple[int, float]] = {}
+        self._asked_at = 0.0
         self._trace: Trace | None = None
         self._reported = self._told = self._closed = False
         # The call in which a stall has been reported.
@@ -219,7 +223,10 @@ class HostsMember:
         self.look()
         if self.comm.ending() is not None:
             return
-        lost = self.lost_member(monotonic() - waited)
+        since = monotonic() - waited
+        lost = self.lost_member(since)
+        if lost is None and self._has_left_unheard(peer, since):
+            lost = peer
         if lost is not None:
             self._end_for(Status.PEER_LOST, lost)
         elif waited > self._timeout:
@@ -227,6 +234,23 @@ class HostsMember:
         elif waited > self._stall and self._stalled_in != self.calls:
             self._stalled_in = self.calls
             self._report_stall(peer, waited)
+
+    def _has_left_unheard(self, peer: int, since: float) -> bool:
+        """Return whether a member has left without what this one waits for.
+
+        Calls between two members are not counted: what has been sent must have come.
+        """
+        now = monotonic()
+        if peer in self._left:
+            is_of_two = self.call[0] in (Operation.SEND, Operation.RECEIVE)
+            told = self._left[peer][1]
+            return is_of_two and now - max(told, since) > _UNDER_WAY_SECONDS
+        instance = self.instances[peer]
+        if not self.layout.is_told and now - self._asked_at > _ASK_SECONDS:
+            self._asked_at = now
+            if self.world.may_reach(instance):
+                self.world.mail.send(instance, {"kind": "asks", "about": self.uid})
+        return False
 
     def await_news_of(self, peer: int) -> None:
         """Wait until it is known who has died, once another process has hung up.
@@ -378,6 +402,7 @@ class HostsMember:
             "calls": self.calls,
             "ends": self.world.ends,
         }
+        self.world.leavings[self.uid] = message
         here = [peer for peer in self.layout.local_ranks if peer != self.rank]
         with suppress(self.world.mpi.Exception):
             for peer in (*self.layout.reachable, *here):
@@ -389,7 +414,8 @@ class HostsMember:
         """See what messages tell of this group; any thread may call it."""
         mail = self.world.mail
         for message in mail.of("left", self.uid):
-            self._left[message["rank"]] = message["calls"]
+            told = message["calls"], monotonic()
+            self._left.setdefault(message["rank"], told)
             self.world.note_leaving(message["from"], ends=message["ends"])
         for host, peer in enumerate(self.layout.counterparts):
             if self.instances[peer] in self.world.dead:
@@ -424,7 +450,7 @@ class HostsMember:
         Args:
             since: Since when nothing has come from the other hosts.
         """
-        for peer, calls in self._left.items():
+        for peer, (calls, _) in self._left.items():
             if calls < self.calls:
                 return peer
         now = monotonic()

@@ -81,6 +81,8 @@ class World:
         self.lost: set[int] = set()
         # Those that have left a group, and have not told that they end.
         self.going_on: set[int] = set()
+        # What this process has told others when it left a group, by the group.
+        self.leavings: dict[str, dict[str, Any]] = {}
         # Whether this process ends, and leaves its groups for that reason.
         self.ends = False
         # To which the launcher appends the instances that have ended, on any host.
@@ -118,6 +120,10 @@ class World:
         self.find_deaths()
         if self.mail.of("quit"):
             self.is_broken = True
+        for message in self.mail.of("asks"):
+            leaving = self.leavings.get(message["about"])
+            if leaving is not None and self.may_reach(message["from"]):
+                self.mail.send(message["from"], {**leaving, "late": True})
         self.watch_this_host()
         for watcher in list(self.watchers):
             watcher()

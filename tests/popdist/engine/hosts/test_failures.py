@@ -174,6 +174,36 @@ def test_one_that_closes_the_group_is_missed_on_the_other_host(
         )
 
 
+@pytest.mark.parametrize("most_told", [64, 2])
+def test_one_that_closes_the_group_sends_nothing_any_more(
+    hydra: str, tmp_path: Path, most_told: int
+) -> None:
+    body = f"""
+    from popdist.engine.hosts import layout
+    layout._MOST_TOLD = {most_told}
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 3:
+        group.send(np.ones(3), 1)
+        group.close()
+        time.sleep(1)
+    elif rank == 1:
+        print(group.recv(np.zeros(3), 3))
+        waited = fail(lambda: group.recv(np.zeros(3), 3))
+        assert waited < 30
+    """
+
+    ran = run(hydra, (2, 2), body, tmp_path)
+
+    message, error = ran.outputs[1].splitlines()
+    assert message == "[1. 1. 1.]"
+    assert error == (
+        f"PeerLostError(3,): Instance 3 on {HOST} has ended, or closed the group, "
+        f"while instance 1 on {HOST} needed it for recv of 3 float64 from instance 3 "
+        f"on {HOST}. Look above for its last output."
+    )
+
+
 def test_instances_that_end_at_different_times_end_well(
     every_mpirun: str, tmp_path: Path
 ) -> None:
