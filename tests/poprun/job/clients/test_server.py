@@ -460,3 +460,41 @@ def test_a_client_that_sends_a_second_request_is_closed(clients: Clients) -> Non
 
     assert client.messages() == [(protocol.REQUEST_ACCEPTED, [])]
     assert client.has_ended
+
+
+def test_between_two_attempts_a_job_is_shown_and_stopped_and_no_more(
+    clients: Clients, supervisor: Supervisor
+) -> None:
+    reader = ask(clients, protocol.WATCH_OUTPUT, 0)
+    dump = ask(clients, protocol.DUMP_STACKS, b"0")
+    clients.pause()
+    assert clients.wait(0.05) == ""
+    clients.tap.feed(0, "stdout", b"late\n")
+
+    sentence = b"The attempt is over; the job is started again."
+    assert reader.messages() == [
+        (protocol.REQUEST_ACCEPTED, []),
+        (protocol.REQUEST_DONE, [sentence]),
+    ]
+    assert dump.messages()[-1][0] == protocol.REQUEST_REFUSED
+    late = ask(clients, protocol.DUMP_STACKS, b"0")
+    assert late.messages()[-1][0] == protocol.REQUEST_REFUSED
+    assert show(clients)["phase"] == "restarting"
+
+    ask(clients, protocol.STOP_JOB, 0)
+    began = time.monotonic()
+    assert clients.wait(600) == f"popctl (PID {os.getpid()})"
+    assert time.monotonic() < began + 60
+    assert supervisor.events == []
+
+
+def test_the_next_attempt_is_shown_to_those_who_have_waited(
+    clients: Clients, supervisor: Supervisor
+) -> None:
+    clients.pause()
+    other = make_clients(2)
+    clients.show(other._view, other.tap)
+    clients.begin(supervisor.controls())
+
+    assert show(clients)["num_instances"] == 2
+    assert show(clients)["phase"] == "starting"

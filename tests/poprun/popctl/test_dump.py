@@ -1,0 +1,124 @@
+"""popctl dump with a py-spy of the test's own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poprun.helpers import protocol
+from poprun.popctl import dump
+from poprun.popctl.dump import command
+
+
+class FakeConnection:
+    """A connection to a job, which remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, bytes]] = []
+
+    def send(self, kind: int, field: bytes) -> None:
+        self.requests.append((kind, field))
+
+    def close(self) -> None:
+        pass
+
+
+def instance(index: int, **fields: Any) -> dict[str, Any]:
+    own = {"index": index, "pid": 100 + index, "is_local": True, "phase": "running"}
+    return {**own, **fields}
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> FakeConnection:
+    """A job of four instances: one of another host, and one that has ended."""
+    fake = FakeConnection()
+    job = {
+        "id": "cafe",
+        "num_instances": 4,
+        "instances": [
+            *(instance(0), instance(1, is_local=False)),
+            *(instance(2, phase="ended", pid=None), instance(3)),
+        ],
+    }
+    monkeypatch.setattr(dump, "choose_job", lambda word: fake)
+    monkeypatch.setattr(dump, "show_job", lambda connection: job)
+    monkeypatch.setattr(dump, "copy_output", lambda connection: None)
+    return fake
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    path = folder / "py-spy"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(dump, "_find_py_spy", lambda: str(path))
+
+
+def call(*words: str) -> None:
+    command.main(list(words), standalone_mode=False)
+
+
+def test_py_spy_looks_at_what_runs_here_and_the_job_is_asked_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connection: FakeConnection,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(monkeypatch, tmp_path, 'echo "stack of $*"')
+
+    call()
+
+    assert capsys.readouterr().out == (
+        "Python stacks of instance 0 (PID 100), by py-spy:\n"
+        "stack of dump --pid 100\n\n"
+        "Python stacks of instance 3 (PID 103), by py-spy:\n"
+        "stack of dump --pid 103\n\n"
+    )
+    assert connection.requests == [(protocol.DUMP_STACKS, b"1,2")]
+
+
+def test_where_py_spy_may_not_look_the_job_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connection: FakeConnection,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(monkeypatch, tmp_path, "echo 'Permission Denied: try sudo' >&2; exit 1")
+
+    call("3")
+
+    assert capsys.readouterr().err == (
+        "popctl: py-spy cannot look at instance 3: Permission Denied: try sudo\n"
+    )
+    assert connection.requests == [(protocol.DUMP_STACKS, b"3")]
+
+
+def test_a_py_spy_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connection: FakeConnection,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(monkeypatch, tmp_path, "exec sleep 600")
+    monkeypatch.setattr(dump, "PY_SPY_S", 0.1)
+
+    call("0")
+
+    assert "py-spy cannot be used for instance 0: " in capsys.readouterr().err
+    assert connection.requests == [(protocol.DUMP_STACKS, b"0")]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_without_py_spy_the_job_is_asked_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connection: FakeConnection,
+    is_installed: bool,
+) -> None:
+    install(monkeypatch, tmp_path, "exit 0")
+    if is_installed:
+        call("--signal")
+    else:
+        monkeypatch.setattr(dump, "_find_py_spy", lambda: None)
+        call()
+
+    assert connection.requests == [(protocol.DUMP_STACKS, b"0,1,2,3")]
