@@ -132,10 +132,8 @@ def run(
         from poprun.restarts import Restarts, Steps
 
         def reopen(guard: StartedGuard) -> int:
-            # The time between attempts has signals of its own.
-            no_phases = PhaseLine(is_possible=False)
-            open_again = partial(_open_hosts, settings, environ, guard, log, no_phases)
-            hosts.reopen(open_again)
+            opener = partial(_open_hosts, settings, environ, guard, log)
+            hosts.reopen(request.hosts, opener)
             hosts.check_mpi(request.mpi)
             return hosts.describe(request.hosts[:1])[0].free_port
 

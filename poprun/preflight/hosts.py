@@ -159,18 +159,20 @@ class Preflights:
         return dict(process for process in found if process is not None)
 
     def reopen(
-        self, open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]]
+        self,
+        hosts: Sequence[HostSpec],
+        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]],
     ) -> None:
         """Connect to the hosts again: the connections of an attempt end with it.
 
         Raises:
             PoprunError: A host cannot be reached, or cannot be used.
         """
-        hosts = list(self._hosts)
         self.close()
         self._hosts = {}
         self._open_hosts = open_hosts
-        self._hosts = dict(zip(hosts, open_hosts(hosts), strict=True))
+        different = list(dict.fromkeys(hosts))
+        self._hosts = dict(zip(different, open_hosts(different), strict=True))
 
     def close(self) -> None:
         """End the connections to other hosts."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from poprun.errors import HostUnreachableError
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
@@ -42,6 +43,11 @@ class FakePreflight:
     def process(self) -> None:
         """Return None: there is no connection."""
 
+    def hang_up(self) -> None:
+        """Do nothing: there is no connection."""
+
+    is_closed = False
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -62,6 +68,28 @@ def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
         B: MemoryCounters(kills=1),
     }
     assert [(one.name, one.looked_up) for one in opened] == [("a", 1), ("b", 1)]
+
+
+def test_hosts_are_reached_again_even_after_one_could_not_be() -> None:
+    opened: list[FakePreflight] = []
+
+    def open_hosts(hosts: Sequence[HostSpec]) -> list[Preflight]:
+        new = [FakePreflight(host) for host in hosts]
+        opened.extend(new)
+        return new  # type: ignore[return-value]
+
+    def refuse(hosts: Sequence[HostSpec]) -> list[Preflight]:
+        raise HostUnreachableError("b is away.")
+
+    preflights = Preflights(open_hosts)
+    preflights.describe([A, B])
+    with pytest.raises(HostUnreachableError):
+        preflights.reopen([A, B], refuse)
+    preflights.reopen([A, B, A], open_hosts)
+
+    assert [host.is_closed for host in opened] == [True, True, False, False]
+    assert [f.cwd for f in preflights.describe([A, B])] == ["/a", "/b"]
+    assert preflights.read_memory_counters([A, B])[B] == MemoryCounters(kills=1)
 
 
 def test_all_hosts_are_planned_as_this_one() -> None:
