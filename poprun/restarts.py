@@ -52,6 +52,8 @@ class Steps(Record):
     run: Callable[..., AttemptEnd]
     # The environment of a guard.
     environ: Mapping[str, str]
+    # Shows on a terminal what poprun does, and nothing for "".
+    show: Callable[[str], None]
 
 
 class Restarts:
@@ -101,6 +103,7 @@ class Restarts:
                     self._sleep(wait, job, had_lost_hosts=end.lost_hosts)
                     port = self._steps.reopen(self._guard)
                     plan, job = self._steps.prepare(self._number, port)
+                    self._steps.show("")
             except StoppedError as stopped:
                 return self._stop(job, stopped)
             except (HostUnreachableError, LaunchError) as error:
@@ -140,11 +143,13 @@ class Restarts:
         )
         if self._recorder is not None:
             self._recorder.wait_for_restart(seconds)
+        self._steps.show("waiting to start the job again")
         ends_by = time.monotonic() + seconds
         while (left := ends_by - time.monotonic()) > 0:
             if client := self._clients.wait(min(LOOK_S, left)):
                 raise StoppedError(signal.SIGINT, client)
             self._keep_guard(job)
+        self._steps.show("checking the hosts")
         if job.devices is not None:
             if had_lost_hosts:
                 job.devices.detach_all()
@@ -170,6 +175,7 @@ class Restarts:
 
     def _give_up(self, job: Job, exit_code: int, why: str) -> int:
         """End the job without another attempt."""
+        self._steps.show("")
         for failure in undo_job(job, self._guard):
             self._log.warn(failure)
         self._clients.end(exit_code, why)

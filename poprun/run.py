@@ -132,7 +132,7 @@ def run(
         from poprun.restarts import Restarts, Steps
 
         def reopen(guard: StartedGuard) -> int:
-            opener = partial(_open_hosts, settings, environ, guard, log)
+            opener = partial(_open_hosts, settings, environ, guard, log, phase_line)
             hosts.reopen(request.hosts, opener)
             hosts.check_mpi(request.mpi)
             return hosts.describe(request.hosts[:1])[0].free_port
@@ -142,6 +142,7 @@ def run(
             lambda number, port: prepare(new_attempt(request.identity, number, port)),
             run_job,
             caller_environ,
+            phase_line.show,
         )
         return Restarts(steps, most, log, began, recorder).run(end, job)
 

@@ -64,6 +64,7 @@ class Played:
         self.calls: list[object] = []
         self.said: list[str] = []
         self.undone: list[str] = []
+        self.shown: list[str] = []
         resource = Resource(
             lambda: None, RemovePath(b"/nowhere/of/this/test"), self.undo
         )
@@ -106,7 +107,7 @@ class Played:
         return self.ends.pop(0)
 
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
-        steps = Steps(self.reopen, self.prepare, self.attempt, {})
+        steps = Steps(self.reopen, self.prepare, self.attempt, {}, self.shown.append)
         log = Log(0, self.said.append)
         return Restarts(steps, most, log, restarts.time.monotonic()).run(
             failed(**first), job or self.job
@@ -146,6 +147,11 @@ def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
 
     assert played.run(9) == 3
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert played.shown[-3:] == [
+        "waiting to start the job again",
+        "checking the hosts",
+        "",
+    ]
     assert played.undone == []  # by the last attempt
 
 

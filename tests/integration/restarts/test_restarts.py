@@ -102,6 +102,19 @@ def test_what_belongs_to_the_job_is_kept_and_what_belongs_to_an_attempt_is_not(
         assert before[name] != after[name]
 
 
+def test_each_attempt_has_a_folder_of_logs_in_that_of_the_run(poprun: Poprun) -> None:
+    script = poprun.script("telling.py", TELLING)
+    ran = poprun(
+        *(*JOB, "--max-restarts", "1", "--log-dir", "logs", "python", script, "1")
+    )
+
+    assert ran.code == 0
+    latest = poprun.directory / "logs" / "latest"
+    assert sorted(path.name for path in latest.iterdir()) == ["attempt-0", "attempt-1"]
+    assert "is bad" in (latest / "attempt-0" / "rank.1" / "stderr").read_text()
+    assert (latest / "attempt-1" / "rank.1" / "stderr").read_text() == ""
+
+
 def test_the_last_attempt_decides_on_the_exit_code(poprun: Poprun) -> None:
     program = (
         "import os; raise SystemExit(5 + int(os.environ['POPDIST_RESTART_COUNT']))"
