@@ -11,6 +11,11 @@ layers and one thread a process. Times are medians of instance 0, in millisecond
 - 1 instance with 2 replicas, next to MirroredStrategy on two logical CPUs.
 - 2 instances with 2 replicas each, next to MultiWorkerMirroredStrategy with 2 workers
   that have a batch of 16.
+
+The same with the fit of tf_keras, as MultiWorkerMirroredStrategy cannot train Keras 3;
+with 2 instances, the grouped_allreduce of 100 tensors of horovod.tensorflow next to
+MultiWorkerMirroredStrategy's reduction of them, eagerly and in a tf.function; and how
+long it takes to import popdist.tensorflow, more than TensorFlow.
 """
 
 import argparse
@@ -19,21 +24,28 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from statistics import median, quantiles
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 import popdist
+import popdist.sdk
 from popdist.session import STATE
 from popdist.tensorflow import PopDistStrategy
 
 Call = Callable[[], object]
 # The number of dense layers of networks, and their width.
 NETWORKS = {"0.07 M, 10": (5, 118), "1.58 M, 14": (7, 475), "12.6 M, 26": (13, 984)}
+# The steps of a fit, so many that its beginning and end do not count.
+FIT_STEPS = {"0.07 M, 10": 200, "1.58 M, 14": 50, "12.6 M, 26": 10}
+# 100 tensors have from 64 to so many elements, evenly by ratio, as in bench_horovod.py.
+LARGEST = (1 << 10, 1 << 14, 1 << 18)
 BATCH = 8
 PORTS = "BENCH_TF_PORTS"
 
@@ -64,6 +76,29 @@ def step_of(strategy: tf.distribute.Strategy, network: str, batch: int) -> Call:
         strategy.run(replica_step)
 
     return step
+
+
+def fit_of(strategy: tf.distribute.Strategy, network: str, batch: int) -> Call:
+    """Return the fit of a network, on all replicas of a strategy.
+
+    Args:
+        batch: The number of samples in a batch of data; PopDistStrategy takes one for
+            each local replica, others divide one among all replicas.
+    """
+    layers, width = NETWORKS[network]
+    with strategy.scope():
+        dense = [tf_keras.layers.Dense(width, "relu") for _ in range(layers)]
+        model = tf_keras.Sequential([tf_keras.Input((width,)), *dense])
+        model.compile(tf_keras.optimizers.SGD(1e-6), "mse")
+    takes_several = isinstance(strategy, PopDistStrategy)
+    local = popdist.getNumLocalReplicas() if takes_several else 1
+    pair = tf.ones((batch, width)), tf.ones((batch, width))
+    data = tf.data.Dataset.from_tensors(pair).repeat(FIT_STEPS[network] * local)
+    whole = tf.data.Options()
+    sharding = tf.data.experimental.AutoShardPolicy
+    whole.experimental_distribute.auto_shard_policy = sharding.OFF
+    data = data.with_options(whole)
+    return lambda: model.fit(data, verbose=0)
 
 
 def bare_engine(network: str) -> Call:
@@ -133,22 +168,81 @@ def bench(layout: str, seconds: float, cpu: bool) -> None:
     else:
         peer, strategy_name = workers(), "MultiWorker"
     alone, own = tf.distribute.OneDeviceStrategy("/cpu:0"), PopDistStrategy()
-    peer_batch = BATCH * popdist.getNumTotalReplicas() // peer.num_replicas_in_sync
-    show(layout, "alone", "popdist", strategy_name, "engine", "x the peer's")
-    for network in NETWORKS:
-        took = in_turns(
-            {
-                "alone": step_of(alone, network, BATCH * local),
-                "popdist": step_of(own, network, BATCH),
-                "peer": step_of(peer, network, peer_batch),
-                "engine": bare_engine(network),
-            },
-            seconds,
-            cpu,
-        )
-        exchange = {name: took[name] - took["alone"] for name in ("popdist", "peer")}
-        times = [f"{took[name]:.2f}" for name in ("alone", "popdist", "peer", "engine")]
-        show(network, *times, f"{exchange['popdist'] / exchange['peer']:.3f}")
+    share = BATCH * popdist.getNumTotalReplicas() // peer.num_replicas_in_sync
+    fit_share = BATCH * popdist.getNumTotalReplicas()
+    makers = {layout: (step_of, share), f"{layout}, fit": (fit_of, fit_share)}
+    for title, (make, peer_batch) in makers.items():
+        show(title, "alone", "popdist", strategy_name, "engine", "x the peer's")
+        for network in NETWORKS:
+            took = in_turns(
+                {
+                    "alone": make(alone, network, BATCH * local),
+                    "popdist": make(own, network, BATCH),
+                    "peer": make(peer, network, peer_batch),
+                    "engine": bare_engine(network),
+                },
+                seconds,
+                cpu,
+            )
+            if make is fit_of:
+                steps = FIT_STEPS[network]
+                took |= {name: took[name] / steps for name in took if name != "engine"}
+            extra = {name: took[name] - took["alone"] for name in ("popdist", "peer")}
+            times = [f"{took[name]:.2f}" for name in took]
+            show(network, *times, f"{extra['popdist'] / extra['peer']:.3f}")
+    if layout == "2x1":
+        bench_horovod(peer, seconds, cpu)
+
+
+def bench_horovod(peer: tf.distribute.Strategy, seconds: float, cpu: bool) -> None:
+    """Measure horovod.tensorflow's reduction of 100 tensors next to a strategy's."""
+    popdist.sdk.install()
+    hvd = import_module("horovod.tensorflow")
+    hvd.init()
+    show("100 tensors", "", "horovod", "MultiWorker", "x the peer's")
+    for largest in LARGEST:
+        lengths = [round(64 * (largest / 64) ** (i / 99)) for i in range(100)]
+        for how, wrap in {"eagerly": lambda call: call, "traced": tf.function}.items():
+            calls = {
+                name: wrap(call)
+                for name, call in reductions_of(lengths, hvd, peer).items()
+            }
+            took = in_turns(calls, seconds, cpu)
+            times = [f"{each:.2f}" for each in took.values()]
+            ratio = f"{took['horovod'] / took['peer']:.3f}"
+            show(f"64 to {largest}", how, *times, ratio)
+
+
+def reductions_of(
+    lengths: Sequence[int], hvd: Any, peer: tf.distribute.Strategy
+) -> dict[str, Call]:
+    """Return the reductions of tensors of these lengths that are compared."""
+    tensors = [tf.ones(length) for length in lengths]
+
+    def theirs() -> object:
+        pairs = [(tensor, tensor) for tensor in tensors]
+        return peer.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+
+    return {
+        "horovod": lambda: hvd.grouped_allreduce(tensors, op=hvd.Sum, name="bench"),
+        "peer": theirs,
+    }
+
+
+def bench_imports(rounds: int, cpu: bool) -> None:
+    """Measure imports of popdist.tensorflow next to those of TensorFlow, in turn."""
+    times: dict[str, list[float]] = {"tensorflow": [], "popdist.tensorflow": []}
+    for _ in range(rounds):
+        for module, took in times.items():
+            begun, used = perf_counter(), os.times()
+            subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+            children = os.times()
+            own = children.children_user + children.children_system
+            own -= used.children_user + used.children_system
+            took.append(1000 * (own if cpu else perf_counter() - begun))
+    plain, ours = times.values()
+    extra = median([own - base for base, own in zip(plain, ours, strict=True)])
+    print(f"import tensorflow: {median(plain):.0f}; popdist.tensorflow: {extra:+.0f}")
 
 
 def start(layout: str, seconds: float, cpu: bool) -> None:
@@ -183,6 +277,8 @@ def main() -> None:
         return
     for layout in [options.layout] if options.layout else ["2x1", "1x2", "2x2"]:
         start(layout, options.seconds, options.cpu)
+    if not options.layout:
+        bench_imports(9, options.cpu)
 
 
 if __name__ == "__main__":
