@@ -141,7 +141,7 @@ class Reductions(_core.Reducer, Membership):
         call = table, dtype, reduction
         if core and _shortcut(core, self._reduce_table, *call) is None:
             return
-        pairs = _pairs_in(table, dtype, self.num_local_replicas)
+        pairs = pairs_in(table, dtype, self.num_local_replicas)
         reduce = partial(
             self.transport.all_reduce, pairs, reduction, algorithm=self._usual
         )
@@ -344,7 +344,7 @@ class Reductions(_core.Reducer, Membership):
         return action
 
 
-def _pairs_in(table: bytes, dtype: int, replicas: int) -> list[Pair]:
+def pairs_in(table: bytes, dtype: int, replicas: int) -> list[Pair]:
     """Return the arrays of a table: see all_reduce_table."""
     numbers: list[int] = np.frombuffer(table, np.uint64).tolist()
     pairs = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Literal
 
-from popdist.engine.transport import Transport
+from popdist.engine.group import Group
 from popdist.negotiation.calls import CarryOut
 from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE, Job
@@ -29,7 +29,7 @@ class HorovodBasics:
     Its methods are the functions of the framework's module: hvd.init() and the others.
     """
 
-    def __init__(self, make_carrier: Callable[[Transport], CarryOut]) -> None:
+    def __init__(self, make_carrier: Callable[[Group], CarryOut]) -> None:
         """Begin without ranks.
 
         Args:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
 
-from popdist.engine.transport import Transport
+from popdist.engine.group import Group
 from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call, CarryOut
@@ -25,7 +25,7 @@ class RegisteredSets:
     def __init__(
         self,
         instances: Sequence[int],
-        make_carrier: Callable[[Transport], CarryOut],
+        make_carrier: Callable[[Group], CarryOut],
         dynamic: bool,
         cycle: float,
     ) -> None:
@@ -152,7 +152,7 @@ class RegisteredSets:
         negotiator = Negotiator(
             group,
             agreement,
-            self._make_carrier(group.transport),
+            self._make_carrier(group),
             StallWatch(
                 agreement,
                 group.rank,

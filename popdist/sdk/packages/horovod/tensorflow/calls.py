@@ -18,13 +18,18 @@ from tensorflow.python.framework.ops import (
 )
 
 from popdist.engine.calls.rows import Array
+from popdist.engine.spec.dtypes import DTYPES
 from popdist.replicated.shares import even_share
 from popdist.tensorflow.tensors.memory import Tensor, new_memories, new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
+from popdist.tensorflow.tensors.reduction import (
+    are_operations_available,
+    reduce_in_graph,
+)
 
 from ..common.calls.library import NUMPY_ARRAYS
-from ..common.calls.reduce_ops import Reduction
-from ..common.calls.submission import HorovodHandle, TensorCalls
+from ..common.calls.reduce_ops import Adasum, Average, Reduction
+from ..common.calls.submission import HorovodHandle, TableReduction, TensorCalls
 from ..common.process_sets import ProcessSet
 from .errors import argument_errors, tensorflow_errors
 
@@ -53,6 +58,13 @@ def reduce_tensors(
     process_set: ProcessSet,
 ) -> list[Tensor]:
     """Return the ranks' tensors, reduced to one each."""
+    if _is_for_table(tensors, reduction):
+        layouts = [(each.dtype.name, tuple(each.shape)) for each in tensors]
+        name = name or _name_in_graph("Allreduce", tensors)
+        reduce = TableReduction(layouts, name, reduction, process_set)
+        device = ["/device:CPU:0"]
+        values = [[tensor] for tensor in tensors]
+        return [total for (total,) in reduce_in_graph(reduce, values, device, False)]
     begin = partial(
         TENSORFLOW_CALLS.reduce, reduction=reduction, process_set=process_set
     )
@@ -154,11 +166,37 @@ def _make_call(
 ) -> list[Tensor]:
     """Make a call that is matched by its name, or eagerly by its number without one."""
     if name is None and not tf.executing_eagerly():
-        # As Horovod names calls, by their first tensor; a constant has no name.
-        tensor = re.sub("[^a-zA-Z0-9_]", "_", getattr(tensors[0], "name", "constant"))
-        graph = tf.compat.v1.get_default_graph()
-        name = graph.unique_name(f"Horovod{kind}_{tensor}")
+        name = _name_in_graph(kind, tensors)
     return _carried_out(partial(begin, name=name), tensors, specs)
+
+
+def _name_in_graph(kind: str, tensors: Sequence[Tensor]) -> str:
+    """Return the name of a call: as in Horovod, by its first tensor."""
+    # A constant has no name.
+    tensor = re.sub("[^a-zA-Z0-9_]", "_", getattr(tensors[0], "name", "constant"))
+    name: str = tf.compat.v1.get_default_graph().unique_name(f"Horovod{kind}_{tensor}")
+    return name
+
+
+def _is_for_table(tensors: Sequence[Tensor], reduction: Reduction) -> bool:
+    """Return whether popdist's operations can reduce tensors, in a graph.
+
+    They are of one dtype, all of their shapes are known, and nothing is to be done but
+    to reduce them.
+    """
+    if tf.executing_eagerly() or not executing_eagerly_outside_functions():
+        return False
+    dtype, *others = {tensor.dtype for tensor in tensors}
+    is_exact = dtype.is_floating or (dtype.is_integer and reduction.op is not Average)
+    return (
+        not others
+        and is_exact
+        and dtype.name in DTYPES
+        and reduction == Reduction(reduction.op)
+        and reduction.op is not Adasum
+        and all(tensor.shape.is_fully_defined() for tensor in tensors)
+        and are_operations_available()
+    )
 
 
 def _carried_out(

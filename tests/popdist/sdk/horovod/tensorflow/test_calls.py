@@ -6,9 +6,13 @@ import re
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from popdist.negotiation.agreement import Decision
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.session import STATE
 from tests.popdist.engine.members import error_of
 from tests.popdist.sdk.horovod.tensorflow.ranks import hvd, results
 from tests.popdist.tensorflow.instances import ends_of
@@ -221,6 +225,47 @@ def test_process_sets_and_joined_ranks_take_part_as_for_torch() -> None:
 
     inside = [2, [0, 2], 1, [2.0, 4.0], True]
     assert results(3, with_dynamic_sets) == [inside, [2, 0, True], inside]
+
+
+def test_ranks_that_trace_a_call_meet_those_that_do_not() -> None:
+    def rank(me: int) -> list[Any]:
+        hvd.init()
+
+        def call(x: Any, y: Any) -> Any:
+            return hvd.grouped_allreduce([x, y], op=hvd.Sum, name="both")
+
+        function = call if me else tf.function(call)
+        found = function(tf.ones((2, 1)) + me, tf.zeros((0, 3)))
+        if me == 0:
+            # Rank 1 has joined.
+            found += function(tf.ones((2, 1)), tf.zeros((0, 3)))
+        hvd.join()
+        return plain(found)
+
+    assert results(2, rank) == [[[[3], [3]], [], [[1], [1]], []], [[[3], [3]], []]]
+
+
+def test_calls_of_one_round_are_carried_out_together() -> None:
+    """Whether tables are among them or not."""
+
+    def rank(me: int) -> list[Any]:
+        from horovod.common.calls.carrier import Carrier, TableCall, TensorCall
+        from horovod.common.calls.library import NUMPY_ARRAYS
+
+        group = STATE.group("test", (0, 1))
+        x, y = np.full(3, 1.0 + me, np.float32), np.full(2, 10.0 + me, np.float32)
+        layouts = [(("float32", each.shape),) for each in (x, y)]
+        first, second = (
+            Request(Kind.ALLREDUCE, name, layout, int(hvd.Sum))
+            for name, layout in zip("xy", layouts, strict=True)
+        )
+        table = np.array([1, 3, x.ctypes.data, x.ctypes.data], np.uint64).tobytes()
+        calls = TableCall(first, table), TensorCall(NUMPY_ARRAYS, second, [y], [y])
+        decisions = [Decision(each.name, (each, each)) for each in (first, second)]
+        Carrier(group)(list(zip(decisions, calls, strict=True)))
+        return [x.tolist(), y.tolist()]
+
+    assert results(2, rank) == [[[3, 3, 3], [21, 21]]] * 2
 
 
 def test_calls_that_differ_raise_an_error_on_all_ranks() -> None:

@@ -5,10 +5,11 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from popdist.engine.calls.reductions import pairs_in
 from popdist.engine.calls.rows import bytes_of, rows_of
+from popdist.engine.group import Group
 from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import DTYPES
-from popdist.engine.transport import Transport
 from popdist.negotiation.agreement import Decision
 from popdist.negotiation.call_requests import Kind, Layout, Request
 from popdist.negotiation.calls import Call
@@ -58,24 +59,45 @@ class TensorCall(Call):
         self.received: list[int] = []
 
 
+class TableCall(Call):
+    """An allreduce of tensors of one dtype that are in a table, without scale factors.
+
+    The table is that of Group.all_reduce_table(). Averages are of floats.
+    """
+
+    def __init__(self, request: Request, table: bytes) -> None:
+        super().__init__(request)
+        self.table = table
+
+    def pairs(self) -> list[Pair]:
+        """Return the rows of the tensors."""
+        return pairs_in(self.table, DTYPES[self.request.tensors[0][0]], 1)
+
+
 class Carrier:
     """Carries out calls among the members of one group."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._member = transport.rank
-        self._size = len(transport.replicas)
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._transport = group.transport
+        self._member = group.rank
+        self._size = group.size
 
     def __call__(self, pairs: Sequence[tuple[Decision, Call | None]]) -> None:
         """Carry out a round's calls: the reductions together, the rest in order."""
         reductions = [
-            (decision.request, call if isinstance(call, TensorCall) else None)
+            (
+                decision.request,
+                call if isinstance(call, TensorCall | TableCall) else None,
+            )
             for decision, call in pairs
             if decision.request.kind is Kind.ALLREDUCE
         ]
         self._reduce_all([each for each in reductions if each[0].op != Adasum])
         for request, reduction in reductions:
             if request.op == Adasum:
+                # Tables have none.
+                assert not isinstance(reduction, TableCall)
                 self._adasum(request, reduction)
         for decision, call in pairs:
             if isinstance(call, TensorCall):
@@ -95,11 +117,20 @@ class Carrier:
                 return self._reduce_scatter(call)
         return list(call.targets)
 
-    def _reduce_all(self, calls: Sequence[tuple[Request, TensorCall | None]]) -> None:
+    def _reduce_all(
+        self, calls: Sequence[tuple[Request, TensorCall | TableCall | None]]
+    ) -> None:
         """Reduce the tensors of several calls, as few times as their dtypes permit."""
+        match calls:
+            case [(request, TableCall() as only)]:
+                dtype, _ = request.tensors[0]
+                reduction = engine_reduction(ReduceOp(request.op), dtype)
+                self._group.all_reduce_table(only.table, DTYPES[dtype], reduction)
+                return
         batches: dict[tuple[int, int], list[Pair]] = {}
         for request, call in calls:
             batch_of: dict[str, tuple[int, list[Pair]]] = {}
+            in_table = call.pairs() if isinstance(call, TableCall) else []
             for index, (dtype, shape) in enumerate(request.tensors):
                 if dtype not in batch_of:
                     code = DTYPES[dtype]
@@ -108,12 +139,16 @@ class Carrier:
                 code, batch = batch_of[dtype]
                 if call is None:
                     batch.append(_neutral_pair(request, dtype, shape))
+                elif isinstance(call, TableCall):
+                    batch.append(in_table[index])
                 else:
                     batch.append(_pair(call, index, shape, code))
         for (_, reduction), batch in batches.items():
             self._transport.all_reduce(batch, reduction)
         for request, call in calls:
-            if call is not None and (request.postscale != 1 or request.op == Average):
+            if isinstance(call, TensorCall) and (
+                request.postscale != 1 or request.op == Average
+            ):
                 for (dtype, _), target in zip(
                     request.tensors, call.targets, strict=True
                 ):

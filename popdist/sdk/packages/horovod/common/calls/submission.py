@@ -12,7 +12,7 @@ from popdist.negotiation.calls import Call
 from ..basics import HorovodBasics
 from ..exceptions import internal_errors
 from ..process_sets import ProcessSet
-from .carrier import Carrier, TensorCall
+from .carrier import Carrier, TableCall, TensorCall
 from .library import TensorLibrary
 from .reduce_ops import Adasum, ReduceOp, Reduction, check_reducible
 
@@ -68,6 +68,32 @@ def submit(process_set: ProcessSet, call: Call, now: bool) -> HorovodHandle:
             )
         negotiator.submit(call, wait=now)
     return HorovodHandle(call)
+
+
+class TableReduction:
+    """An allreduce of tensors of one dtype, again and again, where a table says."""
+
+    def __init__(
+        self,
+        tensors: Sequence[Layout],
+        name: str | None,
+        reduction: Reduction,
+        process_set: ProcessSet,
+    ) -> None:
+        """Describe the call.
+
+        Args:
+            tensors: The dtype and shape of each.
+            reduction: Without scale factors; an average is one of floats.
+        """
+        full = None if name is None else f"{Kind.ALLREDUCE.text}.{name}"
+        op = int(reduction.op)
+        self._request = Request(Kind.ALLREDUCE, full, tuple(tensors), op)
+        self._process_set = process_set
+
+    def __call__(self, table: bytes) -> None:
+        """Make the call, and return when it is over."""
+        submit(self._process_set, TableCall(self._request, table), True).wait()
 
 
 class TensorCalls:
