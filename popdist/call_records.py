@@ -49,6 +49,8 @@ CALL = struct.Struct("=QQ8x4Bi24xQ")
 
 # Both files of a process are named by its number in the job and its pid.
 CALLS_SUFFIX, NOTES_SUFFIX = ".calls", ".notes"
+# What torch.profiler has recorded, in Chrome's trace format: any number of files.
+PROFILE_SUFFIX = ".profile"
 # The first record of a file of calls is a header: RECORDS_MAGIC, the version, the
 # process, how many records there are with this one, how many more calls there were, and
 # CLOCK_MONOTONIC and CLOCK_REALTIME when it was written.

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class ProcessRecorder:
         self._notes = _create(self._stem + records.NOTES_SUFFIX, folder)
         self._calls: _core.Recorder | None = None
         self._lock = threading.Lock()
-        self._num_groups = self._num_spans = 0
+        self._num_groups = self._num_spans = self._num_profiles = 0
         self._note(
             kind=records.PROCESS,
             rank=rank,
@@ -86,6 +86,19 @@ class ProcessRecorder:
         self._write(
             f'{{"kind": "{records.END}", "span": {number}, "at": {monotonic_ns()}}}\n'
         )
+
+    def add_profile(self, export: Callable[[str], object]) -> None:
+        """Add what a profiler has recorded.
+
+        Args:
+            export: Writes it to a file of this name.
+        """
+        with self._lock:
+            number, self._num_profiles = self._num_profiles, self._num_profiles + 1
+        path = f"{self._stem}.{number}"
+        # Files that are not complete have other names.
+        export(f"{path}.json")
+        os.rename(f"{path}.json", path + records.PROFILE_SUFFIX)
 
     def close(self, names: "Sequence[tuple[int, str]]") -> None:
         """Record no more.

@@ -43,6 +43,7 @@ from poprun.stdio.stdin import describe_unread
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
+    from poprun.trace.job_trace import JobTrace
 
 
 class AttemptEnd(Record):
@@ -107,6 +108,7 @@ def run_attempt(
     memory_before: Mapping[HostSpec, MemoryCounters],
     *,
     recorder: "Recorder | None" = None,
+    trace: "JobTrace | None" = None,
     may_follow: bool = False,
     clients: Clients | None = None,
 ) -> AttemptEnd:
@@ -115,6 +117,7 @@ def run_attempt(
     Args:
         memory_before: The counters of each host before mpirun was started.
         recorder: Writes the files of --result and --events.
+        trace: The trace of the run, for --trace.
         may_follow: Whether another attempt may follow if this one fails.
         clients: Those of the attempt before.
     """
@@ -129,12 +132,24 @@ def run_attempt(
         event_log.listen(event)
         if recorder is not None:
             recorder.listen(event)
+        if trace is not None:
+            trace.listen(event, host_of)
         match event:
             case Exited(rank, status, by_itself=True) if status:
                 router.show_failed(rank)
             case FailedInFinalize(rank):
                 router.show_failed(rank)
 
+    def host_of(rank: int) -> str:
+        return next((host.name for host in hosts if rank in host.ranks), "")
+
+    def before_end(ended: Ended) -> None:
+        succession.hand_over(ended)
+        if trace is not None:
+            trace.collect(hosts, job.directory)
+
+    if trace is not None:
+        trace.begin_attempt(plan.attempt.number)
     tap = OutputTap()
     clients = clients or Clients(plan.request.identity)
     clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
@@ -147,7 +162,7 @@ def run_attempt(
     )
     supervisor.start()
     try:
-        ended = supervisor.run(succession.hand_over)
+        ended = supervisor.run(before_end)
     finally:
         router.hide_status(forever=True)
     router.end()

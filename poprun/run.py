@@ -6,8 +6,8 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> AttemptEnd -> exit co
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
@@ -40,6 +40,7 @@ from poprun.stdio.writer import write_text
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
     from poprun.stages import Stages
+    from poprun.trace.job_trace import JobTrace
 
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
 
@@ -78,8 +79,13 @@ def run(
         if guard is None
         else partial(_open_hosts, settings, environ, guard, log, phase_line)
     )
-    with closing(Preflights(opener)) as hosts, phase_line:
+    with (
+        closing(Preflights(opener)) as hosts,
+        _traced(settings, log, runs=guard is not None) as trace,
+        phase_line,
+    ):
         phase_line.show("checking the hosts")
+        _enter(trace, "plan")
         request = read_request(
             settings,
             environ,
@@ -99,7 +105,9 @@ def run(
 
         stages = job_stages.STAGES if stages is None else stages
         # A job that is refused must not reserve or show anything.
+        _enter(trace, "check")
         files = job_stages.check(request, program, environ, hosts)
+        _enter(trace, "reserve IPUs")
         reserved = stages.reserve(request, environ, guard, log, phase_line)
 
         def prepare(attempt: Attempt) -> tuple[Plan, Job]:
@@ -108,6 +116,7 @@ def run(
             return plan, reserved.with_devices(job)
 
         starts = False
+        _enter(trace, "prepare")
         try:
             plan, job = prepare(first)
             phase_line.hide()
@@ -117,6 +126,7 @@ def run(
         finally:
             if not starts:
                 reserved.cancel(guard)
+        _enter(trace, "run")
         began = time.monotonic()
         run_job = partial(
             stages.run_job,
@@ -124,6 +134,7 @@ def run(
             environ=caller_environ,
             preflights=hosts,
             recorder=recorder,
+            trace=trace,
         )
         most = settings["max-restarts"]
         end = run_job(job, guard, plan, may_follow=most > 0)
@@ -145,6 +156,27 @@ def run(
             phase_line.show,
         )
         return Restarts(steps, most, log, began, recorder).run(end, job)
+
+
+@contextmanager
+def _traced(settings: Settings, log: Log, *, runs: bool) -> "Iterator[JobTrace | None]":
+    """Provide the trace of the run, if it is to have one, and write it in the end."""
+    if settings["trace"] is None or not runs:
+        yield None
+        return
+    from poprun.trace.job_trace import JobTrace
+
+    trace = JobTrace(settings["trace"])
+    try:
+        yield trace
+    finally:
+        if failure := trace.write():
+            log.warn(failure)
+
+
+def _enter(trace: "JobTrace | None", phase: str) -> None:
+    if trace is not None:
+        trace.enter(phase)
 
 
 def _open_hosts(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from poprun.attempt import AttemptEnd
     from poprun.job.clients.server import Clients
     from poprun.result.recorder import Recorder
+    from poprun.trace.job_trace import JobTrace
 
 
 class Stages(Record):
@@ -94,6 +95,7 @@ def run_job(
     preflights: Preflights,
     *,
     recorder: "Recorder | None" = None,
+    trace: "JobTrace | None" = None,
     may_follow: bool = False,
     clients: "Clients | None" = None,
 ) -> "AttemptEnd":
@@ -101,6 +103,7 @@ def run_job(
 
     Args:
         recorder: Writes the files of --result and --events.
+        trace: The trace of the run, for --trace.
         may_follow: Whether another attempt may follow if this one fails.
         clients: Those of the attempt before.
     """
@@ -135,6 +138,7 @@ def run_job(
         preflights,
         memory_before,
         recorder=recorder,
+        trace=trace,
         may_follow=may_follow,
         clients=clients,
     )

@@ -76,6 +76,7 @@ STAGES = {
             "poprun.job.guard_start",
             "poprun.job.host_link",
             "poprun.job.resource_limits",
+            "poprun.trace.clocks",
         ),
         ("poprun.calls_in_progress",),
         ("poprun.job.values",),
@@ -282,7 +283,12 @@ PURE = (
     "poprun.stdio.selection",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
+    "poprun.trace.analysis",
+    "poprun.trace.clocks",
+    "poprun.trace.page",
     "poprun.trace.record_files",
+    "poprun.trace.tables",
+    "poprun.trace.timeline",
     "poprun.vipu.rules.free_ipus",
     "poprun.vipu.rules.checks",
     "poprun.vipu.commands.views.emulated_hardware",
@@ -476,6 +482,7 @@ LATE_IMPORTS = {
         "poprun.restarts",
         "json",
         "poprun.stages",
+        "poprun.trace.job_trace",
     },
     # 1 ms, for a job with arguments for mpirun.
     "poprun.mpirun.arguments": {"poprun.mpirun.tokens"},
@@ -568,6 +575,7 @@ LATE_IMPORTS = {
     },
     "poprun.agent.served_job": {
         "poprun.agent.devices",
+        "poprun.trace.record_pieces",
         "poprun.vipu.launch.values",
     },
     # It runs in every Python of an instance, and does nothing in most of them.

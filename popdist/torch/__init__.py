@@ -9,10 +9,12 @@ from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.backend.registration import register
 from popdist.torch.hooks import ArenaBuckets, reduce_in_arena, reduce_now
 from popdist.torch.operators import all_reduce, empty
+from popdist.torch.profiles import add_to_trace
 
 __all__ = [
     "ArenaBuckets",
     "ProcessGroupPopdist",
+    "add_to_trace",
     "all_reduce",
     "empty",
     "reduce_in_arena",

@@ -56,6 +56,8 @@ END_RUN = 31  # number: mpirun has ended it
 DEVICE = 40
 # Sent when there has been nothing else for a while, by both.
 ALIVE = 50
+# What the host's clock shows: poprun's clock, which comes back in the answer.
+READ_CLOCK = 51
 
 # --- From an agent to poprun.
 
@@ -77,6 +79,10 @@ RUN_ENDED = 121  # number, exit code
 ATTACH = 130
 DETACH = 131  # rank, pid
 FINISHED = 140
+# What poprun's clock showed, and what CLOCK_MONOTONIC shows there, both in ns.
+CLOCK = 141
+# A piece of a file in which a process there has recorded its calls: its name, bytes.
+CALL_RECORDS = 142
 # What was killed: AGENT, as the guard tells, or GUARD, as the agent does.
 SUPERVISOR_LOST = 150
 AGENT, GUARD = b"agent", b"guard"

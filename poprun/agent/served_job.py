@@ -217,6 +217,9 @@ class ServedJob:
         elif kind == messages.END_RUN:
             pid = self._commands.end(*numbers)
             self._daemons.discard(pid)
+        elif kind == messages.READ_CLOCK:
+            answer = protocol.pack(messages.CLOCK, *numbers, time.monotonic_ns())
+            self._channel.send(answer)
         elif kind == messages.FINISH:
             self._finish()
 
@@ -231,12 +234,22 @@ class ServedJob:
             user, command = processes.describe(p)
             text = command.decode(errors="backslashreplace")
             self._emit(Remains(p.pid, user, text, self._host_job.name))
+        if self._host_job.is_traced:
+            self._send_records()
         for failure in self._undo():
             self._emit(NotUndone(failure, self._host_job.name))
         self._has_finished = True
         memory = read_host()
         counters = [memory.kills] if memory.limit is None else [*vars(memory).values()]
         self._channel.send(protocol.pack(messages.FINISHED, *counters))
+
+    def _send_records(self) -> None:
+        # 5 ms, for a job with --trace.
+        from poprun.trace.record_pieces import record_pieces
+
+        for name, piece in record_pieces(self._host_job.directory):
+            fields = os.fsencode(name), piece
+            self._channel.send(protocol.pack(messages.CALL_RECORDS, *fields))
 
     def _end_processes(self) -> list[processes.Process]:
         """End what is left of the instances; return what the kernel does not end."""

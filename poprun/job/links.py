@@ -96,4 +96,5 @@ def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],
         devices=None if devices is None else devices.of_instances(ranks[0], len(ranks)),
         environment={n: os.fsdecode(v) for n, v in for_daemons if v is not None},
+        is_traced=job.is_traced,
     )

@@ -5,9 +5,10 @@ sends is checked: a host reports only of its own instances, and sends no more th
 may. One that does not keep to that is lost.
 """
 
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -38,6 +39,7 @@ from poprun.record import replace
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.stream_ends import STREAMS, OutputReader
 from poprun.stdio.waiter import READ, WRITE, Interest
+from poprun.trace.clocks import ClockReading
 from poprun.vipu.leases import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ MOST_OTHER_EVENTS = 1000
 MOST_DIGITS = 12
 # The last millisecond that a calendar can show, in the year 9999.
 MOST_TIME = 253_402_300_799_999
+# So many nanoseconds no clock shows that counts from the start of a host.
+MOST_NS = 10**19 - 1
+# How often a host's clock is read at the start of a job that is traced, and at its end.
+CLOCK_QUESTIONS = 4
+# What comes from another host must not fill the memory.
+MOST_BYTES_OF_RECORDS = 1 << 28
 
 
 class RemoteSource:
@@ -189,6 +197,13 @@ class RemoteHost:
             self._silence = Silence(acknowledges_nothing(*ends), time.monotonic())
         # How much of each stream may have come and not been read.
         self.most_unread = messages.OUTPUT_WINDOW
+        # Pieces of the files in which the processes there have recorded their calls.
+        self.call_records: list[tuple[str, bytes]] = []
+        self._bytes_of_records = 0
+        # Of its clock: what poprun's showed when it was read, and the difference, for
+        # the quickest answer at the start and at the end.
+        self._clock_readings: list[ClockReading] = []
+        self._clock_questions = 0
         # Until when the agent has to be heard of once the job is over.
         self._finishes_by = inf
 
@@ -211,6 +226,7 @@ class RemoteHost:
         self._emit = emit
         self._streams = streams
         self._stdin = stdin
+        self._read_clock()
 
     # --- What the loop waits for.
 
@@ -267,6 +283,7 @@ class RemoteHost:
     def finish(self) -> None:
         self.finished = self._is_lost
         self._finishes_by = time.monotonic() + FINISH_S
+        self._read_clock()
         self.most_unread += messages.LAST_OUTPUT
         self.send(protocol.pack(messages.FINISH))
 
@@ -344,8 +361,37 @@ class RemoteHost:
             self._connection.memory = tuple(map(_number, fields))
             self.finished = True
             self._detach_all()
+        elif kind == messages.CLOCK:
+            self._on_clock(*(_number(field, MOST_NS) for field in fields[:2]))
+        elif kind == messages.CALL_RECORDS and self._job.is_traced:
+            self._bytes_of_records += len(fields[1])
+            if self._bytes_of_records <= MOST_BYTES_OF_RECORDS:
+                self.call_records.append((os.fsdecode(fields[0]), fields[1]))
         elif kind == messages.SUPERVISOR_LOST:
             self._lose(messages.why_supervisor_lost(fields))
+
+    def _read_clock(self) -> None:
+        """Ask several times for what the clock there shows, if that is to be known."""
+        if self._job.is_traced:
+            self._clock_questions += CLOCK_QUESTIONS
+            self._ask_for_clock()
+
+    def _ask_for_clock(self) -> None:
+        self.send(protocol.pack(messages.READ_CLOCK, time.monotonic_ns()))
+
+    def _on_clock(self, asked_ns: int, there_ns: int) -> None:
+        if not self._clock_questions:
+            raise ValueError("an answer without a question")
+        now = time.monotonic_ns()
+        self._clock_readings.append(ClockReading(asked_ns, now, there_ns))
+        self._clock_questions -= 1
+        if self._clock_questions % CLOCK_QUESTIONS:
+            self._ask_for_clock()
+
+    @property
+    def clock_readings(self) -> Sequence[ClockReading]:
+        """What the clock there has shown, from the start of the job to its end."""
+        return self._clock_readings
 
     def _end_command(self, number: int, exit_code: bytes) -> None:
         self._commands.discard(number)

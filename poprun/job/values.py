@@ -50,6 +50,8 @@ class HostJob(Record):
     environment: Mapping[str, str]
     # The fields of its InstanceDevices; None for a job without IPUs.
     devices: Sequence[Any] | None = None
+    # As in Job.
+    is_traced: bool = False
 
 
 class Job(Record):
@@ -88,5 +90,7 @@ class Job(Record):
     ended_file: str = ""
     # How the paths begin of what MPI may leave in shared directories.
     leftovers: Sequence[str] = ()
+    # Whether its processes record their calls in the attempt's directory.
+    is_traced: bool = False
     # The IPUs of the job, None if it runs without.
     devices: "HeldDevices | None" = None

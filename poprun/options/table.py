@@ -323,6 +323,12 @@ _OUTPUT = (
         in_file=False,
     ),
     _path(
+        "trace",
+        "Write a timeline of the whole job to this file, for Perfetto and 'popctl "
+        "trace': what the launcher and the instances do, and all their collectives.",
+        "FILE",
+    ),
+    _path(
         "stdin",
         "Which instances read the standard input of poprun: none, one or all; or a "
         "file that all read instead.",
@@ -484,7 +490,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 # so that none of these makes a vendor's command line ambiguous.
 _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
-    tag-format color stdin progress tty timeout start-timeout grace keep-going
+    tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
     max-restarts
 """

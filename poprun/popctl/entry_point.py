@@ -23,6 +23,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "attach": ("poprun.popctl.attach", "Write the output of an instance from now on."),
     "logs": ("poprun.popctl.logs", "Write what instances have written to files."),
     "dump": ("poprun.popctl.dump", "Write the Python stacks of all instances."),
+    "trace": ("poprun.popctl.trace", "Show who waited for whom in a job with --trace."),
 }
 
 

@@ -50,6 +50,16 @@ class RecordedGroup(Record):
     members: tuple[int, ...]
 
 
+class Profiled(Record):
+    """Something that torch.profiler has seen, of a thread as that is called there."""
+
+    name: str
+    category: str
+    thread: str
+    began_ns: int
+    ended_ns: int
+
+
 class ProcessRecords(Record):
     """What one process has recorded.
 
@@ -63,6 +73,7 @@ class ProcessRecords(Record):
     spans: Sequence[Span]
     names: Mapping[int, str]
     lost: int
+    profiled: Sequence[Profiled] = ()
 
 
 def stem_of(file_name: str) -> str | None:
@@ -70,6 +81,8 @@ def stem_of(file_name: str) -> str | None:
     for suffix in (records.CALLS_SUFFIX, records.NOTES_SUFFIX):
         if file_name.endswith(suffix):
             return file_name.removesuffix(suffix)
+    if file_name.endswith(records.PROFILE_SUFFIX):
+        return file_name.split(".")[0]
     return None
 
 
@@ -84,7 +97,9 @@ def used_bytes(header: bytes) -> int:
     return most
 
 
-def read_process(calls: bytes, notes: bytes) -> ProcessRecords | None:
+def read_process(
+    calls: bytes, notes: bytes, profiles: Sequence[bytes] = ()
+) -> ProcessRecords | None:
     """Return what a process has recorded; None where it has not even begun to."""
     by_kind = _notes(notes)
     if not by_kind.get(records.PROCESS):
@@ -104,7 +119,37 @@ def read_process(calls: bytes, notes: bytes) -> ProcessRecords | None:
         spans=_spans(by_kind),
         names={int(number): name for each in names for number, name in each.items()},
         lost=_lost(calls),
+        profiled=[
+            one
+            for profile in profiles
+            for one in _profiled(profile, process["monotonic"] - process["realtime"])
+        ],
     )
+
+
+def _profiled(profile: bytes, from_realtime_ns: int) -> Iterator[Profiled]:
+    """Yield what torch.profiler has seen.
+
+    Args:
+        from_realtime_ns: What is added to CLOCK_REALTIME for CLOCK_MONOTONIC.
+    """
+    try:
+        document = json.loads(profile)
+        base_ns = int(document.get("baseTimeNanoseconds", 0)) + from_realtime_ns
+        for event in document["traceEvents"]:
+            if event.get("ph") != "X":
+                continue
+            began_ns = base_ns + int(1000 * event["ts"])
+            yield Profiled(
+                name=str(event["name"]),
+                category=str(event.get("cat", "")),
+                thread=str(event["tid"]),
+                began_ns=began_ns,
+                ended_ns=began_ns + int(1000 * event["dur"]),
+            )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # The program may have written anything there.
+        return
 
 
 # Any, because a note has whatever its kind says.

@@ -64,6 +64,9 @@ def make_job(
         _inherited(request, facts, environ, directory, ended_file)
         for facts in request.facts
     ]
+    if settings["trace"] is not None:
+        for variables in inherited:
+            variables[env.TRACE] = directory
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
     merge_stderr = request.arguments.job.merge_stderr
@@ -98,6 +101,7 @@ def make_job(
         directory=directory,
         ended_file=ended_file,
         leftovers=adapter(request.mpi.flavour).LEFTOVERS,
+        is_traced=settings["trace"] is not None,
     )
 
 

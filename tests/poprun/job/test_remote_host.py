@@ -1,6 +1,7 @@
 """What poprun does with the devices of instances that another host's agent asks for."""
 
 import os
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from poprun.agent import messages
 from poprun.agent.pipe_channel import PipeChannel
 from poprun.helpers import protocol
+from poprun.job import remote_host
 from poprun.job.events import Event, HostLost
 from poprun.job.remote_host import RemoteHost
 from poprun.vipu.launch.held_devices import Answer, Reply
@@ -40,7 +42,7 @@ class FakeDevices:
 class FakeAgent:
     """The agent's end of a connection, and the link that poprun has to it."""
 
-    def __init__(self, devices: FakeDevices | None) -> None:
+    def __init__(self, devices: FakeDevices | None, *, is_traced: bool = False) -> None:
         to_agent, to_poprun = os.pipe(), os.pipe()
         self.channel = PipeChannel(to_agent[0], to_poprun[1])
         ours = PipeChannel(to_poprun[0], to_agent[1])
@@ -53,7 +55,7 @@ class FakeAgent:
             memory=None,
             tool="ssh",
         )
-        job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3])
+        job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices
         self.host = RemoteHost(connection, job, [], lambda *_: None, held)
         self.events: list[Event] = []
@@ -163,4 +165,44 @@ def test_an_agent_of_a_job_without_ipus_asks_for_none() -> None:
     agent.ask(2)
 
     assert [type(event) for event in agent.events] == [HostLost]
+    agent.close()
+
+
+def test_the_clock_of_a_host_is_read_at_the_start_and_at_the_end() -> None:
+    agent = FakeAgent(None, is_traced=True)
+
+    def answer() -> int:
+        """Answer all questions about the clock, which is 5 s ahead; return how many."""
+        questions = 0
+        while received := [
+            fields
+            for kind, fields in agent.channel.receive() or ()
+            if kind == messages.READ_CLOCK
+        ]:
+            for [asked] in received:
+                questions += 1
+                agent.send(messages.CLOCK, asked, time.monotonic_ns() + 5 * 10**9)
+        return questions
+
+    assert answer() == 4
+    agent.host.finish()
+    assert answer() == 4
+    readings = agent.host.clock_readings
+    assert len(readings) == 8
+    for reading in readings:
+        assert abs(reading.offset_ns + 5 * 10**9) <= reading.uncertainty_ns
+    agent.send(messages.CLOCK, 1, 2)
+    assert [type(event) for event in agent.events] == [HostLost]
+    agent.close()
+
+
+def test_records_of_a_host_are_kept_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_host, "MOST_BYTES_OF_RECORDS", 5)
+    agent = FakeAgent(None, is_traced=True)
+    for piece in (b"abc", b"de", b"f"):
+        agent.send(messages.CALL_RECORDS, b"0-7.calls", piece)
+
+    assert agent.host.call_records == [("0-7.calls", b"abc"), ("0-7.calls", b"de")]
     agent.close()

@@ -81,6 +81,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "log-dir": None,
         "tag-format": "auto",
         "color": "auto",
+        "trace": None,
         "dry-run": False,
         "show-config": False,
         "ssh": "ssh",

@@ -63,7 +63,13 @@ HERE = replace(
     page_bytes=os.sysconf("SC_PAGE_SIZE"),
     stack_limit=8 << 20,
 )
-SETTINGS = {"grace": 2.5, "keep-going": True, "timeout": None, "start-timeout": 60}
+SETTINGS = {
+    "grace": 2.5,
+    "keep-going": True,
+    "timeout": None,
+    "start-timeout": 60,
+    "trace": None,
+}
 
 
 def plan(
@@ -137,6 +143,22 @@ def test_an_instance_gets_the_program_as_it_was_called() -> None:
     assert instance_spec.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
     assert instance_spec.cwd == b"/home/u"
     assert (instance_spec.stdin, instance_spec.grace_ms) == (b"/dev/null", 2500)
+
+
+@pytest.mark.parametrize("file", [None, "trace.json"])
+def test_instances_of_a_job_with_a_trace_record_in_its_directory(
+    file: str | None,
+) -> None:
+    description = job_description.make_job(
+        plan(),
+        {**SETTINGS, "trace": file},  # type: ignore[arg-type]
+        *(["/bin/true"] * 2, ["true"], {"POPDIST_TRACE": "/own"}),
+    )
+
+    environment = spec(description, 1).environment
+    folder = b"/own" if file is None else os.fsencode(description.directory)
+    assert b"POPDIST_TRACE=" + folder in environment
+    assert description.is_traced == (file is not None)
 
 
 def test_an_instance_gets_its_binding() -> None:

@@ -1,0 +1,18 @@
+"""What torch.profiler records, for the timeline of the job."""
+
+from typing import Any
+
+from popdist.session import STATE
+
+
+# Any, because torch's profilers have no common type.
+def add_to_trace(profiler: Any) -> None:
+    """Add what torch.profiler has recorded to the timeline of `poprun --trace`.
+
+        with torch.profiler.profile(on_trace_ready=popdist.torch.add_to_trace): ...
+
+    Without --trace it does nothing. It exports the profile, which torch allows once: a
+    handler that does so, too, calls this one instead and reads the timeline.
+    """
+    if STATE.recorder is not None:
+        STATE.recorder.add_profile(profiler.export_chrome_trace)

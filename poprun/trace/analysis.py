@@ -1,0 +1,234 @@
+"""Who waited for whom in a job: the events of a timeline -> tables. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from poprun.annotations import Any
+from poprun.record import Record
+from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN
+
+
+class TraceError(ValueError):
+    """A file is no timeline of poprun's."""
+
+
+class Slice(Record):
+    """Something that lasts: a call, a span, a life; times in microseconds."""
+
+    name: str
+    row: int
+    line: int
+    began: float
+    ended: float
+    # Any, because arguments have whatever their slice needs.
+    args: Mapping[str, Any]
+
+
+class Together(Record):
+    """A call that several instances have made together.
+
+    waits: How long each has waited, by its row.
+    last: The row of the instance that began it last, and by how much after the first.
+    """
+
+    title: str
+    operation: str
+    nbytes: int
+    began: float
+    ended: float
+    waits: Mapping[int, float]
+    last: int
+    lateness: float
+    is_complete: bool
+
+
+class InstanceSummary(Record):
+    """What one process has done; times in microseconds."""
+
+    title: str
+    calls: int
+    nbytes: int
+    waited: float
+    moved: float
+    # How often it was the last to begin, and how long the others waited then, together.
+    times_last: int
+    cost_to_others: float
+
+
+class TraceSummary(Record):
+    """What a timeline tells.
+
+    waits: By row of who waited and row of who was waited for, how long.
+    """
+
+    rows: Mapping[int, str]
+    lines: Mapping[tuple[int, int], str]
+    phases: Sequence[Slice]
+    lives: Sequence[Slice]
+    calls: Sequence[Slice]
+    spans: Sequence[Slice]
+    together: Sequence[Together]
+    instances: Mapping[int, InstanceSummary]
+    waits: Mapping[tuple[int, int], float]
+    end: float
+
+
+def analyse(document: Any) -> TraceSummary:
+    """Return what a timeline tells.
+
+    Raises:
+        TraceError: It is none of poprun's.
+    """
+    try:
+        events = document["traceEvents"]
+        if "poprun" not in document["otherData"]:
+            raise TraceError("it is not poprun's")
+        return _analyse(events)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"it lacks {error}") from None
+
+
+def _analyse(events: Iterable[Any]) -> TraceSummary:
+    rows: dict[int, str] = {}
+    lines: dict[tuple[int, int], str] = {}
+    slices: dict[str, list[Slice]] = {}
+    for event in events:
+        if event["ph"] == "M" and event["name"] == "process_name":
+            rows[event["pid"]] = event["args"]["name"]
+        elif event["ph"] == "M" and event["name"] == "thread_name":
+            lines[event["pid"], event["tid"]] = event["args"]["name"]
+        elif event["ph"] == "X":
+            slices.setdefault(event.get("cat", ""), []).append(_slice(event))
+    calls = slices.get(CALL, [])
+    together = _together(calls)
+    everything = [one for several in slices.values() for one in several]
+    return TraceSummary(
+        rows=rows,
+        lines=lines,
+        phases=slices.get(PHASE, []),
+        lives=slices.get("life", []),
+        calls=calls,
+        spans=slices.get(SPAN, []),
+        together=together,
+        instances=_instances(rows, calls, together),
+        waits=_waits(together),
+        end=max((one.ended for one in everything), default=0.0),
+    )
+
+
+def _slice(event: Any) -> Slice:
+    began = event["ts"]
+    return Slice(
+        name=event["name"],
+        row=event["pid"],
+        line=event["tid"],
+        began=began,
+        ended=began + event["dur"],
+        args=event.get("args", {}),
+    )
+
+
+def _together(calls: Sequence[Slice]) -> list[Together]:
+    by_call: dict[str, list[Slice]] = {}
+    for call in calls:
+        if ", call " in call.args["call"]:
+            by_call.setdefault(call.args["call"], []).append(call)
+    return [_as_one(parts) for parts in by_call.values()]
+
+
+def _as_one(parts: Sequence[Slice]) -> Together:
+    last = max(parts, key=lambda part: part.began)
+    first = min(part.began for part in parts)
+    return Together(
+        title=last.args["call"],
+        operation=last.name,
+        nbytes=last.args["bytes"],
+        began=first,
+        ended=max(part.ended for part in parts),
+        waits={part.row: part.args["waited_us"] for part in parts},
+        last=last.row,
+        lateness=last.began - first,
+        is_complete=len(parts) == last.args["members"],
+    )
+
+
+def _counting(together: Sequence[Together]) -> list[Together]:
+    """Return the calls in which it is known who was last: one of several members."""
+    return [one for one in together if one.is_complete and len(one.waits) > 1]
+
+
+def _instances(
+    rows: Mapping[int, str], calls: Sequence[Slice], together: Sequence[Together]
+) -> dict[int, InstanceSummary]:
+    own: dict[int, list[Slice]] = {}
+    for call in calls:
+        own.setdefault(call.row, []).append(call)
+    last: dict[int, list[float]] = {}
+    for one in _counting(together):
+        others = sum(us for row, us in one.waits.items() if row != one.last)
+        last.setdefault(one.last, []).append(others)
+    return {
+        row: InstanceSummary(
+            title=title,
+            calls=len(own.get(row, ())),
+            nbytes=sum(call.args["bytes"] for call in own.get(row, ())),
+            waited=sum(call.args["waited_us"] for call in own.get(row, ())),
+            moved=sum(call.args["moved_us"] for call in own.get(row, ())),
+            times_last=len(last.get(row, ())),
+            cost_to_others=sum(last.get(row, ())),
+        )
+        for row, title in sorted(rows.items())
+        if row != LAUNCHER
+    }
+
+
+def _waits(together: Sequence[Together]) -> dict[tuple[int, int], float]:
+    waits: dict[tuple[int, int], float] = {}
+    for one in _counting(together):
+        for row, us in one.waits.items():
+            if row != one.last:
+                waits[row, one.last] = waits.get((row, one.last), 0.0) + us
+    return waits
+
+
+def slowest(together: Sequence[Together], number: int) -> list[Together]:
+    """Return the calls in which the instances have waited for the longest time."""
+    return sorted(together, key=lambda one: -sum(one.waits.values()))[:number]
+
+
+def in_time(us: float) -> str:
+    """Write a time: 12.3 us, 4.56 ms, 1.23 s."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} us"
+
+
+def in_bytes(number: float) -> str:
+    """Write a number of bytes: 12 B, 1.5 KiB, 3 MiB."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def name_of(summary: TraceSummary, row: int) -> str:
+    """Return what a row is called, without its process: "instance 3"."""
+    return summary.rows.get(row, f"row {row}").partition(" (")[0]
+
+
+def conclusion(summary: TraceSummary) -> str:
+    """Return a sentence about who the others have waited for most."""
+    costs = {row: one.cost_to_others for row, one in summary.instances.items()}
+    total = sum(costs.values())
+    if not summary.calls:
+        return "No instance has recorded a call of popdist's."
+    if not total:
+        return "No instance has waited for another one."
+    row = max(costs, key=lambda row: costs[row])
+    share = 100 * costs[row] / total
+    times = summary.instances[row].times_last
+    return (
+        f"The instances have waited {in_time(total)} for each other, added up; "
+        f"{share:.0f} % of that for {name_of(summary, row)}, which began {times} of "
+        f"{len(_counting(summary.together))} calls last."
+    )

@@ -1,0 +1,57 @@
+"""The clocks of other hosts, and times by them on poprun's clock. Pure."""
+
+from collections.abc import Sequence
+
+from poprun.record import Record
+
+
+class ClockReading(Record):
+    """What a host's clock has shown between two times of poprun's, in ns."""
+
+    asked_ns: int
+    answered_ns: int
+    there_ns: int
+
+    @property
+    def offset_ns(self) -> int:
+        """What is added to a time of the host for one of poprun's."""
+        return (self.asked_ns + self.answered_ns) // 2 - self.there_ns
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """By how much the offset may be wrong."""
+        return (self.answered_ns - self.asked_ns) // 2
+
+
+class Clock(Record):
+    """A host's CLOCK_MONOTONIC on poprun's clock, at two times.
+
+    Between two hosts such clocks drift apart by some microseconds in a second.
+    """
+
+    # On the host's clock, and what is added to that for poprun's.
+    first_ns: int = 0
+    first_offset_ns: int = 0
+    last_ns: int = 0
+    last_offset_ns: int = 0
+
+    def on_poprun(self, ns: int) -> int:
+        """Return a time of the host as poprun's clock has it."""
+        span = self.last_ns - self.first_ns
+        drift = self.last_offset_ns - self.first_offset_ns
+        if span <= 0:
+            return ns + self.first_offset_ns
+        return ns + self.first_offset_ns + drift * (ns - self.first_ns) // span
+
+
+def clock_of(readings: Sequence[ClockReading]) -> Clock:
+    """Return a host's clock by the quickest answers at the start and at the end."""
+    if not readings:
+        return Clock()
+    middle = (readings[0].asked_ns + readings[-1].asked_ns) // 2
+    early = [one for one in readings if one.asked_ns <= middle]
+    late = [one for one in readings if one.asked_ns > middle] or early
+    first, last = (
+        min(some, key=lambda one: one.uncertainty_ns) for some in (early, late)
+    )
+    return Clock(first.there_ns, first.offset_ns, last.there_ns, last.offset_ns)

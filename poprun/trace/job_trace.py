@@ -1,0 +1,212 @@
+"""What a job does, for the timeline of --trace: STATE of one run of poprun.
+
+It collects the phases of the launcher, the lives of instances and the files in which
+their processes record, and writes the timeline at the end. A valid one is there from
+the start on: poprun may be killed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from popdist.call_records import CALLS_SUFFIX, NOTES_SUFFIX, PROFILE_SUFFIX
+from poprun import __version__
+from poprun.errors import OptionError
+from poprun.helpers.processes import exit_code
+from poprun.job.events import Event, Exited, MpirunExited, MpirunStarted, Started
+from poprun.job.host_link import HostLink
+from poprun.job.remote_host import RemoteHost
+from poprun.trace import timeline
+from poprun.trace.clocks import Clock, clock_of
+from poprun.trace.record_files import read_process, stem_of
+from poprun.trace.record_pieces import record_pieces
+from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
+
+
+class JobTrace:
+    """The trace of one run.
+
+    Args:
+        path: The file that it writes.
+
+    Raises:
+        OptionError: The file cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        self._given = path
+        self._begin_ns = time.monotonic_ns()
+        self._phases: list[tuple[str, int]] = []
+        self._end_ns = 0
+        self._lives: dict[tuple[int, int], InstanceLife] = {}
+        self._attempt = 0
+        self._mpirun: list[tuple[int, int]] = []
+        # By attempt, host and name; the clock of a host by its name.
+        self._files: dict[tuple[int, str, str], bytearray] = {}
+        self._clocks: dict[str, Clock] = {}
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            raise self._refusal("it is no regular file")
+        try:
+            self._write()
+        except OSError as error:
+            raise self._refusal(error.strerror or str(error)) from None
+
+    def _refusal(self, why: str) -> OptionError:
+        return OptionError(
+            f"--trace {self._given!r} cannot be written: {why}. Name a file in a "
+            "directory in which you may make files."
+        )
+
+    # --- What happens.
+
+    def enter(self, phase: str) -> None:
+        """Note that the launcher begins a phase, and ends the one before."""
+        self._phases.append((phase, time.monotonic_ns()))
+
+    def begin_attempt(self, number: int) -> None:
+        self._attempt = number
+
+    def listen(self, event: Event, host_of: Callable[[int], str]) -> None:
+        """Take in an event of the job.
+
+        Args:
+            host_of: Returns the host of an instance.
+        """
+        now = time.monotonic_ns()
+        match event:
+            case Started(rank, pid):
+                key = self._attempt, rank
+                life = InstanceLife(rank, pid, host_of(rank), self._attempt, now, 0, "")
+                self._lives[key] = life
+            case Exited(rank, status, at_ns) if (self._attempt, rank) in self._lives:
+                life = self._lives[self._attempt, rank]
+                end = f"exit code {exit_code(status)}"
+                fields = {**vars(life), "ended_ns": at_ns, "end": end}
+                self._lives[self._attempt, rank] = InstanceLife(**fields)
+            case MpirunStarted():
+                self._mpirun.append((now, 0))
+            case MpirunExited() if self._mpirun:
+                self._mpirun[-1] = (self._mpirun[-1][0], now)
+
+    def add_piece(self, host: str, name: str, piece: bytes) -> None:
+        """Take in some more of a file of records."""
+        key = self._attempt, host, name
+        self._files.setdefault(key, bytearray()).extend(piece)
+
+    def collect(self, hosts: Sequence[HostLink], directory: str) -> None:
+        """Take in what the processes of all hosts have recorded in their directories.
+
+        Those of this host are removed next.
+        """
+        for host in hosts:
+            pieces: Iterable[tuple[str, bytes]] = record_pieces(directory)
+            if isinstance(host, RemoteHost):
+                pieces = host.call_records
+                self._clocks[host.name] = clock_of(host.clock_readings)
+            for name, piece in pieces:
+                self.add_piece(host.name, name, piece)
+
+    # --- The file.
+
+    def write(self) -> str:
+        """Write the timeline; return why that failed, "" if it did not."""
+        self._end_ns = time.monotonic_ns()
+        try:
+            self._write()
+        except OSError as error:
+            return (
+                f"The trace could not be written to {self._given}: "
+                f"{error.strerror or error}."
+            )
+        return ""
+
+    def _write(self) -> None:
+        """Replace the file by one that is complete.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        new = f"{self._path}.{os.getpid()}.new"
+        try:
+            with open(new, "x", encoding="utf-8") as file:
+                file.write('{"displayTimeUnit": "ms", "otherData": ')
+                file.write(json.dumps(self._about()))
+                file.write(', "traceEvents": [')
+                separator = "\n"
+                for event in self._events():
+                    file.write(separator + json.dumps(event))
+                    separator = ",\n"
+                file.write("\n]}\n")
+            os.replace(new, self._path)
+        except BaseException:
+            _remove(new)
+            raise
+
+    def _about(self) -> Mapping[str, str]:
+        clocks = {
+            f"clock of {host}": f"{clock.first_offset_ns / 1000:.1f} us before poprun's"
+            for host, clock in self._clocks.items()
+        }
+        complete = "yes" if self._end_ns else "no: poprun has not come to its end"
+        return {"poprun": __version__, "complete": complete, **clocks}
+
+    def _events(self) -> Iterator[timeline.Event]:
+        ends = [began for _, began in self._phases[1:]] + [self._end_ns]
+        phases = [
+            LaunchPhase(name, began, ended or began)
+            for (name, began), ended in zip(self._phases, ends, strict=False)
+        ]
+        end = self._end_ns or time.monotonic_ns()
+        lives = [
+            life if life.ended_ns else InstanceLife(**{**vars(life), "ended_ns": end})
+            for life in self._lives.values()
+        ]
+        mpirun = [
+            LaunchPhase("mpirun", began, ended or end) for began, ended in self._mpirun
+        ]
+        return timeline.timeline(
+            self._begin_ns, phases, mpirun, lives, self._processes()
+        )
+
+    def _processes(self) -> list[Traced]:
+        """Return what the processes of the job have recorded."""
+        stems = {
+            (attempt, host, stem): None
+            for attempt, host, name in self._files
+            if (stem := stem_of(name)) is not None
+        }
+        processes: list[Traced] = []
+        rows: dict[int, int] = {}
+        for attempt, host, stem in stems:
+            calls, notes = (
+                bytes(self._files.get((attempt, host, stem + suffix), b""))
+                for suffix in (CALLS_SUFFIX, NOTES_SUFFIX)
+            )
+            profiles = [
+                bytes(data)
+                for (number, place, name), data in self._files.items()
+                if (number, place, stem_of(name)) == (attempt, host, stem)
+                and name.endswith(PROFILE_SUFFIX)
+            ]
+            found = read_process(calls, notes, profiles)
+            if found is None:
+                continue
+            further = rows.get(found.rank, 0)
+            rows[found.rank] = further + 1
+            life = self._lives.get((attempt, found.rank))
+            if life is not None and life.pid == found.pid:
+                row = timeline.row_of(found.rank)
+            else:
+                row = timeline.row_of(found.rank, further + 1)
+            clock = self._clocks.get(host, Clock())
+            processes.append(Traced(found, host, clock, row, attempt))
+        return processes
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
