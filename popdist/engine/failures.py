@@ -33,12 +33,13 @@ _MOST_CALLS = 3
 class Missing(NamedTuple):
     """A member that has not begun a call which others are in.
 
-    is_in_call: Whether it is in an earlier call.
+    is_in_call: Whether it is in an earlier call; None where its calls are not known,
+        as of one on another host.
     recent: Its last calls with their numbers, the last one first.
     """
 
     member: int
-    is_in_call: bool
+    is_in_call: bool | None
     recent: Sequence[tuple[int, Described]]
 
 
@@ -132,7 +133,8 @@ def describe_missing(
     missing: Sequence[Missing], names: Sequence[object]
 ) -> Iterator[str]:
     """Yield a sentence about the last calls of each missing member, but not of many."""
-    for one in missing[:_MOST_MEMBERS]:
+    known = [one for one in missing if one.is_in_call is not None]
+    for one in known[:_MOST_MEMBERS]:
         who = f"instance {names[one.member]}"
         if not one.recent:
             yield f"{who} has made no call of this group yet."

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 from popdist.engine import _core
 from popdist.engine.failures import (
     Ending,
+    Missing,
     decode_error,
     describe_call,
     encode_error,
     explain,
     failed,
+    name_instances,
     unusable,
 )
 from popdist.engine.hosts.layout import Layout
@@ -90,9 +92,14 @@ class HostsMember:
         self._reported = self._told = self._closed = False
         # The call in which a stall has been reported.
         self._stalled_in = 0
+        # The number of a call, and the members of another host that have not begun it.
+        self._missing_elsewhere: tuple[int, Sequence[int]] = (0, ())
         # Requests of the call at hand, with what they read or write.
         self._under_way: list[tuple[Any, object]] = []
         local.group_instances = self.instances
+        known = weakref.proxy(self)
+        # The local member must not keep this one alive.
+        local.note_missing = lambda members: known.tell_missing(members)
         self.set_timeout(timeout)
         self._connect()
         world.pidfds |= local.arena.watching()
@@ -231,7 +238,7 @@ class HostsMember:
             self._end_for(Status.PEER_LOST, lost)
         elif waited > self._timeout:
             self._end_for(Status.TIMED_OUT, peer)
-        elif waited > self._stall and self._stalled_in != self.calls:
+        elif waited > self._report_after() and self._stalled_in != self.calls:
             self._stalled_in = self.calls
             self._report_stall(peer, waited)
 
@@ -251,6 +258,42 @@ class HostsMember:
             if self.world.may_reach(instance):
                 self.world.mail.send(instance, {"kind": "asks", "about": self.uid})
         return False
+
+    def _report_after(self) -> float:
+        """Return after how many seconds a stall is reported.
+
+        Members of other hosts notice at the same time which of theirs are missing, and
+        tell. Without that, only their leader is known to be late here.
+        """
+        if self._missing_elsewhere[0] == self.calls:
+            return self._stall
+        return self._stall + min(0.25 * self._stall, 1.0)
+
+    def tell_missing(self, members: Sequence[int]) -> None:
+        """Tell other hosts which members of this one have not begun the call at hand.
+
+        Args:
+            members: Their numbers on this host.
+        """
+        here = self.layout.local_ranks
+        present = [rank for q, rank in enumerate(here) if q not in members]
+        # One of those that wait for them is enough.
+        if not members or present[0] != self.rank or self._closed:
+            return
+        ranks = [here[q] for q in members]
+        message = {"kind": "missing", "group": self.uid, "call": self.calls}
+        with suppress(self.world.mpi.Exception):
+            for peer in self.layout.reachable:
+                if self.world.may_reach(self.instances[peer]):
+                    self.world.mail.send(
+                        self.instances[peer], {**message, "ranks": ranks}
+                    )
+            self.world.mail.flush(0.05)
+
+    def _missing(self) -> list[Missing]:
+        """Return who is missing on other hosts, as far as these have told."""
+        call, ranks = self._missing_elsewhere
+        return [Missing(rank, None, ()) for rank in ranks] if call == self.calls else []
 
     def await_news_of(self, peer: int) -> None:
         """Wait until it is known who has died, once another process has hung up.
@@ -348,7 +391,8 @@ class HostsMember:
             *(status, self.rank, about, self.calls),
             *(self.call, theirs or self.call, ""),
         )
-        self.end(explain(ending, self.instances, self._timeout, self.names))
+        missing = self._missing()
+        self.end(explain(ending, self.instances, self._timeout, self.names, missing))
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because of an error between the steps of a call."""
@@ -420,6 +464,8 @@ class HostsMember:
         for host, peer in enumerate(self.layout.counterparts):
             if self.instances[peer] in self.world.dead:
                 self.comm.note_death(host)
+        for message in mail.of("missing", self.uid):
+            self._missing_elsewhere = message["call"], message["ranks"]
         for message in mail.of("ended", self.uid):
             self._told = True
             self.comm.end(message["error"])
@@ -439,9 +485,11 @@ class HostsMember:
 
     def _report_stall(self, peer: int, waited: float) -> None:
         """Print on stderr which member a call has been waiting for."""
+        late = [one.member for one in self._missing()] or [peer]
         report(
             f"popdist: instance {self.names[self.rank]} has waited {waited:.0f} s for "
-            f"instance {self.names[peer]} in {describe_call(self.call, self.names)}."
+            f"{name_instances([self.names[q] for q in late])} in "
+            f"{describe_call(self.call, self.names)}."
         )
 
     def lost_member(self, since: float) -> int | None:

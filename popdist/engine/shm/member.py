@@ -45,6 +45,8 @@ class ShmMember:
         self.instances = tuple(meeting.instances)
         # Of these a call's root is one: those of a larger group that this is part of.
         self.group_instances: Sequence[int] = self.instances
+        # Is told of the members that a long wait in shared memory finds missing.
+        self.note_missing: Callable[[Sequence[int]], object] = lambda members: None
         self._timeout = meeting.timeout
         # Whether an error with the reason for the end of the group has been raised.
         self._reported = False
@@ -163,6 +165,7 @@ class ShmMember:
             else Operation.BARRIER.public_name
         )
         missing = self.missing()
+        self.note_missing([one.member for one in missing])
         late = [one.member for one in missing] or [peer]
         *others, last = (str(self.arena.pids[q]) for q in late)
         pids = f"es {', '.join(others)} and {last}" if others else f" {last}"

@@ -4,22 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-void begin_call(CommObject *self, uint64_t bytes)
+void end_record(CommObject *self, status s)
 {
-    show_begin(&self->c, bytes);
-    self->c.record =
-        self->recorder ? record_begin(recorder_of(self->recorder), self->group, bytes) : NULL;
-}
-
-void end_call(CommObject *self, status s)
-{
-    /* In a child that a signal's handler has forked, what is shared is its parent's. */
-    if (s == STOPPED && !is_ours(&self->c)) {
-        self->c.record = NULL;
-        return;
-    }
-    show_end(&self->c);
-    if (self->c.record)
+    /* In a child that a signal's handler has forked, the record is its parent's. */
+    if (is_ours(&self->c))
         record_end(self->c.record, s, self->c.ran);
     self->c.record = NULL;
 }

@@ -59,8 +59,21 @@ bool take_open_turn(CommObject *self);
 PyObject *leave(CommObject *self, status s);
 
 /* Around every call of the program: show and record it. */
-void begin_call(CommObject *self, uint64_t bytes);
-void end_call(CommObject *self, status s);
+void end_record(CommObject *self, status s);
+
+static inline void begin_call(CommObject *self, uint64_t bytes)
+{
+    show_begin(&self->c, bytes);
+    if (self->recorder)
+        self->c.record = record_begin(recorder_of(self->recorder), self->group, bytes);
+}
+
+static inline void end_call(CommObject *self, status s)
+{
+    show_end(&self->c);
+    if (self->c.record)
+        end_record(self, s);
+}
 
 /* What others may see of a member's calls, as methods of its endpoint: see activities.c. */
 PyObject *comm_missing(CommObject *self, PyObject *unused);

@@ -31,7 +31,7 @@ void describe(comm *c, const descriptor *d)
         described.stride = d->stride;
     }
     described.number = c->in_larger_call ? c->larger_calls : calls_of(c);
-    copy_descriptor(description_at(c, c->rank, calls_of(c)), &described);
+    copy_descriptor(&c->shown->calls[calls_of(c) % RECENT_CALLS], &described);
     /* Of a call in steps, what these are parts of is known already. */
     if (c->record && !c->record->is_described)
         record_description(c->record, &described);

@@ -122,23 +122,6 @@ void advance(counter *b, uint64_t count)
         syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void show_begin(comm *c, uint64_t bytes)
-{
-    activity *a = c->shown;
-    /* One writer, and readers that take each number for itself. */
-    const uint64_t all = atomic_load_explicit(&a->bytes, memory_order_relaxed) + bytes;
-    const uint64_t begun = atomic_load_explicit(&a->begun, memory_order_relaxed) + 1;
-    atomic_store_explicit(&a->bytes, all, memory_order_relaxed);
-    atomic_store_explicit(&a->begun, begun, memory_order_relaxed);
-}
-
-void show_end(comm *c)
-{
-    activity *a = c->shown;
-    atomic_store_explicit(&a->over, atomic_load_explicit(&a->begun, memory_order_relaxed),
-                          memory_order_relaxed);
-}
-
 void show_wait(comm *c, uint64_t since_ns, int instance)
 {
     activity *a = c->shown;

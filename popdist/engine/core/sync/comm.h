@@ -64,6 +64,7 @@ struct comm {
     waiting waits;
 
     activity *shown; /* this member's */
+    uint64_t begun, bytes; /* as shown there */
     call_record *record; /* of the call in progress, if calls are recorded, else NULL */
 
     /* The heap as this process maps it, NULL while it does not; once mapped, it stays. */
@@ -184,11 +185,21 @@ status wait_all(comm *c, uint64_t target);
 status wait_together(comm *c);
 
 /* Show that the program has begun a call that moves so many bytes of this member's, and
- * that it is over. Between the two, waiting_begins() and waiting_ends() add up how long a
- * recorded call waits. */
-void show_begin(comm *c, uint64_t bytes);
-void show_end(comm *c);
+ * that it is over. There is one writer, and readers take each number for itself. */
+static inline void show_begin(comm *c, uint64_t bytes)
+{
+    c->begun++;
+    c->bytes += bytes;
+    atomic_store_explicit(&c->shown->bytes, c->bytes, memory_order_relaxed);
+    atomic_store_explicit(&c->shown->begun, c->begun, memory_order_relaxed);
+}
 
+static inline void show_end(comm *c)
+{
+    atomic_store_explicit(&c->shown->over, c->begun, memory_order_relaxed);
+}
+
+/* Between the two, add up how long a recorded call waits. */
 static inline uint64_t waiting_begins(const comm *c)
 {
     return c->record ? now_ns() : 0;

@@ -138,6 +138,31 @@ def test_a_long_wait_for_another_host_is_reported_once(
     ]
 
 
+def test_a_member_behind_the_leader_of_another_host_is_named_everywhere(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    os.environ["POPDIST_STALL_TIMEOUT"] = "0.5"
+    group = popdist.instance_group()
+    group.barrier()
+    group.set_timeout(4)
+    if rank == 3:
+        while not all(os.path.exists(f"{sys.argv[1]}.{i}.done") for i in range(3)):
+            time.sleep(0.01)
+    else:
+        fail(lambda: group.all_reduce(np.ones(3)))
+        open(f"{sys.argv[1]}.{rank}.done", "w").close()
+    """
+
+    ran = run(hydra, (2, 2), body, tmp_path)
+
+    assert ran.code == 0
+    for [error] in lines_of([one.out for one in ran.instances[:3]]):
+        assert error.startswith("CollectiveTimeoutError: Instance 3 did not take its ")
+    assert f"instance 0 on {HOST} has waited" in ran.instances[0].err
+    assert f"for instance 3 on {HOST} in {SUM}" in ran.instances[0].err
+
+
 def test_an_abort_ends_the_group_on_all_hosts(hydra: str, tmp_path: Path) -> None:
     body = """
     group = popdist.instance_group()
