@@ -99,9 +99,9 @@ STAGES = {
         ("poprun.restarts",),
         ("poprun.run",),
         ("poprun.click_command", "poprun.versions", "poprun.cli"),
+        ("poprun.api",),
         ("poprun.popctl",),
         ("poprun.__main__",),
-        ("poprun.api",),
     ),
     "popdist": (
         (
@@ -615,6 +615,8 @@ READS_ENVIRON = (
     "poprun.__main__",
     "poprun.agent.program",
     "poprun.cli",
+    "poprun.popctl.doctor",
+    "poprun.popctl.machine_checks",
     "poprun.helpers.guard",
     "poprun.interpreter",
     "poprun.helpers.local_launcher",

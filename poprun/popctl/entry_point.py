@@ -22,6 +22,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "stop": ("poprun.popctl.stop", "Stop a job as Ctrl-C does."),
     "attach": ("poprun.popctl.attach", "Write the output of an instance from now on."),
     "logs": ("poprun.popctl.logs", "Write what instances have written to files."),
+    "doctor": ("poprun.popctl.doctor", "Check whether jobs can run here."),
     "dump": ("poprun.popctl.dump", "Write the Python stacks of all instances."),
     "trace": ("poprun.popctl.trace", "Show who waited for whom in a job with --trace."),
 }

@@ -1,0 +1,164 @@
+"""`popctl doctor`: what of this machine, or of several, may keep jobs from running."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from poprun import api
+from poprun.errors import PoprunError
+from poprun.plan.hosts import parse_hosts
+from poprun.popctl.machine_checks import (
+    FAIL,
+    PASS,
+    Check,
+    as_json,
+    check_machine,
+)
+from poprun.stdout import write
+
+# A job that hangs is a finding.
+SECONDS = 60
+ECHO = ("sh", "-c", 'echo "instance $RANK"')
+REDUCE = """
+import time, numpy, popdist
+group = popdist.instance_group()
+x = numpy.ones(1 << 18, numpy.float32)
+times = []
+for _ in range(10):
+    begin = time.perf_counter()
+    y = group.all_reduce(x)
+    times.append(time.perf_counter() - begin)
+assert (y == group.size).all(), y
+group.barrier()
+if group.rank == 0:
+    print(f"1 MiB among {group.size} instances in {min(times) * 1e6:.0f} us")
+"""
+VIPU = "from poprun.vipu.commands.entry_points import vipu; vipu()"
+MACHINE = (sys.executable, "-P", "-m", "poprun.popctl.machine_checks")
+WITHOUT_VIPU = "Use --offline-mode=yes for jobs that need no IPUs."
+
+
+@click.command("doctor")
+@click.option(
+    "--host", metavar="HOSTS", help="Check these, too, as poprun reaches them."
+)
+@click.option("--json", "in_json", is_flag=True, help="Write JSON, not a table.")
+def command(host: str | None, in_json: bool) -> int:
+    """Check whether jobs can run here, and say how to mend what is wrong.
+
+    It starts real jobs: two instances that print, and an all-reduce. The exit code is 1
+    if a check has failed.
+    """
+    by_host: dict[str, list[Check]] = {}
+    for name, check in checks_of(host):
+        by_host.setdefault(name, []).append(check)
+        if not in_json:
+            write(line(name if host else "", check))
+    checks = [check for some in by_host.values() for check in some]
+    if in_json:
+        hosts = [
+            {"host": name, "checks": [as_json(check) for check in some]}
+            for name, some in by_host.items()
+        ]
+        report = {"format": "popctl-doctor", "version": 1, "hosts": hosts}
+        write(json.dumps(report, indent=2) + "\n")
+    return int(any(check.status == FAIL for check in checks))
+
+
+def line(host: str, check: Check) -> str:
+    """Return how a check is shown, with its mend below it."""
+    where = f"{host}: " if host else ""
+    text = f"{check.status}  {where}{check.name}: {check.text}\n"
+    return text + (f"      -> {check.mend}\n" if check.mend else "")
+
+
+def checks_of(hosts: str | None) -> Iterator[tuple[str, Check]]:
+    """Yield the checks with the host of each, as they are made."""
+    here = os.uname().nodename
+    for check in check_machine(os.environ):
+        yield here, check
+    yield here, check_vipu()
+    yield here, check_job("two instances", [], ECHO)
+    yield here, check_job("all-reduce", [], (sys.executable, "-P", "-c", REDUCE))
+    if hosts is not None:
+        yield from checks_of_hosts(hosts)
+
+
+def check_vipu() -> Check:
+    """Check that partitions can be listed: on a server, or in this user's inventory."""
+    words = [sys.executable, "-P", "-c", VIPU, "list", "partition"]
+    try:
+        ran = subprocess.run(
+            words, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        text = f"vipu list partition did not end within {SECONDS} s"
+        return Check("V-IPU", FAIL, text, WITHOUT_VIPU)
+    if ran.returncode:
+        text = (ran.stderr.strip() or "vipu list partition failed").splitlines()[-1]
+        return Check("V-IPU", FAIL, text, WITHOUT_VIPU)
+    return Check("V-IPU", PASS, "partitions can be listed")
+
+
+def run_job(words: Sequence[str]) -> tuple[api.JobResult, str, str]:
+    """Run a job, and return how it ended and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        result = api.run_command(
+            [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words]
+        )
+    return result, out.getvalue(), err.getvalue()
+
+
+def check_job(name: str, options: Sequence[str], program: Sequence[str]) -> Check:
+    """Check that a program runs on two instances, or on those of the options."""
+    try:
+        result, out, err = run_job([*(options or ("-n", "2")), *program])
+    except PoprunError as error:
+        return Check(name, FAIL, str(error))
+    if result.exit_code:
+        cause = result.cause or f"poprun exited with {result.exit_code}"
+        return Check(name, FAIL, cause, " ".join(result.hints) or _last_line(err))
+    seconds = f"{result.elapsed_s:.1f} s from start to end"
+    if program == ECHO:
+        if sorted(out.splitlines()) != ["instance 0", "instance 1"]:
+            text = f"the output of two instances is wrong: {out!r}"
+            return Check(name, FAIL, text, "Run poprun -vv -n 2 echo hello.")
+        return Check(name, PASS, f"both have printed, {seconds}")
+    return Check(name, PASS, f"{out.strip()}, {seconds}")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("poprun: ") if lines else ""
+
+
+def checks_of_hosts(hosts: str) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of other hosts, which poprun makes there as a job."""
+    try:
+        result, out, err = run_job(["--host", hosts, *_one_a_host(hosts), *MACHINE])
+    except PoprunError as error:
+        yield hosts, Check("hosts", FAIL, str(error))
+        return
+    if result.exit_code:
+        cause = result.cause or _last_line(err)
+        yield hosts, Check("hosts", FAIL, cause, " ".join(result.hints))
+        return
+    for text in out.splitlines():
+        report = json.loads(text)
+        for fields in report["checks"]:
+            yield report["host"], Check(**fields)
+    program = (sys.executable, "-P", "-c", REDUCE)
+    options = ["--host", hosts, *_one_a_host(hosts)]
+    yield hosts, check_job("all-reduce between hosts", options, program)
+
+
+def _one_a_host(hosts: str) -> tuple[str, ...]:
+    count = str(len(parse_hosts(hosts)))
+    return ("--num-instances", count, "--num-replicas", count)

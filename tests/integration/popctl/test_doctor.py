@@ -1,0 +1,92 @@
+"""popctl doctor on this machine, on broken ones, and for several hosts."""
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from beds.bed import Bed
+from conftest import BIN, Poprun
+
+pytestmark = pytest.mark.mpi
+
+POPCTL = str(BIN / "popctl")
+
+
+def doctor(
+    poprun: Poprun, *before: str, **environ: str
+) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run it, and return its exit code and the checks by name."""
+    ran = subprocess.run(
+        [*before, POPCTL, "doctor", "--json"],
+        cwd=poprun.directory,
+        env={**poprun.environ, **environ},
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    [host] = json.loads(ran.stdout)["hosts"]
+    return ran.returncode, {check["name"]: check for check in host["checks"]}
+
+
+@pytest.mark.timeout(180)
+def test_a_sound_machine_fails_no_check_and_runs_both_jobs(poprun: Poprun) -> None:
+    code, checks = doctor(poprun)
+
+    assert code == 0
+    assert checks["two instances"]["status"] == "PASS"
+    assert checks["two instances"]["text"].startswith("both have printed")
+    assert checks["all-reduce"]["status"] == "PASS"
+    assert "among 2 instances" in checks["all-reduce"]["text"]
+
+
+@pytest.mark.timeout(180)
+def test_without_an_mpirun_the_check_and_the_jobs_fail(poprun: Poprun) -> None:
+    code, checks = doctor(poprun, POPRUN_MPIRUN="/no/mpirun")
+
+    assert code == 1
+    assert checks["mpirun"]["status"] == "FAIL"
+    assert checks["two instances"]["status"] == "FAIL"
+    assert "/no/mpirun" in checks["two instances"]["text"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_dev_shm_is_seen(poprun: Poprun) -> None:
+    mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+
+    code, checks = doctor(poprun, "unshare", "-m", "sh", "-c", mount, "sh")
+
+    assert code == 0
+    assert checks["shared memory"]["status"] == "WARN"
+    assert "remount" in checks["shared memory"]["mend"]
+
+
+@pytest.mark.timeout(180)
+def test_other_hosts_are_checked_there_and_reduce_with_this_one(bed: Bed) -> None:
+    output = bed.hosts[0].output("popctl", "doctor", "--host", "h0,h1", "--json")
+
+    hosts = {host["host"]: host["checks"] for host in json.loads(output)["hosts"]}
+    assert hosts.keys() == {"h0", "h1", "h0,h1"}
+    [between] = hosts["h0,h1"]
+    assert between["status"] == "PASS", between
+    assert "among 2 instances" in between["text"]
+    assert "mpirun" in {check["name"] for check in hosts["h1"]}
+
+
+@pytest.mark.timeout(180)
+def test_a_host_that_ssh_does_not_reach_is_a_failure_with_ssh_s_words(
+    bed: Bed,
+) -> None:
+    process = bed.hosts[0].start(
+        *("popctl", "doctor", "--host", "h0,nowhere"), stdout=subprocess.PIPE
+    )
+    out, _ = process.communicate(timeout=150)
+
+    assert process.returncode == 1
+    failure = next(line for line in out.decode().splitlines() if "FAIL" in line)
+    assert failure.startswith("FAIL  h0,nowhere: hosts: ")
+    assert "nowhere" in failure.partition("hosts: ")[2]
