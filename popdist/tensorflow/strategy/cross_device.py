@@ -126,6 +126,16 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         spec = tf.TensorSpec(tensor.shape, tensor.dtype)
         return self.call("broadcast", share, [tensor], [spec])[0]
 
+    def true_on_all(self, flag: Tensor) -> Tensor:
+        """Return whether a tensor, which is a bool, is true on all instances."""
+
+        def agree(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
+            own = arrays[0].astype(np.uint8).reshape(1)
+            everywhere = exchange.instances.all_reduce(own, "min")
+            return [everywhere.astype(np.bool_).reshape(())]
+
+        return self.call("agree", agree, [flag], [tf.TensorSpec((), tf.bool)])[0]
+
     def call(
         self,
         what: str,

@@ -13,13 +13,17 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, record
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
+from popdist.tensorflow.strategy.aggregation import record_functions, tensors_in
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
-from popdist.tensorflow.strategy.keras_steps import count_steps
+from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
+from popdist.tensorflow.strategy.iterators import make_steps
+from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
@@ -41,20 +45,26 @@ class PopDistExtended(MirroredExtended):
         Args:
             devices: That of each local replica.
         """
-        self._members = members
+        self.members = members
         self._engine = cross_device_ops
-        # Whether Keras is taught how many steps an epoch has.
-        self.counts_steps = True
+        # Whether Keras is taught how many steps an epoch has, and other methods.
+        self.extends_keras = True
         # Whether data sets are shared out among the instances.
         self.shards_datasets = False
         # Whether a run is made or traced; those within it aggregate nothing.
         self._running = False
-        # What replicas have written since the last run ended.
+        # What replicas have written since the last run ended, and what the functions
+        # write that they have traced; by the ids of variables, which have no hash.
         self._written: dict[int, Any] = {}
+        self._written_by: weakref.WeakKeyDictionary[Any, dict[int, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._functions: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
         super().__init__(strategy, list(devices), cross_device_ops)
+        make_steps(type(strategy))
+        record_functions(type(strategy))
 
     def _scope(self, strategy: tf.distribute.Strategy) -> Any:
         if (
@@ -71,25 +81,25 @@ class PopDistExtended(MirroredExtended):
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self._members.replicas
+        return self.members.replicas
 
     @property
     def should_save_summary(self) -> bool:
-        return self._members.first_replica == 0
+        return self.members.first_replica == 0
 
     @property
     def should_checkpoint(self) -> bool:
-        return self._members.first_replica == 0
+        return self.members.first_replica == 0
 
     @property
     def _global_batch_size(self) -> bool:
         return False
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return self._members.first_replica + replica_id
+        return self.members.first_replica + replica_id
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group - self._members.first_replica
+        return replica_id_in_sync_group - self.members.first_replica
 
     def _get_cross_device_ops(self, value: Value) -> EngineCrossDeviceOps:
         return self._engine
@@ -134,7 +144,7 @@ class PopDistExtended(MirroredExtended):
         self._check_input_options(options)
         if self.shards_datasets:
             dataset = dataset.shard(self._instances, self._rank)
-        even = even_steps(dataset, self._members, len(self._devices))
+        (even,) = even_steps([dataset], self.members, len(self._devices))
         # Without a number of replicas, batches are not divided among them.
         return input_util.get_distributed_dataset(
             even,
@@ -149,15 +159,27 @@ class PopDistExtended(MirroredExtended):
         )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        context = tf.distribute.InputContext(
-            num_input_pipelines=self._instances,
-            input_pipeline_id=self._rank,
-            num_replicas_in_sync=self._num_replicas_in_sync,
-        )
+        workers = self._input_workers_with_options(options)
+        # One for all local replicas, or one for each.
+        pipelines = workers.num_workers
+        contexts = [
+            tf.distribute.InputContext(
+                num_input_pipelines=self._instances * pipelines,
+                input_pipeline_id=self._rank * pipelines + pipeline,
+                num_replicas_in_sync=self._num_replicas_in_sync,
+            )
+            for pipeline in range(pipelines)
+        ]
+        replicas = len(self._devices) // pipelines
+        even = even_steps([*map(dataset_fn, contexts)], self.members, replicas)
+        of_pipeline = {
+            context.input_pipeline_id: data
+            for context, data in zip(contexts, even, strict=True)
+        }
         return input_util.get_distributed_datasets_from_function(
-            dataset_fn,
-            self._input_workers_with_options(options),
-            [context],
+            lambda context: of_pipeline[context.input_pipeline_id],
+            workers,
+            contexts,
             self._container_strategy(),
             options,
         )
@@ -175,7 +197,7 @@ class PopDistExtended(MirroredExtended):
         )
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        first = self._members.first_replica
+        first = self.members.first_replica
         contexts = [
             tf.distribute.experimental.ValueContext(
                 first + local, self._num_replicas_in_sync
@@ -186,14 +208,19 @@ class PopDistExtended(MirroredExtended):
             [value_fn(context) for context in contexts], always_wrap=True
         )
 
+    def true_on_all(self, flag: Tensor) -> Tensor:
+        """Return whether a tensor is true on all instances, which all must ask."""
+        return self._engine.true_on_all(flag) if self._instances > 1 else flag
+
     # --- Variables.
 
     def _extend_kerases(self) -> None:
         """Extend the Kerases that the program has imported by now."""
         strategy_class = type(self._container_strategy())
         scale_losses_alike(strategy_class)
-        if self.counts_steps:
-            count_steps(strategy_class)
+        count_steps(strategy_class)
+        build_with_batch(strategy_class)
+        allow_empty_batches(strategy_class)
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         self._extend_kerases()
@@ -234,7 +261,7 @@ class PopDistExtended(MirroredExtended):
         self, replica: int, parts: Sequence[Any], value: Any, kwargs: Any
     ) -> Any:
         """Return what makes the initial value of one replica: that of instance 0."""
-        number = self._members.first_replica + replica
+        number = self.members.first_replica + replica
 
         def from_first_instance() -> Tensor:
             initial = value() if callable(value) else value
@@ -248,7 +275,7 @@ class PopDistExtended(MirroredExtended):
         def from_first_part() -> Tensor:
             in_session = not tf.compat.v1.executing_eagerly_outside_functions()
             first = parts[0].initial_value if in_session else parts[0].read_value()
-            own = self._members.first_replica
+            own = self.members.first_replica
             return own_seed(kwargs.get("name"), first, number, other=own)
 
         return from_first_part if parts else from_first_instance
@@ -265,6 +292,18 @@ class PopDistExtended(MirroredExtended):
     def record_write(self, variable: Any) -> None:
         """Aggregate a variable, which a replica writes, at the end of the run."""
         self._written[id(variable)] = variable
+        if tf.executing_eagerly():
+            return
+        graph = tf.compat.v1.get_default_graph()
+        while isinstance(graph, FuncGraph):
+            self._written_by.setdefault(graph, {})[id(variable)] = variable
+            graph = graph.outer_graph
+
+    def record_call(self, graph: FuncGraph) -> None:
+        """Record the writes of a function that is called, and was traced before."""
+        if self._running:
+            for variable in self._written_by.get(graph, {}).values():
+                self.record_write(variable)
 
     # --- Runs.
 
@@ -290,8 +329,10 @@ class PopDistExtended(MirroredExtended):
         """Return a function of replicas that aggregates what they write at its end."""
 
         def replica_fn(*args: Any, **kwargs: Any) -> Any:
-            result = fn(*args, **kwargs)
-            tf.distribute.get_replica_context().merge_call(self._aggregate)
+            # Nothing is written in a step for which there is no data.
+            with tf.control_dependencies(tensors_in(args, kwargs)):
+                result = fn(*args, **kwargs)
+                tf.distribute.get_replica_context().merge_call(self._aggregate)
             return result
 
         return replica_fn

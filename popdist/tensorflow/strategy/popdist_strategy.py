@@ -63,7 +63,7 @@ class PopDistStrategy(tf.distribute.Strategy):
         group = STATE.group("tensorflow", STATE.job.members)
         engine = EngineCrossDeviceOps(Exchange.among(group), devices)
         extended = PopDistExtended(self, devices, members, engine)
-        extended.counts_steps = enable_keras_extensions
+        extended.extends_keras = enable_keras_extensions
         super().__init__(extended)
 
     def shard_datasets(self, shard: bool = True) -> None:

@@ -33,13 +33,7 @@ class IPUMirroredVariable(values.MirroredVariable):
     reduce_op = tf.distribute.ReduceOp.MEAN
 
     def _update(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        own = self.distribute_strategy
-        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not own:
-            raise RuntimeError(
-                f"The variable {self.name} belongs to another strategy than the one in "
-                "use here, and two cannot be mixed. Make one PopDistStrategy, and make "
-                "the model and the optimizer in its scope."
-            )
+        _check_strategy(self)
         return super()._update(update_fn, value, **kwargs)
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
@@ -80,6 +74,7 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Assign a value; outside of replicas, the aggregate of all of them."""
+        _check_strategy(self)
         result = super().assign(value, *args, **kwargs)
         is_outside = (
             distribute_lib.in_cross_replica_context()
@@ -89,6 +84,16 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
         if self._sum is not None and is_outside and not in_replica_update_context():
             self._sum.assign(value)
         return result
+
+    def assign_add(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Add to the value of a replica."""
+        _check_strategy(self)
+        return super().assign_add(value, *args, **kwargs)
+
+    def assign_sub(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Subtract from the value of a replica."""
+        _check_strategy(self)
+        return super().assign_sub(value, *args, **kwargs)
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         if self._aggregation in _OF_ALL_REPLICAS:
@@ -120,6 +125,16 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
                 trainable=False,
                 name=f"{self._common_name}/sum",
             )
+
+
+def _check_strategy(variable: Any) -> None:
+    own = variable.distribute_strategy
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not own:
+        raise RuntimeError(
+            f"The variable {variable.name} belongs to another strategy than the one in "
+            "use here, and two cannot be mixed. Make one PopDistStrategy, and make the "
+            "model and the optimizer in its scope."
+        )
 
 
 # Any: TensorFlow has no public class for it.

@@ -38,6 +38,126 @@ def test_replicas_without_a_batch_get_an_empty_one_in_the_last_step() -> None:
     assert on_all((2,), program) == [[[[0], [1]], [[2], []]]]
 
 
+def test_steps_of_batches_of_a_fixed_shape_are_complete() -> None:
+    def program(rank: int) -> list[Any]:
+        strategy = PopDistStrategy()
+        begin, end = [(0, 5), (10, 13)][rank]
+        data = tf.data.Dataset.range(begin, end).batch(1, drop_remainder=True)
+        iterator = iter(strategy.experimental_distribute_dataset(data))
+        shapes = [
+            each.shape.as_list()
+            for each in strategy.experimental_local_results(iterator.get_next())
+        ]
+        return [shapes, steps_of(strategy, data), steps_of(strategy, data.repeat(2))]
+
+    first = [[[0], [1]], [[2], [3]]]
+    second = [[[10]], [[11]]]
+    assert on_all((2, 1), program) == [
+        [[[1], [1]], first, [*first, [[4], [0]], [[1], [2]], [[3], [4]]]],
+        [[[1]], second, [*second, [[12]], [[10]], [[11]]]],
+    ]
+
+
+def steps_in_function(strategy: PopDistStrategy, data: Any) -> list[Any]:
+    """Return what steps_of() does, by a loop in a tf.function."""
+    local = len(strategy.extended.worker_devices)
+
+    @tf.function
+    def loop(data: Any) -> Any:
+        found = tf.TensorArray(
+            tf.string, size=0, dynamic_size=True, element_shape=(local,)
+        )
+        for batch in data:
+            parts = strategy.experimental_local_results(batch)
+            row = [tf.io.serialize_tensor(tf.identity(part)) for part in parts]
+            found = found.write(found.size(), tf.stack(row))
+        return found.stack()
+
+    return [
+        [tf.io.parse_tensor(part, tf.int64).numpy().tolist() for part in row]
+        for row in loop(data).numpy()
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize("fixed", [False, True], ids=["any shape", "fixed shape"])
+def test_instances_agree_on_each_step_of_data_of_unknown_length(fixed: bool) -> None:
+    def program(rank: int) -> list[Any]:
+        strategy = PopDistStrategy()
+        begin, end = [(0, 5), (10, 14)][rank]
+
+        def elements() -> Any:
+            yield from range(begin, end)
+
+        spec = tf.TensorSpec((), tf.int64)
+        data = tf.data.Dataset.from_generator(elements, output_signature=spec)
+        if rank:
+            # The length of this one is known.
+            data = tf.data.Dataset.range(begin, end)
+        data = data.batch(1, drop_remainder=fixed)
+        distributed = strategy.experimental_distribute_dataset(data)
+        in_function = tf.function(lambda iterator: iterator.get_next())
+        for get_next in (lambda iterator: iterator.get_next(), in_function):
+            iterator = iter(distributed)
+            for _ in range(2 if fixed else 3):
+                get_next(iterator)
+            with pytest.raises(tf.errors.OutOfRangeError):
+                get_next(iterator)
+        return [
+            steps_of(strategy, data),
+            steps_in_function(strategy, distributed),
+            steps_of(strategy, data),
+        ]
+
+    steps = [
+        [[[0], [1]], [[2], [3]], *([] if fixed else [[[4], []]])],
+        [[[10]], [[11]], *([] if fixed else [[[12]]])],
+    ]
+    assert on_all((2, 1), program) == [[each] * 3 for each in steps]
+
+
+def test_data_of_functions_end_with_the_shortest_too() -> None:
+    def program(rank: int) -> list[Any]:
+        strategy = PopDistStrategy()
+        numbers = []
+
+        def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            numbers.append(
+                (context.input_pipeline_id, context.num_input_pipelines),
+            )
+            begin = 10 * context.input_pipeline_id
+            return tf.data.Dataset.range(begin, begin + 3 - rank).batch(1)
+
+        per_replica = tf.distribute.InputOptions(
+            experimental_fetch_to_device=False,
+            experimental_replication_mode=(
+                tf.distribute.InputReplicationMode.PER_REPLICA
+            ),
+        )
+        found = [
+            [
+                [part.numpy().tolist() for part in local(batch)]
+                for batch in strategy.distribute_datasets_from_function(data, options)
+            ]
+            for options in (None, per_replica)
+            for local in [strategy.experimental_local_results]
+        ]
+        return [numbers, *found]
+
+    assert on_all((2, 2), program) == [
+        [
+            [(0, 2), (0, 4), (1, 4)],
+            [[[0], [1]]],
+            [[[0], [10]], [[1], [11]]],
+        ],
+        [
+            [(1, 2), (2, 4), (3, 4)],
+            [[[10], [11]]],
+            [[[20], [30]], [[21], [31]]],
+        ],
+    ]
+
+
 def test_all_instances_end_with_the_shortest_data_and_the_first_one_warns() -> None:
     def program(rank: int) -> tuple[list[Any], list[str]]:
         said: list[str] = []
@@ -55,15 +175,16 @@ def test_all_instances_end_with_the_shortest_data_and_the_first_one_warns() -> N
 def test_an_instance_without_a_batch_is_named_on_all_of_them() -> None:
     def program(rank: int) -> str:
         data = tf.data.Dataset.range(1 - rank).batch(1)
-        with pytest.raises(ValueError, match="without a batch") as error:
+        with pytest.raises(ValueError, match="too few batches") as error:
             steps_of(PopDistStrategy(), data)
         return str(error.value)
 
     assert (
         on_all(2, program)
         == [
-            "Instance 1 has a data set without a batch, so that no step can be made. "
-            "Give each instance one batch or more: a smaller batch, or fewer shards."
+            "Instance 1 has too few batches for a step, which takes one batch, or one "
+            "for each local replica where batches have a fixed shape "
+            "(drop_remainder=True). Use a smaller batch, or fewer shards."
         ]
         * 2
     )

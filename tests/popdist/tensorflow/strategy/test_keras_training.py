@@ -181,3 +181,121 @@ def test_instance_0_alone_saves_what_all_of_them_restore(tmp_path: Path) -> None
         return [np.allclose(each, expected, atol=1e-6) for each in found]
 
     assert on_all(2, program) == [[True] * 4] * 2
+
+
+def steps_until(count: int) -> tf.data.Dataset:
+    """Return batches of one sample, whose number TensorFlow does not know."""
+
+    def samples() -> Any:
+        for index in range(count):
+            yield SAMPLES[index], LABELS[index]
+
+    specs = (tf.TensorSpec((6,)), tf.TensorSpec((1,)))
+    data = tf.data.Dataset.from_generator(samples, output_signature=specs)
+    return data.batch(1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("keras_version", "options"),
+    [(2, {}), (3, {}), (3, {"steps_per_execution": 2}), (3, {"run_eagerly": True})],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [(1, 1), (2, 1)], ids=str)
+def test_epochs_end_with_the_first_instance_whose_data_does(
+    keras_version: int, options: dict[str, Any], rows: tuple[int, ...]
+) -> None:
+    def program(rank: int) -> Any:
+        keras = keras_of(keras_version)
+        with PopDistStrategy().scope():
+            model = model_of(keras, [keras.layers.BatchNormalization()], **options)
+        data = steps_until([5, 4][rank])
+        model.fit(data, epochs=2, verbose=0)
+        scores = model.evaluate(data, verbose=0)
+        steps = int(tf.convert_to_tensor(model.optimizer.iterations))
+        weights = [weight.tolist() for weight in model.get_weights()]
+        return steps, scores, weights
+
+    first, second = on_all(rows, program)
+    # Two local replicas take five samples in three steps.
+    assert first[0] == (8 if rows == (1, 1) else 6)
+    assert first == second
+    assert all(np.isfinite(weight).all() for weight in first[2])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+def test_sequences_of_batches_have_as_many_steps_as_the_shortest(
+    keras_version: int,
+) -> None:
+    def program(rank: int) -> Any:
+        keras = keras_of(keras_version)
+
+        class Batches(keras.utils.Sequence):  # type: ignore[name-defined,misc]
+            def __len__(self) -> int:
+                return 7 - 2 * rank
+
+            def __getitem__(self, index: int) -> Any:
+                return SAMPLES[index : index + 1], LABELS[index : index + 1]
+
+        with PopDistStrategy().scope():
+            model = model_of(keras, [])
+        model.fit(Batches(), epochs=2, verbose=0)
+        steps = int(tf.convert_to_tensor(model.optimizer.iterations))
+        return steps, model.evaluate(Batches(), verbose=0)
+
+    first, second = on_all((2, 2), program)
+    assert first == second
+    assert first[0] == 6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+@pytest.mark.parametrize("rows", [(2,), (1, 2)], ids=str)
+def test_a_replica_without_samples_leaves_statistics_to_the_others(
+    keras_version: int, rows: tuple[int, ...]
+) -> None:
+    def program(rank: int) -> Any:
+        keras = keras_of(keras_version)
+        with PopDistStrategy().scope():
+            model = keras.Sequential(
+                [
+                    keras.layers.Input((1,)),
+                    keras.layers.BatchNormalization(momentum=0.5),
+                    keras.layers.Dense(1),
+                ]
+            )
+            model.compile("sgd", "mse", metrics=["mae"])
+        count = 3 if rows[rank] == 2 else 2
+        values = np.array([[4.0], [8.0], [16.0]], np.float32)[:count]
+        data = tf.data.Dataset.from_tensor_slices((values, values)).batch(1)
+        model.fit(data, verbose=0, shuffle=False)
+        scores = model.evaluate(data, verbose=0)
+        mean = model.layers[0].moving_mean.numpy().tolist()
+        return mean, bool(np.isfinite(scores).all()), model.get_weights()[-1].tolist()
+
+    found = on_all(rows, program)
+    assert all(each == found[0] for each in found)
+    mean, finite, _ = found[0]
+    assert finite
+    # The mean of the replicas' batches in each step: of two or three, then of one or
+    # two; a replica without samples keeps the mean of the step before.
+    first = 0.5 * np.mean([4, 8] if rows == (2,) else [4, 4, 8])
+    own = [0.5 * first + 0.5 * value for value in ([16] if rows == (2,) else [8, 16])]
+    assert mean == pytest.approx([np.mean([*own, first])])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_keras_3_builds_a_model_from_first_batches_of_any_size() -> None:
+    def program(rank: int) -> Any:
+        keras = tf.keras
+        with PopDistStrategy().scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        count = 3 - rank
+        data = tf.data.Dataset.from_tensor_slices((SAMPLES[:count], LABELS[:count]))
+        model.fit(data.batch(2), verbose=0)
+        return [weight.tolist() for weight in model.get_weights()]
+
+    first, second = on_all((2, 1), program)
+    assert first == second

@@ -140,6 +140,35 @@ def test_one_instance_alone_may_read_what_replicas_have_of_their_own() -> None:
     ]
 
 
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
+def test_what_functions_write_that_were_traced_before_is_aggregated(
+    in_function: bool,
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        with strategy.scope():
+            total = tf.Variable(
+                0.0, synchronization=ON_READ, aggregation=tf.VariableAggregation.SUM
+            )
+
+        @tf.function
+        def add() -> None:
+            if tf.constant(True):
+                total.assign_add(1.0)
+
+        outer = tf.function(lambda: add())
+        found = []
+        for _ in range(3):
+            # Another function each time, that calls what the first one has traced.
+            step = lambda: outer()  # noqa: E731
+            run = lambda s=step: strategy.run(s)  # noqa: E731
+            (tf.function(run) if in_function else run)()
+            found.append(float(total.numpy()))
+        return found
+
+    assert on_all((2, 1), program) == [[3, 6, 9]] * 2
+
+
 @pytest.mark.parametrize(
     ("rows", "accumulated"),
     [((1,), 4), ((1,), 2), ((2,), 1), ((1, 1), 2), ((2, 2), 1), ((2, 1), 1)],
@@ -235,10 +264,17 @@ def test_a_variable_from_outside_the_scope_is_refused_with_the_way_out() -> None
 def test_strategies_train_one_after_the_other_but_are_not_mixed() -> None:
     def program(rank: int) -> Any:
         first, second = PopDistStrategy(), PopDistStrategy()
-        weights = []
+        weights, counts = [], []
         for strategy in (first, second):
             with strategy.scope():
                 weights.append(tf.Variable(1.0 + rank, name="weight"))
+                count = tf.Variable(
+                    0.0,
+                    synchronization=ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                    name="count",
+                )
+                counts.append(count)
                 optimizer = tf.keras.optimizers.SGD(0.25)
             step = [(tf.constant(1.0), weights[-1])]
             for _ in range(2):
@@ -248,9 +284,11 @@ def test_strategies_train_one_after_the_other_but_are_not_mixed() -> None:
             with enter(), pytest.raises(RuntimeError) as mixed:
                 first.run(lambda: tf.constant(1.0))
             errors.append(str(mixed.value))
-        with pytest.raises(RuntimeError) as mixed:
-            second.run(lambda: weights[0].assign_add(1.0))
-        return [float(weight.numpy()) for weight in weights], errors, str(mixed.value)
+        for variable in (weights[0], counts[0]):
+            with pytest.raises(RuntimeError) as mixed:
+                second.run(lambda v=variable: v.assign_add(1.0))
+            errors.append(str(mixed.value))
+        return [float(weight.numpy()) for weight in weights], errors
 
     scope = (
         "Another strategy is in use here, and two cannot be mixed. Make one "
@@ -258,12 +296,13 @@ def test_strategies_train_one_after_the_other_but_are_not_mixed() -> None:
         "or reduce() of this one."
     )
     variable = (
-        "The variable weight:0 belongs to another strategy than the one in use here, "
+        "The variable {}:0 belongs to another strategy than the one in use here, "
         "and two cannot be mixed. Make one PopDistStrategy, and make the model and the "
         "optimizer in its scope."
     )
     # The sum of two gradients of 1, by a rate of 0.25, twice from 1.
-    ended = ([0.0, 0.0], [scope, scope], variable)
+    variables = [variable.format(name) for name in ("weight", "count")]
+    ended = ([0.0, 0.0], [scope, scope, *variables])
     assert on_all(2, program) == [ended, ended]
 
 
