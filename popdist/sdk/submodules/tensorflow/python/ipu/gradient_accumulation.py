@@ -98,18 +98,37 @@ class Accumulation:
         Args:
             use: Takes the sums, and returns an operation.
         """
-
-        def complete() -> Tensor:
-            sums = [
-                tf.cast(total, kind)
-                for total, kind in zip(self._sums, self._types, strict=True)
-            ]
-            with tf.control_dependencies([_operation(use(sums))]):
-                return tf.constant(True)
-
-        used = tf.cond(self._last, complete, lambda: tf.constant(False))
+        sums = [
+            tf.cast(total, kind)
+            for total, kind in zip(self._sums, self._types, strict=True)
+        ]
+        replica = tf.distribute.get_replica_context()
+        if tf.distribute.has_strategy() and replica is not None:
+            # Replicas can meet where the graph has a branch, but not within one.
+            used = replica.merge_call(_use_on_replicas, args=(use, sums, self._last))
+        else:
+            used = _use_if(self._last, lambda: use(sums))
         with tf.control_dependencies([used, *map(_operation, self._assignments)]):
             return tf.no_op()
+
+
+def _use_on_replicas(
+    strategy: tf.distribute.Strategy, use: Any, sums: Any, last: Any
+) -> Tensor:
+    """Let each replica use its sums, if they are complete, as all of them are then."""
+    each = strategy.extended.call_for_each_replica
+    return _use_if(
+        strategy.experimental_local_results(last)[0],
+        lambda: each(lambda use, sums: use(sums), args=(use, sums)),
+    )
+
+
+def _use_if(last: Tensor, use: Callable[[], Any]) -> Tensor:
+    def complete() -> Tensor:
+        with tf.control_dependencies([_operation(use())]):
+            return tf.constant(True)
+
+    return tf.cond(last, complete, lambda: tf.constant(False))
 
 
 def apply_accumulated(

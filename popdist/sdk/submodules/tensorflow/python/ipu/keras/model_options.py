@@ -1,4 +1,4 @@
-"""The options for IPUs that Keras models have under IPUStrategy."""
+"""The options for IPUs that Keras models have under IPU strategies."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -133,7 +133,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 def add_to_models() -> None:
-    """Give all Keras models the methods, as IPUStrategy does."""
+    """Give all Keras models the methods, as IPU strategies do."""
     models = tf.keras.Model
     if hasattr(models, "set_pipelining_options"):
         return
@@ -170,10 +170,12 @@ def _prepare(model: Model) -> None:
     steps_per_execution = getattr(model, "_steps_per_execution", None)
     if steps_per_execution is None:
         steps_per_execution = model.steps_per_execution
-    if int(steps_per_execution) % steps:
+    # A variable of a strategy is no number.
+    number = int(tf.convert_to_tensor(steps_per_execution))
+    if number % steps:
         raise ValueError(
-            f"steps_per_execution is {int(steps_per_execution)}, but must be a "
-            f"multiple of the {steps} steps of which gradients are accumulated."
+            f"steps_per_execution is {number}, but must be a multiple of the {steps} "
+            "steps of which gradients are accumulated."
         )
     GradientAccumulationOptimizer(
         optimizer, steps, dtype=dtype, reduction_method=method
