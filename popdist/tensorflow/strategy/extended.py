@@ -25,7 +25,7 @@ from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
 from popdist.tensorflow.strategy.iterators import make_steps
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
-from popdist.tensorflow.strategy.random_state import own_seed
+from popdist.tensorflow.strategy.random_state import own_seed, use_generators
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -217,6 +217,7 @@ class PopDistExtended(MirroredExtended):
     def _extend_kerases(self) -> None:
         """Extend the Kerases that the program has imported by now."""
         strategy_class = type(self._container_strategy())
+        use_generators()
         scale_losses_alike(strategy_class)
         count_steps(strategy_class)
         build_with_batch(strategy_class)

@@ -1,5 +1,8 @@
 """Random numbers that differ between replicas, and are the same in every run."""
 
+import sys
+from typing import Any
+
 import tensorflow as tf
 
 from popdist.replicated.seeds import seed_of
@@ -7,6 +10,18 @@ from popdist.tensorflow.tensors.memory import Tensor
 
 # What Keras 3 calls the state of a SeedGenerator: the seed, and how often it was used.
 _STATE = "seed_generator_state"
+
+
+def use_generators() -> None:
+    """Let tf_keras, if it is imported, draw random numbers by generators.
+
+    They draw others on each replica. Its layers would draw the same on all instances
+    otherwise, by operations with the program's seed.
+    """
+    # Any: tf_keras declares no types.
+    backend: Any = sys.modules.get("tf_keras.src.backend")
+    if backend is not None:
+        backend.enable_tf_random_generator()
 
 
 def own_seed(

@@ -129,12 +129,16 @@ def test_statistics_of_all_replicas_are_on_all_instances_in_groups_of_steps() ->
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_dropout_differs_between_replicas_and_is_the_same_in_every_run() -> None:
+@pytest.mark.parametrize("keras_version", [2, 3])
+def test_dropout_differs_between_replicas_and_is_the_same_in_every_run(
+    keras_version: int,
+) -> None:
     def program(rank: int) -> Any:
-        tf.keras.utils.set_random_seed(7 + rank)
+        keras = keras_of(keras_version)
         strategy = PopDistStrategy()
+        keras.utils.set_random_seed(7 + rank)
         with strategy.scope():
-            layer = tf.keras.layers.Dropout(0.5)
+            layer = keras.layers.Dropout(0.5)
         found = strategy.run(lambda: layer(tf.ones(64), training=True))
         return [
             each.numpy().tolist() for each in strategy.experimental_local_results(found)
