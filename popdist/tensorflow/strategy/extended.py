@@ -23,6 +23,7 @@ from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
 from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
 from popdist.tensorflow.strategy.iterators import make_steps
+from popdist.tensorflow.strategy.keras_checks import check_models
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
@@ -222,6 +223,7 @@ class PopDistExtended(MirroredExtended):
         count_steps(strategy_class)
         build_with_batch(strategy_class)
         allow_empty_batches(strategy_class)
+        check_models(strategy_class, self.members.replicas)
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         self._extend_kerases()

@@ -22,7 +22,8 @@ def extend(
     owner: Any = sys.modules.get(module_name)
     if class_name:
         owner = getattr(owner, class_name, None)
-    original = getattr(owner, name, None)
+    # None has methods, too.
+    original = None if owner is None else getattr(owner, name, None)
     extenders = getattr(original, "popdist_extenders", ())
     extender = getattr(around, "func", around).__module__
     if original is None or extender in extenders:

@@ -1,0 +1,72 @@
+"""Mistakes with models of Keras and strategies, which fit names before it trains."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.tensorflow.strategy.extending import extend
+
+logger = logging.getLogger("popdist.tensorflow")
+
+_SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
+
+
+def check_models(strategy_class: type[Any], replicas: int) -> None:
+    """Let the Kerases that are imported check what they train.
+
+    Args:
+        strategy_class: The class of strategies whose models are checked.
+        replicas: How many replicas the job has.
+    """
+    check = partial(_checked_fit, strategy_class, replicas)
+    extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", check)
+    extend("tf_keras.src.engine.training", "Model", "fit", check)
+
+
+def _checked_fit(
+    strategy_class: type[Any],
+    replicas: int,
+    fit: Callable[..., Any],
+    model: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    # The first name is that of Keras 3, the second that of tf_keras.
+    own = getattr(model, "_distribute_strategy", None) or getattr(
+        model, "_distribution_strategy", None
+    )
+    current = tf.distribute.get_strategy()
+    if isinstance(own, strategy_class):
+        _check_optimizer(model.optimizer, own)
+    elif isinstance(current, strategy_class):
+        raise ValueError(
+            "The model was not made in the scope of the PopDistStrategy in which it is "
+            f"trained, so the replicas do not share it. {_SCOPE}"
+        )
+    elif replicas > 1:
+        logger.warning(
+            "The model %s was not made in the scope of the PopDistStrategy, so each "
+            "instance trains one of its own. %s",
+            model.name,
+            _SCOPE,
+        )
+    return fit(model, *args, **kwargs)
+
+
+def _check_optimizer(optimizer: Any, strategy: Any) -> None:
+    own = getattr(optimizer, "_distribution_strategy", None)
+    if own is not None and own is not strategy:
+        raise ValueError(
+            "The optimizer was not made in the scope of the PopDistStrategy of the "
+            f"model. {_SCOPE}"
+        )
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps:
+        raise NotImplementedError(
+            f"The optimizer's gradient_accumulation_steps is {steps}, which TensorFlow "
+            "cannot do under strategies. Leave it out, import tensorflow.python.ipu, "
+            f"and call model.set_gradient_accumulation_options({steps})."
+        )
