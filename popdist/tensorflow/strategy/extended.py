@@ -27,6 +27,7 @@ from popdist.tensorflow.strategy.keras_checks import check_models
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
+from popdist.tensorflow.strategy.saving import keep_files_whole
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -224,6 +225,8 @@ class PopDistExtended(MirroredExtended):
         build_with_batch(strategy_class)
         allow_empty_batches(strategy_class)
         check_models(strategy_class, self.members.replicas)
+        if self._instances > 1:
+            keep_files_whole(self._rank)
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         self._extend_kerases()
