@@ -74,7 +74,14 @@ class PopDistStrategy(tf.distribute.Strategy):
         """
         self.extended.shards_datasets = shard
 
-    # Any: they have the types of run().
+    # Any: they have the types of the methods of TensorFlow's strategies.
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Return the reduction of a value over all replicas, and along an axis.
+
+        As in strategies of TensorFlow 1, the axis may be left out.
+        """
+        return super().reduce(reduce_op, value, axis)
+
     def experimental_run_v2(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function on all replicas: run() under its earlier name."""
         return self.run(fn, *args, **kwargs)
