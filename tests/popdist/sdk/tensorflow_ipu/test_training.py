@@ -60,6 +60,19 @@ def test_gradients_are_applied_once_in_several_micro_batches(
 
 
 @pytest.mark.usefixtures("graph")
+def test_a_variable_without_a_gradient_is_left_as_it_is() -> None:
+    class WithAnother:
+        def __init__(self, optimizer: object) -> None:
+            self.optimizer = optimizers.GradientAccumulationOptimizerV2(optimizer, 2)
+
+        def minimize(self, loss: tf.Tensor) -> object:
+            pairs = self.optimizer.compute_gradients(loss)
+            return self.optimizer.apply_gradients([*pairs, (None, pairs[0][1])])
+
+    assert weights_after(4, WithAnother) == [0, -3, -3, -10]
+
+
+@pytest.mark.usefixtures("graph")
 @pytest.mark.parametrize(
     "wrap",
     [

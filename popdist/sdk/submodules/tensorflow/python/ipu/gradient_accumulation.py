@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import tensorflow as tf
@@ -142,11 +143,13 @@ def apply_accumulated(
 
     Args:
         apply: Takes pairs of sums and variables.
-        pairs: Gradients and their variables.
+        pairs: Gradients and their variables; None for a variable without a gradient.
         steps: How many steps a sum has.
         dtypes: The type of each sum; None for that of its gradient.
         method: Whether the sums are applied, or means.
     """
+    given = [grad is not None for grad, _ in pairs]
+    pairs, dtypes = [*compress(pairs, given)], [*compress(dtypes, given)]
     variables = [variable for _, variable in pairs]
     grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
     if method is not GradientAccumulationReductionMethod.SUM:
