@@ -207,6 +207,49 @@ def test_one_weight_is_the_same_in_every_layout(
     assert on_all(rows, program) == [0.311111] * len(rows)
 
 
+@pytest.mark.parametrize("rows", [(1, 1), (2, 1)], ids=str)
+def test_sessions_train_on_all_replicas(rows: tuple[int, ...]) -> None:
+    v1 = tf.compat.v1
+
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        with strategy.scope():
+            weight = v1.get_variable("w", initializer=1.0 + rank, use_resource=True)
+            total = v1.get_variable(
+                "total",
+                initializer=0.0,
+                use_resource=True,
+                trainable=False,
+                synchronization=ON_READ,
+                aggregation=v1.VariableAggregation.SUM,
+            )
+            optimizer = v1.train.GradientDescentOptimizer(0.25)
+
+        def step() -> Any:
+            context = tf.distribute.get_replica_context()
+            x = tf.cast(context.replica_id_in_sync_group + 1, tf.float32)
+            train = optimizer.minimize(lambda: weight * x, var_list=[weight])
+            with tf.control_dependencies([train, total.assign_add(x)]):
+                return tf.identity(x)
+
+        with strategy.scope():
+            reduced = strategy.reduce("SUM", strategy.run(step))
+            values = [strategy.extended.read_var(each) for each in (weight, total)]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            sums = [float(session.run(reduced)) for _ in range(2)]
+            return sums, [float(session.run(value)) for value in values]
+
+    def in_graph(rank: int) -> Any:
+        with tf.Graph().as_default():
+            return program(rank)
+
+    # Two steps, by a quarter of the sum of the numbers.
+    sum_ = sum(range(1, sum(rows) + 1))
+    ended = ([sum_, sum_], [1 - sum_ / 2, 2 * sum_])
+    assert on_all(rows, in_graph) == [ended] * 2
+
+
 def test_other_operations_are_refused() -> None:
     def program(rank: int) -> str:
         engine = PopDistStrategy().extended._get_cross_device_ops(None)
