@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -36,8 +36,10 @@ def reset_signals() -> None:
 
 reset_signals()
 
-# Not "this example took longer than the others": a machine may be busy.
-settings.register_profile("poprun", deadline=None)
+# No limit on how long an example takes or is made: a machine may be busy.
+settings.register_profile(
+    "poprun", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("poprun")
 
 # By these poprun would find a V-IPU server of the user's.

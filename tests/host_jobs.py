@@ -196,7 +196,7 @@ def run(
 
 def _segments() -> set[Path]:
     """Return the files by which MPICH shares memory, of every job on this machine."""
-    own = re.compile(r"mpich_shm_[0-9a-f]{8}_\d+")
+    own = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
     return {one for one in Path("/dev/shm").iterdir() if own.fullmatch(one.name)}
 
 

@@ -171,7 +171,7 @@ def unmapped_segments() -> list[str]:
     return [
         path
         for path in glob.glob(f"{SHARED_MEMORY}/mpich_shm_*")
-        if re.search(r"_[0-9a-f]{8}_\d+$", path) and path not in mapped
+        if re.search(r"mpich_shm_[0-9a-f]+_\d+$", path) and path not in mapped
     ]
 
 
