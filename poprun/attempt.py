@@ -34,12 +34,13 @@ from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.outcome import Outcome, has_failed, may_restart
 from poprun.result.progress import Progress
-from poprun.result.summary import instance_ends
+from poprun.result.summary import InstanceEnd, instance_ends
 from poprun.stdio import terminal
 from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import describe_unread
+from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
@@ -171,12 +172,8 @@ def run_attempt(
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
     outcome = conclusion.judge_attempt(ended, plan, router)
-    ends = instance_ends(
-        ended.events,
-        ended.started_ns,
-        outcome,
-        [assignment.host.name for assignment in plan.assignments],
-    )
+    names = [assignment.host.name for assignment in plan.assignments]
+    ends = instance_ends(ended.events, ended.started_ns, outcome, names)
     cause = conclusion.report_attempt(
         outcome,
         ended,
@@ -186,13 +183,7 @@ def run_attempt(
         memory_before,
         lambda host: preflights[host].read_memory_counters(),
         debug=settings["debug"],
-        summary_text=conclusion.summarize(
-            ends,
-            ended,
-            outcome,
-            asked=settings["summary"],
-            columns=terminal.own_size()[1] if os.isatty(2) else None,
-        ),
+        summary_text=_summary(settings, ends, ended, outcome),
     )
     supervisor.write_out()
     supervisor.close()
@@ -212,6 +203,15 @@ def run_attempt(
     return replace(end, clients=clients)
 
 
+def _summary(
+    settings: Settings, ends: Sequence[InstanceEnd], ended: Ended, outcome: Outcome
+) -> str:
+    columns = terminal.own_size()[1] if os.isatty(2) else None
+    return conclusion.summarize(
+        ends, ended, outcome, asked=settings["summary"], columns=columns
+    )
+
+
 def _attempt_end(
     job: Job,
     ended: Ended,
@@ -224,7 +224,10 @@ def _attempt_end(
     # What came after the guard had been started counts, too.
     is_stopped = supervisor.was_stopped or not may_restart(ended.course, ended.events)
     if successor is not None and is_stopped:
-        undo_job(job, successor)
+        # The router has written its last.
+        log = Log(0, lambda text: write_text(2, text))
+        for failure in undo_job(job, successor):
+            log.warn(failure)
         successor = None
     return AttemptEnd(
         exit_code=outcome.exit_code,
