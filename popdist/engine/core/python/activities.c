@@ -6,8 +6,9 @@
 
 void end_record(CommObject *self, status s)
 {
-    /* In a child that a signal's handler has forked, the record is its parent's. */
-    if (is_ours(&self->c))
+    /* In a child that a signal's handler has forked, the record is its parent's. Only
+     * then it is looked at whose it is: getpid() takes longer than all else here. */
+    if (s != STOPPED || is_ours(&self->c))
         record_end(self->c.record, s, self->c.ran);
     self->c.record = NULL;
 }
