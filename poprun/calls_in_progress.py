@@ -72,8 +72,12 @@ def _read_arena(fd: int, size: int, pid: int) -> CallInProgress | None:
     magic, members, each, from_end = records.BOARD_END.unpack(end)
     if magic != records.BOARD_MAGIC or not 0 < members <= MOST_MEMBERS:
         return None
+    # A program that writes outside of its arrays may have written anything here.
+    calls_bytes = each - records.CALLS_AT
+    if calls_bytes <= 0 or calls_bytes % records.CALL.size or members * each > size:
+        return None
     board = os.pread(fd, members * each, size - from_end)
-    if each < records.CALLS_AT or len(board) != members * each:
+    if len(board) != members * each:
         return None
     activities = [
         records.ACTIVITY.unpack_from(board, member * each) for member in range(members)

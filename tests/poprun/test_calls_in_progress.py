@@ -4,8 +4,10 @@ import os
 import time
 
 import numpy as np
+import pytest
 from conftest import wait_for
 
+from popdist import call_records as records
 from poprun.calls_in_progress import CallInProgress, read_calls
 from tests.popdist.engine.members import Me, Members
 
@@ -60,6 +62,31 @@ def test_a_process_that_is_not_there_is_in_no_call() -> None:
 def test_a_file_in_memory_of_the_same_name_is_none_of_ours() -> None:
     descriptor = os.memfd_create("popdist-arena")
     os.write(descriptor, bytes(10000))
+    try:
+        assert read_calls(os.getpid()) == []
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("each", "from_end"),
+    [
+        (records.CALLS_AT - 1, 5000),
+        (records.CALLS_AT, 5000),
+        (records.CALLS_AT + 1, 5000),
+        (records.CALLS_AT + records.CALL.size, 1 << 40),
+        # Enough to use up the memory of the reader, who would set it aside first.
+        ((1 << 32) - records.CALLS_AT, 5000),
+    ],
+)
+def test_an_arena_that_its_program_has_overwritten_shows_no_call(
+    each: int, from_end: int
+) -> None:
+    end = records.BOARD_END.pack(records.BOARD_MAGIC, 1, each, from_end)
+    activity = records.ACTIVITY.pack(os.getpid(), 0, 1, 0, 0, 0, -1, bytes(32))
+    descriptor = os.memfd_create("popdist-arena")
+    board = bytes(5000) + activity.ljust(5000 - len(end), b"\0") + end
+    os.write(descriptor, board)
     try:
         assert read_calls(os.getpid()) == []
     finally:
