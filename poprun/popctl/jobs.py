@@ -103,13 +103,16 @@ def _listens(row: Sequence[str]) -> bool:
     return len(row) == 8 and row[3] == LISTENS
 
 
-def connect(identity: str) -> JobConnection | None:
+def connect(identity: str, deadline: float | None = None) -> JobConnection | None:
     """Connect to a job; None if it has ended, or is another user's.
+
+    Args:
+        deadline: Until when to try, by default as long as a job takes to answer.
 
     Raises:
         JobRequestError: So many others wait to be accepted that no more may.
     """
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + ANSWER_S if deadline is None else deadline
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -120,7 +123,7 @@ def connect(identity: str) -> JobConnection | None:
             if time.monotonic() >= deadline:
                 raise JobRequestError(
                     f"Job {identity[:SHOWN]} accepts no connection. Its poprun may be "
-                    "stopped."
+                    "stopped, or another user's. To control another job, name that."
                 ) from None
             time.sleep(RETRY_S)
             continue
@@ -133,10 +136,20 @@ def connect(identity: str) -> JobConnection | None:
         return JobConnection(identity, sock)
 
 
-def own_jobs() -> list[JobConnection]:
-    """Connect to all jobs of this user."""
-    connections = (connect(identity) for identity in listening_names())
-    return [connection for connection in connections if connection is not None]
+def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
+    """Connect to all jobs of this user; return those, and by id why others refuse.
+
+    Of a job that accepts no connection nothing shows whose it is.
+    """
+    deadline = time.monotonic() + ANSWER_S
+    connections, refusals = [], {}
+    for identity in listening_names():
+        try:
+            if (connection := connect(identity, deadline)) is not None:
+                connections.append(connection)
+        except JobRequestError as error:
+            refusals[identity] = error
+    return connections, refusals
 
 
 def choose_job(word: str | None) -> JobConnection:
@@ -145,11 +158,16 @@ def choose_job(word: str | None) -> JobConnection:
     Raises:
         JobRequestError: There is no such job, or there are several.
     """
-    jobs = own_jobs()
+    jobs, refusals = own_jobs()
     chosen = [job for job in jobs if job.identity.startswith(word or "")]
     for job in jobs:
         if job not in chosen or len(chosen) > 1:
             job.close()
+    refused = [refusals[name] for name in refusals if name.startswith(word or "")]
+    if refused:
+        for job in chosen[:1]:
+            job.close()
+        raise refused[0]
     if len(chosen) == 1:
         return chosen[0]
     if not jobs:
@@ -208,17 +226,19 @@ def explain_end(job: JobConnection, message: tuple[int, list[bytes]] | None) -> 
     )
 
 
-def show_jobs() -> list[dict[str, Any]]:
+def show_jobs() -> tuple[list[dict[str, Any]], list[JobRequestError]]:
     """Return what all jobs of this user say of themselves, the oldest first.
 
-    One that does not answer has only an id, the PID of its poprun, and a phase.
+    One that does not answer has only an id, the PID of its poprun, and a phase. Those
+    that accept no connection are errors.
     """
-    jobs = own_jobs()
+    jobs, refusals = own_jobs()
     for job in jobs:
         job.send(protocol.SHOW_JOB, 0, 0)
     deadline = time.monotonic() + ANSWER_S
     views = [view for job in jobs for view in _views(job, deadline)]
-    return sorted(views, key=lambda view: view.get("started", 0.0))
+    views.sort(key=lambda view: view.get("started", 0.0))
+    return views, [*refusals.values()]
 
 
 def _views(job: JobConnection, deadline: float) -> Iterator[dict[str, Any]]:

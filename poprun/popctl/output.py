@@ -48,7 +48,8 @@ def copy_output(job: JobConnection, greeting: str = "") -> None:
 
 def say(sentence: str) -> None:
     """Write a line of popctl's own to stderr."""
-    print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # print would take stdout then
+        print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
 
 
 def write_bytes(descriptor: int, data: bytes) -> None:

@@ -3,12 +3,13 @@
 import json
 import os
 import shlex
-import sys
 from typing import Any
 
 import click
 
+from poprun.errors import JobRequestError
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
+from poprun.popctl.output import say
 from poprun.popctl.tables import clock, output_width, table
 from poprun.stdout import write
 from poprun.words import counted
@@ -20,14 +21,16 @@ HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 def command(as_json: bool) -> int:
     """List the jobs of this user that run on this machine."""
-    jobs = show_jobs()
+    jobs, refusals = show_jobs()
+    for refusal in refusals:
+        say(str(refusal))
     if as_json:
         write(json.dumps(jobs, indent=2) + "\n")
         return 0
     if jobs:
         write(table(HEAD, [_row(job) for job in jobs], output_width()))
     else:
-        print(f"popctl: {no_jobs()}", file=sys.stderr)
+        say(no_jobs())
     if os.geteuid() == 0:
         _note_other_users()
     return 0
@@ -52,16 +55,18 @@ def _note_other_users() -> None:
     """Tell root, who may do everything else, of jobs that it does not control."""
     others = [name for name in listening_names() if not _is_own(name)]
     if others:
-        print(
-            f"popctl: {counted(len(others), 'job')} of other users not shown: each "
-            "user controls their own alone. Run popctl as that user: "
-            "runuser -u USER -- popctl ps",
-            file=sys.stderr,
+        say(
+            f"{counted(len(others), 'job')} of other users not shown: each user "
+            "controls their own alone. Run popctl as that user: "
+            "runuser -u USER -- popctl ps"
         )
 
 
 def _is_own(identity: str) -> bool:
-    connection = connect(identity)
+    try:
+        connection = connect(identity, deadline=0.0)
+    except JobRequestError:
+        return True  # a line of its own tells of it
     if connection is not None:
         connection.close()
     return connection is not None

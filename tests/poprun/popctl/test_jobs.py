@@ -149,7 +149,9 @@ def test_jobs_are_shown_the_oldest_first(start_job: Callable[..., FakeJob]) -> N
         start_job(beginning, protocol.pack(protocol.JOB_SHOWN, view))
     start_job("d")  # ends meanwhile
 
-    assert [view["id"] for view in jobs.show_jobs()] == ["b", "c", "a"]
+    views, refusals = jobs.show_jobs()
+    assert [view["id"] for view in views] == ["b", "c", "a"]
+    assert refusals == []
 
 
 def test_a_job_whose_queue_of_connections_is_full_is_told(
@@ -165,6 +167,32 @@ def test_a_job_whose_queue_of_connections_is_full_is_told(
             connect(identity)
     assert first is not None
     first.close()
+
+
+def test_a_job_that_accepts_no_connection_hides_no_other(
+    start_job: Callable[..., FakeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = "b" + os.urandom(16).hex()[1:]
+    view = json.dumps({"id": "a"}).encode()
+    running = start_job("a", protocol.pack(protocol.JOB_SHOWN, view))
+    monkeypatch.setattr(jobs, "listening_names", lambda: [stopped, running.identity])
+    monkeypatch.setattr(jobs, "ANSWER_S", 1.0)
+    sentence = f"Job {stopped[:8]} accepts no connection."
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{protocol.CLIENTS_NAME}{stopped}")
+        listener.listen(0)
+        first = connect(stopped)
+        views, refusals = jobs.show_jobs()
+        chosen = choose_job("a")
+        for word in ("b", None):
+            with pytest.raises(JobRequestError, match=sentence):
+                choose_job(word)
+    assert first is not None
+    first.close()
+    chosen.close()
+
+    assert [view["id"] for view in views] == ["a"]
+    assert [str(refusal).startswith(sentence) for refusal in refusals] == [True]
 
 
 @pytest.mark.parametrize(
