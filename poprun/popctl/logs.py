@@ -1,5 +1,6 @@
 """`popctl logs`: what the instances of a job have written to its files so far."""
 
+import os
 from collections import deque
 from typing import Any
 
@@ -34,6 +35,11 @@ def command(words: tuple[str, ...], lines: int | None) -> None:
         raise JobRequestError(
             f"Job {job['id'][:8]} writes no files: start it with --log-dir "
             "DIRECTORY. 'popctl attach' shows what an instance writes from now on."
+        )
+    if not os.path.isdir(directory):
+        raise JobRequestError(
+            f"The files of job {job['id'][:8]} are in {directory}, which popctl cannot "
+            "find: it was removed, or its name is not UTF-8. Read the files there."
         )
     number = job["num_instances"]
     if instance is not None and instance >= number:

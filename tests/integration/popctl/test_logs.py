@@ -81,3 +81,13 @@ def test_a_job_without_files_and_an_instance_that_there_is_not_are_refused(
         b"DIRECTORY. 'popctl attach' shows what an instance writes from now on.\n"
         % job[:8].encode()
     )
+
+
+def test_files_that_cannot_be_found_are_refused(poprun: Poprun) -> None:
+    job = start(poprun, "--log-dir", "log")
+    (poprun.directory / "log").rename(poprun.directory / "other")
+    refused = logs(job)
+    end(poprun)
+
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"which popctl cannot find: it was removed" in refused.stderr
