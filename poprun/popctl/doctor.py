@@ -12,6 +12,8 @@ import click
 
 from poprun import api
 from poprun.errors import PoprunError
+from poprun.options.table import GROUPS
+from poprun.options.types import variable
 from poprun.plan.hosts import parse_hosts
 from poprun.popctl.machine_checks import (
     FAIL,
@@ -41,6 +43,9 @@ if group.rank == 0:
 """
 VIPU = "from poprun.vipu.commands.entry_points import vipu; vipu()"
 MACHINE = (sys.executable, "-P", "-m", "poprun.popctl.machine_checks")
+# Options of the caller's jobs, whose variables would change what those of the doctor
+# print. The others tell how hosts and MPI are reached.
+GROUPS_LEFT_OUT = ("Topology", "Output", "Limits", "Debug and general")
 WITHOUT_VIPU = "Use --offline-mode=yes for jobs that need no IPUs."
 
 
@@ -109,9 +114,13 @@ def check_vipu() -> Check:
 def run_job(words: Sequence[str]) -> tuple[api.JobResult, str, str]:
     """Run a job, and return how it ended and what it printed."""
     out, err = io.StringIO(), io.StringIO()
+    options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
+    left_out = {variable(name) for name in options}
+    environ = {n: text for n, text in os.environ.items() if n not in left_out}
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         result = api.run_command(
-            [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words]
+            [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words],
+            environ=environ,
         )
     return result, out.getvalue(), err.getvalue()
 

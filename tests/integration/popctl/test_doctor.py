@@ -44,6 +44,20 @@ def test_a_sound_machine_fails_no_check_and_runs_both_jobs(poprun: Poprun) -> No
 
 
 @pytest.mark.timeout(180)
+def test_variables_of_the_users_jobs_change_no_check(poprun: Poprun) -> None:
+    code, checks = doctor(
+        poprun,
+        POPRUN_TAG_FORMAT="{instance}: ",
+        POPRUN_NUM_REPLICAS="7",
+        POPRUN_DRY_RUN="yes",
+    )
+
+    assert code == 0, checks
+    assert checks["two instances"]["text"].startswith("both have printed")
+    assert checks["all-reduce"]["text"].startswith("1 MiB among 2 instances")
+
+
+@pytest.mark.timeout(180)
 def test_without_an_mpirun_the_check_and_the_jobs_fail(poprun: Poprun) -> None:
     code, checks = doctor(poprun, POPRUN_MPIRUN="/no/mpirun")
 
