@@ -144,6 +144,11 @@ def launch(
             "pip install 'poprun[launch]' installs it."
         ) from error
     for option, text in grammar.parse(options).options:
+        if option.name in ("num-instances", "num-processes"):
+            raise OptionError(
+                f"--{option.name}={text}: poprun.launch makes room for the result of "
+                f"each instance before they start. Pass num_instances={text} instead."
+            )
         if option.name in ("host", "hostfile"):
             raise OptionError(
                 f"--{option.name}={text}: poprun.launch calls functions on this host "

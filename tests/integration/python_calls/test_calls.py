@@ -132,6 +132,18 @@ poprun.launch(threading.Lock, options={LOCAL})
     assert "cannot pickle '_thread.lock' object" in err
 
 
+def test_more_instances_than_there_is_room_for_are_refused(poprun: Poprun) -> None:
+    text = """
+import poprun
+poprun.launch(len, "abc", options=["--num-instances=2", "--num-replicas=2"])
+"""
+
+    code, _, err = output_of(poprun, text)
+
+    assert code == 1
+    assert "Pass num_instances=2 instead." in err
+
+
 def test_a_result_file_of_the_caller_s_own_is_refused(poprun: Poprun) -> None:
     text = 'import poprun; poprun.run_command(["--result=r", "-n", "1", "true"])'
 
