@@ -1,6 +1,7 @@
 """The records that processes of a job leave in a folder: bytes -> values. Pure.
 
-What it reads may end in the middle of anything: its writer may have been killed.
+What it reads may end in the middle of anything: its writer may have been killed. Its
+program may have written over it.
 """
 
 import json
@@ -100,18 +101,29 @@ def used_bytes(header: bytes) -> int:
 def read_process(
     calls: bytes, notes: bytes, profiles: Sequence[bytes] = ()
 ) -> ProcessRecords | None:
-    """Return what a process has recorded; None where it has not even begun to."""
-    by_kind = _notes(notes)
+    """Return what a process has recorded; None where it has not even begun to.
+
+    Notes that are not those of popdist count as none.
+    """
+    try:
+        return _read_process(calls, _notes(notes), profiles)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _read_process(
+    calls: bytes, by_kind: Mapping[str, Sequence[Any]], profiles: Sequence[bytes]
+) -> ProcessRecords | None:
     if not by_kind.get(records.PROCESS):
         return None
     process = by_kind[records.PROCESS][0]
     names = [note["names"] for note in by_kind.get(records.NAMES, ())]
     return ProcessRecords(
-        rank=process["rank"],
-        pid=process["pid"],
+        rank=int(process["rank"]),
+        pid=int(process["pid"]),
         groups={
             note["group"]: RecordedGroup(
-                note["id"], note["purpose"], tuple(note["members"])
+                str(note["id"]), note["purpose"], tuple(map(int, note["members"]))
             )
             for note in by_kind.get(records.GROUP, ())
         },
@@ -161,14 +173,15 @@ def _notes(data: bytes) -> dict[str, list[Any]]:
         except ValueError:
             # The last one, of a disk that is full.
             continue
-        by_kind.setdefault(note["kind"], []).append(note)
+        if isinstance(note, dict):
+            by_kind.setdefault(note["kind"], []).append(note)
     return by_kind
 
 
 def _spans(by_kind: Mapping[str, Sequence[Any]]) -> list[Span]:
-    ends = {note["span"]: note["at"] for note in by_kind.get(records.END, ())}
+    ends = {note["span"]: int(note["at"]) for note in by_kind.get(records.END, ())}
     return [
-        Span(note["name"], note["thread"], note["at"], ends.get(note["span"], 0))
+        Span(note["name"], note["thread"], int(note["at"]), ends.get(note["span"], 0))
         for note in by_kind.get(records.BEGIN, ())
     ]
 
@@ -184,7 +197,11 @@ def _calls(data: bytes) -> Iterator[Call]:
     size = records.RECORD.size
     end = min(used_bytes(data), len(data) // size * size)
     for at in range(size, end, size):
-        call = _call(records.RECORD.unpack_from(data, at))
+        try:
+            call = _call(records.RECORD.unpack_from(data, at))
+        except IndexError:
+            # No dtype, reduction or algorithm has such a number.
+            continue
         if call is not None:
             yield call
 

@@ -145,6 +145,45 @@ def test_files_that_are_no_records_are_left_out(tmp_path: Path, text: bytes) -> 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        b"null\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"kind": ["process"]}\n',
+        b'{"kind": "process"}\n',
+        b'{"kind": "process", "rank": [0], "pid": 70, "monotonic": 0, "realtime": 0}\n',
+        b'{"kind": "process", "rank": 0, "pid": 70, "monotonic": 0, "realtime": 0}\n'
+        b'{"kind": "begin", "span": 1, "name": "a", "thread": 1, "at": "noon"}\n',
+    ],
+)
+def test_notes_of_another_program_do_not_end_the_trace(
+    tmp_path: Path, text: bytes
+) -> None:
+    trace = JobTrace(os.fspath(tmp_path / "trace.json"))
+    trace.add_piece("here", "0-70.notes", text)
+    trace.add_piece("here", "1-71.notes", notes(1, 71))
+
+    assert trace.write() == ""
+
+    _, events = written(tmp_path / "trace.json")
+    assert "step" in [event["name"] for event in events]
+
+
+def test_a_call_that_its_program_has_overwritten_is_left_out(tmp_path: Path) -> None:
+    calls = bytearray(file_of_calls(2))
+    calls[2 * 64 + 57] = 99  # its dtype
+    trace = JobTrace(os.fspath(tmp_path / "trace.json"))
+    trace.add_piece("here", "0-70.calls", bytes(calls))
+    trace.add_piece("here", "0-70.notes", notes(0, 70))
+
+    assert trace.write() == ""
+
+    _, events = written(tmp_path / "trace.json")
+    assert len([e for e in events if e.get("cat") == "call"]) == 1
+
+
+@pytest.mark.parametrize(
     ("name", "why"),
     [
         ("none/trace.json", "No such file or directory"),
