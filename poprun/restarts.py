@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.attempt import AttemptEnd, undo_job
-from poprun.errors import HostUnreachableError, LaunchError
+from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
@@ -89,6 +89,7 @@ class Restarts:
         Raises:
             PoprunError: An attempt cannot be started.
         """
+        refusal: PoprunError | None = None
         while end.successor is not None:
             self._causes.append(end.cause)
             self._number += 1
@@ -97,6 +98,7 @@ class Restarts:
             self._clients = end.clients
             wait = self._wait_before(end)
             if wait >= self._time_left(job):
+                self._record(refusal)
                 return self._give_up(job, end.exit_code, "--timeout leaves no time.")
             try:
                 with _signals_raise():
@@ -108,14 +110,15 @@ class Restarts:
                 return self._stop(job, stopped)
             except (HostUnreachableError, LaunchError) as error:
                 # A host that restarts takes a while: the next wait is longer.
+                refusal = error
                 if self._number == self._most:
-                    if self._recorder is not None:
-                        self._recorder.refuse(error.exit_code, str(error))
+                    self._record(refusal)
                     return self._give_up(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 end = replace(end, cause=str(error), exit_code=error.exit_code)
                 end = replace(end, successor=self._guard)
                 continue
+            refusal = None
             used = time.monotonic() - self._began
             job = replace(job, timeout_used=used)
             may_follow = self._number < self._most
@@ -125,6 +128,11 @@ class Restarts:
         self._causes.append(end.cause)
         self._tell_causes()
         return end.exit_code
+
+    def _record(self, refusal: PoprunError | None) -> None:
+        """Write the result of a job whose last attempt could not be started."""
+        if refusal is not None and self._recorder is not None:
+            self._recorder.refuse(refusal.exit_code, str(refusal))
 
     def _wait_before(self, end: AttemptEnd) -> float:
         # Instances of a host that is cut off end by then, and not before.

@@ -65,6 +65,8 @@ class Played:
         self.said: list[str] = []
         self.undone: list[str] = []
         self.shown: list[str] = []
+        # The results that are written where no attempt has the last word.
+        self.recorded: list[tuple[int, str]] = []
         resource = Resource(
             lambda: None, RemovePath(b"/nowhere/of/this/test"), self.undo
         )
@@ -109,9 +111,13 @@ class Played:
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
         steps = Steps(self.reopen, self.prepare, self.attempt, {}, self.shown.append)
         log = Log(0, self.said.append)
-        return Restarts(steps, most, log, restarts.time.monotonic()).run(
-            failed(**first), job or self.job
+        recorder: Any = SimpleNamespace(
+            wait_for_restart=lambda seconds: None,
+            refuse=lambda code, cause, **_: self.recorded.append((code, cause)),
         )
+        began = restarts.time.monotonic()
+        restarted = Restarts(steps, most, log, began, recorder)
+        return restarted.run(failed(**first), job or self.job)
 
 
 def failed(**fields: Any) -> AttemptEnd:
@@ -216,6 +222,15 @@ def test_a_restart_that_the_timeout_leaves_no_time_for_is_none(
     assert waits == [1, 2]  # and 4 more do not fit
     assert played.said[-1].endswith("not started: --timeout leaves no time.\n")
     assert played.undone == ["the job"]
+    assert played.recorded == []  # the last attempt says how the job ended
+
+
+def test_the_result_tells_of_a_host_that_stays_away_until_the_timeout() -> None:
+    away = "The host b cannot be used."
+    played = Played([], [HostUnreachableError(away)])
+
+    assert played.run(9, restarts.replace(played.job, timeout=2.5)) == 125
+    assert played.recorded == [(125, away)]
 
 
 @pytest.mark.parametrize("is_late", [False, True])
