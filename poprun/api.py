@@ -176,12 +176,11 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
     """Return what the instances have returned, if all of them have succeeded."""
     import cloudpickle
 
-    loaded = [cloudpickle.loads(data) if data else ("ended", None) for data in results]
     if ended.exit_code:
         failed = ended.failed_instance
-        state, value = ("ended", None) if failed is None else loaded[failed]
-        error = JobFailedError(ended.cause or "poprun has failed.", ended)
-        raise error from (value if state == "raised" else None)
+        cause = None if failed is None else _exception_in(results[failed])
+        raise JobFailedError(ended.cause or "poprun has failed.", ended) from cause
+    loaded = [cloudpickle.loads(data) if data else ("ended", None) for data in results]
     for instance, (state, _) in enumerate(loaded):
         if state != "returned":
             raise JobFailedError(
@@ -190,6 +189,17 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
                 ended,
             )
     return [value for _, value in loaded]
+
+
+def _exception_in(data: bytes) -> BaseException | None:
+    """Return what an instance has raised, if it has written that."""
+    import cloudpickle
+
+    try:
+        state, value = cloudpickle.loads(data)
+    except Exception:  # it was killed before it had written all
+        return None
+    return value if state == "raised" else None
 
 
 class SharedMemory:

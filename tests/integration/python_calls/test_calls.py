@@ -132,6 +132,29 @@ poprun.launch(threading.Lock, options={LOCAL})
     assert "cannot pickle '_thread.lock' object" in err
 
 
+def test_an_instance_that_is_killed_while_it_writes_its_result_has_failed(
+    poprun: Poprun,
+) -> None:
+    text = f"""
+import poprun
+
+def write_half():
+    import os, sys
+    with open(sys.argv[-1], "wb") as file:
+        file.write(bytes([128, 5, 149]))
+    os._exit(3)
+
+try:
+    poprun.launch(write_half, options={LOCAL})
+except poprun.JobFailedError as error:
+    print(error, error.__cause__)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, out) == (0, "Instance 0 on localhost exited with code 3. None\n"), err
+
+
 def test_more_instances_than_there_is_room_for_are_refused(poprun: Poprun) -> None:
     text = """
 import poprun
