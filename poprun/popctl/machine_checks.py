@@ -159,8 +159,16 @@ def check_leftovers() -> Check:
     return Check("leftovers", PASS, text or "nothing of killed jobs")
 
 
+def mpich_segments() -> list[str]:
+    """Return the files by which MPICH shares memory, of every job on this machine."""
+    paths = glob.glob(f"{SHARED_MEMORY}/mpich_shm_*")
+    return [path for path in paths if re.search(r"mpich_shm_[0-9a-f]+_\d+$", path)]
+
+
 def unmapped_segments() -> list[str]:
-    """Return MPICH's files in /dev/shm that no process has in its memory."""
+    """Return those that no process has in its memory."""
+    # First: a job that starts meanwhile would seem to have left its own.
+    segments = mpich_segments()
     mapped = ""
     for path in glob.glob("/proc/[0-9]*/maps"):
         try:
@@ -168,11 +176,7 @@ def unmapped_segments() -> list[str]:
                 mapped += file.read()
         except OSError:
             continue
-    return [
-        path
-        for path in glob.glob(f"{SHARED_MEMORY}/mpich_shm_*")
-        if re.search(r"mpich_shm_[0-9a-f]+_\d+$", path) and path not in mapped
-    ]
+    return [path for path in segments if path not in mapped]
 
 
 def check_limits() -> Check:

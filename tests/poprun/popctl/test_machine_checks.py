@@ -1,5 +1,6 @@
 """What of a machine popctl doctor warns about: facts -> checks."""
 
+import glob
 import mmap
 import os
 import resource
@@ -83,6 +84,23 @@ def test_an_ascii_terminal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None
     check = machine_checks.check_encoding()
 
     assert (check.status, check.mend) == (WARN, "export LANG=C.UTF-8")
+
+
+def test_a_segment_of_a_job_that_starts_meanwhile_is_no_leftover(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    find = glob.glob
+
+    def start_job_and_find(pattern: str) -> list[str]:
+        if pattern.startswith("/proc/"):
+            (tmp_path / "mpich_shm_cafe_0").touch()
+        return find(pattern)
+
+    monkeypatch.setattr(machine_checks, "SHARED_MEMORY", os.fspath(tmp_path))
+    monkeypatch.setattr(glob, "glob", start_job_and_find)
+
+    assert machine_checks.unmapped_segments() == []
+    assert machine_checks.unmapped_segments() == [f"{tmp_path}/mpich_shm_cafe_0"]
 
 
 def test_a_segment_in_the_memory_of_a_process_is_no_leftover() -> None:
