@@ -1,10 +1,8 @@
 """Jobs whose instances take themselves to be on several hosts, below a real mpirun."""
 
-import contextlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from typing import NamedTuple
 
 from popdist.environment import INSTANCES_PER_HOST
 from poprun.mpirun.identify import library
+from poprun.popctl.machine_checks import mpich_segments, unmapped_segments
 from tests import jobs
 from tests.jobs import ROOT
 
@@ -195,28 +194,22 @@ def run(
 
 
 def _segments() -> set[Path]:
-    """Return the files by which MPICH shares memory, of every job on this machine."""
-    own = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
-    return {one for one in Path("/dev/shm").iterdir() if own.fullmatch(one.name)}
+    return set(map(Path, mpich_segments()))
 
 
-def _remove_segments(made: set[Path]) -> None:
+def _remove_segments(segments: set[Path]) -> None:
     """Remove those that no process has in its memory, as poprun does after its jobs.
 
     MPICH leaves them when a process ends while MPI starts. Jobs of other tests map
     theirs as soon as they have made them.
     """
     for _ in range(2):
-        if not made:
+        if not segments:
             return
-        maps = ""
-        for path in Path("/proc").glob("[0-9]*/maps"):
-            with contextlib.suppress(OSError):
-                maps += path.read_text(errors="replace")
-        made = {one for one in made if str(one) not in maps}
+        segments &= set(map(Path, unmapped_segments()))
         time.sleep(0.5)
-    for one in made:
-        one.unlink(missing_ok=True)
+    for segment in segments:
+        segment.unlink(missing_ok=True)
 
 
 def _library(mpirun: str) -> dict[str, str]:
