@@ -138,9 +138,11 @@ static void add_to(uint64_t mask[MASK_WORDS], int q)
 
 void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS])
 {
-    const uint8_t ours = description_at(c, c->rank, calls_of(c))->operation;
+    /* A thread that ends the group from beside may look while its member begins. */
+    descriptor own;
+    copy_descriptor(&own, description_at(c, c->rank, calls_of(c)));
     memset(mask, 0, MASK_WORDS * sizeof *mask);
-    if (ours == SEND || ours == RECEIVE) {
+    if (own.operation == SEND || own.operation == RECEIVE) {
         if (peer >= 0 && peer != c->rank)
             add_to(mask, peer);
         return;
