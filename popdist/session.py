@@ -9,11 +9,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock, RLock, active_count
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from popdist.claim import Claim
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from popdist.recorder import ProcessRecorder
 
 T = TypeVar("T")
+
+# How long an instance that fails because others end waits for the launcher to see their
+# end: the end of a Python that has loaded a framework takes a second on a busy machine.
+_LOST_SECONDS = 3.0
+# How long it waits between two looks, and until the launcher that has seen it stops it.
+_LOOK_SECONDS = 0.05
 
 # The instances that collectives of the running call are among; None for
 # those of the default communicator.
@@ -123,6 +130,7 @@ class Session:
         # Is called before this process leaves its groups because it ends.
         self.note_exit: Callable[[], None] = lambda: None
         self._why_unusable: str | None = None
+        self._waits_at_exit = False
 
     @cached_property
     def settings(self) -> Settings:
@@ -259,6 +267,8 @@ class Session:
             ended_file=ended_file,
         )
         self._record(transport, "")
+        if ended_file:
+            self._wait_at_exit()
         return Group(transport, algorithm=self.settings.algorithm)
 
     def ended_file_of(self, rank: int, size: int) -> str:
@@ -357,6 +367,38 @@ class Session:
         elif self._why_unusable is None:
             self._report_runs()
 
+    def _wait_at_exit(self) -> None:
+        with self.lock:
+            if not self._waits_at_exit:
+                self._waits_at_exit = True
+                atexit.register(self.wait_for_lost)
+
+    def wait_for_lost(self) -> None:
+        """Let those end first because of whose end this process fails.
+
+        An instance that fails leaves its groups before it ends, and others fail by
+        that: the launcher would take one that ends sooner for the cause. As soon as it
+        has seen the first end it stops the others, which have not failed by themselves
+        then. On several hosts, MPI's thread waits for that.
+        """
+        error = getattr(sys, "last_value", None)
+        ended_file = self.job.ended_file
+        if error is None or not ended_file or not self.job.place.on_one_host:
+            return
+        # Not above, as in _shared_memory().
+        from popdist.engine.failures import lost_by
+        from popdist.engine.meet.members import read_ended
+
+        lost = lost_by(error) - {self.job.place.rank}
+        until = monotonic() + _LOST_SECONDS
+        # The program may let a signal raise an exception, which says nothing now.
+        with suppress(KeyboardInterrupt, SystemExit):
+            while lost:
+                sees_end = lost <= read_ended(ended_file)
+                sleep(_LOOK_SECONDS)
+                if sees_end or monotonic() > until:
+                    return
+
     def after_fork(self) -> None:
         """Give up, in a new child, the groups of its parent; they are not the child's.
 
@@ -401,6 +443,8 @@ class Session:
             raise
         self._record(transport, purpose)
         endpoint = Endpoint(transport)
+        # Before the other function, so that it is called after that.
+        self._wait_at_exit()
         with self.lock:
             if not self._endpoints:
                 atexit.register(self.close_at_exit)

@@ -166,6 +166,22 @@ def decode_error(message: str) -> PopdistError:
     return PeerLostError(text, [int(one) for one in instances.split(",") if one])
 
 
+def lost_by(error: BaseException | None) -> set[int]:
+    """Return the instances because of whose end an exception was raised.
+
+    They must end first. Otherwise the launcher would take this process, which fails
+    because of them, for the first failure of the job.
+    """
+    instances: set[int] = set()
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        if isinstance(error, PeerLostError):
+            instances |= set(error.instances)
+        error = error.__cause__ or error.__context__
+    return instances
+
+
 def cannot_share(who: str, error: OSError) -> ArenaError:
     """Return the error for a member that the kernel refuses what a group needs."""
     if error.errno in (errno.EMFILE, errno.ENFILE):

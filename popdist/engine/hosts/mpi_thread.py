@@ -16,12 +16,13 @@ from threading import Event, Lock
 from time import monotonic
 from typing import Any
 
+from popdist.engine.failures import lost_by
 from popdist.engine.handle import Helper
 from popdist.engine.hosts.arrivals import listening_ports
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
-from popdist.errors import ArenaError, PeerLostError, PopdistError
+from popdist.errors import ArenaError, PopdistError
 
 # How long the thread sleeps between two looks for messages: what they tell of is found
 # within a second, and an idle process must cost nothing that one would notice.
@@ -97,7 +98,7 @@ class _MpiThread:
         if error is not None or world.is_broken or in_call:
             world.is_broken = True
             world.tell_others({"kind": "quit"}, here=True)
-        lost = _lost_by(error)
+        lost = lost_by(error)
         self._wait_for_deaths(world, lost - world.going_on, _LAST_SECONDS)
         # Those may end at once, too, but need not.
         self._wait_for_deaths(world, lost, _LOST_SECONDS)
@@ -266,22 +267,6 @@ def _end_before_destructors() -> None:
         # Called in reverse order. _exit gets the status that the process ends with.
         libc.on_exit(libc._exit, None)
         libc.on_exit(libc.fcloseall, None)
-
-
-def _lost_by(error: BaseException | None) -> set[int]:
-    """Return the instances because of whose end an exception was raised.
-
-    They must end first. Otherwise the launcher would take this process, which fails
-    because of them, for the first failure of the job.
-    """
-    instances: set[int] = set()
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        if isinstance(error, PeerLostError):
-            instances |= set(error.instances)
-        error = error.__cause__ or error.__context__
-    return instances
 
 
 _mpi_thread = _MpiThread()

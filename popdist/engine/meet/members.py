@@ -88,11 +88,7 @@ class Roster(NamedTuple):
 
     def check_file(self) -> None:
         """Raise PeerLostError if members are in the launcher's file of ended ones."""
-        ended: set[int] = set()
-        # Out of reach for an instance in a container or of another user: then it
-        # waits as it does where the launcher tells nothing.
-        with suppress(OSError), open(self.ended_file, "rb") as file:
-            ended = {int(line) for line in file if line.strip().isdigit()}
+        ended = read_ended(self.ended_file)
         self._raise_for(r for r, one in enumerate(self.instances) if one in ended)
 
     def _raise_for(self, ranks: Iterable[int]) -> None:
@@ -103,6 +99,15 @@ class Roster(NamedTuple):
                 f"group of {self.name_all()}. Look above for {their} last output.",
                 [self.instances[rank] for rank in ended],
             )
+
+
+def read_ended(path: str) -> set[int]:
+    """Return the instances that have ended, by the launcher's file of them."""
+    # Out of reach for an instance in a container or of another user: then it waits as
+    # it does where the launcher tells nothing.
+    with suppress(OSError), open(path, "rb") as file:
+        return {int(line) for line in file if line.strip().isdigit()}
+    return set()
 
 
 def name_instances(instances: Sequence[int]) -> str:
