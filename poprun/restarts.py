@@ -118,6 +118,11 @@ class Restarts:
                 end = replace(end, cause=str(error), exit_code=error.exit_code)
                 end = replace(end, successor=self._guard)
                 continue
+            except Exception as error:
+                # A restart does not mend it. Who catches it reports and records it.
+                exit_code = getattr(error, "exit_code", 1)
+                self._end_job(job, exit_code, str(error) or repr(error))
+                raise
             refusal = None
             used = time.monotonic() - self._began
             job = replace(job, timeout_used=used)
@@ -183,13 +188,17 @@ class Restarts:
 
     def _give_up(self, job: Job, exit_code: int, why: str) -> int:
         """End the job without another attempt."""
+        self._end_job(job, exit_code, why)
+        return exit_code
+
+    def _end_job(self, job: Job, exit_code: int, why: str) -> None:
+        """Undo what the attempts share, and tell the clients and the user why."""
         self._steps.show("")
         for failure in undo_job(job, self._guard):
             self._log.warn(failure)
         self._clients.end(exit_code, why)
         self._causes.append(f"not started: {why}")
         self._tell_causes()
-        return exit_code
 
     def _tell_causes(self) -> None:
         lines = [

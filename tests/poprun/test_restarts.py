@@ -12,7 +12,7 @@ import pytest
 
 from poprun import restarts
 from poprun.attempt import AttemptEnd
-from poprun.errors import HostUnreachableError, OptionError, PoprunError
+from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import RemovePath
 from poprun.job.values import Job, Resource
 from poprun.log import Log
@@ -57,7 +57,7 @@ class Played:
     """The steps of a run, with attempts that end as a list says."""
 
     def __init__(
-        self, ends: Sequence[AttemptEnd], refusals: Sequence[PoprunError | None] = ()
+        self, ends: Sequence[AttemptEnd], refusals: Sequence[Exception | None] = ()
     ) -> None:
         self.ends = list(ends)
         self.refusals = list(refusals)
@@ -204,11 +204,27 @@ def test_a_host_that_stays_away_ends_the_job_which_is_undone() -> None:
     assert len(TOLD) == 1  # the guard has nothing to undo any more
 
 
-def test_what_no_restart_mends_is_an_error() -> None:
-    played = Played([], [OptionError("no")])
+@pytest.mark.parametrize(
+    ("error", "exit_code", "why"),
+    [
+        (OptionError("It is not valid."), 2, "It is not valid."),
+        (OSError(28, "No space left on device"), 1, "[Errno 28] No space left"),
+        (MemoryError(), 1, "MemoryError()"),
+    ],
+)
+def test_what_no_restart_mends_is_an_error_and_the_job_is_undone(
+    error: Exception, exit_code: int, why: str
+) -> None:
+    played, clients = Played([], [error]), PlayedClients()
 
-    with pytest.raises(OptionError):
-        played.run(9)
+    with pytest.raises(type(error)):
+        played.run(9, clients=clients)
+    assert played.undone == ["the job"]
+    assert len(TOLD) == 1  # the guard has nothing to undo any more
+    [(code, cause)] = clients.ended
+    assert (code, cause.startswith(why)) == (exit_code, True)
+    assert f"    attempt 1: not started: {why}" in played.said[-1]
+    assert played.shown[-1] == ""
 
 
 def test_a_restart_that_the_timeout_leaves_no_time_for_is_none(
