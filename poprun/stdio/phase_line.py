@@ -7,6 +7,7 @@ or an inventory, knows nothing of it. While the job runs, the router draws a lin
 import os
 import signal
 import time
+from contextlib import suppress
 
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
@@ -77,7 +78,7 @@ class PhaseLine:
         text = f"poprun: {self._phase} ({terminal.clock(seconds)})"
         columns = terminal.own_size()[1]
         _is_drawn = True
-        os.write(2, f"{_ERASE}{text[: columns - 1]}".encode())
+        _write(f"{_ERASE}{text[: columns - 1]}")
 
 
 def erase() -> None:
@@ -85,4 +86,11 @@ def erase() -> None:
     global _is_drawn
     if _is_drawn:
         _is_drawn = False
-        os.write(2, _ERASE.encode())
+        _write(_ERASE)
+
+
+def _write(text: str) -> None:
+    # A terminal that hangs up, or that is full and does not wait. The job needs no
+    # line, and what interrupts a phase must not raise: its messages meet the same.
+    with suppress(OSError):
+        os.write(2, text.encode())

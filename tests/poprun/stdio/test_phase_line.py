@@ -1,5 +1,6 @@
 """The line that says what poprun does before a job starts."""
 
+import errno
 import signal
 import subprocess
 import time
@@ -78,6 +79,25 @@ def test_the_line_is_not_wider_than_the_terminal(written: list[str]) -> None:
     wait_until_drawn(written)
 
     assert written == [f"{ERASE}poprun: {'x' * 31}"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN, errno.ENOSPC])
+def test_a_terminal_that_takes_nothing_interrupts_no_phase(
+    written: list[str], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    attempts: list[str] = []
+
+    def refuse(descriptor: int, data: bytes) -> None:
+        attempts.append(data.decode())
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(phase_line.os, "write", refuse)
+    with PhaseLine(is_possible=True) as line:
+        line.show("checking the hosts")
+        wait_until_drawn(attempts)
+
+    assert attempts[0].startswith(f"{ERASE}poprun: checking the hosts")
+    assert attempts[-1] == ERASE
 
 
 def test_without_a_terminal_nothing_is_drawn_and_no_signal_is_used(
