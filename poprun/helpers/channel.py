@@ -51,6 +51,16 @@ class Channel:
         """How many bytes have not been sent."""
         return sum(len(message) for message, _ in self._unsent)
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the peer has closed its end, and all that it sent has been read."""
+        try:
+            return not self.sock.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def receive(self) -> list[tuple[int, list[bytes]]] | None:
         """Return the messages that have come; None when the other end is gone."""
         room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)

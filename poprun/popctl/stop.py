@@ -1,11 +1,23 @@
 """`popctl stop`: stop a job as Ctrl-C does."""
 
+import shlex
+
 import click
 
 from poprun.errors import JobRequestError
 from poprun.helpers import protocol
-from poprun.popctl.jobs import ANSWER_S, choose_job, explain_end
+from poprun.popctl.jobs import (
+    ANSWER_S,
+    JobConnection,
+    choose_job,
+    explain_end,
+    show_job,
+)
+from poprun.popctl.tables import clock, cut, one_line
 from poprun.stdout import write
+
+# Of a program's command line, what is enough to recognise the job.
+MOST_COLUMNS = 60
 
 
 @click.command("stop")
@@ -16,17 +28,51 @@ def command(job: str | None, now: bool, no_wait: bool) -> None:
     """Stop a job as Ctrl-C does, and wait until it has ended.
 
     JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only. The instances get SIGINT, and SIGKILL after the --grace of the job;
-    a second `popctl stop` kills them at once. The exit code of poprun is 130.
+    is one job only, which popctl describes then. The instances get SIGINT, and SIGKILL
+    after the --grace of the job; a second `popctl stop` kills them at once. The exit
+    code of poprun is 130.
     """
     connection = choose_job(job)
-    connection.send(protocol.STOP_JOB, int(now))
-    message = connection.receive(ANSWER_S)
+    subject = f"Job {connection.name}"
+    if job is None:
+        subject += f" ({_describe(connection)})"
+        # A connection is for one request.
+        connection = choose_job(connection.identity)
+    message = _request_stop(connection, now=now)
     if message is not None and message[0] == protocol.REQUEST_ACCEPTED:
+        if no_wait or job is None:
+            write(f"{subject} is being stopped.\n")
         if no_wait:
-            write(f"Job {connection.name} is being stopped.\n")
             return
         message = connection.receive(None)
     if message is None or message[0] != protocol.JOB_ENDED:
         raise JobRequestError(explain_end(connection, message))
     write(f"{explain_end(connection, message)}\n")
+
+
+def _describe(connection: JobConnection) -> str:
+    """Return by what a user knows a job that the command line does not name."""
+    view = show_job(connection)
+    connection.close()
+    program = cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
+    return f"{program}; it began {clock(view['elapsed'])} ago"
+
+
+def _request_stop(
+    connection: JobConnection, *, now: bool
+) -> tuple[int, list[bytes]] | None:
+    """Send the request, and return the answer; None if poprun closes the connection.
+
+    Raises:
+        JobRequestError: None has come. The job is not stopped then.
+    """
+    connection.send(protocol.STOP_JOB, int(now))
+    try:
+        return connection.receive(ANSWER_S)
+    except JobRequestError as error:
+        # poprun does not stop a job for a client that has closed its connection.
+        connection.close()
+        raise JobRequestError(
+            f"{error} popctl has withdrawn its request, so that the job is not stopped "
+            "later."
+        ) from None

@@ -15,7 +15,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 0) ->
     Args:
         width: Where lines are cut; 0 for nowhere.
     """
-    cells = [head, *([_one_line(cell) for cell in row] for row in rows)]
+    cells = [head, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
@@ -58,5 +58,6 @@ def memory(kib: float) -> str:
     return f"{value:.{digits}f} {units[0]}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a text without what would end its line or control the terminal."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")

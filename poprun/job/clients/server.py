@@ -278,7 +278,9 @@ class Clients:
     # --- Stopping the job.
 
     def _on_stop(self, link: Channel, fields: list[bytes]) -> bool:
-        if client := self._add(link):
+        client = self._add(link)
+        # Where poprun itself was stopped, one may have given up long ago, and said so.
+        if client and not link.is_at_end:
             who = f"popctl (PID {client.pid})"
             client.send(protocol.REQUEST_ACCEPTED)
             # As Ctrl-C, and a second one.

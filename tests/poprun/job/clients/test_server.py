@@ -222,6 +222,18 @@ def test_stop_is_an_interrupt_with_the_name_of_the_client(
     assert client.has_ended
 
 
+def test_a_client_that_has_left_stops_nothing(
+    clients: Clients, supervisor: Supervisor
+) -> None:
+    client = TestClient(JOB)
+    client.ask(protocol.STOP_JOB, 0)
+    client.channel.close()
+    serve(clients)
+    show(clients)
+
+    assert supervisor.events == []
+
+
 def test_stop_at_once_is_a_second_interrupt(
     clients: Clients, supervisor: Supervisor
 ) -> None:
