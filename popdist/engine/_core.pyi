@@ -8,6 +8,9 @@ from popdist.engine.spec.operations import Described, Trace
 # One array: elements of a row, where each row is read, where each is written.
 Segment = tuple[int, Sequence[int], Sequence[int] | None]
 
+# Which of its versions it is, for popdist.engine.
+VERSION: Final[int]
+
 # The most data that share_records() takes.
 RECORD_DATA_BYTES: Final[int]
 

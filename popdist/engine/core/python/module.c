@@ -3,6 +3,10 @@
 #include "hosts/links.h"
 #include "shm/pages.h"
 
+/* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
+ * another core. */
+#define CORE_VERSION 1
+
 PyTypeObject *split_type;
 PyObject *failure;
 static PyObject *name_struct;
@@ -296,7 +300,8 @@ PyMODINIT_FUNC PyInit__core(void)
     Py_XINCREF((PyObject *)split_type);
     Py_XINCREF(failure);
     Py_XINCREF((PyObject *)recorder_type);
-    if (name_struct && add(module, "Split", (PyObject *)split_type)
+    if (name_struct && add(module, "VERSION", PyLong_FromLong(CORE_VERSION))
+        && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
         && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
         && add(module, "Comm", make_comm_type(module))
