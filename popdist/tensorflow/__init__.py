@@ -41,4 +41,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     is_strategy = name == "PopDistStrategy"
     module = "strategy.popdist_strategy" if is_strategy else "host_collectives"
-    return getattr(import_module(f"popdist.tensorflow.{module}"), name)
+    try:
+        return getattr(import_module(f"popdist.tensorflow.{module}"), name)
+    except AttributeError as error:
+        # `from popdist.tensorflow import` would say that there is no such name.
+        raise ImportError(
+            f"popdist.tensorflow.{name} cannot be imported: {error}"
+        ) from error

@@ -25,6 +25,21 @@ def test_without_tensorflow_the_import_says_how_to_install_it() -> None:
     )
 
 
+def test_an_error_in_a_module_is_shown_and_not_taken_for_a_missing_name() -> None:
+    said = run(
+        "import sys, types\n"
+        "module = types.ModuleType('host_collectives')\n"
+        "sys.modules['popdist.tensorflow.host_collectives'] = module\n"
+        "try: from popdist.tensorflow import allreduce\n"
+        "except ImportError as error: print(error)"
+    )
+
+    assert said == (
+        "popdist.tensorflow.allreduce cannot be imported: "
+        "module 'host_collectives' has no attribute 'allreduce'"
+    )
+
+
 def test_popdist_alone_imports_nothing_of_tensorflow() -> None:
     said = run(
         "import sys, popdist; popdist.init(); popdist.getNumTotalReplicas()\n"
