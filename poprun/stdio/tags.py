@@ -49,6 +49,10 @@ POPRUN = "[1,{instance}]<{stream}>:"
 POPRUN_OF_HOSTS = "[1@{host},{instance}]<{stream}>:"
 # What may follow a colon in a field, but for `time`.
 _SPEC = r"[<>^]?0?[0-9]{0,2}"
+# A directive of strftime, and the letters of those that glibc has. It copies others
+# to the output as they are.
+_DIRECTIVE = r"%[-_0^#]*[0-9]*[EO:]?(.?)"
+_LETTERS = "aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%"
 _UNPRINTABLE = r"[\x00-\x08\x0a-\x1f\x7f-\x9f]"
 
 
@@ -72,6 +76,7 @@ def check_template(template: str) -> None:
         if conversion or "{" in (spec or ""):
             raise ValueError(f"{{{name}}} has more after it than a width")
         if name == "time":
+            _check_directives(spec or "")
             spec = datetime.datetime.now(datetime.UTC).strftime(spec or "")
             _check_printable(spec)
         elif not re.fullmatch(_SPEC, spec or ""):
@@ -79,6 +84,12 @@ def check_template(template: str) -> None:
     if not names:
         raise ValueError("it has no field")
     _check_printable(template)
+
+
+def _check_directives(spec: str) -> None:
+    for directive in re.finditer(_DIRECTIVE, spec, re.DOTALL):
+        if not directive[1] or directive[1] not in _LETTERS:
+            raise ValueError(f"{{time}} has {directive[0]!r}, which strftime lacks")
 
 
 def _check_printable(text: str) -> None:

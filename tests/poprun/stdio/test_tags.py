@@ -148,6 +148,9 @@ def test_each_instance_has_a_colour_and_the_line_after_the_tag_has_none() -> Non
         ("{instance} \x1b[2J", "it has characters that control a terminal"),
         ("{instance}\n", "it has characters that control a terminal"),
         ("{time:%n}", "it has characters that control a terminal"),
+        ("{time:%Q} ", "{time} has '%Q', which strftime lacks"),
+        ("{time:%H:%-1~} ", "{time} has '%-1~', which strftime lacks"),
+        ("{time:%H%} ", "{time} has '%', which strftime lacks"),
         ("{instance", "expected '}' before end of string"),
         ("instance}", "Single '}' encountered in format string"),
     ],
@@ -155,6 +158,13 @@ def test_each_instance_has_a_colour_and_the_line_after_the_tag_has_none() -> Non
 def test_what_is_no_template_is_refused(template: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
         check_template(template)
+
+
+@pytest.mark.parametrize(
+    "form", ["%H:%M:%S.%f", "%-d. %b %Y", "%_H", "%F %T", "%:z %%"]
+)
+def test_a_time_has_the_directives_of_strftime(form: str) -> None:
+    check_template(f"{{time:{form}}} ")
 
 
 @given(st.text("{}instance:!<>0919timehost%s._", max_size=20))
