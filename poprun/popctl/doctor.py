@@ -18,6 +18,7 @@ from poprun.plan.hosts import parse_hosts
 from poprun.popctl.machine_checks import (
     FAIL,
     PASS,
+    WARN,
     Check,
     as_json,
     check_machine,
@@ -115,7 +116,7 @@ def run_job(words: Sequence[str]) -> tuple[api.JobResult, str, str]:
     """Run a job, and return how it ended and what it printed."""
     out, err = io.StringIO(), io.StringIO()
     options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
-    left_out = {variable(name) for name in options}
+    left_out = {variable(name) for name in (*options, "host", "hostfile")}
     environ = {n: text for n, text in os.environ.items() if n not in left_out}
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         result = api.run_command(
@@ -159,13 +160,33 @@ def checks_of_hosts(hosts: str) -> Iterator[tuple[str, Check]]:
         cause = result.cause or _last_line(err)
         yield hosts, Check("hosts", FAIL, cause, " ".join(result.hints))
         return
-    for text in out.splitlines():
-        report = json.loads(text)
-        for fields in report["checks"]:
-            yield report["host"], Check(**fields)
+    yield from _read_reports(hosts, out)
     program = (sys.executable, "-P", "-c", REDUCE)
     options = ["--host", hosts, *_one_a_host(hosts)]
     yield hosts, check_job("all-reduce between hosts", options, program)
+
+
+def _read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
+    """Yield the checks that the hosts have printed, and that some have printed none."""
+    num_reports = 0
+    for text in out.splitlines():
+        try:
+            report = json.loads(text)
+            checks = [(report["host"], Check(**each)) for each in report["checks"]]
+        except (ValueError, KeyError, TypeError):
+            # What Python's start-up files print, or checks of another version.
+            what = f"a host has printed a line that is no check: {text[:200]!r}"
+            mend = (
+                "Let Python's start-up files there print nothing, and use one poprun."
+            )
+            yield hosts, Check("hosts", WARN, what, mend)
+            continue
+        num_reports += 1
+        yield from checks
+    expected = len(parse_hosts(hosts))
+    if num_reports < expected:
+        text = f"{num_reports} of {expected} hosts have printed their checks"
+        yield hosts, Check("hosts", FAIL, text)
 
 
 def _one_a_host(hosts: str) -> tuple[str, ...]:

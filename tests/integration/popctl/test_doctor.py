@@ -50,6 +50,7 @@ def test_variables_of_the_users_jobs_change_no_check(poprun: Poprun) -> None:
         POPRUN_TAG_FORMAT="{instance}: ",
         POPRUN_NUM_REPLICAS="7",
         POPRUN_DRY_RUN="yes",
+        POPRUN_HOST="nowhere",
     )
 
     assert code == 0, checks
