@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from operator import index
 from typing import IO, Any, TextIO
 
 from poprun.errors import OptionError, PoprunError
@@ -97,9 +98,11 @@ def run_command(
         directory: The current directory of the job.
 
     Raises:
+        TypeError: The words are one string.
         OptionError: The words are no command line of poprun.
         JobFailedError: The job has failed, and `check` is true.
     """
+    _check_words("The argument of run_command", words)
     line = grammar.parse(words)
     if any(option.name == "result" for option, _ in line.options):
         raise OptionError(
@@ -133,31 +136,25 @@ def launch(
         options: More options of poprun, as `["--timeout=60"]`.
 
     Raises:
+        TypeError: The function cannot be called, or the options are one string.
+        OptionError: A number or an option is not valid.
         JobFailedError: An instance has failed; if by an exception, it is the cause of
             this one.
     """
+    if num_replicas is None:
+        num_replicas = num_instances
+    _check_launch(function, num_instances, num_replicas, options)
     try:
         import cloudpickle
     except ImportError as error:
         raise ImportError(
             "poprun.launch copies functions with cloudpickle, which is not installed. "
-            "pip install 'poprun[launch]' installs it."
+            "Install it from poprun's source folder: pip install '.[launch]'"
         ) from error
-    for option, text in grammar.parse(options).options:
-        if option.name in ("num-instances", "num-processes"):
-            raise OptionError(
-                f"--{option.name}={text}: poprun.launch makes room for the result of "
-                f"each instance before they start. Pass num_instances={text} instead."
-            )
-        if option.name in ("host", "hostfile"):
-            raise OptionError(
-                f"--{option.name}={text}: poprun.launch calls functions on this host "
-                "only. run_command runs a program on several."
-            )
     call = cloudpickle.dumps((function, arguments))
     words = [
         f"--num-instances={num_instances}",
-        f"--num-replicas={num_instances if num_replicas is None else num_replicas}",
+        f"--num-replicas={num_replicas}",
         *options,
         *(sys.executable, "-P", "-m", "poprun.interpreter.function_call"),
     ]
@@ -170,6 +167,42 @@ def launch(
         ended = run_command([*words, given.path, *(one.path for one in results)])
         data = [one.read() for one in results]
     return _values_of(data, ended)
+
+
+def _check_words(name: str, words: Sequence[str]) -> None:
+    # A string is a sequence of strings, too: its characters.
+    if isinstance(words, str | bytes):
+        raise TypeError(
+            f"{name} is a list with a string for each word, but got {words!r}. "
+            "shlex.split() makes such a list of a command line."
+        )
+
+
+def _check_launch(
+    function: object, num_instances: int, num_replicas: int, options: Sequence[str]
+) -> None:
+    """Refuse what poprun.launch cannot start a job with."""
+    if not callable(function):
+        raise TypeError(
+            f"poprun.launch calls a function on every instance, but got {function!r}, "
+            "which cannot be called."
+        )
+    numbers = {"num_instances": num_instances, "num_replicas": num_replicas}
+    for name, number in numbers.items():
+        if index(number) < 1:
+            raise OptionError(f"{name} is {number}, but must be 1 or more.")
+    _check_words("The argument options of launch", options)
+    for option, text in grammar.parse(options).options:
+        if option.name in ("num-instances", "num-processes"):
+            raise OptionError(
+                f"--{option.name}={text}: poprun.launch makes room for the result of "
+                f"each instance before they start. Pass num_instances={text} instead."
+            )
+        if option.name in ("host", "hostfile"):
+            raise OptionError(
+                f"--{option.name}={text}: poprun.launch calls functions on this host "
+                "only. run_command runs a program on several."
+            )
 
 
 def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:

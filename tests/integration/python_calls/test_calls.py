@@ -299,3 +299,54 @@ def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
     assert lines[2:] == ["[0, 1]"]
     assert stopped.endswith("KeyboardInterrupt")
     assert "SIGINT" in stopped
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (
+            "poprun.run_command('-n 2 true')",
+            "TypeError The argument of run_command is a list with a string for each "
+            "word, but got '-n 2 true'. shlex.split() makes such a list of a command "
+            "line.",
+        ),
+        (
+            "poprun.launch(len, '', options='--summary')",
+            "TypeError The argument options of launch is a list with a string for each "
+            "word, but got '--summary'. shlex.split() makes such a list of a command "
+            "line.",
+        ),
+        (
+            "poprun.launch(3)",
+            "TypeError poprun.launch calls a function on every instance, but got 3, "
+            "which cannot be called.",
+        ),
+        (
+            "poprun.launch(len, '', num_instances=0)",
+            "OptionError num_instances is 0, but must be 1 or more.",
+        ),
+        (
+            "poprun.launch(len, '', num_replicas=-2)",
+            "OptionError num_replicas is -2, but must be 1 or more.",
+        ),
+        (
+            "poprun.launch(len, '', num_instances=2.0)",
+            "TypeError 'float' object cannot be interpreted as an integer",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_starts(
+    poprun: Poprun, call: str, error: str
+) -> None:
+    text = f"""
+import poprun, subprocess
+subprocess.Popen = None
+try:
+    {call}
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, out, err) == (0, f"{error}\n", "")
