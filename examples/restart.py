@@ -76,5 +76,11 @@ def main(path, steps=60, pause=0.0):
 if __name__ == "__main__":
     words = sys.argv[1:]
     if not 1 <= len(words) <= 3:
-        raise SystemExit("usage: restart.py CHECKPOINT [STEPS [PAUSE_IN_SECONDS]]")
+        print(
+            "usage: restart.py CHECKPOINT [STEPS [PAUSE_IN_SECONDS]]\n"
+            "CHECKPOINT is the file to go on from, and to write: it need not exist. "
+            "For example:\npoprun -n 4 python examples/restart.py checkpoint.npz",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     main(Path(words[0]), int((words[1:] or [60])[0]), float((words[2:] or [0])[0]))

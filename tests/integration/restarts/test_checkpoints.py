@@ -83,3 +83,17 @@ def test_a_file_that_is_no_checkpoint_is_refused(poprun: Poprun) -> None:
 
     assert ran.returncode == 1
     assert "rough.npz is no checkpoint" in ran.stderr
+
+
+def test_without_the_file_it_says_how_to_name_one() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLE)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("usage: restart.py CHECKPOINT [STEPS")
+    assert "poprun -n 4 python examples/restart.py checkpoint.npz" in ran.stderr
