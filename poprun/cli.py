@@ -74,7 +74,12 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     from poprun.options import grammar
 
-    line = grammar.parse(argv)
+    try:
+        line = grammar.parse(argv)
+    except OptionError as error:
+        options = grammar.options_before_error(argv)
+        _record_refusal(grammar.CommandLine(tuple(options)), environ, error)
+        raise
     try:
         return _dispatch(line, argv, environ)
     except PoprunError as error:
@@ -91,24 +96,36 @@ def _record_refusal(
     """Write the result of a job that an error has ended, if it is asked for."""
     module = sys.modules.get("poprun.result.recorder")
     recorder = None if module is None else module.current
-    if recorder is None and line.program:
-        from poprun.options.types import variable
-
-        # It may not be possible to make settings of all options.
-        texts = [text for option, text in line.options if option.name == "result"]
-        path = [environ.get(variable("result"), ""), *texts][-1]
-        if not path:
-            return
-        from poprun.result.recorder import open_recorder
-
+    if recorder is None:
         try:
-            recorder = open_recorder(line.program, result=path)
+            # It may not be possible to make settings of all options.
+            result, events = (
+                _read_path(line, environ, name) for name in ("result", "events")
+            )
+            if not (result or events):
+                return
+            from poprun.result.recorder import open_recorder
+
+            recorder = open_recorder(line.program, result=result, events=events)
         except OptionError:
             return  # that is what the error says, or the least of the mistakes
-    if recorder is not None:
-        hints = getattr(error, "__notes__", ())
-        for sentence in recorder.refuse(error.exit_code, str(error), hints):
-            _report("warning", sentence)
+    hints = getattr(error, "__notes__", ())
+    for sentence in recorder.refuse(error.exit_code, str(error), hints):
+        _report("warning", sentence)
+
+
+def _read_path(line: "CommandLine", environ: Mapping[str, str], name: str) -> str:
+    """Return the path of --result or --events; "" without.
+
+    Raises:
+        OptionError: It is no path.
+    """
+    from poprun.options.table import OPTIONS
+    from poprun.options.types import item, variable
+
+    texts = [text for option, text in line.options if option.name == name]
+    text = [environ.get(variable(name), ""), *texts][-1]
+    return str(item(OPTIONS[name], text, f"--{name}")) if text else ""
 
 
 def _dispatch(

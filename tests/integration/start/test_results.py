@@ -175,3 +175,39 @@ def test_nothing_secret_of_the_job_is_in_its_files(poprun: Poprun) -> None:
     ).read_text()
     assert "canary-4711" not in written
     assert "@poprun-" not in written
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "cause"),
+    [
+        (("--nope", "true"), [], "poprun has no option --nope."),
+        (("-n", "x", "true"), ["true"], "-n is 'x', but must be a whole number"),
+        ((), [], "The program to run is missing."),
+    ],
+)
+def test_a_mistake_in_an_option_replaces_an_older_result(
+    poprun: Poprun, words: tuple[str, ...], program: list[str], cause: str
+) -> None:
+    for name in ("r", "e"):
+        (poprun.directory / name).write_text("old")
+
+    ran = poprun("--result", "r", "--events", "e", *words)
+
+    assert ran.code == 2
+    [result], events = lines(poprun.directory / "r"), lines(poprun.directory / "e")
+    check("result", [result])
+    check("events", events)
+    assert (result["outcome"], result["exit_code"]) == ("not_started", 2)
+    assert (result["program"], result["job"]) == (program, None)
+    assert result["cause"].startswith(cause)
+    assert [event["event"] for event in events] == ["job_ended"]
+    assert events[0]["cause"] == result["cause"]
+
+
+def test_variables_name_the_files_of_a_command_line_that_is_wrong(
+    poprun: Poprun,
+) -> None:
+    poprun("--nope", "true", environ={"POPRUN_RESULT": "~/r", "HOME": "."})
+
+    [result] = lines(poprun.directory / "r")
+    assert result["cause"].startswith("poprun has no option --nope.")
