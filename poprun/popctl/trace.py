@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from contextlib import suppress
 
 import click
 
@@ -17,7 +19,8 @@ from poprun.trace.tables import as_text
 @click.option(
     "--html",
     metavar="PAGE",
-    help="Write a page to this file instead, which needs no network to be looked at.",
+    help="Write a page to this file instead, which needs no network to be looked at; "
+    "-: to stdout.",
 )
 @click.option(
     "--calls",
@@ -27,19 +30,47 @@ from poprun.trace.tables import as_text
     help="How many of the calls with the longest waits to show.",
 )
 def command(file: str, html: str | None, calls: int) -> None:
-    """Show who waited for whom in a job that ran with poprun --trace FILE."""
+    """Show who waited for whom in a job that ran with poprun --trace FILE.
+
+    FILE may be - for stdin.
+    """
     summary = _read(file)
     if html is None:
         write(as_text(summary, calls))
         return
-    title = f"Trace of poprun: {os.path.basename(file)}"
+    name = "stdin" if file == "-" else os.path.basename(file)
+    page = as_page(summary, f"Trace of poprun: {name}")
+    if html == "-":
+        write(page)
+        return
     try:
-        with open(html, "w", encoding="utf-8", errors="backslashreplace") as page:
-            page.write(as_page(summary, title))
+        _write_page(html, page.encode(errors="backslashreplace"))
     except OSError as error:
         raise OptionError(
             f"--html {html!r} cannot be written: {error.strerror}."
         ) from None
+
+
+def _write_page(path: str, page: bytes) -> None:
+    """Replace a file by the page, or write it to a pipe or a terminal.
+
+    Raises:
+        OSError: It cannot be written. A file is then as it was.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as pipe:
+            pipe.write(page)
+        return
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "xb") as file:
+            file.write(page)
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
 
 
 def _read(file: str) -> TraceSummary:
@@ -49,12 +80,23 @@ def _read(file: str) -> TraceSummary:
         OptionError: It cannot be read, or is no trace of poprun's.
     """
     try:
-        with open(file, encoding="utf-8") as opened:
-            return analyse(json.load(opened))
+        return analyse(json.loads(_read_bytes(file)))
     except OSError as error:
         raise OptionError(f"{file!r} cannot be read: {error.strerror}.") from None
-    except (TraceError, ValueError, RecursionError) as error:
-        raise OptionError(
-            f"{file!r} is no trace of poprun's: {error}. Name a file that poprun "
-            "--trace has written."
-        ) from None
+    except TraceError as error:
+        why = str(error)
+    except RecursionError:
+        why = "its JSON is nested too deeply"
+    except ValueError as error:
+        why = f"it is no JSON ({error})"
+    raise OptionError(
+        f"{file!r} is no trace of poprun's: {why}. Name a file that poprun --trace has "
+        "written."
+    )
+
+
+def _read_bytes(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    with open(file, "rb") as opened:
+        return opened.read()

@@ -54,10 +54,21 @@ class InstanceSummary(Record):
     cost_to_others: float
 
 
+class SpanSummary(Record):
+    """The spans of one name in a process; times in microseconds."""
+
+    name: str
+    row: int
+    calls: int
+    total: float
+    longest: float
+
+
 class TraceSummary(Record):
     """What a timeline tells.
 
     waits: By row of who waited and row of who was waited for, how long.
+    is_complete: Whether poprun has written it at the end of the job.
     """
 
     rows: Mapping[int, str]
@@ -70,6 +81,7 @@ class TraceSummary(Record):
     instances: Mapping[int, InstanceSummary]
     waits: Mapping[tuple[int, int], float]
     end: float
+    is_complete: bool
 
 
 def analyse(document: Any) -> TraceSummary:
@@ -78,16 +90,22 @@ def analyse(document: Any) -> TraceSummary:
     Raises:
         TraceError: It is none of poprun's.
     """
+    if not isinstance(document, dict):
+        raise TraceError("its JSON is no object")
+    about, events = document.get("otherData"), document.get("traceEvents")
+    if not isinstance(about, dict) or "poprun" not in about:
+        raise TraceError("its otherData do not name poprun")
+    if not isinstance(events, list):
+        raise TraceError("it has no list of traceEvents")
     try:
-        events = document["traceEvents"]
-        if "poprun" not in document["otherData"]:
-            raise TraceError("it is not poprun's")
-        return _analyse(events)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise TraceError(f"it lacks {error}") from None
+        return _analyse(events, is_complete=about.get("complete", "yes") == "yes")
+    except KeyError as error:
+        raise TraceError(f"one of its events lacks {error}") from None
+    except (TypeError, AttributeError, ValueError):
+        raise TraceError("one of its events has a value of another type") from None
 
 
-def _analyse(events: Iterable[Any]) -> TraceSummary:
+def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
     rows: dict[int, str] = {}
     lines: dict[tuple[int, int], str] = {}
     slices: dict[str, list[Slice]] = {}
@@ -112,6 +130,7 @@ def _analyse(events: Iterable[Any]) -> TraceSummary:
         instances=_instances(rows, calls, together),
         waits=_waits(together),
         end=max((one.ended for one in everything), default=0.0),
+        is_complete=is_complete,
     )
 
 
@@ -192,7 +211,33 @@ def _waits(together: Sequence[Together]) -> dict[tuple[int, int], float]:
 
 def slowest(together: Sequence[Together], number: int) -> list[Together]:
     """Return the calls in which the instances have waited for the longest time."""
-    return sorted(together, key=lambda one: -sum(one.waits.values()))[:number]
+    # In a call of one member no instance waits for another.
+    several = [one for one in together if len(one.waits) > 1 or not one.is_complete]
+    return sorted(several, key=lambda one: -sum(one.waits.values()))[:number]
+
+
+def spans_by_name(
+    summary: TraceSummary, number_of_names: int
+) -> tuple[list[SpanSummary], int]:
+    """Return the spans by name and process, and how many names are left out.
+
+    The names come in the order of the time that one process has spent in them at most:
+    where that differs between instances, it tells why one of them is late.
+    """
+    lengths: dict[tuple[str, int], list[float]] = {}
+    for span in summary.spans:
+        lengths.setdefault((span.name, span.row), []).append(span.ended - span.began)
+    most: dict[str, float] = {}
+    for (name, _), own in lengths.items():
+        most[name] = max(most.get(name, 0.0), sum(own))
+    names = sorted(most, key=lambda name: (-most[name], name))
+    spans = [
+        SpanSummary(name, row, len(own), sum(own), max(own))
+        for name in names[:number_of_names]
+        for (other, row), own in sorted(lengths.items())
+        if other == name
+    ]
+    return spans, max(len(names) - number_of_names, 0)
 
 
 def in_time(us: float) -> str:
@@ -214,6 +259,16 @@ def in_bytes(number: float) -> str:
 def name_of(summary: TraceSummary, row: int) -> str:
     """Return what a row is called, without its process: "instance 3"."""
     return summary.rows.get(row, f"row {row}").partition(" (")[0]
+
+
+def incompleteness(summary: TraceSummary) -> str:
+    """Return a sentence about what an incomplete trace lacks; "" of a complete one."""
+    if summary.is_complete:
+        return ""
+    return (
+        "The trace is incomplete, and has no calls: poprun writes them when the job "
+        "has ended. It still runs, was killed, or could not write the file then."
+    )
 
 
 def conclusion(summary: TraceSummary) -> str:

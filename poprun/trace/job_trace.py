@@ -46,6 +46,8 @@ class JobTrace:
         # By attempt, host and name; the clock of a host by its name.
         self._files: dict[tuple[int, str, str], bytearray] = {}
         self._clocks: dict[str, Clock] = {}
+        if path == "-":
+            raise self._refusal("a timeline does not go to stdout")
         if os.path.exists(self._path) and not os.path.isfile(self._path):
             raise self._refusal("it is no regular file")
         try:

@@ -5,6 +5,7 @@ It needs no network and no scripts, so that it can be passed on and opened anywh
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import floor, log10
 
 from poprun.trace.analysis import (
     Slice,
@@ -12,8 +13,10 @@ from poprun.trace.analysis import (
     conclusion,
     in_bytes,
     in_time,
+    incompleteness,
     name_of,
     slowest,
+    spans_by_name,
 )
 from poprun.trace.timeline import LAUNCHER
 
@@ -23,6 +26,9 @@ WIDTH, LEFT, ROW, BAR = 1200, 130, 30, 16
 MOST_CALLS, COLUMNS = 4000, 600
 MOST_SPANS = 4000
 SLOWEST = 20
+MOST_NAMES = 50
+# At most so many parts of the axis have a length of 1, 2 or 5.
+MOST_TICKS = 10
 
 _STYLE = """
 :root { color-scheme: light dark; --wait: #e8590c; --move: #1c7ed6; --span: #2f9e44;
@@ -51,16 +57,24 @@ def as_page(summary: TraceSummary, title: str) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n"
-        f'<p class="conclusion">{escape(conclusion(summary))}</p>\n'
-        f"<h2>Timeline</h2>\n{_key(summary)}\n{''.join(_timeline(summary))}\n"
+        f'<p class="conclusion">'
+        f"{escape(incompleteness(summary) or conclusion(summary))}</p>\n"
+        f"<h2>Timeline</h2>\n{_picture(summary)}\n"
         f"<h2>Instances</h2>\n{_instances(summary)}\n"
         f"<h2>Who waited for whom</h2>\n{_waits(summary)}\n"
+        f"<h2>The program's spans</h2>\n{_spans(summary)}\n"
         f"<h2>The calls with the longest waits</h2>\n{_slowest(summary)}\n"
         "</body></html>\n"
     )
 
 
 # --- The picture
+
+
+def _picture(summary: TraceSummary) -> str:
+    if not summary.end:
+        return "<p>Nothing is recorded.</p>"
+    return f"{_key(summary)}\n{''.join(_timeline(summary))}"
 
 
 def _key(summary: TraceSummary) -> str:
@@ -105,14 +119,23 @@ def _x(us: float, end: float) -> float:
 
 
 def _ticks(end: float, height: int) -> Iterator[str]:
-    for tenth in range(11):
-        x = _x(end * tenth / 10, end)
-        anchor = "end" if tenth == 10 else "middle"
+    step = tick_length(end)
+    for number in range(int(end / step + 0.001) + 1):
+        x = _x(number * step, end)
+        anchor = "end" if x > WIDTH - 30 else "middle"
         yield (
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 20}"/>'
             f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">'
-            f"{in_time(end * tenth / 10)}</text>\n"
+            f"{in_time(number * step)}</text>\n"
         )
+
+
+def tick_length(end: float) -> float:
+    """Return how far apart the ticks of the axis are: 1, 2 or 5 of a power of ten."""
+    power = 10.0 ** floor(log10(end / MOST_TICKS))
+    return next(
+        n * power for n in (1, 2, 5, 10) if n * power * MOST_TICKS >= end * 0.999
+    )
 
 
 def _row(summary: TraceSummary, row: int, top: float) -> Iterator[str]:
@@ -267,6 +290,27 @@ def _cells(
     for column in columns:
         us = waits.get((row, column))
         yield ("-", "") if us is None else (in_time(us), _heat(us, most))
+
+
+def _spans(summary: TraceSummary) -> str:
+    spans, left_out = spans_by_name(summary, MOST_NAMES)
+    if not spans:
+        return "<p>It has recorded none with popdist.trace().</p>"
+    most: dict[str, float] = {}
+    for one in spans:
+        most[one.name] = max(most.get(one.name, 0.0), one.total)
+    rows = [
+        [
+            (one.name, ""),
+            (name_of(summary, one.row), ""),
+            (str(one.calls), ""),
+            (in_time(one.total), _heat(one.total, most[one.name])),
+            (in_time(one.longest), ""),
+        ]
+        for one in spans
+    ]
+    note = f"<p>Spans of {left_out} more names took less time.</p>" if left_out else ""
+    return _table("spans", ("span", "of", "times", "total", "longest"), rows) + note
 
 
 def _slowest(summary: TraceSummary) -> str:

@@ -7,20 +7,25 @@ from poprun.trace.analysis import (
     conclusion,
     in_bytes,
     in_time,
+    incompleteness,
     name_of,
     slowest,
+    spans_by_name,
 )
 
 # A table of who waited for whom has at most so many columns.
 MOST_COLUMNS = 8
+# A table of spans has at most so many names.
+MOST_NAMES = 10
 
 
 def as_text(summary: TraceSummary, number_of_calls: int) -> str:
     """Return all tables."""
     parts = [
-        conclusion(summary),
-        _table(_instances(summary)),
+        incompleteness(summary) or conclusion(summary),
+        _table(_instances(summary)) if summary.instances else "",
         _waits(summary),
+        _spans(summary),
         _slowest(summary, number_of_calls),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -69,6 +74,28 @@ def _waits(summary: TraceSummary) -> str:
         texts = ("-" if us is None else in_time(us) for us in cells)
         rows.append((name_of(summary, row), *texts))
     return _table(rows)
+
+
+def _spans(summary: TraceSummary) -> str:
+    """Return the table of the program's spans, by name and process."""
+    spans, left_out = spans_by_name(summary, MOST_NAMES)
+    if not spans:
+        return ""
+    # A program may name a span with characters that control a terminal.
+    titles = [repr(one.name)[1:-1] for one in spans]
+    names = max(map(len, ("spans", *titles)))
+    head = (f"{'spans':{names}}  of", "times", "total", "longest")
+    rows = [
+        (
+            f"{title:{names}}  {name_of(summary, one.row)}",
+            str(one.calls),
+            in_time(one.total),
+            in_time(one.longest),
+        )
+        for one, title in zip(spans, titles, strict=True)
+    ]
+    note = f"\nSpans of {left_out} more names took less time." if left_out else ""
+    return _table([head, *rows]) + note
 
 
 def _slowest(summary: TraceSummary, number: int) -> str:

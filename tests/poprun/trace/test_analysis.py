@@ -1,9 +1,25 @@
 import pytest
 
-from poprun.trace.analysis import TraceError, analyse, conclusion, in_time, slowest
-from poprun.trace.page import MOST_CALLS, as_page
+from poprun.trace.analysis import (
+    TraceError,
+    analyse,
+    conclusion,
+    in_time,
+    slowest,
+    spans_by_name,
+)
+from poprun.trace.page import MOST_CALLS, as_page, tick_length
+from poprun.trace.record_files import RecordedGroup, Span
 from poprun.trace.tables import as_text
-from tests.poprun.trace.samples import calls_of, document, events, process
+from tests.poprun.trace.samples import (
+    BEGIN,
+    LATE,
+    MS,
+    calls_of,
+    document,
+    events,
+    process,
+)
 
 
 def test_the_tables_say_who_waited_for_whom() -> None:
@@ -20,6 +36,11 @@ def test_the_tables_say_who_waited_for_whom() -> None:
         "instance 0      100 ms\n"
         "instance 1       95 ms\n"
         "instance 2           -\n"
+        "\n"
+        "spans  of          times   total  longest\n"
+        "step   instance 0      1  100 ms   100 ms\n"
+        "step   instance 1      1  100 ms   100 ms\n"
+        "step   instance 2      1  100 ms   100 ms\n"
         "\n"
         "slowest calls     operation  bytes      at   took  waited in all        last"
         "  late by\n"
@@ -43,13 +64,84 @@ def test_a_job_without_calls_is_told() -> None:
     )
 
 
+OURS = {"poprun": "0.1.0"}
+
+
 @pytest.mark.parametrize(
-    "document",
-    [[], {}, {"traceEvents": []}, {"traceEvents": [{}], "otherData": {"poprun": ""}}],
+    ("document", "why"),
+    [
+        ([], "its JSON is no object"),
+        ({}, "its otherData do not name poprun"),
+        ({"traceEvents": []}, "its otherData do not name poprun"),
+        ({"otherData": ["poprun"]}, "its otherData do not name poprun"),
+        ({"otherData": OURS}, "it has no list of traceEvents"),
+        ({"otherData": OURS, "traceEvents": [{}]}, "one of its events lacks 'ph'"),
+        (
+            {"otherData": OURS, "traceEvents": [3]},
+            "one of its events has a value of another type",
+        ),
+    ],
 )
-def test_another_file_is_refused(document: object) -> None:
-    with pytest.raises(TraceError):
+def test_another_file_is_refused(document: object, why: str) -> None:
+    with pytest.raises(TraceError, match=f"^{why}$"):
         analyse(document)
+
+
+INCOMPLETE = (
+    "The trace is incomplete, and has no calls: poprun writes them when the job "
+    "has ended. It still runs, was killed, or could not write the file then."
+)
+
+
+def test_an_incomplete_trace_says_so_and_draws_nothing() -> None:
+    about = {"poprun": "0.1.0", "complete": "no: poprun has not come to its end"}
+    summary = analyse({"otherData": about, "traceEvents": []})
+
+    assert as_text(summary, 10) == f"{INCOMPLETE}\n"
+    page = as_page(summary, "killed")
+    assert f'<p class="conclusion">{INCOMPLETE}</p>' in page
+    assert "<svg" not in page
+
+
+def test_one_instance_has_no_calls_with_waits() -> None:
+    alone = RecordedGroup("5f-77", "replicas", (2,))
+    summary = analyse(document(events([process(LATE, groups={0: alone})])))
+
+    assert "instance 2      5" in as_text(summary, 10)
+    assert "slowest calls" not in as_text(summary, 10)
+    assert 'id="slowest"' not in as_page(summary, "alone")
+
+
+def test_spans_come_by_the_most_time_of_one_instance() -> None:
+    def spans(rank: int) -> list[Span]:
+        load = Span("load", 71, BEGIN, BEGIN + (300 if rank == LATE else 2) * MS)
+        steps = [Span("step", 71, BEGIN + n * MS, BEGIN + 4 * n * MS) for n in (1, 2)]
+        return [*steps, load]
+
+    some = [process(rank, spans=spans(rank)) for rank in range(3)]
+    summary = analyse(document(events(some)))
+
+    shown, left_out = spans_by_name(summary, 1)
+    assert left_out == 1
+    assert [(one.name, one.row, one.total) for one in shown] == [
+        ("load", 1, 2000.0),
+        ("load", 2, 2000.0),
+        ("load", 3, 300000.0),
+    ]
+    shown, left_out = spans_by_name(summary, 2)
+    assert left_out == 0
+    assert [(one.name, one.calls, one.total, one.longest) for one in shown[3:]] == [
+        ("step", 2, 9000.0, 6000.0)
+    ] * 3
+    assert '<table id="spans">' in as_page(summary, "spans")
+
+
+@pytest.mark.parametrize(
+    ("end", "length"),
+    [(1.0, 0.1), (710_000.0, 100_000.0), (1_010_000, 200_000), (2.1e6, 5e5), (7, 1)],
+)
+def test_ticks_are_one_two_or_five_apart(end: float, length: float) -> None:
+    assert tick_length(end) == pytest.approx(length)
 
 
 def test_the_page_has_a_row_for_each_and_needs_no_network() -> None:

@@ -226,3 +226,13 @@ def test_a_directory_that_is_gone_at_the_end_is_told(tmp_path: Path) -> None:
         f"The trace could not be written to {folder}/trace.json: No such file or "
         "directory."
     )
+
+
+def test_a_dash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    why = "--trace '-' cannot be written: a timeline does not go to stdout. Name a file"
+
+    with pytest.raises(OptionError, match=f"^{why}"):
+        JobTrace("-")
+
+    assert [*tmp_path.iterdir()] == []
