@@ -41,6 +41,14 @@ class FakeJob:
         self._sock.close()
 
 
+@pytest.fixture(autouse=True)
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give fake jobs names that no popctl of another test takes for jobs."""
+    prefix = f"popctl-test-{os.getpid()}-"
+    monkeypatch.setattr(protocol, "CLIENTS_NAME", prefix)
+    monkeypatch.setattr(jobs, "NAME", rf"@{prefix}([0-9a-f]{{32}})")
+
+
 @pytest.fixture
 def start_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeJob]]:
     """Start fake jobs, which are all that popctl finds."""
