@@ -1,7 +1,7 @@
 """Share replicas out among instances, and run one process for each."""
 
-from poprun.annotations import TYPE_CHECKING
-
+# The name is the type checker's; signals are not handled before this is imported.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from poprun.api import (
         InstanceResult,

@@ -63,6 +63,8 @@ def project(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, folder / name)
     shutil.copy(ROOT / "poprun" / "__init__.py", folder / "poprun")
     shutil.copytree(ROOT / "scripts", folder / "scripts")
+    (folder / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "poprun.1", folder / "docs")
     (folder / "popdist" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "_core.pyi").touch()
