@@ -80,7 +80,8 @@ def test_the_second_ctrl_c_does_not_wait(poprun: Poprun, every_mpirun: str) -> N
 
 
 def test_ctrl_c_on_a_terminal(poprun: Poprun, openmpi5: str) -> None:
-    words = [*job(openmpi5, 2), "sh", "-c", "echo ready $RANK; exec sleep 600"]
+    program = ("sh", "-c", "echo ready $RANK; exec sleep 600")
+    words = [*job(openmpi5, 2, "--color=never"), *program]
     terminal = pexpect.spawn(
         POPRUN, words, env=poprun.environ, cwd=str(poprun.directory), encoding="utf-8"
     )

@@ -48,12 +48,22 @@ def test_programs_reach_each_other_by_mpi(bed: Bed, mpi: str) -> None:
 def test_the_first_failure_on_any_host_is_the_cause_and_stops_the_others(
     bed: Bed, mpi: str
 ) -> None:
-    program = 'if [ "$RANK" = 3 ]; then exit 7; fi; sleep 60'
+    program = 'echo up; if [ "$RANK" = 3 ]; then read -r line; exit 7; fi; sleep 60'
+    words = ("--host", "h0,h1", "-n", "4", "--stdin", "3", "sh", "-c", program)
+    process = bed.front.start(
+        *poprun(mpi, *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    # What does not run yet when an instance fails is not started, and not stopped.
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(4)] == [b"up\n"] * 4
 
-    ran = bed.front.run(*poprun(mpi, "--host", "h0,h1", "-n", "4", "sh", "-c", program))
+    _, err = process.communicate(b"fail\n", timeout=50)
 
-    assert ran.returncode == 7
-    summary, cause = ran.stderr.splitlines()
+    assert process.returncode == 7
+    summary, cause = err.decode().splitlines()
     assert summary.startswith("poprun: 4 instances: 1 failed (3), 3 stopped (0-2); ")
     assert cause == "poprun: error: Instance 3 on h1 exited with code 7."
 

@@ -62,7 +62,8 @@ def test_a_key_is_installed_where_it_is_not_accepted(make_bed: Make) -> None:
     shell(bed["h1"], NO_KEYS)
     shell(bed["h2"], "printf 'ssh-ed25519 AAAA other' >/root/.ssh/authorized_keys")
     key = shell(bed.front, "cat /root/.ssh/id_ed25519.pub")
-    job = (*DISTRIBUTE, "--host", "h0,h1,h2", "-n", "3", "hostname")
+    words = ("--tag-format", "none", "--host", "h0,h1,h2", "-n", "3", "hostname")
+    job = (*DISTRIBUTE, *words)
 
     shown = run_on_terminal(
         bed.front, job, ("h1's password:", "poprun"), ("h2's password:", "poprun")
