@@ -4,12 +4,15 @@ A fork has the test's functions and arrays at once, and no interpreter to start.
 a member returns, raises or says comes back through a pipe.
 """
 
+import faulthandler
 import os
+import pickle
 import random
 import selectors
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -29,6 +32,9 @@ SMALL = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spin_us=4)
 
 # How long a test waits for what should take much less.
 LONG = 40.0
+
+# A little longer, so that a group's own error, which says more, comes first.
+LONGER = 50.0
 
 # What most members work on: a line or two, and some blocks.
 ONES = np.ones(10, np.float32)
@@ -128,6 +134,7 @@ class Members:
                 os.dup2(stderr, 2)
                 # pytest has put something else in its place.
                 sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+                faulthandler.enable(sys.stderr)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 code = _live(Me(self.name, rank, self.size, theirs), function, theirs)
             finally:
@@ -168,7 +175,7 @@ class Members:
         fd = self._stderr[rank]
         return os.pread(fd, os.fstat(fd).st_size, 0).decode()
 
-    def finish(self, timeout: float = LONG) -> list[Ended]:
+    def finish(self, timeout: float = LONGER) -> list[Ended]:
         """Wait until all have ended, and return how.
 
         Raises:
@@ -183,13 +190,23 @@ class Members:
                 left = deadline - time.monotonic()
                 ready = selector.select(left) if left > 0 else []
                 if not ready:
-                    raise TimeoutError(f"{sorted(waiting)} live after {timeout:g} s.")
+                    stacks = "\n".join(self._stacks(rank) for rank in sorted(waiting))
+                    raise TimeoutError(
+                        f"{sorted(waiting)} live after {timeout:g} s.\n{stacks}"
+                    )
                 for key, _ in ready:
                     if not self._listen(key.data):
                         selector.unregister(self._lines[key.data])
                         self._reap(key.data)
                         waiting.remove(key.data)
         return [self._ended(rank) for rank in range(self.size)]
+
+    def _stacks(self, rank: int) -> str:
+        """End a member, and return what it was at."""
+        os.kill(self.pids[rank], signal.SIGABRT)
+        os.kill(self.pids[rank], signal.SIGCONT)
+        self._reap(rank)
+        return f"Member {rank}: {self.stderr(rank)}"
 
     def _listen(self, rank: int) -> bool:
         try:
@@ -220,21 +237,32 @@ def _live(me: Me, function: Callable[[Me], Any], line: Connection) -> int:
     except BaseException as error:
         # The test knows which errors it expects, and shows all others.
         error.add_note(f"Raised in member {me.rank}.")
-        line.send(("raised", error))
+        line.send(("raised", _portable(error)))
         return 1
     finally:
         sys.stderr.flush()
     return 0
 
 
-def run(size: int, function: Callable[[Me], Any], timeout: float = LONG) -> list[Ended]:
+def _portable(error: BaseException) -> BaseException:
+    """Return the error, or one with its text if it cannot be sent as it is."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return AssertionError("".join(traceback.format_exception(error)))
+    return error
+
+
+def run(
+    size: int, function: Callable[[Me], Any], timeout: float = LONGER
+) -> list[Ended]:
     """Run a whole group to its end."""
     with Members(size, function) as members:
         return members.finish(timeout)
 
 
 def results(
-    size: int, function: Callable[[Me], Any], timeout: float = LONG
+    size: int, function: Callable[[Me], Any], timeout: float = LONGER
 ) -> list[Any]:
     """Return what all members return; an error of one is the test's."""
     ended = run(size, function, timeout)
