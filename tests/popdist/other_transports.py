@@ -182,7 +182,9 @@ class ExchangingTransport:
     def _wait(self, source: int, of_send: bool) -> deque[Frame]:
         """Return what a member has sent, once there is something."""
         shared = self._shared
-        inbox = shared.inboxes[source, of_send]
+        # Two threads could each make an inbox for the same member.
+        with shared.changed:
+            inbox = shared.inboxes[source, of_send]
 
         def is_over() -> bool:
             gone = source in shared.lost
