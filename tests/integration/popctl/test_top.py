@@ -96,8 +96,9 @@ def test_without_textual_it_names_the_extra(job: str) -> None:
 
     assert client.exitstatus == 1
     assert client.before.startswith(
-        b"popctl: error: popctl top needs textual, which the extra 'top' installs"
+        b"popctl: error: popctl top needs textual, which is not installed."
     )
+    assert b"pip install '.[top]'" in client.before
 
 
 def spawn_top(job: str, width: int) -> "pexpect.spawn[bytes]":
