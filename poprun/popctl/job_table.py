@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from poprun.log import printable
 from poprun.plan.placement import format_ranges
-from poprun.popctl.tables import clock, memory
+from poprun.popctl.tables import GAP, memory
+from poprun.stdio.terminal import clock
 from poprun.words import counted
 
 View = Mapping[str, Any]
-GAP = "  "
 # There are no rates of less time than this: the kernel counts CPU time in hundredths of
 # a second.
 LEAST_TIME_S = 0.2

@@ -34,7 +34,7 @@ from poprun.words import counted
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 # An instance needs a dozen in poprun; fewer than this allow some 80 instances.
 ENOUGH_FILES = 1024
-# The kernel's: 2 lets only administrators look into processes, 3 nobody.
+# The kernel's: 2 lets only administrators look into processes, 3 no user.
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 
 

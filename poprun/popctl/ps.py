@@ -10,7 +10,8 @@ import click
 from poprun.errors import JobRequestError
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
 from poprun.popctl.output import say
-from poprun.popctl.tables import clock, output_width, table
+from poprun.popctl.tables import output_width, table
+from poprun.stdio.terminal import clock
 from poprun.stdout import write
 from poprun.words import counted
 

@@ -13,7 +13,8 @@ from poprun.popctl.jobs import (
     explain_end,
     show_job,
 )
-from poprun.popctl.tables import clock, cut, one_line
+from poprun.popctl.tables import cut, one_line
+from poprun.stdio.terminal import clock
 from poprun.stdout import write
 
 # Of a program's command line, what is enough to recognise the job.

@@ -36,18 +36,6 @@ def output_width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def clock(seconds: float) -> str:
-    """Write a time span: 0:07, 12:34, 1:02:03, 2 d 3 h."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours_of_day = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours_of_day} h"
-    if hours:
-        return f"{hours}:{minutes:02}:{rest:02}"
-    return f"{minutes}:{rest:02}"
-
-
 def memory(kib: float) -> str:
     """Write an amount of memory in three digits: 812 KiB, 1.25 GiB."""
     value, units = float(kib), ["KiB", "MiB", "GiB", "TiB"]

@@ -88,13 +88,16 @@ def has_status_line(environ: Mapping[str, str]) -> bool:
     return not to_process and (not os.isatty(1) or out.st_rdev == err.st_rdev)
 
 
-def clock(seconds: int) -> str:
-    """Return a time as it is shown in a status: 0:07, or 1:02:03."""
-    minutes, seconds = divmod(seconds, 60)
+def clock(seconds: float) -> str:
+    """Write a time span: 0:07, 12:34, 1:02:03, 2 d 3 h."""
+    minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    days, hours_of_day = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_of_day} h"
     if hours:
-        return f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{minutes}:{seconds:02}"
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
 
 
 def own_size() -> tuple[int, int]:

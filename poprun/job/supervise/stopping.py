@@ -79,7 +79,7 @@ class Cause(Record):
     reason: Reason
     rank: int | None = None
     signal: int | None = None
-    # Who has asked for it instead of sending a signal, "" if nobody has.
+    # Who has asked for it instead of sending a signal, "" if none has.
     client: str = ""
 
 

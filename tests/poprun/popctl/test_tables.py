@@ -1,6 +1,7 @@
 import pytest
 
-from poprun.popctl.tables import clock, cut, memory, table
+from poprun.popctl.tables import cut, memory, table
+from poprun.stdio.terminal import clock
 
 
 def test_columns_are_as_wide_as_their_longest_cell_and_lines_end_at_the_width() -> None:
