@@ -624,10 +624,8 @@ def test_signals_after_the_last_words_do_not_change_the_exit_code(
 
 def test_each_run_writes_to_a_folder_of_its_own(poprun: Poprun) -> None:
     for instances in (3, 1):
-        ran = poprun(
-            *job(instances), "--log-dir=logs", "sh", "-c", "echo $RANK; exit 3"
-        )
-        assert ran.code == 3
+        ran = poprun(*job(instances), "--log-dir=logs", "sh", "-c", "echo $RANK")
+        assert ran.code == 0
 
     logs = poprun.directory / "logs"
     latest = logs / "latest"

@@ -112,16 +112,24 @@ def test_named_calls_of_a_graph_wait_beside_each_other_on_one_thread(mode: str) 
     assert alone(program) == [6, 6, 6]
 
 
-def test_a_function_that_xla_compiles_is_refused() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "call_in_order(lambda arrays: arrays, [x], [tf.TensorSpec((3,))])",
+        "reduce_in_graph(print, [[x]], ['/cpu:0'], False)",
+    ],
+)
+def test_a_function_that_xla_compiles_is_refused(call: str) -> None:
     # In a process of its own: with the stand-in for tensorflow.python.ipu, which other
     # tests import, jit_compile is ignored.
-    program = """
+    program = f"""
 import tensorflow as tf
 from popdist.tensorflow.tensors.operation import call_in_order
+from popdist.tensorflow.tensors.reduction import reduce_in_graph
 
 @tf.function(jit_compile=True, autograph=False)
 def compiled(x):
-    return call_in_order(lambda arrays: arrays, [x], [tf.TensorSpec((3,))])
+    return {call}
 
 try:
     compiled(tf.ones(3))

@@ -261,15 +261,6 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
     assert "A copy of what stands for popdist's tensors is given" in alone(program)
 
 
-def test_xla_is_refused() -> None:
-    def program() -> str:
-        with pytest.raises(NotImplementedError) as error:
-            tf.function(lambda x: reduced(x), jit_compile=True)(tf.ones(3))
-        return str(error.value)
-
-    assert "XLA compiles this function" in alone(program)
-
-
 def test_a_tensorflow_without_the_functions_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
