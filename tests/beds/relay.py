@@ -4,6 +4,7 @@ What `tc qdisc ... netem` does, for kernels that have no netem.
 Arguments: the two devices, the delay in milliseconds, the share that is lost.
 """
 
+import errno
 import os
 import random
 import select
@@ -35,9 +36,16 @@ def open_device(name: str) -> socket.socket:
 
 def frames(device: socket.socket):
     """Yield the frames that have come in."""
-    with suppress(BlockingIOError):
+    try:
         while True:
             yield device.recv(LONGEST_FRAME)
+    except BlockingIOError:
+        return
+    except OSError as error:
+        # The host has ended, and its end of the link with it.
+        if error.errno == errno.ENETDOWN:
+            sys.exit()
+        raise
 
 
 def send(device: socket.socket, frame: bytes) -> None:
