@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--engines", default="", help="parts of names, with commas")
     parser.add_argument("--rate", default="", help="of the links, as 1gbit")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds")
-    parser.add_argument("--loss", type=float, default=0, help="percent")
+    parser.add_argument("--loss", type=float, default=0, help="percent of frames")
     parser.add_argument(
         "--busy", action="store_true", help="with a busy process a core"
     )
@@ -107,7 +107,7 @@ def main() -> None:
     busy = os.cpu_count() or 1 if given.busy else 0
     with Bed(hosts=given.hosts) as bed, busy_processes(busy):
         if given.rate or given.delay or given.loss:
-            bed.shape(given.rate, given.delay, given.loss)
+            bed.shape(given.rate, given.delay, given.loss / 100)
         for _ in range(given.rounds):
             for name in names:
                 for size, us in measure(

@@ -2,17 +2,19 @@
 
     sudo python scripts/chaos_hosts.py --rounds 300
 
-Each round starts a job on two or three hosts and does one to three things to it, at
-random times from its start on: it kills one or two of its processes on any host
-(poprun, guard, mpirun, its daemons, ssh, agents, shims, instances), or stops one until
-later, sends poprun a signal, cuts a host off, for a while or for good, or powers a host
-off. What still runs after that, it ends. poprun must end in time and with an exit code
-and words that fit, and 15 seconds later no process and no file of the job may be left
+Each round starts a job on two to four hosts, now and then two jobs at once, and does
+one to three things to them, at random times from their start on: it kills one or two of
+their processes on any host (poprun, guard, mpirun, its daemons, ssh, agents, shims,
+instances), or stops one until later or for a minute, sends a poprun a signal, cuts a
+host off, for a while or for good, delays and loses what it sends, or powers a host off.
+What still runs after that, it ends. Each poprun must end in time and with an exit code
+and words that fit, and 15 seconds later no process and no file of the jobs may be left
 on any host, also on one that is cut off. Where several supervisors of a host were
 killed, files may stay until the next job of the user there, and mpirun's daemon as long
 as the host is cut off.
 
-A round that fails is reported in full; --seed and --first repeat it.
+A round that fails is reported in full; --seed and --first repeat it. --story reports
+every round.
 """
 
 import argparse
@@ -44,8 +46,33 @@ GONE_S = 15.0
 OF_SSHD = re.compile("sshd")
 OF_DAEMON = re.compile("/prted|/orted|hydra_pmi_proxy")
 # In a traceback; the frames of poprun's sitecustomize are those of an instance.
+CRASH = re.compile(r"SIGSEGV|SIGABRT|SIGBUS|Segmentation fault|Assertion failed")
 OWN_FRAME = re.compile(f'"{re.escape(str(ROOT))}/poprun/(?!interpreter/)')
 STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
+# Members make collectives of several sizes until one is lost. Those that catch the
+# error go on working without the group, and succeed.
+COLLECTIVES = """
+import sys, time
+import numpy as np
+import popdist
+from popdist.errors import PopdistError
+
+group = popdist.instance_group()
+sizes = [1, 5000, 400_000, 3_000_000]
+try:
+    while True:
+        for size in sizes:
+            x = np.ones(size, np.float32)
+            group.all_reduce(x, out=x)
+            assert x[0] == x[-1] == group.size, x
+except PopdistError as error:
+    if sys.argv[1] == "raise":
+        raise
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert sum(np.ones(1000)) == 1000
+    print(f"caught {type(error).__name__}", file=sys.stderr)
+"""
 # What instances run, with a word of the job's own at the end, and how many seconds of
 # a job's life are of interest.
 JOBS = {
@@ -62,8 +89,14 @@ JOBS = {
         ],
         4.0,
     ),
+    "collectives": (["python3", "-c", COLLECTIVES, "raise"], 4.0),
+    "catching": (["python3", "-c", COLLECTIVES, "catch"], 4.0),
 }
 ENDING = ("true", "failing")
+HOSTS = ("h0,h1", "h1,h2", "h0,h1,h2", "h0,h1,h2,h3")
+# In which share of the rounds there are two jobs.
+TWO_AT_ONCE = 0.25
+WITH_MPI = ("ranks", "collectives", "catching")
 HARMS = {
     "kill": 0.33,
     "kill-two": 0.12,
@@ -72,15 +105,37 @@ HARMS = {
     "cut": 0.12,
     "blink": 0.1,
     "power-off": 0.08,
+    "slow": 0.1,
+    "stop-long": 0.02,
+    "instance": 0.1,
 }
+# For how long "stop-long" stops a process.
+LONG_STOP_S = 60.0
 SUPERVISORS = re.compile("bin/poprun |entry.py guard|agent/entry.py|entry.py shim")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # Exit codes that say that poprun, or the job, was ended or has failed.
 MACHINERY, TIMED_OUT, OUTPUT_CLOSED = 125, 124, 141
 
 
+class Job:
+    """One poprun, what its instances do, and what is known of how it may end."""
+
+    def __init__(
+        self, kind: str, word: str, process: "subprocess.Popen[bytes]"
+    ) -> None:
+        self.kind = kind
+        self.word = word
+        self.process = process
+        # Whether poprun was killed, and whether it has got another signal.
+        self.was_killed = self.was_signalled = False
+
+    @property
+    def ends(self) -> bool:
+        return self.kind in ENDING
+
+
 class HostsRound(ChaosRound):
-    """One job on several hosts, and what is done to it."""
+    """One job on several hosts, or two at once, and what is done to them."""
 
     bed: Bed | None = None
     # Of so many rounds the next job has removed the files.
@@ -88,35 +143,41 @@ class HostsRound(ChaosRound):
 
     def __init__(self, number: int, options: argparse.Namespace) -> None:
         super().__init__(number, options.seed)
-        mpi = options.mpi or self.dice.choice([*MPIRUNS, "local"])
-        kinds = [kind for kind in JOBS if mpi != "local" or kind != "ranks"]
-        self.kind = options.job or self.dice.choice(kinds)
-        self.harm = options.harm
-        self.hosts = self.dice.choice(("h0,h1", "h1,h2", "h0,h1,h2")).split(",")
+        self.options = options
+        self.hosts = self.dice.choice(HOSTS).split(",")
         if HostsRound.bed is None:
-            HostsRound.bed = Bed(hosts=3)
+            HostsRound.bed = Bed(hosts=4)
         self.stopped: list[tuple[Host, int]] = []
         self.cut_off: list[Host] = []
         self.powered_off: list[Host] = []
+        self.slow: list[Host] = []
         # Whether the bed cannot be used for another round.
         self.is_broken = False
-        self.poprun_killed = self.was_signalled = False
         # How many supervisors were killed on each host: where several were, files may
         # stay until the next job, as documented.
         self.supervisors_killed: Counter[str] = Counter()
+        self.jobs = [self._start_job()]
+        if self.dice.random() < TWO_AT_ONCE:
+            self.jobs.append(self._start_job())
+        self.life = max(JOBS[job.kind][1] for job in self.jobs)
+
+    def _start_job(self) -> Job:
+        mpi = self.options.mpi or self.dice.choice([*MPIRUNS, "local"])
+        kinds = [kind for kind in JOBS if mpi != "local" or kind not in WITH_MPI]
+        kind = self.options.job or self.dice.choice(kinds)
         size = len(self.hosts) * self.dice.choice((1, 2, 4))
         path = "local" if mpi == "local" else mpirun_of(mpi)
         words = ["poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "0.5"]
         words += ["--host", ",".join(self.hosts), "-n", str(size)]
-        self.story.append(f"{size} x {self.kind}, {mpi}, on {','.join(self.hosts)}")
-        program, self.life = JOBS[self.kind]
-        self.log_out = os.open(os.devnull, os.O_WRONLY)
-        self.process = self.own_bed.front.start(
-            *(*words, *program, self.word),
-            stdout=self.log_out,
-            stderr=self.log,
+        words += ["--keep-going"] if kind == "catching" else []
+        self.story.append(f"{size} x {kind}, {mpi}, on {','.join(self.hosts)}")
+        word = f"{self.word}{self.dice.randrange(10)}"
+        log_out = os.open(os.devnull, os.O_WRONLY)
+        process = self.own_bed.front.start(
+            *(*words, *JOBS[kind][0], word), stdout=log_out, stderr=self.log
         )
-        os.close(self.log_out)
+        os.close(log_out)
+        return Job(kind, word, process)
 
     @property
     def own_bed(self) -> Bed:
@@ -124,9 +185,9 @@ class HostsRound(ChaosRound):
         return HostsRound.bed
 
     def run(self) -> list[str]:
-        """Harm the job, and return what is wrong after that."""
+        """Harm the jobs, and return what is wrong after that."""
         wrong = []
-        if self.kind not in ENDING or self.dice.random() < 0.8:
+        if not all(job.ends for job in self.jobs) or self.dice.random() < 0.8:
             for _ in range(self.dice.choice((1, 1, 2, 3))):
                 time.sleep(
                     self.dice.choice((0.0, *[self.dice.uniform(0, self.life)] * 3))
@@ -134,16 +195,17 @@ class HostsRound(ChaosRound):
                 self._harm()
         began = time.monotonic()
         try:
-            self._wait_for_poprun()
+            self._wait_for_jobs()
         except subprocess.TimeoutExpired:
-            wrong.append(f"poprun was still there after {HANGS_S} s")
+            wrong.append(f"a poprun was still there after {HANGS_S} s")
             wrong += self.own_bed.leftovers()
             self.is_broken = True
+        codes = " and ".join(str(job.process.returncode) for job in self.jobs)
         self.story.append(
-            f"poprun ended with {self.process.returncode} after "
-            f"{time.monotonic() - began:.1f} s"
+            f"poprun ended with {codes} after {time.monotonic() - began:.1f} s"
         )
-        wrong += self._wrong_words() if not wrong else []
+        if not wrong:
+            wrong = [text for job in self.jobs for text in self._wrong_words(job)]
         wrong += self._leftovers()
         if wrong:
             self._describe_threads()
@@ -151,13 +213,15 @@ class HostsRound(ChaosRound):
         if wrong or self.is_broken:
             self.own_bed.close()
             HostsRound.bed = None
+        if self.options.story and not wrong:
+            print(self.report(), "\n", flush=True)
         return wrong
 
     # --- What is done to a job.
 
     def _harm(self) -> None:
         weights = list(HARMS.values())
-        harm = self.harm or self.dice.choices(list(HARMS), weights)[0]
+        harm = self.options.harm or self.dice.choices(list(HARMS), weights)[0]
         hosts = [h for h in self.own_bed.hosts if h.name in self.hosts]
         others = [h for h in hosts if h not in (self.own_bed.front, *self.powered_off)]
         if not others:
@@ -174,7 +238,7 @@ class HostsRound(ChaosRound):
                 number = signal.SIGKILL if harm == "kill" else signal.SIGSTOP
                 self._send(number)
             case "signal":
-                self._signal_poprun()
+                self._signal_poprun(self.dice.choice(self.jobs))
             case "cut":
                 self.story.append(f"{other.name} is cut off")
                 other.link.cut()
@@ -190,18 +254,32 @@ class HostsRound(ChaosRound):
                 other.power_off()
                 self.powered_off.append(other)
                 self.is_broken = True
+            case "slow" if other not in self.cut_off:
+                delay, loss = self.dice.choice(((2, 0.001), (20, 0.01), (100, 0.05)))
+                self.story.append(f"{other.name}: {delay} ms of delay, {loss:.1%} lost")
+                other.link.shape(delay_ms=delay, loss=loss)
+                self.slow.append(other)
+            case "stop-long":
+                self._send(signal.SIGSTOP)
+                time.sleep(LONG_STOP_S)
+                self._continue_all()
+            case "instance":
+                words = "|".join(job.word for job in self.jobs)
+                self._send(signal.SIGKILL, f"^(?!.*bin/poprun ).*({words})")
 
     def _send(self, number: int, pattern: str = "") -> None:
         """Send a signal to a process of the job whose words match a pattern."""
-        parts = [part for part in self._parts() if re.search(pattern, part[2])]
+        found = re.compile(pattern, re.DOTALL)
+        parts = [part for part in self._parts() if found.search(part[2])]
         if not parts:
             self.story.append("nothing was there to harm")
             return
         host, pid, words = self.dice.choice(parts)
         if number == signal.SIGKILL and SUPERVISORS.search(words):
             self.supervisors_killed[host.name] += 1
-        if "bin/poprun " in words:
-            self.poprun_killed |= number == signal.SIGKILL
+        for job in self.jobs:
+            if "bin/poprun " in words and job.word in words:
+                job.was_killed |= number == signal.SIGKILL
         name = signal.Signals(number).name
         self.story.append(f"{name} to {words[:40]}...{words[-60:]} on {host.name}")
         host.run("kill", f"-{number}", str(pid))
@@ -224,33 +302,37 @@ class HostsRound(ChaosRound):
         for same in kinds.values():
             yield self.dice.choice(same)
 
-    def _signal_poprun(self) -> None:
+    def _signal_poprun(self, job: Job) -> None:
         number = self.dice.choice(SIGNALS)
         self.story.append(f"{number.name} to poprun")
-        self.was_signalled = True
-        if self.process.poll() is None:
-            self.process.send_signal(number)
+        job.was_signalled = True
+        if job.process.poll() is None:
+            job.process.send_signal(number)
 
     # --- What must be so after that.
 
-    def _wait_for_poprun(self) -> None:
-        """Wait until poprun has ended; end a job that the harm has not ended."""
-        patience = self.dice.uniform(0.5, 3)
+    def _wait_for_jobs(self) -> None:
+        """Wait until each poprun has ended; end jobs that the harm has not ended."""
+        limit = time.monotonic() + self.dice.uniform(0.5, 3)
         if self.cut_off or self.powered_off:
-            patience += 12
-        try:
-            self.process.wait(patience)
-            return
-        except subprocess.TimeoutExpired:
-            self._continue_all()
-        if self.kind not in ENDING:
-            number = self.dice.choice((signal.SIGTERM, signal.SIGINT, signal.SIGKILL))
-            self.story.append(f"{number.name} to poprun, which still runs")
-            self.was_signalled = True
-            self.poprun_killed |= number == signal.SIGKILL
-            self.process.send_signal(number)
-            self.process.wait(HANGS_S)
-        self.process.wait(START_S + HANGS_S)
+            limit += 12
+        while any(job.process.poll() is None for job in self.jobs):
+            if time.monotonic() > limit:
+                break
+            time.sleep(0.02)
+        self._continue_all()
+        for job in self.jobs:
+            if job.process.poll() is None and not job.ends:
+                self._end(job)
+        for job in self.jobs:
+            job.process.wait(START_S + HANGS_S if job.ends else HANGS_S)
+
+    def _end(self, job: Job) -> None:
+        number = self.dice.choice((signal.SIGTERM, signal.SIGINT, signal.SIGKILL))
+        self.story.append(f"{number.name} to poprun, which still runs")
+        job.was_signalled = True
+        job.was_killed |= number == signal.SIGKILL
+        job.process.send_signal(number)
 
     def _continue_all(self) -> None:
         for host, pid in self.stopped:
@@ -258,18 +340,20 @@ class HostsRound(ChaosRound):
                 host.run("kill", "-CONT", str(pid))
         self.stopped.clear()
 
-    def _wrong_words(self) -> list[str]:
-        """Return what is wrong with poprun's exit code and its words."""
-        code = self.process.returncode
+    def _wrong_words(self, job: Job) -> list[str]:
+        """Return what is wrong with the exit code of a poprun and with its words."""
+        code = job.process.returncode
         text = os.pread(self.log, 1 << 20, 0).decode(errors="replace")
         wrong = []
         if OWN_FRAME.search(text):
             wrong.append("a traceback")
-        if code < 0 and not (self.poprun_killed or self.was_signalled):
+        if CRASH.search(text):
+            wrong.append("a crash")
+        if code < 0 and not (job.was_killed or job.was_signalled):
             wrong.append(f"poprun was ended by signal {-code}")
         if code > 0 and "poprun: error: " not in text and code != OUTPUT_CLOSED:
             wrong.append(f"exit code {code} without a word")
-        if code == 0 and self.kind != "true":
+        if code == 0 and job.kind != "true":
             wrong.append("exit code 0 of a job that cannot succeed")
         return wrong
 
@@ -348,6 +432,9 @@ class HostsRound(ChaosRound):
         return is_cut_off and (what.startswith("/") or bool(OF_DAEMON.search(what)))
 
     def _mend_all(self) -> None:
+        for host in self.slow:
+            if host not in self.powered_off:
+                host.link.shape()
         for host in self.cut_off:
             if not self.is_broken:
                 host.link.mend()
@@ -363,6 +450,7 @@ def main() -> int:
     parser.add_argument("--harm", choices=HARMS)
     parser.add_argument("--job", choices=JOBS)
     parser.add_argument("--mpi", choices=[*MPIRUNS, "local"])
+    parser.add_argument("--story", action="store_true", help="report every round")
     options = parser.parse_args()
     try:
         failed = run_rounds(options, lambda number: HostsRound(number, options))
