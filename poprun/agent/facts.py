@@ -28,6 +28,7 @@ def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
         "machine": Machine(tuple(nodes)),
         # As nohup has it where poprun was started: ssh does not pass it on.
         "addresses": tuple(value["addresses"]),
+        "directory_places": tuple(value["directory_places"]),
         "ignored_signals": tuple(own_process.ignored_signals()),
         "environ": environ,
     }

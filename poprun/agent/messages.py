@@ -13,7 +13,7 @@ from poprun.record import Record
 
 # The agent writes this before its first message: a login shell may have printed
 # something before. The number is the version of these messages.
-PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"2"
+PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"3"
 PREAMBLE = PREAMBLE_START + VERSION + b"\n"
 # The longest message that poprun receives: an environment as JSON is the longest that
 # an agent has to send, and what comes from another host must not fill the memory.

@@ -24,7 +24,7 @@ from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.preflight.addresses import own_address_towards
-from poprun.preflight.directories import temporary_failure
+from poprun.preflight.directories import private_directory_places, temporary_failure
 from poprun.preflight.out_of_memory import read_host
 from poprun.preflight.own_facts import machine_id, own_facts
 from poprun.stdio import waiter
@@ -207,7 +207,8 @@ class HostAgent:
             self._refuse(error)
             return
         except OSError as error:
-            text = error.strerror or str(error)
+            place = f"{error.filename}: " if error.filename else ""
+            text = place + (error.strerror or str(error))
             self._refuse(LaunchError(f"the job cannot be started: {text}."))
             return
         self._job = job
@@ -239,7 +240,8 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
             f"{error.strerror}. Make it there with mkdir -p, or name another directory "
             'for them with --mpi-global-args="--wdir DIRECTORY" and start poprun there.'
         ) from None
-    return facts.pack(own_facts(_own_address(environ)))
+    places = list(private_directory_places(environ))
+    return facts.pack(own_facts(_own_address(environ), places))
 
 
 def _own_address(environ: Mapping[str, str]) -> str:

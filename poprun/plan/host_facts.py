@@ -60,6 +60,8 @@ class HostFacts(Record):
     network: str = ""
     # All its addresses, where there are others.
     addresses: tuple[str, ...] = ()
+    # Where the job's directory can be there; not of the host that poprun runs on.
+    directory_places: tuple[str, ...] = ()
 
     @property
     def is_own_host(self) -> bool:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.errors import LaunchError
 
@@ -45,8 +45,22 @@ def temporary_failure(environ: Mapping[str, str]) -> str:
     return f"no file can be made in {directory}: make room there, or set TMPDIR"
 
 
-def private_directory_place(environ: Mapping[str, str]) -> str:
+def private_directory_place(
+    environ: Mapping[str, str], elsewhere: Sequence[Sequence[str]] = ()
+) -> str:
     """Return where the directory goes in which mpirun and MPI keep a job's files.
+
+    Args:
+        elsewhere: The places that each other host of the job has for it.
+    """
+    for place in private_directory_places(environ):
+        if all(place in places for places in elsewhere):
+            return place
+    return next(private_directory_places(environ), "/tmp")
+
+
+def private_directory_places(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield where that directory can go on this host, the best place first.
 
     In memory if there is enough of it: MPI's shared segments are there too.
     """
@@ -60,7 +74,7 @@ def private_directory_place(environ: Mapping[str, str]) -> str:
     tmpdir = environ.get("TMPDIR", "")
     if os.path.isabs(tmpdir) and len(tmpdir) <= LONGEST_TEMPORARY:
         candidates.append(tmpdir)
-    return _first_writable([*candidates, "/tmp"])
+    return filter(_is_writable, [*candidates, "/tmp"])
 
 
 def _first_writable(directories: Sequence[str]) -> str:

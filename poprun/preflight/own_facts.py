@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections.abc import Sequence
 
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
@@ -17,11 +18,13 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _NETWORK = "/proc/self/ns/net"
 
 
-def own_facts(address: str = "") -> HostFacts:
+def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFacts:
     """Return the facts of this host.
 
     Args:
         address: The address by which other hosts of the job reach it.
+        directory_places: Where the job's directory can be, on another host than
+            poprun's.
     """
     network = ""
     addresses: list[str] = []
@@ -44,6 +47,7 @@ def own_facts(address: str = "") -> HostFacts:
         address=address,
         network=network,
         addresses=tuple(addresses),
+        directory_places=tuple(directory_places),
     )
 
 

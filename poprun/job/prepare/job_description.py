@@ -57,7 +57,9 @@ def make_job(
         OptionError: exec would not accept the program's words or environment.
     """
     request = plan.request
-    place = private_directory_place(environ)
+    # At one path on all hosts: mpirun tells its daemons where it is.
+    elsewhere = [f.directory_places for f in request.facts if not f.is_own_host]
+    place = private_directory_place(environ, elsewhere)
     directory = os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
     ended_file = os.path.join(directory, "ended-instances")
     inherited = [

@@ -139,6 +139,27 @@ def test_an_agent_has_descriptors_for_more_instances_than_its_login_allows(
 
 
 @pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("remount", ["size=64k", "ro"])
+def test_a_host_without_room_in_its_shared_memory_has_the_jobs_files_elsewhere(
+    bed: Bed, mpi: str, remount: str
+) -> None:
+    bed["h1"].output("mount", "-o", f"remount,{remount}", "/dev/shm")
+    try:
+        program = "import glob; print(*glob.glob('/*/poprun-*', root_dir='/'))"
+        ran = bed.front.run(
+            *poprun(mpi, "--host", "h0,h1", "-n", "2", "python3", "-c", program)
+        )
+    finally:
+        bed["h1"].output("mount", "-o", "remount,rw,size=50%", "/dev/shm")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    directories = ran.stdout.split()
+    assert len(directories) == 2
+    assert directories[0] == directories[1]
+    assert directories[0].startswith("/tmp/poprun-")
+
+
+@pytest.mark.parametrize("mpi", MPIS)
 def test_a_reader_that_sleeps_when_the_job_ends_misses_nothing(
     bed: Bed, mpi: str
 ) -> None:

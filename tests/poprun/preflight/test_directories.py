@@ -41,6 +41,22 @@ def test_without_shared_memory_a_directory_of_a_long_name_is_not_used(
 
 
 @pytest.mark.parametrize(
+    ("elsewhere", "place"),
+    [
+        pytest.param([], "/dev/shm", id="no-other-hosts"),
+        pytest.param([["/dev/shm", "/tmp"], ["/tmp"]], "/tmp", id="one-without-memory"),
+        pytest.param([["/dev/shm"], ["/scratch"]], "/dev/shm", id="none-in-common"),
+    ],
+)
+def test_files_of_mpirun_are_where_all_hosts_have_room_for_them(
+    elsewhere: list[list[str]], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: room(64 << 20))
+
+    assert private_directory_place({}, elsewhere) == place
+
+
+@pytest.mark.parametrize(
     "wish", ["", "relative", "/nothing/there", "/dev/null", "/proc/self"]
 )
 def test_a_temporary_directory_that_is_of_no_use_is_not_used(
