@@ -3,7 +3,7 @@
 # The name is the type checker's; signals are not handled before this is imported.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from poprun.api import (
+    from poprun.python_calls import (
         InstanceResult,
         JobFailedError,
         JobResult,
@@ -24,7 +24,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # The command, its guard and its shims import this package, too, and must not wait.
     if name in __all__:
-        from poprun import api
+        from poprun import python_calls
 
-        return getattr(api, name)
+        return getattr(python_calls, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

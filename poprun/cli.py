@@ -19,7 +19,7 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.stdout import discard_unwritten, write_stdout
+from poprun.stdio.stdout import discard_unwritten, write_stdout
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(
     environ = os.environ if environ is None else environ
     try:
         if instruction := environ.get(_COMPLETION):
-            from poprun.click_command import complete
+            from poprun.options.click_command import complete
 
             return _print(complete(command(environ), _COMPLETION, instruction))
         # Scripts call this often: it takes the shortest way.
@@ -56,7 +56,7 @@ def main(
 
 def command(environ: Mapping[str, str] | None = None) -> "click.Command":
     """Return poprun as a click command."""
-    from poprun.click_command import make_command
+    from poprun.options.click_command import make_command
 
     environ = os.environ if environ is None else environ
     return make_command(
@@ -251,9 +251,9 @@ def _has_color(
 
     The command line may be wrong: what stands before that is known.
     """
-    from poprun.color import CHOICES, uses_color
     from poprun.options.grammar import options_before_error
     from poprun.options.types import variable
+    from poprun.stdio.color import CHOICES, uses_color
 
     given = [text for o, text in options_before_error(argv) if o.name == "color"]
     choice = (given or [environ.get(variable("color"), "")])[-1].lower()
@@ -281,7 +281,7 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
     if form == "text":
         return f"poprun {__version__}\n"
 
-    from poprun import versions
+    from poprun.preflight import versions
 
     by_name = versions.collect(environ, settings["mpirun"])
     if form == "full-text":

@@ -46,14 +46,13 @@ STAGES = {
     "poprun": (
         (
             "poprun.annotations",
-            "poprun.color",
             "poprun.errors",
             "poprun.log",
+            "poprun.stdio.color",
             "poprun.users",
             "poprun.words",
         ),
-        ("poprun.stdout",),
-        ("poprun.record",),
+        ("poprun.record", "poprun.stdio.stdout"),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
         ("poprun.plan.hosts",),
@@ -78,7 +77,6 @@ STAGES = {
             "poprun.job.resource_limits",
             "poprun.trace.clocks",
         ),
-        ("poprun.calls_in_progress",),
         ("poprun.job.values",),
         ("poprun.job.directories", "poprun.agent.event_codec"),
         ("poprun.job.prepare",),
@@ -94,12 +92,12 @@ STAGES = {
         # The agent itself, on another host.
         ("poprun.agent",),
         ("poprun.result",),
-        ("poprun.attempt",),
-        ("poprun.stages",),
-        ("poprun.restarts",),
+        ("poprun.run.attempt",),
+        ("poprun.run.stages",),
+        ("poprun.run.restarts",),
         ("poprun.run",),
-        ("poprun.click_command", "poprun.versions", "poprun.cli"),
-        ("poprun.api",),
+        ("poprun.cli",),
+        ("poprun.python_calls",),
         ("poprun.popctl",),
         ("poprun.__main__",),
     ),
@@ -399,7 +397,7 @@ THIRD_PARTY = {
     # cli names the type of its command.
     "click": (
         "poprun.cli",
-        "poprun.click_command",
+        "poprun.options.click_command",
         "poprun.popctl",
         "poprun.vipu.commands",
         "poprun.vipu.server",
@@ -411,7 +409,10 @@ THIRD_PARTY = {
     "google": ("popart.graph",),
     "onnx": ("popart",),
     "prometheus_client": ("poprun.vipu.server",),
-    "cloudpickle": ("poprun.api", "poprun.interpreter.function_call"),
+    "cloudpickle": (
+        "poprun.python_calls.functions",
+        "poprun.interpreter.function_call",
+    ),
     "psutil": ("poprun",),
     # textual draws by rich.
     "rich": ("poprun.popctl.top_screen",),
@@ -446,17 +447,17 @@ FRAMEWORKS = ("torch", "tensorflow", "poptorch", "popart")
 # launch takes 100 ms of poprun's own process; what it hardly ever needs stays out.
 LATE_IMPORTS = {
     # Every process of poprun imports the package, and only Python programs its calls.
-    "poprun": {"poprun.api"},
+    "poprun": {"poprun.python_calls"},
     # An extra, of which one call has no use.
-    "poprun.api": {"cloudpickle"},
+    "poprun.python_calls.functions": {"cloudpickle"},
     # Signals are handled before anything that takes time is imported.
     "poprun.__main__": {"poprun.cli"},
     # --version needs nothing and takes 30 ms, a page of text no job, and a guard is
     # started before the 30 ms that the rest of a launch takes to import.
     "poprun.cli": {
         "json",
-        "poprun.click_command",
-        "poprun.color",
+        "poprun.options.click_command",
+        "poprun.stdio.color",
         "poprun.job.guard_start",
         "poprun.log",
         "poprun.options.config_file",
@@ -471,7 +472,7 @@ LATE_IMPORTS = {
         "poprun.result.recorder",
         "poprun.run",
         "poprun.stdio.terminal",
-        "poprun.versions",
+        "poprun.preflight.versions",
     },
     # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.
     "poprun.run": {
@@ -479,9 +480,9 @@ LATE_IMPORTS = {
         "poprun.plan.dry_run",
         "poprun.preflight.remote",
         # For a job that has failed, and for --json.
-        "poprun.restarts",
+        "poprun.run.restarts",
         "json",
-        "poprun.stages",
+        "poprun.run.stages",
         "poprun.trace.job_trace",
     },
     # 1 ms, for a job with arguments for mpirun.
@@ -489,7 +490,7 @@ LATE_IMPORTS = {
     # 4 ms, for a job with a template of tags.
     "poprun.stdio.tags": {"datetime", "string"},
     # 12 ms, while mpirun starts; and for jobs on several hosts.
-    "poprun.stages": {"poprun.attempt", "poprun.job.links"},
+    "poprun.run.stages": {"poprun.run.attempt", "poprun.job.links"},
     # Of three, a launch uses one; each takes 1 ms.
     "poprun.mpirun": {
         "poprun.mpirun.hydra",

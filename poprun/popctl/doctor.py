@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from poprun import api
 from poprun.errors import PoprunError
 from poprun.options.table import GROUPS
 from poprun.options.types import variable
@@ -23,7 +22,8 @@ from poprun.popctl.machine_checks import (
     as_json,
     check_machine,
 )
-from poprun.stdout import write
+from poprun.python_calls import JobResult, run_command
+from poprun.stdio.stdout import write
 
 # A job that hangs is a finding.
 SECONDS = 60
@@ -112,14 +112,14 @@ def check_vipu() -> Check:
     return Check("V-IPU", PASS, "partitions can be listed")
 
 
-def run_job(words: Sequence[str]) -> tuple[api.JobResult, str, str]:
+def run_job(words: Sequence[str]) -> tuple[JobResult, str, str]:
     """Run a job, and return how it ended and what it printed."""
     out, err = io.StringIO(), io.StringIO()
     options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
     left_out = {variable(name) for name in (*options, "host", "hostfile")}
     environ = {n: text for n, text in os.environ.items() if n not in left_out}
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        result = api.run_command(
+        result = run_command(
             [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words],
             environ=environ,
         )

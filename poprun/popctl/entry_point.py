@@ -10,7 +10,7 @@ import click
 from poprun import __version__
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.stdout import OutputError, discard_unwritten, write
+from poprun.stdio.stdout import OutputError, discard_unwritten, write
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -11,8 +11,8 @@ from poprun.errors import JobRequestError
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
 from poprun.popctl.output import say
 from poprun.popctl.tables import output_width, table
+from poprun.stdio.stdout import write
 from poprun.stdio.terminal import clock
-from poprun.stdout import write
 from poprun.words import counted
 
 HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")

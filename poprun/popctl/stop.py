@@ -14,8 +14,8 @@ from poprun.popctl.jobs import (
     show_job,
 )
 from poprun.popctl.tables import cut, one_line
+from poprun.stdio.stdout import write
 from poprun.stdio.terminal import clock
-from poprun.stdout import write
 
 # Of a program's command line, what is enough to recognise the job.
 MOST_COLUMNS = 60

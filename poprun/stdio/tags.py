@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from poprun.annotations import Protocol
-from poprun.color import INSTANCES
 from poprun.record import Record
+from poprun.stdio.color import INSTANCES
 
 # A return to the beginning of the line after which something is written over it.
 _RETURN = rb"\r+(?=[^\r\n])"

@@ -5,9 +5,9 @@ import signal
 import stat
 from collections.abc import Mapping
 
-from poprun.color import is_dumb
 from poprun.helpers import processes
 from poprun.record import Record
+from poprun.stdio.color import is_dumb
 
 # Of a terminal that poprun does not have itself.
 ROWS, COLUMNS = 24, 80

@@ -23,6 +23,7 @@ from poprun.errors import (
 from poprun.job import guard_start
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
+from poprun.preflight import versions
 
 
 @dataclass
@@ -193,15 +194,13 @@ def test_the_version_is_one_line(
 def test_the_full_version_names_all_that_was_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    versions = ModuleType("poprun.versions")
     calls: list[tuple[Mapping[str, str], str | None]] = []
 
     def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         calls.append((environ, mpirun))
         return {"poprun": "0.1.0", "Open MPI": "5.0.11"}
 
-    versions.collect = collect  # type: ignore[attr-defined]
-    put_in_place(monkeypatch, "versions", versions)
+    monkeypatch.setattr(versions, "collect", collect)
 
     assert cli.main(["--version-format=full-text"], {"POPRUN_MPIRUN": "m"}) == 0
     assert capsys.readouterr().out == "poprun 0.1.0\nOpen MPI 5.0.11\n"

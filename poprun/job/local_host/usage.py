@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from poprun.annotations import Any
-from poprun.calls_in_progress import read_calls
 from poprun.helpers import processes
 from poprun.job.events import UsageMeasured
+from poprun.job.local_host.calls_in_progress import read_calls
 
 # Which processes belong to an instance is looked up so often, as it takes a look at all
 # processes of the machine.

@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 from popdist import environment
-from poprun.color import uses_color
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
+from poprun.stdio.color import uses_color
 from poprun.stdio.routes import Routes
 from poprun.stdio.selection import Selection
 from poprun.stdio.stream_ends import STREAMS

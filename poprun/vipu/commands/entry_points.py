@@ -11,7 +11,7 @@ import click
 from poprun import __version__
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.stdout import OutputError, discard_unwritten, write
+from poprun.stdio.stdout import OutputError, discard_unwritten, write
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Command, Group

@@ -12,7 +12,7 @@ import pytest
 from poprun import __version__
 from poprun.errors import LaunchError
 from poprun.popctl.entry_point import SUBCOMMANDS, main
-from poprun.stdout import write
+from poprun.stdio.stdout import write
 
 Table = Mapping[str, tuple[str, str]]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from poprun import restarts
-from poprun.attempt import AttemptEnd
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import RemovePath
 from poprun.job.values import Job, Resource
 from poprun.log import Log
-from poprun.restarts import Restarts, Steps
+from poprun.run import restarts
+from poprun.run.attempt import AttemptEnd
+from poprun.run.restarts import Restarts, Steps
 from poprun.vipu.leases import CUT_OFF_S
 
 FAILED = "Instance 0 on localhost exited with code 3."

@@ -8,7 +8,7 @@ import pytest
 from conftest import wait_for
 
 from popdist import call_records as records
-from poprun.calls_in_progress import CallInProgress, read_calls
+from poprun.job.local_host.calls_in_progress import CallInProgress, read_calls
 from tests.popdist.engine.members import Me, Members
 
 ONES = np.ones(10, np.float32)

@@ -6,7 +6,7 @@ import platform
 import sys
 from collections.abc import Mapping
 
-from poprun import __version__
+import poprun
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.find import find_mpirun
 from poprun.plan.placement import format_ranges
@@ -25,9 +25,9 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
     """
     system = os.uname()
     by_name = {
-        "poprun": __version__,
-        "popdist": __version__,
-        "installed in": os.path.dirname(os.path.dirname(__file__)),
+        "poprun": poprun.__version__,
+        "popdist": poprun.__version__,
+        "installed in": os.path.dirname(os.path.dirname(poprun.__file__)),
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": _system(),
         "linux": f"{system.release} ({system.machine})",

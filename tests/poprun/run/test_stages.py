@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-import poprun.attempt
-from poprun import stages
-from poprun.attempt import AttemptEnd
+import poprun.run.attempt
+from poprun.run import stages
+from poprun.run.attempt import AttemptEnd
 from poprun.stdio.stdin import Stdin
 
 
@@ -22,7 +22,7 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
     monkeypatch.setattr(stages, "LocalHost", lambda *_: host)
     monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
     end = AttemptEnd(exit_code=7)
-    monkeypatch.setattr(poprun.attempt, "run_attempt", lambda *_, **named: end)
+    monkeypatch.setattr(poprun.run.attempt, "run_attempt", lambda *_, **named: end)
     job = Mock(stdin=Stdin(), specs=[b"spec"])
     plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
     preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
@@ -33,8 +33,12 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 
 def test_nothing_slow_is_imported_before_mpirun_starts() -> None:
     slow = {"dataclasses", "inspect", "json", "socket", "subprocess", "typing"}
-    later = {"poprun.attempt", "poprun.job.supervise.supervisor", "poprun.stdio.router"}
-    code = "import sys; import poprun.run, poprun.stages; print(*sys.modules)"
+    later = {
+        "poprun.run.attempt",
+        "poprun.job.supervise.supervisor",
+        "poprun.stdio.router",
+    }
+    code = "import sys; import poprun.run, poprun.run.stages; print(*sys.modules)"
 
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
-from poprun.color import uses_color
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
@@ -34,12 +33,13 @@ from poprun.plan.values import (
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
+from poprun.stdio.color import uses_color
 from poprun.stdio.phase_line import PhaseLine
 from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
-    from poprun.stages import Stages
+    from poprun.run.stages import Stages
     from poprun.trace.job_trace import JobTrace
 
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
@@ -101,7 +101,7 @@ def run(
             plan = make_plan(request, first, expected)
             return _show(plan, settings, program, log, partition_note=note)
         # 10 ms, which a dry run does without.
-        from poprun import stages as job_stages
+        from poprun.run import stages as job_stages
 
         stages = job_stages.STAGES if stages is None else stages
         # A job that is refused must not reserve or show anything.
@@ -140,7 +140,7 @@ def run(
         end = run_job(job, guard, plan, may_follow=most > 0)
         if end.successor is None:
             return end.exit_code
-        from poprun.restarts import Restarts, Steps
+        from poprun.run.restarts import Restarts, Steps
 
         def reopen(guard: StartedGuard) -> int:
             opener = partial(_open_hosts, settings, environ, guard, log, phase_line)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from poprun import run
-from poprun.attempt import AttemptEnd
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
 from poprun.job.prepare.reservation import DeviceReservation
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
-from poprun.stages import Stages
+from poprun.run.attempt import AttemptEnd
+from poprun.run.stages import Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = object()

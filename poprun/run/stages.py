@@ -23,9 +23,9 @@ from poprun.stdio.output_files import make_files
 from poprun.stdio.stdin import Stdin
 
 if TYPE_CHECKING:
-    from poprun.attempt import AttemptEnd
     from poprun.job.clients.server import Clients
     from poprun.result.recorder import Recorder
+    from poprun.run.attempt import AttemptEnd
     from poprun.trace.job_trace import JobTrace
 
 
@@ -126,7 +126,7 @@ def run_job(
         links = [host]
     mpirun.start()
     # It takes a while until mpirun starts instances: time to import what comes then.
-    from poprun.attempt import run_attempt
+    from poprun.run.attempt import run_attempt
 
     return run_attempt(
         job,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from poprun.annotations import TYPE_CHECKING
-from poprun.attempt import AttemptEnd, undo_job
 from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
@@ -21,6 +20,7 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
 from poprun.record import Record, replace
+from poprun.run.attempt import AttemptEnd, undo_job
 from poprun.vipu.leases import CUT_OFF_S
 
 if TYPE_CHECKING:

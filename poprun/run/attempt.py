@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
-from poprun.color import is_dumb, uses_color
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
 from poprun.job.clients.job_view import JobView
@@ -36,6 +35,7 @@ from poprun.result.outcome import Outcome, has_failed, may_restart
 from poprun.result.progress import Progress
 from poprun.result.summary import InstanceEnd, instance_ends
 from poprun.stdio import terminal
+from poprun.stdio.color import is_dumb, uses_color
 from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.screen import Screen

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from poprun import __version__, versions
+from poprun import __version__
+from poprun.preflight import versions
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

@@ -1,0 +1,178 @@
+"""`poprun.run_command`: the command as a process of its own, and its streams.
+
+It takes over signals and adopts processes, which a program that goes on may not have
+done to it.
+"""
+
+import codecs
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO, TextIO
+
+from poprun.errors import OptionError
+from poprun.options import grammar
+from poprun.python_calls.results import JobFailedError, JobResult, read_result
+
+# What poprun's process runs: it ends its job when this process is killed.
+_START = """\
+import sys
+from poprun.helpers import own_process
+from poprun.__main__ import main
+if own_process.die_with_parent(15, int(sys.argv.pop(1))):
+    main()
+"""
+
+
+def run_command(
+    words: Sequence[str],
+    *,
+    check: bool = False,
+    environ: Mapping[str, str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+) -> JobResult:
+    """Run `poprun WORDS...`, and return how its job has ended.
+
+    Its output goes to sys.stdout and sys.stderr, also where those are not files, as in
+    a notebook. An interrupt stops the job as Ctrl-C does, and is raised when the job
+    has ended.
+
+    Args:
+        check: Raise an error if the job does not succeed.
+        environ: The environment of poprun; by default that of this process.
+        directory: The current directory of the job.
+
+    Raises:
+        TypeError: The words are one string.
+        OptionError: The words are no command line of poprun.
+        JobFailedError: The job has failed, and `check` is true.
+    """
+    check_words("The argument of run_command", words)
+    line = grammar.parse(words)
+    if any(option.name == "result" for option, _ in line.options):
+        raise OptionError(
+            "--result is how run_command learns of the job's end. Leave it out: what "
+            "it would write is in `fields` of the result."
+        )
+    with SharedMemory() as file:
+        command = [sys.executable, "-P", "-c", _START, str(os.getpid())]
+        code = _run([*command, f"--result={file.path}", *words], environ, directory)
+        # It is empty if poprun was killed, or has only printed a page.
+        result = read_result(file.read(), code)
+    if check and result.exit_code:
+        raise JobFailedError(result.cause or f"poprun exited with {code}.", result)
+    return result
+
+
+def check_words(name: str, words: Sequence[str]) -> None:
+    """Refuse one string in the place of a list of words."""
+    # A string is a sequence of strings, too: its characters.
+    if isinstance(words, str | bytes):
+        raise TypeError(
+            f"{name} is a list with a string for each word, but got {words!r}. "
+            "shlex.split() makes such a list of a command line."
+        )
+
+
+class SharedMemory:
+    """A file in memory, which other processes of this user can open on this host.
+
+    Nothing of it stays, however the processes end.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("poprun")
+        self.path = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def __enter__(self) -> "SharedMemory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def write(self, data: bytes) -> None:
+        with open(self.path, "wb") as file:
+            file.write(data)
+
+    def read(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read()
+
+
+def _run(
+    words: Sequence[str],
+    environ: Mapping[str, str] | None,
+    directory: str | os.PathLike[str] | None,
+) -> int:
+    """Run a process with this one's streams, and return its exit code."""
+    copies = {
+        name: stream
+        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
+        if stream not in (sys.__stdout__, sys.__stderr__)
+    }
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    process = subprocess.Popen(
+        words,
+        env=environ,
+        cwd=directory,
+        stdout=subprocess.PIPE if "stdout" in copies else None,
+        stderr=subprocess.PIPE if "stderr" in copies else None,
+        # A notebook interrupts its process group or its process: this way it is one.
+        # In a terminal poprun stays where Ctrl-C and Ctrl-Z reach it.
+        process_group=0 if copies else None,
+    )
+    pipes = {"stdout": process.stdout, "stderr": process.stderr}
+    threads = [
+        threading.Thread(target=_copy, args=(pipes[name], stream), daemon=True)
+        for name, stream in copies.items()
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        return _wait(process, has_own_group=bool(copies))
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _wait(process: "subprocess.Popen[bytes]", *, has_own_group: bool) -> int:
+    try:
+        return process.wait()
+    except BaseException as error:
+        # Ctrl-C in a terminal has interrupted poprun, too.
+        if has_own_group or not isinstance(error, KeyboardInterrupt):
+            process.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                # Once more: poprun kills the instances.
+                if has_own_group:
+                    process.send_signal(signal.SIGINT)
+        raise
+
+
+def _copy(pipe: IO[bytes] | None, stream: TextIO | None) -> None:
+    """Copy what comes out of a pipe to a stream of text, as it comes."""
+    if pipe is None:
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with pipe:
+        while data := os.read(pipe.fileno(), 65536):
+            _write(stream, decoder.decode(data))
+        _write(stream, decoder.decode(b"", final=True))
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is not None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except (OSError, ValueError):
+            # It is closed. poprun goes on without it, and its pipe is read on.
+            return

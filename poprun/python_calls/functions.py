@@ -1,0 +1,119 @@
+"""`poprun.launch`: a function of this program runs on the instances of a job."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from operator import index
+from typing import Any
+
+from poprun.errors import OptionError
+from poprun.options import grammar
+from poprun.python_calls.command import SharedMemory, check_words, run_command
+from poprun.python_calls.results import JobFailedError, JobResult
+
+
+def launch(
+    function: Callable[..., Any],
+    *arguments: Any,
+    num_instances: int = 1,
+    num_replicas: int | None = None,
+    options: Sequence[str] = (),
+) -> list[Any]:
+    """Call a function on every instance of a job, and return the results in order.
+
+    The function may be defined in a notebook or on a command line. It and its
+    arguments are copied to the instances, and the results back, with cloudpickle.
+
+    Args:
+        num_replicas: As many as instances by default.
+        options: More options of poprun, as `["--timeout=60"]`.
+
+    Raises:
+        TypeError: The function cannot be called, or the options are one string.
+        OptionError: A number or an option is not valid.
+        JobFailedError: An instance has failed; if by an exception, it is the cause of
+            this one.
+    """
+    if num_replicas is None:
+        num_replicas = num_instances
+    _check_launch(function, num_instances, num_replicas, options)
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise ImportError(
+            "poprun.launch copies functions with cloudpickle, which is not installed. "
+            "Install it from poprun's source folder: pip install '.[launch]'"
+        ) from error
+    call = cloudpickle.dumps((function, arguments))
+    words = [
+        f"--num-instances={num_instances}",
+        f"--num-replicas={num_replicas}",
+        *options,
+        *(sys.executable, "-P", "-m", "poprun.interpreter.function_call"),
+    ]
+    with ExitStack() as stack:
+        given, *results = [
+            stack.enter_context(SharedMemory()) for _ in range(1 + num_instances)
+        ]
+        # The instances import what this process can import.
+        given.write(cloudpickle.dumps((given.path, sys.path, call)))
+        ended = run_command([*words, given.path, *(one.path for one in results)])
+        data = [one.read() for one in results]
+    return _values_of(data, ended)
+
+
+def _check_launch(
+    function: object, num_instances: int, num_replicas: int, options: Sequence[str]
+) -> None:
+    """Refuse what poprun.launch cannot start a job with."""
+    if not callable(function):
+        raise TypeError(
+            f"poprun.launch calls a function on every instance, but got {function!r}, "
+            "which cannot be called."
+        )
+    numbers = {"num_instances": num_instances, "num_replicas": num_replicas}
+    for name, number in numbers.items():
+        if index(number) < 1:
+            raise OptionError(f"{name} is {number}, but must be 1 or more.")
+    check_words("The argument options of launch", options)
+    for option, text in grammar.parse(options).options:
+        if option.name in ("num-instances", "num-processes"):
+            raise OptionError(
+                f"--{option.name}={text}: poprun.launch makes room for the result of "
+                f"each instance before they start. Pass num_instances={text} instead."
+            )
+        if option.name in ("host", "hostfile"):
+            raise OptionError(
+                f"--{option.name}={text}: poprun.launch calls functions on this host "
+                "only. run_command runs a program on several."
+            )
+
+
+def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
+    """Return what the instances have returned, if all of them have succeeded."""
+    import cloudpickle
+
+    if ended.exit_code:
+        failed = ended.failed_instance
+        cause = None if failed is None else _exception_in(results[failed])
+        raise JobFailedError(ended.cause or "poprun has failed.", ended) from cause
+    loaded = [cloudpickle.loads(data) if data else ("ended", None) for data in results]
+    for instance, (state, _) in enumerate(loaded):
+        if state != "returned":
+            raise JobFailedError(
+                f"Instance {instance} has returned nothing: the function has ended "
+                "its process.",
+                ended,
+            )
+    return [value for _, value in loaded]
+
+
+def _exception_in(data: bytes) -> BaseException | None:
+    """Return what an instance has raised, if it has written that."""
+    import cloudpickle
+
+    try:
+        state, value = cloudpickle.loads(data)
+    except Exception:  # it was killed before it had written all
+        return None
+    return value if state == "raised" else None

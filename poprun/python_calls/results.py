@@ -1,0 +1,66 @@
+"""How a job has ended, for the program that has run it by a call."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from poprun.errors import PoprunError
+from poprun.record import Record
+
+
+class InstanceResult(Record):
+    """How an instance has ended: a line of `--summary`."""
+
+    instance: int
+    host: str
+    # "succeeded", "failed", "stopped", "lost" or "not_started".
+    state: str
+    exit_code: int | None
+    signal: str | None
+    wall_s: float | None
+    user_s: float | None
+    system_s: float | None
+    peak_memory_kib: int | None
+
+
+class JobResult(Record):
+    """How a job has ended: docs/results.md describes the fields."""
+
+    exit_code: int
+    # "succeeded", "instance_failed", "timed_out" and so on.
+    outcome: str
+    # The sentence that poprun prints last; None for a success.
+    cause: str | None
+    failed_instance: int | None
+    hints: tuple[str, ...]
+    elapsed_s: float
+    # Those of the last attempt.
+    instances: tuple[InstanceResult, ...]
+    # The whole result, as `--result` writes it.
+    fields: Mapping[str, Any]
+
+
+class JobFailedError(PoprunError):
+    """A job that was run by a call from Python has failed."""
+
+    def __init__(self, text: str, result: JobResult) -> None:
+        super().__init__(text)
+        self.result = result
+        self.exit_code = result.exit_code
+
+
+def read_result(text: bytes, code: int) -> JobResult:
+    """Return what `--result` has written for a job; the text may be empty."""
+    fields = json.loads(text) if text else {}
+    attempts = fields.get("attempts", [])
+    instances = attempts[-1]["instances"] if attempts else []
+    return JobResult(
+        exit_code=code,
+        outcome=fields.get("outcome", "not_started" if code else "succeeded"),
+        cause=fields.get("cause"),
+        failed_instance=fields.get("failed_instance"),
+        hints=tuple(fields.get("hints", ())),
+        elapsed_s=fields.get("elapsed_s", 0.0),
+        instances=tuple(InstanceResult(**each) for each in instances),
+        fields=fields,
+    )
