@@ -92,8 +92,7 @@ STAGES = {
         # The agent itself, on another host.
         ("poprun.agent",),
         ("poprun.result",),
-        ("poprun.run.attempt",),
-        ("poprun.run.stages",),
+        ("poprun.run.attempt", "poprun.run.stages"),
         ("poprun.run.restarts",),
         ("poprun.run",),
         ("poprun.cli",),

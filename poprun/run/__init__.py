@@ -23,13 +23,7 @@ from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
 from poprun.plan.request import read_request
-from poprun.plan.values import (
-    Attempt,
-    PartitionVariables,
-    Plan,
-    Request,
-    new_attempt,
-)
+from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
@@ -39,7 +33,7 @@ from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
-    from poprun.run.stages import Stages
+    from poprun.run.stages import RunContext, Stages
     from poprun.trace.job_trace import JobTrace
 
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
@@ -95,67 +89,72 @@ def run(
         )
         for note in (*request.notes, *output.note_on_terminal(request)):
             log.warn(note)
-        first = new_attempt(request.identity, 0, request.facts[0].free_port)
         if guard is None:
             expected, note = preview(request, environ)
-            plan = make_plan(request, first, expected)
+            attempt = new_attempt(request.identity, 0, request.facts[0].free_port)
+            plan = make_plan(request, attempt, expected)
             return _show(plan, settings, program, log, partition_note=note)
         # 10 ms, which a dry run does without.
-        from poprun.run import stages as job_stages
+        from poprun.run.stages import STAGES, RunContext
 
-        stages = job_stages.STAGES if stages is None else stages
-        # A job that is refused must not reserve or show anything.
-        _enter(trace, "check")
-        files = job_stages.check(request, program, environ, hosts)
-        _enter(trace, "reserve IPUs")
-        reserved = stages.reserve(request, environ, guard, log, phase_line)
-
-        def prepare(attempt: Attempt) -> tuple[Plan, Job]:
-            plan = make_plan(request, attempt, reserved.partition)
-            job = stages.prepare(plan, settings, files, program, environ, umask)
-            return plan, reserved.with_devices(job)
-
-        starts = False
-        _enter(trace, "prepare")
-        try:
-            plan, job = prepare(first)
-            phase_line.hide()
-            if code := _show(plan, settings, program, log, reserved.lines):
-                return code
-            starts = True
-        finally:
-            if not starts:
-                reserved.cancel(guard)
-        _enter(trace, "run")
-        began = time.monotonic()
-        run_job = partial(
-            stages.run_job,
+        context = RunContext(
             settings=settings,
-            environ=caller_environ,
-            preflights=hosts,
+            program=program,
+            caller_environ=caller_environ,
+            environ=environ,
+            umask=umask,
+            log=log,
+            phase_line=phase_line,
+            hosts=hosts,
             recorder=recorder,
             trace=trace,
         )
-        most = settings["max-restarts"]
-        end = run_job(job, guard, plan, may_follow=most > 0)
-        if end.successor is None:
-            return end.exit_code
-        from poprun.run.restarts import Restarts, Steps
+        return _run_job(request, guard, context, stages or STAGES)
 
-        def reopen(guard: StartedGuard) -> int:
-            opener = partial(_open_hosts, settings, environ, guard, log, phase_line)
-            hosts.reopen(request.hosts, opener)
-            hosts.check_mpi(request.mpi)
-            return hosts.describe(request.hosts[:1])[0].free_port
 
-        steps = Steps(
-            reopen,
-            lambda number, port: prepare(new_attempt(request.identity, number, port)),
-            run_job,
-            caller_environ,
-            phase_line.show,
-        )
-        return Restarts(steps, most, log, began, recorder).run(end, job)
+def _run_job(
+    request: Request, guard: StartedGuard, context: "RunContext", stages: "Stages"
+) -> int:
+    """Reserve, prepare and run a job, with its restarts; return the exit code."""
+    from poprun.run.stages import check
+
+    log, phase_line, trace = context.log, context.phase_line, context.trace
+    # A job that is refused must not reserve or show anything.
+    _enter(trace, "check")
+    files = check(request, context)
+    _enter(trace, "reserve IPUs")
+    reserved = stages.reserve(request, context.environ, guard, log, phase_line)
+
+    def prepare(number: int, port: int) -> tuple[Plan, Job]:
+        attempt = new_attempt(request.identity, number, port)
+        plan = make_plan(request, attempt, reserved.partition)
+        return plan, reserved.with_devices(stages.prepare(plan, files, context))
+
+    starts = False
+    _enter(trace, "prepare")
+    try:
+        plan, job = prepare(0, request.facts[0].free_port)
+        phase_line.hide()
+        settings, program = context.settings, context.program
+        if code := _show(plan, settings, program, log, reserved.lines):
+            return code
+        starts = True
+    finally:
+        if not starts:
+            reserved.cancel(guard)
+    _enter(trace, "run")
+    began = time.monotonic()
+    run_attempt = partial(stages.run_attempt, context=context)
+    most = settings["max-restarts"]
+    end = run_attempt(job, guard, plan, may_follow=most > 0)
+    if end.successor is None:
+        return end.exit_code
+    from poprun.run.restarts import Restarts, Steps
+
+    reopen = partial(_reopen_hosts, request, context)
+    environ = context.caller_environ
+    steps = Steps(reopen, prepare, run_attempt, environ, phase_line.show)
+    return Restarts(steps, most, log, began, context.recorder).run(end, job)
 
 
 @contextmanager
@@ -208,6 +207,21 @@ def _open_hosts(
     opened = open_hosts(hosts, {**environ, MARK: mark}, access)
     phase_line.show("checking the hosts")
     return opened
+
+
+def _reopen_hosts(request: Request, context: "RunContext", guard: StartedGuard) -> int:
+    """Reach the hosts again before another attempt; return a port for rank 0."""
+    opener = partial(
+        _open_hosts,
+        context.settings,
+        context.environ,
+        guard,
+        context.log,
+        context.phase_line,
+    )
+    context.hosts.reopen(request.hosts, opener)
+    context.hosts.check_mpi(request.mpi)
+    return context.hosts.describe(request.hosts[:1])[0].free_port
 
 
 def _show(

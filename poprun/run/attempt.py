@@ -5,7 +5,7 @@ Job -> Ended -> Outcome -> AttemptEnd
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
@@ -26,7 +26,6 @@ from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
-from poprun.preflight.hosts import Preflights
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record, replace
 from poprun.result import conclusion
@@ -43,8 +42,9 @@ from poprun.stdio.stdin import describe_unread
 from poprun.stdio.writer import write_text
 
 if TYPE_CHECKING:
-    from poprun.result.recorder import Recorder
-    from poprun.trace.job_trace import JobTrace
+    from poprun.run.stages import RunContext
+
+Listener = Callable[[Event], None]
 
 
 class AttemptEnd(Record):
@@ -98,18 +98,14 @@ class _Succession:
             self._mpirun.hand_over(self.guard)
 
 
-def run_attempt(
+def supervise_attempt(
     job: Job,
     mpirun: MpirunProcess,
     hosts: Sequence[HostLink],
     plan: Plan,
-    settings: Settings,
-    environ: Mapping[str, str],
-    preflights: Preflights,
+    context: "RunContext",
     memory_before: Mapping[HostSpec, MemoryCounters],
     *,
-    recorder: "Recorder | None" = None,
-    trace: "JobTrace | None" = None,
     may_follow: bool = False,
     clients: Clients | None = None,
 ) -> AttemptEnd:
@@ -117,78 +113,47 @@ def run_attempt(
 
     Args:
         memory_before: The counters of each host before mpirun was started.
-        recorder: Writes the files of --result and --events.
-        trace: The trace of the run, for --trace.
         may_follow: Whether another attempt may follow if this one fails.
         clients: Those of the attempt before.
     """
+    settings, environ = context.settings, context.caller_environ
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan, settings, environ, progress)
     has_color = uses_color(settings["color"], environ, 2)
     log = Log(settings.verbosity, router.say, has_color=has_color)
-    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
-
-    def listen(event: Event) -> None:
-        progress.listen(event)
-        event_log.listen(event)
-        if recorder is not None:
-            recorder.listen(event)
-        if trace is not None:
-            trace.listen(event, host_of)
-        match event:
-            case Exited(rank, status, by_itself=True) if status:
-                router.show_failed(rank)
-            case FailedInFinalize(rank):
-                router.show_failed(rank)
-
-    def host_of(rank: int) -> str:
-        return next((host.name for host in hosts if rank in host.ranks), "")
-
-    def before_end(ended: Ended) -> None:
-        succession.hand_over(ended)
-        if trace is not None:
-            trace.collect(hosts, job.directory)
-
-    if trace is not None:
-        trace.begin_attempt(plan.attempt.number)
+    listeners: list[Listener] = [progress.listen, partial(_show_failed, router)]
+    listeners += _listeners(job, plan, context, hosts, log)
     tap = OutputTap()
     clients = clients or Clients(plan.request.identity)
     clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
-    supervisor = Supervisor(job, mpirun, hosts, router, listen, clients)
-    succession = _Succession(
-        mpirun,
-        job.descriptor_limits,
-        lambda ended: conclusion.judge_attempt(ended, plan, router),
-        partial(start_guard, environ) if may_follow else None,
+    supervisor = Supervisor(
+        job, mpirun, hosts, router, partial(_tell, listeners), clients
     )
+    judge = partial(conclusion.judge_attempt, plan=plan, router=router)
+    start = partial(start_guard, environ) if may_follow else None
+    succession = _Succession(mpirun, job.descriptor_limits, judge, start)
+
+    def before_end(ended: Ended) -> None:
+        succession.hand_over(ended)
+        if context.trace is not None:
+            context.trace.collect(hosts, job.directory)
+
     supervisor.start()
     try:
         ended = supervisor.run(before_end)
     finally:
         router.hide_status(forever=True)
     router.end()
-    if not settings.is_given("stdin"):
-        _warn_of_unread_input(log)
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
-    outcome = conclusion.judge_attempt(ended, plan, router)
+    outcome = judge(ended)
     names = [assignment.host.name for assignment in plan.assignments]
     ends = instance_ends(ended.events, ended.started_ns, outcome, names)
-    cause = conclusion.report_attempt(
-        outcome,
-        ended,
-        plan,
-        router,
-        log,
-        memory_before,
-        lambda host: preflights[host].read_memory_counters(),
-        debug=settings["debug"],
-        summary_text=_summary(settings, ends, ended, outcome),
-    )
+    cause = _report(outcome, ended, ends, plan, context, router, log, memory_before)
     supervisor.write_out()
     supervisor.close()
-    if recorder is not None:
-        recorder.end_attempt(
+    if context.recorder is not None:
+        context.recorder.end_attempt(
             outcome=outcome_name(ended.course, outcome),
             exit_code=outcome.exit_code,
             cause=cause,
@@ -203,12 +168,63 @@ def run_attempt(
     return replace(end, clients=clients)
 
 
-def _summary(
-    settings: Settings, ends: Sequence[InstanceEnd], ended: Ended, outcome: Outcome
+def _listeners(
+    job: Job,
+    plan: Plan,
+    context: "RunContext",
+    hosts: Sequence[HostLink],
+    log: Log,
+) -> Iterator[Listener]:
+    """Yield what writes events down: to the log, and to files that are asked for."""
+    yield EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1).listen
+    if context.recorder is not None:
+        yield context.recorder.listen
+    if context.trace is not None:
+        host_names = {rank: host.name for host in hosts for rank in host.ranks}
+        context.trace.begin_attempt(plan.attempt.number, host_names)
+        yield context.trace.listen
+
+
+def _tell(listeners: Sequence[Listener], event: Event) -> None:
+    for listen in listeners:
+        listen(event)
+
+
+def _show_failed(router: OutputRouter, event: Event) -> None:
+    match event:
+        case Exited(rank, status, by_itself=True) if status:
+            router.show_failed(rank)
+        case FailedInFinalize(rank):
+            router.show_failed(rank)
+
+
+def _report(
+    outcome: Outcome,
+    ended: Ended,
+    ends: Sequence[InstanceEnd],
+    plan: Plan,
+    context: "RunContext",
+    router: OutputRouter,
+    log: Log,
+    memory_before: Mapping[HostSpec, MemoryCounters],
 ) -> str:
+    """Say how an attempt went; return the cause."""
+    settings = context.settings
+    if not settings.is_given("stdin"):
+        _warn_of_unread_input(log)
     columns = terminal.own_size()[1] if os.isatty(2) else None
-    return conclusion.summarize(
-        ends, ended, outcome, asked=settings["summary"], columns=columns
+    return conclusion.report_attempt(
+        outcome,
+        ended,
+        plan,
+        router,
+        log,
+        memory_before,
+        lambda host: context.hosts[host].read_memory_counters(),
+        debug=settings["debug"],
+        summary_text=conclusion.summarize(
+            ends, ended, outcome, asked=settings["summary"], columns=columns
+        ),
     )
 
 

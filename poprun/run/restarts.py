@@ -48,7 +48,7 @@ class Steps(Record):
     reopen: Callable[[StartedGuard], int]
     # Gets the number of the attempt, and that port.
     prepare: Callable[[int, int], tuple[Plan, Job]]
-    # The stage run_job, with the arguments that the attempts share.
+    # The stage run_attempt, with the context that the attempts share.
     run: Callable[..., AttemptEnd]
     # The environment of a guard.
     environ: Mapping[str, str]

@@ -14,12 +14,14 @@ from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import job_description, output, reservation
 from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
+from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.record import Record
 from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
+from poprun.stdio.phase_line import PhaseLine
 from poprun.stdio.stdin import Stdin
 
 if TYPE_CHECKING:
@@ -29,21 +31,36 @@ if TYPE_CHECKING:
     from poprun.trace.job_trace import JobTrace
 
 
+class RunContext(Record):
+    """What the stages of a run share, and its attempts."""
+
+    settings: Settings
+    program: Sequence[str]
+    # The environment that poprun was started with, and what the instances get of it.
+    caller_environ: Mapping[str, str]
+    environ: Mapping[str, str]
+    # The caller's.
+    umask: int
+    log: Log
+    # Shows on a terminal what poprun does before the job runs.
+    phase_line: PhaseLine
+    hosts: Preflights
+    # Writes the files of --result and --events.
+    recorder: "Recorder | None" = None
+    # For --trace.
+    trace: "JobTrace | None" = None
+
+
 class Stages(Record):
     """The stages of a run that change something; tests pass others."""
 
-    # With the arguments of reservation.reserve and of prepare and run_job below.
+    # With the arguments of reservation.reserve and of prepare and run_attempt below.
     reserve: Callable[..., reservation.DeviceReservation]
     prepare: Callable[..., Job]
-    run_job: "Callable[..., AttemptEnd]"
+    run_attempt: "Callable[..., AttemptEnd]"
 
 
-def check(
-    request: Request,
-    program: Sequence[str],
-    environ: Mapping[str, str],
-    hosts: Preflights,
-) -> list[str]:
+def check(request: Request, context: RunContext) -> list[str]:
     """Return the file of the program for each instance.
 
     Raises:
@@ -51,34 +68,27 @@ def check(
     """
     check_proc()
     _wait_for_stdin(request.stdin)
-    hosts.check_mpi(request.mpi)
-    return hosts.find_programs(program, request, environ)
+    context.hosts.check_mpi(request.mpi)
+    return context.hosts.find_programs(context.program, request, context.environ)
 
 
-def prepare(
-    plan: Plan,
-    settings: Settings,
-    files: list[str],
-    program: Sequence[str],
-    environ: Mapping[str, str],
-    umask: int,
-) -> Job:
+def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
     """Return the job, and make the directories that the user names.
 
     Raises:
         PoprunError: The job cannot be started.
     """
-    request = plan.request
+    request, settings, environ = plan.request, context.settings, context.environ
     num_instances = request.topology.num_instances
     width = output.routes(plan, settings, environ).width_of_mark(num_instances)
     job = job_description.make_job(
         plan,
         settings,
         files,
-        program,
+        context.program,
         environ,
         terminals=terminal.choose_terminals(settings["tty"], width),
-        umask=umask,
+        umask=context.umask,
     )
     if request.output_folder is not None:
         make_files(request.output_folder, plan.attempt.number, num_instances)
@@ -86,59 +96,49 @@ def prepare(
     return job
 
 
-def run_job(
+def run_attempt(
     job: Job,
     guard: StartedGuard,
     plan: Plan,
-    settings: Settings,
-    environ: Mapping[str, str],
-    preflights: Preflights,
+    context: RunContext,
     *,
-    recorder: "Recorder | None" = None,
-    trace: "JobTrace | None" = None,
     may_follow: bool = False,
     clients: "Clients | None" = None,
 ) -> "AttemptEnd":
     """Run one attempt of a job to its end, and report how it went.
 
     Args:
-        recorder: Writes the files of --result and --events.
-        trace: The trace of the run, for --trace.
         may_follow: Whether another attempt may follow if this one fails.
         clients: Those of the attempt before.
     """
-    if recorder is not None:
-        recorder.begin_attempt(plan)
+    if context.recorder is not None:
+        context.recorder.begin_attempt(plan)
     # The shell may have put poprun in the background while it waited for IPUs.
     _wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
-    memory_before = preflights.read_memory_counters(hosts)
+    memory_before = context.hosts.read_memory_counters(hosts)
     several = plan.request.names_hosts
     here = os.uname().nodename if several else hosts[0].name
-    mpirun = MpirunProcess(job, guard, here, preflights.connections())
+    mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
     if several:
         from poprun.job.links import open_links
 
-        links = open_links(job, plan, preflights, mpirun.add_shim, here)
+        links = open_links(job, plan, context.hosts, mpirun.add_shim, here)
     else:
         host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
         host.listen()
         links = [host]
     mpirun.start()
     # It takes a while until mpirun starts instances: time to import what comes then.
-    from poprun.run.attempt import run_attempt
+    from poprun.run.attempt import supervise_attempt
 
-    return run_attempt(
+    return supervise_attempt(
         job,
         mpirun,
         links,
         plan,
-        settings,
-        environ,
-        preflights,
+        context,
         memory_before,
-        recorder=recorder,
-        trace=trace,
         may_follow=may_follow,
         clients=clients,
     )
@@ -158,4 +158,4 @@ def _wait_for_stdin(stdin: Stdin) -> None:
         )
 
 
-STAGES = Stages(reservation.reserve, prepare, run_job)
+STAGES = Stages(reservation.reserve, prepare, run_attempt)

@@ -8,7 +8,7 @@ the start on: poprun may be killed.
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from popdist.call_records import CALLS_SUFFIX, NOTES_SUFFIX, PROFILE_SUFFIX
 from poprun import __version__
@@ -42,6 +42,7 @@ class JobTrace:
         self._end_ns = 0
         self._lives: dict[tuple[int, int], InstanceLife] = {}
         self._attempt = 0
+        self._host_names: Mapping[int, str] = {}
         self._mpirun: list[tuple[int, int]] = []
         # By attempt, host and name; the clock of a host by its name.
         self._files: dict[tuple[int, str, str], bytearray] = {}
@@ -67,21 +68,18 @@ class JobTrace:
         """Note that the launcher begins a phase, and ends the one before."""
         self._phases.append((phase, time.monotonic_ns()))
 
-    def begin_attempt(self, number: int) -> None:
-        self._attempt = number
+    def begin_attempt(self, number: int, host_names: Mapping[int, str]) -> None:
+        """Note that another attempt begins, with the host of each instance."""
+        self._attempt, self._host_names = number, host_names
 
-    def listen(self, event: Event, host_of: Callable[[int], str]) -> None:
-        """Take in an event of the job.
-
-        Args:
-            host_of: Returns the host of an instance.
-        """
+    def listen(self, event: Event) -> None:
+        """Take in an event of the job."""
         now = time.monotonic_ns()
         match event:
             case Started(rank, pid):
-                key = self._attempt, rank
-                life = InstanceLife(rank, pid, host_of(rank), self._attempt, now, 0, "")
-                self._lives[key] = life
+                host, attempt = self._host_names[rank], self._attempt
+                life = InstanceLife(rank, pid, host, attempt, now, 0, "")
+                self._lives[attempt, rank] = life
             case Exited(rank, status, at_ns) if (self._attempt, rank) in self._lives:
                 life = self._lives[self._attempt, rank]
                 end = f"exit code {exit_code(status)}"

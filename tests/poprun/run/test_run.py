@@ -13,7 +13,7 @@ from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
 from poprun.run.attempt import AttemptEnd
-from poprun.run.stages import Stages
+from poprun.run.stages import RunContext, Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = object()
@@ -46,7 +46,7 @@ class Played:
         self.environ: list[Mapping[str, str]] = []
 
     def stages(self) -> Stages:
-        return Stages(self.reserve, self.prepare, self.run_job)
+        return Stages(self.reserve, self.prepare, self.run_attempt)
 
     def note(self, name: str, environ: Mapping[str, str]) -> None:
         self.calls.append(name)
@@ -63,20 +63,18 @@ class Played:
         self.note("reserve", environ)
         return Devices(self.calls)
 
-    def prepare(
-        self, plan: Plan, settings: Any, files: Any, program: Any, environ: Any, _: int
-    ) -> Any:
+    def prepare(self, plan: Plan, files: list[str], context: RunContext) -> Any:
         # It has been granted no partition.
         assert plan.assignments[0].variables["POPDIST_OFFLINE_MODE"] == "1"
         assert files == ["/usr/bin/true"] * 2
-        self.note("prepare", environ)
+        self.note("prepare", context.environ)
         return JOB
 
-    def run_job(
-        self, job: Any, guard: Any, plan: Any, *, environ: Any, **_: Any
+    def run_attempt(
+        self, job: Any, guard: Any, plan: Any, *, context: RunContext, **_: Any
     ) -> AttemptEnd:
         assert (job, guard) == (JOB, GUARD)
-        self.note("run_job", environ)
+        self.note("run_attempt", context.caller_environ)
         return AttemptEnd(exit_code=7)
 
 
@@ -95,19 +93,19 @@ def test_devices_are_reserved_then_the_job_is_described_and_run() -> None:
     played = Played()
 
     assert play(played) == 7
-    assert played.calls == ["reserve", "prepare", "run_job"]
+    assert played.calls == ["reserve", "prepare", "run_attempt"]
 
 
 def test_a_job_inside_another_one_gets_nothing_of_that() -> None:
     played = Played()
     play(played)
 
-    reserve, prepare, run_job = played.environ
+    reserve, prepare, run_attempt = played.environ
     assert reserve["MINE"] == prepare["MINE"] == "1"
     assert "POPDIST_JOB_ID" not in reserve
     assert "POPDIST_JOB_ID" not in prepare
     # The streams of poprun itself are those of its caller.
-    assert run_job is ENVIRON
+    assert run_attempt is ENVIRON
 
 
 @pytest.mark.parametrize("error", [LaunchError("full"), KeyboardInterrupt()])

@@ -6,8 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-import poprun.run.attempt
-from poprun.run import stages
+from poprun.run import attempt, stages
 from poprun.run.attempt import AttemptEnd
 from poprun.stdio.stdin import Stdin
 
@@ -22,12 +21,13 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
     monkeypatch.setattr(stages, "LocalHost", lambda *_: host)
     monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
     end = AttemptEnd(exit_code=7)
-    monkeypatch.setattr(poprun.run.attempt, "run_attempt", lambda *_, **named: end)
+    monkeypatch.setattr(attempt, "supervise_attempt", lambda *_, **named: end)
     job = Mock(stdin=Stdin(), specs=[b"spec"])
     plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
     preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
+    context = Mock(hosts=preflights)
 
-    assert stages.run_job(job, Mock(), plan, Mock(), {}, preflights) is end
+    assert stages.run_attempt(job, Mock(), plan, context) is end
     assert calls == ["read memory", "listen", "start mpirun"]
 
 

@@ -61,12 +61,13 @@ def test_the_file_has_phases_lives_and_records(tmp_path: Path) -> None:
     trace = JobTrace(os.fspath(tmp_path / "trace.json"))
     trace.enter("prepare")
     trace.enter("run")
-    trace.listen(MpirunStarted(9), lambda rank: "here")
+    trace.begin_attempt(0, {0: "here", 1: "here"})
+    trace.listen(MpirunStarted(9))
     for rank in (0, 1):
-        trace.listen(Started(rank, 70 + rank), lambda rank: "here")
+        trace.listen(Started(rank, 70 + rank))
     at = time.monotonic_ns()
-    trace.listen(Exited(0, signal.SIGKILL, at, 0.0, 0.0, 0, True), lambda rank: "here")
-    trace.listen(MpirunExited(0), lambda rank: "here")
+    trace.listen(Exited(0, signal.SIGKILL, at, 0.0, 0.0, 0, True))
+    trace.listen(MpirunExited(0))
     trace.collect([cast("HostLink", SimpleNamespace(name="here"))], os.fspath(folder))
 
     assert trace.write() == ""
@@ -88,7 +89,8 @@ def test_a_process_that_is_not_the_instances_own_has_its_own_row(
     tmp_path: Path,
 ) -> None:
     trace = JobTrace(os.fspath(tmp_path / "trace.json"))
-    trace.listen(Started(0, 70), lambda rank: "here")
+    trace.begin_attempt(0, {0: "here"})
+    trace.listen(Started(0, 70))
     for pid in (70, 99):
         trace.add_piece("here", f"0-{pid}.notes", notes(0, pid))
     trace.write()
