@@ -3,7 +3,7 @@
 import errno
 import os
 
-# The exit codes that are no instance's. The first one is popctl's.
+# The exit codes that are no instance's. The first one is that of popctl and vipu.
 REQUEST_FAILED = 1
 INVALID = 2
 UNWRITTEN = 74

@@ -1,16 +1,13 @@
-"""`popctl`: its subcommands, and the exit codes that errors become."""
+"""`popctl`: its subcommands."""
 
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import click
 
 from poprun import __version__
-from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
-from poprun.log import printable
-from poprun.stdio.stdout import OutputError, discard_unwritten, write
+from poprun.stdio.click_program import carry_out
+from poprun.stdio.stdout import write
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -94,37 +91,4 @@ def main(
     Args:
         argv: By default that of this process.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        result = Popctl(subcommands).main(
-            arguments, prog_name="popctl", standalone_mode=False
-        )
-    except click.exceptions.NoArgsIsHelpError as error:
-        _report(error.format_message() + "\n")
-        return INVALID
-    except click.UsageError as error:
-        return refuse(error.format_message(), INVALID)
-    except PoprunError as error:
-        return refuse(str(error), error.exit_code, getattr(error, "__notes__", ()))
-    except (click.Abort, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    except OutputError as error:
-        discard_unwritten(sys.stdout)
-        if error.is_closed_by_reader:
-            return OUTPUT_CLOSED
-        return refuse(f"The output cannot be written: {error}.", UNWRITTEN)
-    # click returns the exit code of --help, and what a subcommand returns.
-    return result if isinstance(result, int) else 0
-
-
-def refuse(sentence: str, code: int, hints: Sequence[str] = ()) -> int:
-    """Report an error, and return the exit code that popctl has then."""
-    _report(f"popctl: error: {printable(sentence)}\n")
-    for hint in hints:
-        _report(f"popctl: hint: {printable(hint)}\n")
-    return code
-
-
-def _report(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
+    return carry_out(Popctl(subcommands), "popctl", argv)

@@ -1,17 +1,15 @@
-"""`vipu` and `vipu-admin`: their verbs, and the exit codes that errors become."""
+"""`vipu` and `vipu-admin`: their verbs."""
 
 import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 import click
 
 from poprun import __version__
-from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
-from poprun.log import printable
-from poprun.stdio.stdout import OutputError, discard_unwritten, write
+from poprun.errors import INVALID, REQUEST_FAILED, PoprunError
+from poprun.stdio.click_program import carry_out
+from poprun.stdio.stdout import write
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Command, Group
@@ -20,8 +18,6 @@ from poprun.vipu.commands.show_command import show
 from poprun.vipu.errors import InventoryBusyError
 from poprun.vipu.inventory.location import find_inventory
 
-# For a request that is valid, but failed.
-_FAILED = 1
 _HELP = {
     "vipu": "Make, show and remove partitions of emulated IPUs.",
     "vipu-admin": "Administer emulated IPUs: machines, users and all partitions.",
@@ -130,42 +126,13 @@ def _run(
     environ: Mapping[str, str] | None = None,
 ) -> int:
     session = Session(name, os.environ if environ is None else environ)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        result = make_program(name).main(
-            arguments, prog_name=name, standalone_mode=False, obj=session
-        )
-    except click.exceptions.NoArgsIsHelpError as error:
-        _report(error.format_message() + "\n")
-        return INVALID
-    except click.UsageError as error:
-        return _refuse(name, error.format_message(), INVALID)
-    except PoprunError as error:
-        code = INVALID if error.exit_code == INVALID else _FAILED
+
+    def code_of(error: PoprunError) -> int:
         if isinstance(error, InventoryBusyError) and session.find_server() is None:
             error.add_note("--api-timeout SECONDS waits longer.")
-        return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
-    except (click.Abort, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    except OutputError as error:
-        discard_unwritten(sys.stdout)
-        if error.is_closed_by_reader:
-            return OUTPUT_CLOSED
-        return _refuse(name, f"The output cannot be written: {error}.", UNWRITTEN)
-    # click returns the exit code of --help and its kin, and what a callback returns.
-    return result if isinstance(result, int) else 0
+        return INVALID if error.exit_code == INVALID else REQUEST_FAILED
 
-
-def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> int:
-    _report(f"{name}: error: {printable(sentence)}\n")
-    for hint in hints:
-        _report(f"{name}: hint: {printable(hint)}\n")
-    return code
-
-
-def _report(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
+    return carry_out(make_program(name), name, argv, obj=session, code_of=code_of)
 
 
 # Each carries out a command line, and returns its exit code.

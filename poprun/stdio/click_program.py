@@ -1,0 +1,62 @@
+"""Carries out a click command, and turns its errors into sentences and exit codes."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+import click
+
+from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
+from poprun.log import printable
+from poprun.stdio.stdout import OutputError, discard_unwritten
+
+
+def carry_out(
+    command: click.Command,
+    name: str,
+    argv: Sequence[str] | None,
+    *,
+    obj: object = None,
+    code_of: Callable[[PoprunError], int] = attrgetter("exit_code"),
+) -> int:
+    """Carry out a command line, and return the exit code.
+
+    Args:
+        name: The command's, which begins its messages.
+        argv: By default that of this process.
+        obj: What the subcommands find in their context.
+        code_of: Returns the exit code of an error, and may add hints to it.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        result = command.main(arguments, prog_name=name, standalone_mode=False, obj=obj)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _report(error.format_message() + "\n")
+        return INVALID
+    except click.UsageError as error:
+        return _refuse(name, error.format_message(), INVALID)
+    except PoprunError as error:
+        code = code_of(error)
+        return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
+    except (click.Abort, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    except OutputError as error:
+        discard_unwritten(sys.stdout)
+        if error.is_closed_by_reader:
+            return OUTPUT_CLOSED
+        return _refuse(name, f"The output cannot be written: {error}.", UNWRITTEN)
+    # click returns the exit code of --help, and what a subcommand returns.
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> int:
+    _report(f"{name}: error: {printable(sentence)}\n")
+    for hint in hints:
+        _report(f"{name}: hint: {printable(hint)}\n")
+    return code
+
+
+def _report(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
