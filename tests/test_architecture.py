@@ -278,6 +278,7 @@ PURE = (
     "poprun.stdio.pending_stream",
     "poprun.stdio.screen",
     "poprun.stdio.selection",
+    "poprun.stdio.tables",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
     "poprun.trace.analysis",

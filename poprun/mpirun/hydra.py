@@ -10,6 +10,8 @@ from poprun.mpirun.values import Context, Failure, Mpi, MpirunArguments, MpiVerd
 
 # Segments of shared memory, and a description of the machine.
 LEFTOVERS: Sequence[str] = ("/dev/shm/mpich_", "/tmp/hydra_hwloc_xmlfile_")
+# The name of a segment, in /dev/shm.
+SEGMENT_NAME = r"mpich_shm_[0-9a-f]+_\d+"
 
 _ABORTED = r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort"
 # A process was killed, or exited with another code than 0.

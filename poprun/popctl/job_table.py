@@ -1,14 +1,14 @@
 """A job and its instances as lines of text: what `popctl top` shows. Pure."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from poprun.log import printable
 from poprun.plan.placement import format_ranges
-from poprun.popctl.tables import GAP, memory
+from poprun.stdio.tables import aligned
 from poprun.stdio.terminal import clock
-from poprun.words import counted
+from poprun.words import counted, size
 
 View = Mapping[str, Any]
 # There are no rates of less time than this: the kernel counts CPU time in hundredths of
@@ -47,7 +47,7 @@ def _state(instance: View, rates: Rates | None) -> str:
 
 def _memory(instance: View, rates: Rates | None) -> str:
     kib = instance["memory_kib"]
-    return "" if kib is None else memory(kib)
+    return "" if kib is None else size(kib * 1024)
 
 
 def _replicas(instance: View, rates: Rates | None) -> str:
@@ -62,15 +62,15 @@ def _call(instance: View, rates: Rates | None) -> str:
     if call["missing"] and call["waited"] >= LEAST_WAIT_S:
         missing = format_ranges(call["missing"])
         return f"{call['operation']} waits {clock(call['waited'])} for {missing}"
-    size = memory(call["bytes"] / 1024) if call["bytes"] else ""
-    return f"{call['operation']} {size}".rstrip()
+    of = f" {size(call['bytes'])}" if call["bytes"] else ""
+    return f"{call['operation']}{of}"
 
 
 def _rate(instance: View, rates: Rates | None) -> str:
     if rates is None or not rates.calls:
         return ""
     if rates.num_bytes:
-        return f"{memory(rates.num_bytes / 1024)}/s"
+        return f"{size(rates.num_bytes)}/s"
     return f"{rates.calls:.0f} calls/s"
 
 
@@ -138,7 +138,7 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     if rates:
         parts.append(f"{sum(rate.cpu for rate in rates.values()):.0f} % CPU")
     if kib:
-        parts.append(memory(sum(kib)))
+        parts.append(size(sum(kib) * 1024))
     of = "" if running == number else f"{running} of "
     parts.append(of + counted(number, "instance"))
     parts.append(counted(job["num_replicas"], "replica"))
@@ -155,13 +155,4 @@ def instance_lines(job: View, rates: Mapping[int, Rates]) -> list[str]:
     for instance in job["instances"]:
         own = rates.get(instance["index"])
         rows.append([column.cell(instance, own) for column in columns])
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [_line(columns, widths, row) for row in rows]
-
-
-def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
-    cells = [
-        cell.rjust(width) if column.is_number else cell.ljust(width)
-        for column, width, cell in zip(columns, widths, row, strict=True)
-    ]
-    return GAP.join(cells).rstrip()
+    return aligned(rows, {i for i, c in enumerate(columns) if c.is_number})

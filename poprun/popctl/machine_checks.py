@@ -20,6 +20,7 @@ from poprun import __version__
 from poprun.errors import MpiNotFoundError
 from poprun.helpers.job_files import job_directories, undo_abandoned
 from poprun.mpirun.find import find_mpirun
+from poprun.mpirun.hydra import SEGMENT_NAME
 from poprun.plan.placement import format_ranges
 from poprun.preflight.directories import (
     ENOUGH_SHARED_MEMORY,
@@ -162,8 +163,8 @@ def check_leftovers() -> Check:
 
 def mpich_segments() -> list[str]:
     """Return the files by which MPICH shares memory, of every job on this machine."""
-    paths = glob.glob(f"{SHARED_MEMORY}/mpich_shm_*")
-    return [path for path in paths if re.search(r"mpich_shm_[0-9a-f]+_\d+$", path)]
+    paths = glob.glob(f"{SHARED_MEMORY}/*")
+    return [path for path in paths if re.fullmatch(f".*/{SEGMENT_NAME}", path)]
 
 
 def unmapped_segments() -> list[str]:

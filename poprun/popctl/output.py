@@ -1,6 +1,7 @@
-"""What a job sends of the output of its instances, written where popctl writes."""
+"""What popctl writes: the output of instances that a job sends, in lines that fit."""
 
 import os
+import shutil
 import sys
 
 from poprun.errors import JobRequestError
@@ -50,6 +51,13 @@ def say(sentence: str) -> None:
     """Write a line of popctl's own to stderr."""
     if sys.stderr is not None:  # print would take stdout then
         print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def output_width() -> int:
+    """Return the columns of the terminal that stdout is, 0 if it is none."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return 0
+    return shutil.get_terminal_size().columns
 
 
 def write_bytes(descriptor: int, data: bytes) -> None:

@@ -13,8 +13,8 @@ from poprun.popctl.jobs import (
     explain_end,
     show_job,
 )
-from poprun.popctl.tables import cut, one_line
 from poprun.stdio.stdout import write
+from poprun.stdio.tables import cut, one_line
 from poprun.stdio.terminal import clock
 
 # Of a program's command line, what is enough to recognise the job.

@@ -4,7 +4,8 @@ import re
 import signal
 import sys
 
-MIB_IN_KIB = 1024
+from poprun.words import size
+
 # What input() and breakpoint() raise.
 END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 # As in popdist/sdk/finder.py.
@@ -39,7 +40,7 @@ SIGNALS = {
 def hint_for_signal(number: int, peak_kib: int) -> str:
     """Return a sentence on why a signal may have come that poprun has not sent."""
     if number == signal.SIGKILL:
-        had = f": it had used {peak_kib // MIB_IN_KIB} MiB" if peak_kib else ""
+        had = f": it had used {size(peak_kib * 1024)}" if peak_kib else ""
         return (
             "poprun did not send it. The kernel does where memory is short"
             f"{had}; 'dmesg' names what it has killed."

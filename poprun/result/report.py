@@ -7,10 +7,10 @@ from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
 from poprun.result.hints import hint_for_signal, hint_for_words
 from poprun.result.outcome import Failed, Outcome
+from poprun.words import size
 
 LINES = 20
 WIDEST = 400
-MIB = 1 << 20
 TRACEBACK = "Traceback (most recent call last)"
 # Python 3.13 and later colour tracebacks on a terminal.
 COLOURS = "\x1b\\[[0-9;]*m"
@@ -74,10 +74,10 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
 
 def _limit(evidence: Evidence) -> str:
     memory = evidence.out_of_memory
-    peak = f"it had used {evidence.peak_kib // 1024} MiB"
+    peak = f"it had used {size(evidence.peak_kib * 1024)}"
     if memory is None or memory.limit is None:
         return f" ({peak})"
-    return f" (the limit is {memory.limit // MIB} MiB, {peak})"
+    return f" (the limit is {size(memory.limit)}, {peak})"
 
 
 def exception_line(lines: Sequence[str]) -> str:

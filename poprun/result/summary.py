@@ -8,12 +8,12 @@ from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.plan.placement import format_ranges
 from poprun.record import Record
 from poprun.result.outcome import Outcome
-from poprun.words import counted
+from poprun.stdio.tables import aligned
+from poprun.words import counted, size
 
 SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"
 LOST, NOT_STARTED = "lost", "not started"
 STATES = (SUCCEEDED, FAILED, STOPPED, LOST, NOT_STARTED)
-GAP = "  "
 INDENT = "    "
 # What a narrow terminal leaves out, the first one first.
 LEAST_IMPORTANT = ("CPU", "peak memory", "wall")
@@ -115,7 +115,7 @@ def in_a_line(ends: Sequence[InstanceEnd]) -> str:
     peaks = [(end.peak_kib, end.rank) for end in ends if end.peak_kib]
     if peaks:
         peak, rank = max(peaks, key=lambda pair: (pair[0], -pair[1]))
-        usage.append(f"peak memory {_memory(peak)} (instance {rank})")
+        usage.append(f"peak memory {size(peak * 1024)} (instance {rank})")
     sentence = f"{counted(len(ends), 'instance')}: {', '.join(parts)}"
     return "; ".join([sentence, *usage]) + "."
 
@@ -133,23 +133,25 @@ def table(ends: Sequence[InstanceEnd], columns: int | None = None) -> str:
         "exit": [_exit(end) for end in ends],
         "wall": [_seconds(end.wall_s) for end in ends],
         "CPU": [_seconds(end.cpu_s) for end in ends],
-        "peak memory": [_memory(end.peak_kib) for end in ends],
+        "peak memory": [_memory(end) for end in ends],
     }
-    widths = {title: max(map(len, (title, *texts))) for title, texts in cells.items()}
+    lines = _lines(cells)
     for title in LEAST_IMPORTANT:
-        total = sum(widths.values()) + len(GAP) * (len(widths) - 1) + len(INDENT)
-        if columns is None or total <= columns:
+        if columns is None or max(map(len, lines)) <= columns:
             break
-        del widths[title], cells[title]
-    rows = [tuple(cells), *zip(*cells.values(), strict=True)]
-    lines = [
-        INDENT
-        + GAP.join(
-            f"{text:{width}}" for text, width in zip(row, widths.values(), strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+        del cells[title]
+        lines = _lines(cells)
     return "\n".join(["how the instances ended:", *lines])
+
+
+def _lines(cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the lines of a table, from its columns by their titles."""
+    rows = [tuple(cells), *zip(*cells.values(), strict=True)]
+    return [INDENT + line for line in aligned(rows)]
+
+
+def _memory(end: InstanceEnd) -> str:
+    return "-" if end.peak_kib is None else size(end.peak_kib * 1024)
 
 
 def _exit(end: InstanceEnd) -> str:
@@ -167,7 +169,3 @@ def _seconds(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
-
-
-def _memory(kib: int | None) -> str:
-    return "-" if kib is None else f"{(kib + 512) // 1024} MiB"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from poprun.annotations import Any
 from poprun.record import Record
 from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN
+from poprun.words import three_digits
 
 
 class TraceError(ValueError):
@@ -242,18 +243,10 @@ def spans_by_name(
 
 def in_time(us: float) -> str:
     """Write a time: 12.3 us, 4.56 ms, 1.23 s."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} us"
-
-
-def in_bytes(number: float) -> str:
-    """Write a number of bytes: 12 B, 1.5 KiB, 3 MiB."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} B"
+    for unit, length in (("s", 1e6), ("ms", 1e3)):
+        if us >= length:
+            return f"{three_digits(us / length)} {unit}"
+    return f"{three_digits(us)} us"
 
 
 def name_of(summary: TraceSummary, row: int) -> str:

@@ -3,7 +3,7 @@
 It needs no network and no scripts, so that it can be passed on and opened anywhere.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from math import floor, log10
 
@@ -11,24 +11,34 @@ from poprun.trace.analysis import (
     Slice,
     TraceSummary,
     conclusion,
-    in_bytes,
     in_time,
     incompleteness,
     name_of,
-    slowest,
-    spans_by_name,
 )
+from poprun.trace.tables import Cell, TraceTable, tables
 from poprun.trace.timeline import LAUNCHER
+from poprun.words import size
 
 # The size of the picture, in units that the browser fits to its window.
 WIDTH, LEFT, ROW, BAR = 1200, 130, 30, 16
 # More calls than this are drawn as shares of time, in so many columns.
 MOST_CALLS, COLUMNS = 4000, 600
 MOST_SPANS = 4000
-SLOWEST = 20
-MOST_NAMES = 50
+# Of the tables: calls, names of spans, instances that others have waited for.
+SLOWEST, MOST_NAMES, MOST_INSTANCES = 20, 50, 1000
 # At most so many parts of the axis have a length of 1, 2 or 5.
 MOST_TICKS = 10
+
+# By the name of a table: its title, and what stands there if it has no rows.
+_SECTIONS = {
+    "instances": ("Instances", "There is none."),
+    "waits": ("Who waited for whom", "None did."),
+    "spans": (
+        "The program's spans",
+        "It has recorded none with popdist.trace().",
+    ),
+    "slowest": ("The calls with the longest waits", "There is none."),
+}
 
 _STYLE = """
 :root { color-scheme: light dark; --wait: #e8590c; --move: #1c7ed6; --span: #2f9e44;
@@ -60,10 +70,7 @@ def as_page(summary: TraceSummary, title: str) -> str:
         f'<p class="conclusion">'
         f"{escape(incompleteness(summary) or conclusion(summary))}</p>\n"
         f"<h2>Timeline</h2>\n{_picture(summary)}\n"
-        f"<h2>Instances</h2>\n{_instances(summary)}\n"
-        f"<h2>Who waited for whom</h2>\n{_waits(summary)}\n"
-        f"<h2>The program's spans</h2>\n{_spans(summary)}\n"
-        f"<h2>The calls with the longest waits</h2>\n{_slowest(summary)}\n"
+        f"{''.join(map(_table, tables(summary, SLOWEST, MOST_NAMES, MOST_INSTANCES)))}"
         "</body></html>\n"
     )
 
@@ -181,7 +188,7 @@ def _call(call: Slice, end: float, top: float) -> Iterator[str]:
     """Yield a call: as a rule it waits first, and moves then."""
     waited = min(call.args["waited_us"], call.ended - call.began)
     title = (
-        f"{call.args['call']}: {call.name} of {in_bytes(call.args['bytes'])}, waited "
+        f"{call.args['call']}: {call.name} of {size(call.args['bytes'])}, waited "
         f"{in_time(waited)}, moved {in_time(call.args['moved_us'])}"
     )
     between = call.began + waited
@@ -221,114 +228,26 @@ def _add(columns: list[float], began: float, ended: float, each: float) -> None:
 # --- The tables
 
 
-def _table(
-    name: str, header: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]]
-) -> str:
-    """Return a table of cells, each with the style that it has besides."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in header)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{f' style={chr(34)}{style}{chr(34)}' if style else ''}>"
-            f"{escape(text)}</td>"
-            for text, style in row
-        )
-        + "</tr>\n"
-        for row in rows
-    )
-    return f'<table id="{name}"><tr>{head}</tr>\n{body}</table>'
+def _table(table: TraceTable) -> str:
+    title, nothing = _SECTIONS[table.name]
+    parts = [f"<h2>{title}</h2>\n"]
+    if table.rows:
+        rows = [map(_head_cell, table.head), *(map(_cell, row) for row in table.rows)]
+        lines = "".join(f"<tr>{''.join(row)}</tr>\n" for row in rows)
+        parts.append(f'<table id="{table.name}">{lines}</table>\n')
+    else:
+        parts.append(f"<p>{nothing}</p>\n")
+    if table.note:
+        parts.append(f"<p>{table.note}</p>\n")
+    return "".join(parts)
 
 
-def _heat(value: float, most: float) -> str:
-    """Return a style that shows how much of the most this is."""
-    share = value / most if most else 0.0
-    return f"background: rgba(232, 89, 12, {0.75 * share:.2f})" if share > 0.02 else ""
+def _head_cell(text: str) -> str:
+    return f"<th>{escape(text)}</th>"
 
 
-def _instances(summary: TraceSummary) -> str:
-    header = (
-        *("instance", "calls", "bytes", "waited", "moved"),
-        *("began last", "the others waited for it"),
-    )
-    every = summary.instances.values()
-    most_waited = max((one.waited for one in every), default=0.0)
-    most_cost = max((one.cost_to_others for one in every), default=0.0)
-    rows = [
-        [
-            (one.title, ""),
-            (str(one.calls), ""),
-            (in_bytes(one.nbytes), ""),
-            (in_time(one.waited), _heat(one.waited, most_waited)),
-            (in_time(one.moved), ""),
-            (f"{one.times_last} times", ""),
-            (in_time(one.cost_to_others), _heat(one.cost_to_others, most_cost)),
-        ]
-        for one in every
-    ]
-    return _table("instances", header, rows)
-
-
-def _waits(summary: TraceSummary) -> str:
-    columns = sorted({last for _, last in summary.waits})
-    if not columns:
-        return "<p>None did.</p>"
-    most = max(summary.waits.values())
-    header = ["waited for", *(name_of(summary, row) for row in columns)]
-    rows = [
-        [(name_of(summary, row), ""), *_cells(summary.waits, row, columns, most)]
-        for row in summary.instances
-    ]
-    return _table("waits", header, rows)
-
-
-def _cells(
-    waits: Mapping[tuple[int, int], float],
-    row: int,
-    columns: Sequence[int],
-    most: float,
-) -> Iterator[tuple[str, str]]:
-    for column in columns:
-        us = waits.get((row, column))
-        yield ("-", "") if us is None else (in_time(us), _heat(us, most))
-
-
-def _spans(summary: TraceSummary) -> str:
-    spans, left_out = spans_by_name(summary, MOST_NAMES)
-    if not spans:
-        return "<p>It has recorded none with popdist.trace().</p>"
-    most: dict[str, float] = {}
-    for one in spans:
-        most[one.name] = max(most.get(one.name, 0.0), one.total)
-    rows = [
-        [
-            (one.name, ""),
-            (name_of(summary, one.row), ""),
-            (str(one.calls), ""),
-            (in_time(one.total), _heat(one.total, most[one.name])),
-            (in_time(one.longest), ""),
-        ]
-        for one in spans
-    ]
-    note = f"<p>Spans of {left_out} more names took less time.</p>" if left_out else ""
-    return _table("spans", ("span", "of", "times", "total", "longest"), rows) + note
-
-
-def _slowest(summary: TraceSummary) -> str:
-    header = (
-        *("call", "operation", "bytes", "began at", "took"),
-        *("all waits together", "began last", "after the first"),
-    )
-    rows = [
-        [
-            (one.title, ""),
-            (one.operation, ""),
-            (in_bytes(one.nbytes), ""),
-            (in_time(one.began), ""),
-            (in_time(one.ended - one.began), ""),
-            (in_time(sum(one.waits.values())), ""),
-            (name_of(summary, one.last) if one.is_complete else "-", ""),
-            (in_time(one.lateness), ""),
-        ]
-        for one in slowest(summary.together, SLOWEST)
-    ]
-    return _table("slowest", header, rows) if rows else "<p>There is none.</p>"
+def _cell(cell: Cell) -> str:
+    """Return a cell whose colour shows how much of the most its value is."""
+    heat = f"background: rgba(232, 89, 12, {0.75 * cell.share:.2f})"
+    style = f' style="{heat}"' if cell.share > 0.02 else ""
+    return f"<td{style}>{escape(cell.text)}</td>"

@@ -1,120 +1,139 @@
-"""The tables of `popctl trace`: what a timeline tells -> text. Pure."""
+"""The tables of `popctl trace`: what a timeline tells -> rows, and their text. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from poprun.record import Record
+from poprun.stdio.tables import table
 from poprun.trace.analysis import (
     TraceSummary,
     conclusion,
-    in_bytes,
     in_time,
     incompleteness,
     name_of,
     slowest,
     spans_by_name,
 )
+from poprun.words import size
 
-# A table of who waited for whom has at most so many columns.
+# Of the text: a table of who waited for whom has at most so many columns, one of spans
+# so many names.
 MOST_COLUMNS = 8
-# A table of spans has at most so many names.
 MOST_NAMES = 10
 
 
+class Cell(Record):
+    """A text, and its share of the largest value of its kind, which the page shows."""
+
+    text: str
+    share: float = 0.0
+
+
+class TraceTable(Record):
+    """Rows below a head. The first columns are names, the others numbers."""
+
+    name: str
+    head: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+    num_names: int = 1
+    # What comes below it.
+    note: str = ""
+
+
+def tables(
+    summary: TraceSummary, number_of_calls: int, most_names: int, most_columns: int
+) -> Iterator[TraceTable]:
+    """Yield all tables; those of which there is nothing to tell have no rows."""
+    yield _instances(summary)
+    yield _waits(summary, most_columns)
+    yield _spans(summary, most_names)
+    yield _slowest(summary, number_of_calls)
+
+
 def as_text(summary: TraceSummary, number_of_calls: int) -> str:
-    """Return all tables."""
-    parts = [
-        incompleteness(summary) or conclusion(summary),
-        _table(_instances(summary)) if summary.instances else "",
-        _waits(summary),
-        _spans(summary),
-        _slowest(summary, number_of_calls),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    """Return the text of all tables that have rows."""
+    parts = [f"{incompleteness(summary) or conclusion(summary)}\n"]
+    for each in tables(summary, number_of_calls, MOST_NAMES, MOST_COLUMNS):
+        if each.rows:
+            rows = [[cell.text for cell in row] for row in each.rows]
+            numbers = range(each.num_names, len(each.head))
+            text = table(each.head, rows, numbers=numbers)
+            parts.append(text + (f"{each.note}\n" if each.note else ""))
+    return "\n".join(parts)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # The first column is a name, all others are numbers.
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+def _cells(*texts: str) -> tuple[Cell, ...]:
+    return tuple(Cell(text) for text in texts)
 
 
-def _instances(summary: TraceSummary) -> list[tuple[str, ...]]:
-    header = ("", "calls", "bytes", "waited", "moved", "last", "others waited")
+def _time(us: float, most: float) -> Cell:
+    return Cell(in_time(us), us / most if most else 0.0)
+
+
+def _instances(summary: TraceSummary) -> TraceTable:
+    every = summary.instances.values()
+    most_waited = max((one.waited for one in every), default=0.0)
+    most_cost = max((one.cost_to_others for one in every), default=0.0)
     rows = [
         (
-            name_of(summary, row),
-            str(one.calls),
-            in_bytes(one.nbytes),
-            in_time(one.waited),
-            in_time(one.moved),
-            str(one.times_last),
-            in_time(one.cost_to_others),
+            *_cells(one.title, str(one.calls), size(one.nbytes)),
+            _time(one.waited, most_waited),
+            *_cells(in_time(one.moved), str(one.times_last)),
+            _time(one.cost_to_others, most_cost),
         )
-        for row, one in summary.instances.items()
+        for one in every
     ]
-    return [header, *rows]
+    head = ("instance", "calls", "bytes", "waited", "moved", "last", "others waited")
+    return TraceTable("instances", head, rows)
 
 
-def _waits(summary: TraceSummary) -> str:
-    """Return the table of who has waited for whom, for those waited for most."""
+def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
+    """Return who has waited for whom, for those waited for most."""
     totals: dict[int, float] = {}
     for (_, last), us in summary.waits.items():
         totals[last] = totals.get(last, 0.0) + us
-    columns = sorted(sorted(totals, key=lambda row: -totals[row])[:MOST_COLUMNS])
-    if not columns:
-        return ""
-    rows = [("waited for", *(name_of(summary, row) for row in columns))]
-    for row in summary.instances:
-        cells = (summary.waits.get((row, column)) for column in columns)
-        texts = ("-" if us is None else in_time(us) for us in cells)
-        rows.append((name_of(summary, row), *texts))
-    return _table(rows)
+    columns = sorted(sorted(totals, key=lambda row: -totals[row])[:most_columns])
+    head = ("waited for", *(name_of(summary, row) for row in columns))
+    most = max(summary.waits.values(), default=0.0)
+    rows = []
+    for row in summary.instances if columns else ():
+        waits = (summary.waits.get((row, column)) for column in columns)
+        times = (Cell("-") if us is None else _time(us, most) for us in waits)
+        rows.append((Cell(name_of(summary, row)), *times))
+    return TraceTable("waits", head, rows)
 
 
-def _spans(summary: TraceSummary) -> str:
-    """Return the table of the program's spans, by name and process."""
-    spans, left_out = spans_by_name(summary, MOST_NAMES)
-    if not spans:
-        return ""
-    # A program may name a span with characters that control a terminal.
-    titles = [repr(one.name)[1:-1] for one in spans]
-    names = max(map(len, ("spans", *titles)))
-    head = (f"{'spans':{names}}  of", "times", "total", "longest")
+def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
+    """Return the program's spans, by name and process."""
+    spans, left_out = spans_by_name(summary, most_names)
+    most: dict[str, float] = {}
+    for one in spans:
+        most[one.name] = max(most.get(one.name, 0.0), one.total)
     rows = [
         (
-            f"{title:{names}}  {name_of(summary, one.row)}",
-            str(one.calls),
-            in_time(one.total),
-            in_time(one.longest),
+            *_cells(one.name, name_of(summary, one.row), str(one.calls)),
+            _time(one.total, most[one.name]),
+            Cell(in_time(one.longest)),
         )
-        for one, title in zip(spans, titles, strict=True)
+        for one in spans
     ]
-    note = f"\nSpans of {left_out} more names took less time." if left_out else ""
-    return _table([head, *rows]) + note
+    note = f"Spans of {left_out} more names took less time." if left_out else ""
+    head = ("spans", "of", "times", "total", "longest")
+    return TraceTable("spans", head, rows, num_names=2, note=note)
 
 
-def _slowest(summary: TraceSummary, number: int) -> str:
-    rows = list(_slowest_rows(summary, number))
-    return _table([("slowest calls", *_COLUMNS), *rows]) if rows else ""
-
-
-_COLUMNS = ("operation", "bytes", "at", "took", "waited in all", "last", "late by")
-
-
-def _slowest_rows(summary: TraceSummary, number: int) -> Iterator[tuple[str, ...]]:
-    for one in slowest(summary.together, number):
-        yield (
+def _slowest(summary: TraceSummary, number: int) -> TraceTable:
+    rows = [
+        _cells(
             one.title,
             one.operation,
-            in_bytes(one.nbytes),
+            size(one.nbytes),
             in_time(one.began),
             in_time(one.ended - one.began),
             in_time(sum(one.waits.values())),
             name_of(summary, one.last) if one.is_complete else "-",
             in_time(one.lateness),
         )
+        for one in slowest(summary.together, number)
+    ]
+    head = ("slowest calls", "operation", "bytes", "at", "took", "waited in all")
+    return TraceTable("slowest", (*head, "last", "late by"), rows)

@@ -88,7 +88,7 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
     assert (ran.returncode, ran.stdout) == (137, b"")
     assert re.fullmatch(
         r"poprun: error: Instance 1 on localhost was killed by SIGKILL: out of memory "
-        r"\(the limit is 60 MiB, it had used \d+ MiB\)\.\n",
+        r"\(the limit is 60 MiB, it had used [\d.]+ MiB\)\.\n",
         ran.stderr.decode(),
     )
 
@@ -106,7 +106,7 @@ def test_a_child_of_a_shell_that_was_killed_for_want_of_memory_is_told_too(
     assert (ran.returncode, ran.stdout) == (137, b"")
     assert re.search(
         r"poprun: error: Instance 0 on localhost exited with code 137: out of memory "
-        r"\(the limit is 60 MiB, it had used \d+ MiB\)\.\n$",
+        r"\(the limit is 60 MiB, it had used [\d.]+ MiB\)\.\n$",
         ran.stderr.decode(),
     )
 

@@ -184,9 +184,9 @@ def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
 LIMIT = 256 << 20
 PERHAPS = (
     ". poprun did not send it. The kernel does where memory is short: it had used "
-    "255 MiB; 'dmesg' names what it has killed."
+    "256 MiB; 'dmesg' names what it has killed."
 )
-STARVED = ": out of memory (the limit is 256 MiB, it had used 255 MiB)."
+STARVED = ": out of memory (the limit is 256 MiB, it had used 256 MiB)."
 
 
 @pytest.mark.parametrize(

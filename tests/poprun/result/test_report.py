@@ -106,8 +106,8 @@ def test_others_that_failed_by_themselves_are_listed() -> None:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (256 << 20, "the limit is 256 MiB, it had used 255 MiB"),
-        (None, "it had used 255 MiB"),
+        (256 << 20, "the limit is 256 MiB, it had used 256 MiB"),
+        (None, "it had used 256 MiB"),
     ],
 )
 def test_want_of_memory_is_named_with_the_limit(limit: int | None, words: str) -> None:

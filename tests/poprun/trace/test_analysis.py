@@ -27,10 +27,14 @@ def test_the_tables_say_who_waited_for_whom() -> None:
         "The instances have waited 195 ms for each other, added up; 100 % of that for "
         "instance 2, which began 5 of 5 calls last.\n"
         "\n"
-        "            calls   bytes  waited  moved  last  others waited\n"
-        "instance 0      5  20 KiB  100 ms   5 ms     0           0 us\n"
-        "instance 1      5  20 KiB   95 ms   5 ms     0           0 us\n"
-        "instance 2      5  20 KiB    0 us   5 ms     5         195 ms\n"
+        "instance                      calls   bytes  waited  moved  last  "
+        "others waited\n"
+        "instance 0 (PID 100 on here)      5  20 KiB  100 ms   5 ms     0  "
+        "         0 us\n"
+        "instance 1 (PID 101 on here)      5  20 KiB   95 ms   5 ms     0  "
+        "         0 us\n"
+        "instance 2 (PID 102 on here)      5  20 KiB    0 us   5 ms     5  "
+        "       195 ms\n"
         "\n"
         "waited for  instance 2\n"
         "instance 0      100 ms\n"
@@ -107,7 +111,7 @@ def test_one_instance_has_no_calls_with_waits() -> None:
     alone = RecordedGroup("5f-77", "replicas", (2,))
     summary = analyse(document(events([process(LATE, groups={0: alone})])))
 
-    assert "instance 2      5" in as_text(summary, 10)
+    assert "instance 2 (PID 102 on here)      5" in as_text(summary, 10)
     assert "slowest calls" not in as_text(summary, 10)
     assert 'id="slowest"' not in as_page(summary, "alone")
 
@@ -169,7 +173,13 @@ def test_very_many_calls_are_drawn_as_shares() -> None:
 
 @pytest.mark.parametrize(
     ("us", "text"),
-    [(0, "0 us"), (12.34, "12.3 us"), (4560, "4.56 ms"), (1.5e6, "1.5 s")],
+    [
+        (0, "0 us"),
+        (12.34, "12.3 us"),
+        (4560, "4.56 ms"),
+        (1.5e6, "1.5 s"),
+        (3.6e9, "3600 s"),
+    ],
 )
 def test_times_are_short(us: float, text: str) -> None:
     assert in_time(us) == text

@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.popctl.tables import cut, memory, table
+from poprun.stdio.tables import cut, table
 from poprun.stdio.terminal import clock
 
 
@@ -11,6 +11,12 @@ def test_columns_are_as_wide_as_their_longest_cell_and_lines_end_at_the_width() 
         "A      B\n1      two\\nlines\n22222  \\x1b[31mxxxxxxxxx\n"
     )
     assert table(("A", "B"), rows, 12).splitlines()[1] == "1      two\\…"
+
+
+def test_numbers_end_in_one_column() -> None:
+    rows = [("a", "1"), ("bb", "100")]
+
+    assert table(("", "n"), rows, numbers={1}) == "      n\na     1\nbb  100\n"
 
 
 def test_what_fits_is_not_cut() -> None:
@@ -31,20 +37,3 @@ def test_what_fits_is_not_cut() -> None:
 )
 def test_a_time_span_is_short(seconds: float, text: str) -> None:
     assert clock(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("kib", "text"),
-    [
-        (0, "0 KiB"),
-        (999, "999 KiB"),
-        (1000, "0.98 MiB"),
-        (12345, "12.1 MiB"),
-        (512 << 10, "512 MiB"),
-        (3 << 20, "3.00 GiB"),
-        (5 << 30, "5.00 TiB"),
-        (5000 << 30, "5000 TiB"),
-    ],
-)
-def test_memory_has_three_digits(kib: int, text: str) -> None:
-    assert memory(kib) == text
