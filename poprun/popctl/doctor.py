@@ -1,7 +1,5 @@
 """`popctl doctor`: what of this machine, or of several, may keep jobs from running."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -112,55 +110,52 @@ def check_vipu() -> Check:
     return Check("V-IPU", PASS, "partitions can be listed")
 
 
-def run_job(words: Sequence[str]) -> tuple[JobResult, str, str]:
+def run_job(words: Sequence[str]) -> JobResult:
     """Run a job, and return how it ended and what it printed."""
-    out, err = io.StringIO(), io.StringIO()
     options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
     left_out = {variable(name) for name in (*options, "host", "hostfile")}
-    environ = {n: text for n, text in os.environ.items() if n not in left_out}
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        result = run_command(
-            [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words],
-            environ=environ,
-        )
-    return result, out.getvalue(), err.getvalue()
+    return run_command(
+        [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words],
+        capture_output=True,
+        environ={n: text for n, text in os.environ.items() if n not in left_out},
+    )
 
 
 def check_job(name: str, options: Sequence[str], program: Sequence[str]) -> Check:
     """Check that a program runs on two instances, or on those of the options."""
     try:
-        result, out, err = run_job([*(options or ("-n", "2")), *program])
+        result = run_job([*(options or ("-n", "2")), *program])
     except PoprunError as error:
         return Check(name, FAIL, str(error))
     if result.exit_code:
         cause = result.cause or f"poprun exited with {result.exit_code}"
-        return Check(name, FAIL, cause, " ".join(result.hints) or _last_line(err))
+        return Check(name, FAIL, cause, " ".join(result.hints) or _last_line(result))
     seconds = f"{result.elapsed_s:.1f} s from start to end"
     if program == ECHO:
-        if sorted(out.splitlines()) != ["instance 0", "instance 1"]:
-            text = f"the output of two instances is wrong: {out!r}"
+        if sorted(result.stdout.splitlines()) != ["instance 0", "instance 1"]:
+            text = f"the output of two instances is wrong: {result.stdout!r}"
             return Check(name, FAIL, text, "Run poprun -vv -n 2 echo hello.")
         return Check(name, PASS, f"both have printed, {seconds}")
-    return Check(name, PASS, f"{out.strip()}, {seconds}")
+    return Check(name, PASS, f"{result.stdout.strip()}, {seconds}")
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
+def _last_line(result: JobResult) -> str:
+    lines = result.stderr.strip().splitlines()
     return lines[-1].removeprefix("poprun: ") if lines else ""
 
 
 def checks_of_hosts(hosts: str) -> Iterator[tuple[str, Check]]:
     """Yield the checks of other hosts, which poprun makes there as a job."""
     try:
-        result, out, err = run_job(["--host", hosts, *_one_a_host(hosts), *MACHINE])
+        result = run_job(["--host", hosts, *_one_a_host(hosts), *MACHINE])
     except PoprunError as error:
         yield hosts, Check("hosts", FAIL, str(error))
         return
     if result.exit_code:
-        cause = result.cause or _last_line(err)
+        cause = result.cause or _last_line(result)
         yield hosts, Check("hosts", FAIL, cause, " ".join(result.hints))
         return
-    yield from _read_reports(hosts, out)
+    yield from _read_reports(hosts, result.stdout)
     program = (sys.executable, "-P", "-c", REDUCE)
     options = ["--host", hosts, *_one_a_host(hosts)]
     yield hosts, check_job("all-reduce between hosts", options, program)

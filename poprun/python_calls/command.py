@@ -5,6 +5,7 @@ done to it.
 """
 
 import codecs
+import io
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import IO, TextIO
 from poprun.errors import OptionError
 from poprun.options import grammar
 from poprun.python_calls.results import JobFailedError, JobResult, read_result
+from poprun.record import replace
 
 # What poprun's process runs: it ends its job when this process is killed.
 _START = """\
@@ -31,6 +33,7 @@ def run_command(
     words: Sequence[str],
     *,
     check: bool = False,
+    capture_output: bool = False,
     environ: Mapping[str, str] | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> JobResult:
@@ -42,6 +45,7 @@ def run_command(
 
     Args:
         check: Raise an error if the job does not succeed.
+        capture_output: Return the output in the result, and write it nowhere.
         environ: The environment of poprun; by default that of this process.
         directory: The current directory of the job.
 
@@ -57,11 +61,15 @@ def run_command(
             "--result is how run_command learns of the job's end. Leave it out: what "
             "it would write is in `fields` of the result."
         )
+    output, errors = io.StringIO(), io.StringIO()
+    copies = {"stdout": output, "stderr": errors} if capture_output else None
     with SharedMemory() as file:
-        command = [sys.executable, "-P", "-c", _START, str(os.getpid())]
-        code = _run([*command, f"--result={file.path}", *words], environ, directory)
+        poprun = [sys.executable, "-P", "-c", _START, str(os.getpid())]
+        command = [*poprun, f"--result={file.path}", *words]
+        code = _run(command, environ, directory, copies or _replaced_streams())
         # It is empty if poprun was killed, or has only printed a page.
         result = read_result(file.read(), code)
+    result = replace(result, stdout=output.getvalue(), stderr=errors.getvalue())
     if check and result.exit_code:
         raise JobFailedError(result.cause or f"poprun exited with {code}.", result)
     return result
@@ -102,17 +110,24 @@ class SharedMemory:
             return file.read()
 
 
+def _replaced_streams() -> dict[str, TextIO | None]:
+    """Return the standard streams that are not those of this process, by name."""
+    own = (sys.__stdout__, sys.__stderr__)
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    return {name: stream for name, stream in streams.items() if stream not in own}
+
+
 def _run(
     words: Sequence[str],
     environ: Mapping[str, str] | None,
     directory: str | os.PathLike[str] | None,
+    copies: Mapping[str, TextIO | None],
 ) -> int:
-    """Run a process with this one's streams, and return its exit code."""
-    copies = {
-        name: stream
-        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
-        if stream not in (sys.__stdout__, sys.__stderr__)
-    }
+    """Run a process, and return its exit code.
+
+    Args:
+        copies: By its name, where a stream is copied to that is not this process's.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

@@ -38,6 +38,9 @@ class JobResult(Record):
     instances: tuple[InstanceResult, ...]
     # The whole result, as `--result` writes it.
     fields: Mapping[str, Any]
+    # What poprun and its instances have written, with `capture_output`.
+    stdout: str = ""
+    stderr: str = ""
 
 
 class JobFailedError(PoprunError):

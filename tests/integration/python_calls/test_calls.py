@@ -64,6 +64,28 @@ except poprun.JobFailedError as error:
     assert f"poprun: error: {cause}" in err
 
 
+def test_a_command_returns_its_output_if_that_is_asked_for(poprun: Poprun) -> None:
+    text = f"""
+import poprun
+program = ["sh", "-c", "echo out; printf '\\\\377e' >&2; exit 3"]
+words = [*{LOCAL}, "-n", "1", *program]
+result = poprun.run_command(words, capture_output=True)
+print([result.exit_code, result.stdout, result.stderr.splitlines()])
+print([poprun.run_command([*{LOCAL}, "-n", "1", "echo", "out"]).stdout])
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    cause = "poprun: error: Instance 0 on localhost exited with code 3."
+    assert code == 0, err
+    assert out.splitlines() == [
+        str([3, "out\n", ["\ufffde", cause]]),
+        "out",
+        "['']",
+    ]
+    assert err == ""
+
+
 def test_a_function_runs_on_all_instances_and_its_results_come_back_in_order(
     poprun: Poprun,
 ) -> None:
