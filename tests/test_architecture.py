@@ -331,7 +331,7 @@ ACROSS = {
         "popdist.errors",
     ),
     # It runs in the program's Python, which may have popdist.
-    "poprun.interpreter": ("popdist.sdk.finder",),
+    "poprun.interpreter": ("popdist.sdk.finder", "popdist.tensorflow.devices"),
     "poprun.interpreter.torch_backend": ("popdist.torch.backend",),
     "poprun.interpreter.function_call": ("popdist",),
     "popdist": ("popdist",),
@@ -589,7 +589,9 @@ LATE_IMPORTS = {
         "faulthandler",
         "fcntl",
         "importlib.metadata",
+        "importlib.util",
         "popdist.sdk.finder",
+        "popdist.tensorflow.devices",
         "struct",
     },
     # Keras takes a second to import, and not every program for TensorFlow uses it.

@@ -1,8 +1,8 @@
 """Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
 
 It also makes the stand-ins that popdist.sdk.finder names importable
-(--emulate-sdk), says where --torch-backend has no effect, and lets a signal show the
-stacks of all threads.
+(--emulate-sdk), says where --torch-backend has no effect, has popdist give TensorFlow a
+logical CPU for each local replica, and lets a signal show the stacks of all threads.
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
@@ -26,6 +26,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
+NUM_LOCAL_REPLICAS = "POPDIST_NUM_LOCAL_REPLICAS"
 # As in popdist/sdk/finder.py.
 STAND_INS = (
     "poptorch",
@@ -160,6 +161,7 @@ class Finder:
         # type: (str | None, Any) -> None
         self._stand_ins = () if sdk == "no" else STAND_INS
         self._on_mpi = on_mpi
+        self._finds_tensorflow = False
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
@@ -167,6 +169,8 @@ class Finder:
             self._on_mpi()
         if name == "torch":
             check_torch_backend()
+        if name == "tensorflow" and os.environ.get(NUM_LOCAL_REPLICAS, "1") != "1":
+            return self._find_tensorflow()
         if name not in self._stand_ins:
             return None
         try:
@@ -177,6 +181,45 @@ class Finder:
         else:
             return find_spec(name, path, target)
         raise missing(name, "--emulate-sdk=yes asks for a stand-in for {}")
+
+    def _find_tensorflow(self):
+        # type: () -> Any
+        """Return where TensorFlow is, which gets logical CPUs at its import then."""
+        # The search below asks this finder again.
+        if self._finds_tensorflow or "tensorflow" in sys.modules:
+            return None
+        from importlib.util import find_spec
+
+        self._finds_tensorflow = True
+        try:
+            spec = find_spec("tensorflow")
+        finally:
+            self._finds_tensorflow = False
+        if spec is not None:
+            quietly(call_after_import, spec.loader, provide_logical_cpus)
+        return spec
+
+
+def call_after_import(loader, function):
+    # type: (Any, Any) -> None
+    """Let a loader call a function after it has imported its next module."""
+    usual = loader.exec_module
+
+    def exec_module(module):
+        # type: (Any) -> None
+        vars(loader).pop("exec_module", None)
+        usual(module)
+        quietly(function)
+
+    loader.exec_module = exec_module
+
+
+def provide_logical_cpus():
+    # type: () -> None
+    """Give TensorFlow a logical CPU for each local replica, before it has run."""
+    from popdist.tensorflow.devices import provide_local_devices
+
+    provide_local_devices()
 
 
 def check_torch_backend():

@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,6 +140,7 @@ def test_constants_are_those_of_poprun() -> None:
     assert (hook.VERSION, hook.FINALIZING) == (protocol.VERSION, protocol.FINALIZING)
     assert hook.ALONE_IN_MPI == protocol.ALONE_IN_MPI
     assert hook.SDK == env.SDK
+    assert hook.NUM_LOCAL_REPLICAS == env.NUM_LOCAL_REPLICAS
     assert tuple(finder.STAND_INS) == hook.STAND_INS
     assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
     assert LocalPreflight().facts().interpreter == hook.HERE
@@ -771,3 +772,150 @@ def test_a_python_that_ignores_pythonpath_has_none(flag: str) -> None:
     ran = in_job(flag, "-c", "import horovod")
 
     assert ran.stderr.endswith("No module named 'horovod'\n")
+
+
+# --- TensorFlow gets a logical CPU for each local replica.
+
+# What is imported in place of TensorFlow, and of the module that gives it devices.
+TENSORFLOW = "print('tensorflow')\n"
+DEVICES = """
+import sys
+def provide_local_devices():
+    print("devices", "tensorflow" in sys.modules, __import__("tensorflow").__file__)
+"""
+
+
+@pytest.fixture
+def tensorflow(tmp_path: Path) -> Path:
+    """Return a folder with a tensorflow and a popdist that are no real ones."""
+    for package in ("tensorflow", "popdist", "popdist/tensorflow"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(TENSORFLOW)
+    (tmp_path / "popdist" / "tensorflow" / "devices.py").write_text(DEVICES)
+    return tmp_path
+
+
+def with_tensorflow(
+    folder: Path, program: str, way: str = "-c", replicas: str = "2", **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program in an instance of a Python that has these packages alone."""
+    python, _ = make_environment(folder / "venv", popdist=False)
+    (folder / "program.py").write_text(program)
+    words = {"-c": ["-c", program], "script": ["program.py"], "-m": ["-m", "program"]}
+    instance = {env.CONTROL: "@none/key", env.NUM_LOCAL_REPLICAS: replicas}
+    return run(python, *words[way], cwd=folder, **instance, **variables)
+
+
+@pytest.mark.parametrize("way", ["-c", "script", "-m"])
+def test_tensorflow_gets_devices_at_the_end_of_its_import(
+    tensorflow: Path, way: str
+) -> None:
+    program = "import tensorflow.python_part as t, tensorflow; print('program')"
+    (tensorflow / "tensorflow" / "python_part.py").write_text("print('part')\n")
+
+    ran = with_tensorflow(tensorflow, program, way)
+
+    path = f"{tensorflow}/tensorflow/__init__.py"
+    expected = ["tensorflow", f"devices True {path}", "part", "program"]
+    assert (ran.stdout.splitlines(), ran.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "replicas"),
+    [
+        ("import tensorflow", "1"),
+        ("from importlib.util import find_spec; find_spec('tensorflow')", "2"),
+        ("import json", "2"),
+    ],
+    ids=["one-replica", "search", "no-tensorflow"],
+)
+def test_popdist_is_not_imported_where_tensorflow_needs_no_devices(
+    tensorflow: Path, program: str, replicas: str
+) -> None:
+    program += "; import sys; print('popdist' in sys.modules)"
+
+    ran = with_tensorflow(tensorflow, program, replicas=replicas)
+
+    assert ran.stdout.splitlines()[-1] == "False", ran.stderr
+
+
+def test_a_search_before_the_import_takes_no_devices(tensorflow: Path) -> None:
+    program = (
+        "from importlib.util import find_spec\n"
+        "print(find_spec('tensorflow').loader is find_spec('tensorflow').loader)\n"
+        "import tensorflow; print(type(tensorflow.__loader__).__name__)\n"
+        "print(vars(tensorflow.__loader__).keys())"
+    )
+
+    ran = with_tensorflow(tensorflow, program)
+
+    devices = f"devices True {tensorflow}/tensorflow/__init__.py"
+    assert ran.stdout.splitlines() == [
+        *("False", "tensorflow", devices, "SourceFileLoader"),
+        "dict_keys(['name', 'path'])",
+    ], ran.stderr
+
+
+# As import hooks of profilers find modules.
+HOOK_OF_THE_PROGRAM = """
+import sys
+from importlib.util import find_spec
+class Finder:
+    busy = False
+    def find_spec(self, name, path=None, target=None):
+        if name != "tensorflow" or self.busy:
+            return None
+        self.busy = True
+        try:
+            print("search")
+            return find_spec(name)
+        finally:
+            self.busy = False
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("where", ["program", "sitecustomize"])
+def test_import_hooks_of_the_program_work_as_ever(tensorflow: Path, where: str) -> None:
+    program = "import tensorflow"
+    if where == "program":
+        program = HOOK_OF_THE_PROGRAM + program
+    else:
+        (tensorflow / "sitecustomize.py").write_text(HOOK_OF_THE_PROGRAM)
+
+    ran = with_tensorflow(tensorflow, program, PYTHONPATH=str(tensorflow))
+
+    devices = f"devices True {tensorflow}/tensorflow/__init__.py"
+    assert ran.stdout.splitlines() == ["search", "tensorflow", devices], ran.stderr
+
+
+def test_a_tensorflow_that_fails_to_import_fails_as_ever(tensorflow: Path) -> None:
+    (tensorflow / "tensorflow" / "__init__.py").write_text("raise ImportError('why')")
+    program = (
+        "for _ in range(2):\n"
+        "    try: import tensorflow\n"
+        "    except ImportError as error: print(error)"
+    )
+
+    ran = with_tensorflow(tensorflow, program)
+
+    assert (ran.stdout, ran.stderr) == ("why\nwhy\n", "")
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda folder: (folder / "popdist" / "__init__.py").write_text("1 / 0"),
+        lambda folder: (folder / "popdist" / "tensorflow" / "devices.py").unlink(),
+    ],
+    ids=["broken", "older"],
+)
+def test_a_popdist_that_gives_no_devices_is_no_error(
+    tensorflow: Path, break_it: Callable[[Path], object]
+) -> None:
+    break_it(tensorflow)
+
+    ran = with_tensorflow(tensorflow, "import tensorflow; print('program')")
+
+    assert (ran.stdout, ran.stderr) == ("tensorflow\nprogram\n", "")
