@@ -76,6 +76,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 ended_file=STATE.ended_file_of(*numbering),
                 are_instances=STATE.counts(*numbering),
             )
+        if parent is None:
+            name.compare_torch(self._ranks[0], self._ranks[rank])
         self._use(group, timeout)
         self._channels = Channels(
             name.chosen,

@@ -1,8 +1,10 @@
 """The name under which the members of a process group meet, in torch's store."""
 
 import secrets
+import warnings
 from time import monotonic
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
@@ -31,12 +33,12 @@ class StoredName:
         self._store = store
         # When the store began to fail, if it does.
         self._failing: float | None = None
-        # The name, or the last one that was stored.
-        self.chosen = ""
+        # The name, or the last one that was stored, and which torch member 0 has.
+        self.chosen, self._torch = "", _torch_version()
         if rank == 0:
             self.chosen = secrets.token_hex(16)
             try:
-                store.set(_KEY, self.chosen)
+                store.set(_KEY, f"{self.chosen} {self._torch}")
                 # set() alone returns before a server has answered.
                 store.check([_KEY])
             except dist.DistError as error:
@@ -58,8 +60,28 @@ class StoredName:
                 return None
             raise _unreachable(error) from error
         self._failing = None
-        self.chosen = stored.decode()
+        self.chosen, _, self._torch = stored.decode().partition(" ")
         return self.chosen
+
+    def compare_torch(self, first: int, own: int) -> None:
+        """Warn if this member has another torch than member 0.
+
+        Args:
+            first: What member 0 is called, and `own` what this one is.
+        """
+        if self._torch != _torch_version():
+            warnings.warn(
+                f"Instance {own} has torch {_torch_version()}, but instance {first} "
+                f"has torch {self._torch}: their results may differ, and so may the "
+                "calls that they make. Install the same version on all hosts.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _torch_version() -> str:
+    """Return the version of torch, without what it was built for."""
+    return str(torch.__version__).partition("+")[0]
 
 
 def _unreachable(error: dist.DistError) -> ArenaError:

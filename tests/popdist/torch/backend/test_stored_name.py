@@ -2,6 +2,7 @@
 
 import re
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,33 @@ def test_the_name_of_an_earlier_attempt_in_the_store_is_ignored(tmp_path: Path) 
         return results(3, member)
 
     assert [attempt(late) for late in (2, 0, 1)] == [[3.0] * 3] * 3
+
+
+def test_a_member_with_another_torch_warns_once(tmp_path: Path) -> None:
+    def member(me: Me) -> list[str]:
+        version = torch.__version__
+        torch.__version__ = ["2.9.1", "2.9.1+cu130", "2.8.0+cpu"][me.rank]
+        store = dist.FileStore(str(tmp_path / "store"), me.size)
+        try:
+            with warnings.catch_warnings(record=True) as given:
+                warnings.simplefilter("always")
+                dist.init_process_group(
+                    "popdist", store=store, rank=me.rank, world_size=me.size
+                )
+                dist.new_group()
+        finally:
+            torch.__version__ = version
+            dist.destroy_process_group()
+        return [str(one.message) for one in given if "torch 2" in str(one.message)]
+
+    assert results(3, member) == [
+        *([], []),
+        [
+            "Instance 2 has torch 2.8.0, but instance 0 has torch 2.9.1: their results "
+            "may differ, and so may the calls that they make. Install the same version "
+            "on all hosts."
+        ],
+    ]
 
 
 def test_a_member_that_has_ended_is_missed_in_a_new_group(tmp_path: Path) -> None:
