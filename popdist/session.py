@@ -171,12 +171,15 @@ class Session:
         """
         check_mpi(os.environ)
         # Not above, as in _shared_memory().
+        from popdist import __version__
         from popdist.engine.hosts.world import JobHosts
 
         place = self.job.place
         host = self.job.shared_name if place.host_index is None else place.host_index
         name = self.job.shared_name
-        return JobHosts(place.rank, place.size, f"{host}", name, place.per_host)
+        return JobHosts(
+            *(place.rank, place.size, f"{host}", name, place.per_host, __version__)
+        )
 
     def host_and_hosts(self) -> tuple[int, int]:
         """Return the number of this host in the job, and how many hosts there are.

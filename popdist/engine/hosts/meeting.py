@@ -2,7 +2,7 @@
 
 from _blake2 import blake2b
 from collections.abc import Iterator, Mapping, Sequence
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 from popdist.engine import _core
@@ -21,6 +21,8 @@ from popdist.errors import MismatchError, PopdistError
 
 # How long a member sleeps between two looks for messages, at most.
 _PAUSE = 0.005
+# For how long member 0 waits for members that come after one that does not fit.
+_LATE_SECONDS = 2.0
 
 
 class MeetOverHosts:
@@ -90,6 +92,7 @@ class MeetOverHosts:
         size = len(self.instances)
         hello = {"kind": "hello", "group": group, "rank": self.rank, "size": size}
         hello |= {"tag": begin, "layout": f"{_core.arena_layout():016x}"}
+        hello["version"] = self._hosts.version
         if self.rank == 0:
             return self._lead(world, local, group, hello)
         world.mail.send(self.instances[0], hello)
@@ -113,19 +116,33 @@ class MeetOverHosts:
         try:
             for pause in _pauses():
                 for hello in world.mail.of("hello", group):
-                    _check_alike(self.instances, own, hello)
                     hellos[hello["rank"]] = hello
+                    _check_version(self.instances[0], own, hello, world.names)
+                    _check_alike(self.instances, own, hello)
                 if len(hellos) == size:
                     break
                 missing = [rank for rank in range(size) if rank not in hellos]
                 self._look(world, local, deadline, missing)
                 sleep(pause)
         except PopdistError as error:
+            if isinstance(error, MismatchError):
+                self._receive_late(world, group, hellos)
             self._answer(world, group, hellos, {"error": encode_error(error)})
             raise
         tags = [hellos[rank]["tag"] for rank in range(size)]
         self._answer(world, group, hellos, {"uid": uid, "tags": tags})
         return uid, tags
+
+    def _receive_late(
+        self, world: World, group: str, hellos: dict[int, dict[str, Any]]
+    ) -> None:
+        """Wait a little for members that come later, to tell them of an error, too."""
+        until = monotonic() + _LATE_SECONDS
+        while len(hellos) < len(self.instances) and monotonic() < until:
+            world.find_deaths()
+            for hello in world.mail.of("hello", group):
+                hellos[hello["rank"]] = hello
+            sleep(_PAUSE)
 
     def _answer(
         self,
@@ -183,6 +200,18 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(pause + 0.0002, _PAUSE)
+
+
+def _check_version(
+    instance: int, own: dict[str, Any], other: dict[str, Any], hosts: Sequence[str]
+) -> None:
+    """Raise MismatchError where another popdist may divide calls in another way."""
+    if own["version"] != other["version"]:
+        raise MismatchError(
+            f"Instance {instance} on {hosts[instance]} has popdist {own['version']}, "
+            f"but instance {other['from']} on {hosts[other['from']]} has popdist "
+            f"{other['version']}. Install the same version on all hosts."
+        )
 
 
 def _check_alike(

@@ -35,6 +35,7 @@ class JobHosts(NamedTuple):
     host: What this host is called in this job, and no other one.
     shared_name: What the names of groups begin with here; on other hosts it may differ.
     per_host: How many each host has, in their order; empty if it is not told.
+    version: What popdist this instance has.
     """
 
     rank: int
@@ -42,6 +43,7 @@ class JobHosts(NamedTuple):
     host: str
     shared_name: str = ""
     per_host: tuple[int, ...] = ()
+    version: str = ""
 
     @property
     def hosts(self) -> tuple[int, ...] | None:

@@ -50,6 +50,28 @@ def test_calls_that_do_not_match_are_named_with_the_instance_and_its_host(
         assert error in (text(0, 10, 2, 3), text(2, 3, 0, 10))
 
 
+def test_an_instance_of_another_host_with_another_popdist_is_refused(
+    hydra: str, tmp_path: Path
+) -> None:
+    body = """
+    popdist.__version__ = "9.9" if rank == 2 else "9.8"
+    fail(lambda: popdist.instance_group())
+    """
+
+    outputs = lines_of(run(hydra, (2, 1), body, tmp_path).outputs)
+
+    assert (
+        outputs
+        == [
+            [
+                "MismatchError: Instance 0 has popdist 9.8, but instance 2 has popdist "
+                "9.9. Install the same version on all hosts."
+            ]
+        ]
+        * 3
+    )
+
+
 def test_different_operations_on_two_hosts_are_a_mismatch(
     hydra: str, tmp_path: Path
 ) -> None:
