@@ -20,7 +20,6 @@ from poprun.errors import (
     TopologyError,
 )
 from poprun.stdio.stdout import discard_unwritten, write_stdout
-from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 if TYPE_CHECKING:
     import click
@@ -213,6 +212,7 @@ def _is_recorded(settings: "Settings") -> bool:
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     """Yield the likely causes of an error that the command line shows."""
     from poprun.options.table import GROUPS
+    from poprun.words import FALSE_WORDS, TRUE_WORDS
 
     first, *others = line.program
     is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)

@@ -474,6 +474,7 @@ LATE_IMPORTS = {
         "poprun.run",
         "poprun.stdio.terminal",
         "poprun.preflight.versions",
+        "poprun.words",
     },
     # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.
     "poprun.run": {
@@ -486,6 +487,8 @@ LATE_IMPORTS = {
         "poprun.run.stages",
         "poprun.trace.job_trace",
     },
+    # 1 ms, for --summary.
+    "poprun.result.summary": {"poprun.stdio.tables"},
     # 1 ms, for a job with arguments for mpirun.
     "poprun.mpirun.arguments": {"poprun.mpirun.tokens"},
     # 4 ms, for a job with a template of tags.

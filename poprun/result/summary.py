@@ -8,7 +8,6 @@ from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.plan.placement import format_ranges
 from poprun.record import Record
 from poprun.result.outcome import Outcome
-from poprun.stdio.tables import aligned
 from poprun.words import counted, size
 
 SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"
@@ -146,6 +145,8 @@ def table(ends: Sequence[InstanceEnd], columns: int | None = None) -> str:
 
 def _lines(cells: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the lines of a table, from its columns by their titles."""
+    from poprun.stdio.tables import aligned
+
     rows = [tuple(cells), *zip(*cells.values(), strict=True)]
     return [INDENT + line for line in aligned(rows)]
 
