@@ -110,12 +110,6 @@ class Graph:
         )
         inference.infos.update(self.inputs)
         for node, proto in zip(self.nodes, self.model.graph.node, strict=True):
-            missing = [n for n in node.inputs if n and n not in inference.infos]
-            if missing:
-                raise popart_exception(
-                    f"{node.kind} takes {missing[0]}, but no node before it makes that "
-                    "tensor, and the model has no input of this name."
-                )
             inference.add(node, proto)
         self.constants, self.infos = inference.constants, inference.infos
 

@@ -4,7 +4,7 @@ Those of ONNX's operators are inferred by onnx. Others are evaluated on tensors 
 values do not matter: torch's own tensors without values take seconds to import.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 import torch
@@ -12,8 +12,8 @@ from onnx import numpy_helper
 from onnx.shape_inference import InferenceError
 
 from .errors import popart_exception
-from .nodes import Node, Values, info_of
-from .operators import ONNX_DOMAINS
+from .nodes import Body, Node, Values, info_of
+from .operators import ONNX_DOMAINS, bodies_of
 from .tensor_info import TensorInfo
 
 # What they make depends on nothing but the shapes of their inputs.
@@ -37,6 +37,12 @@ class Inference:
         Raises:
             popart_exception: The inputs do not fit the operator.
         """
+        missing = [name for name in node.inputs if name and name not in self.infos]
+        if missing:
+            raise popart_exception(
+                f"{node.kind} takes {missing[0]}, but no node before it makes that "
+                "tensor, and the model has no input of this name."
+            )
         self._check_constants(node)
         if node.kind in _OF_SHAPES:
             outputs = node.evaluate(
@@ -44,6 +50,10 @@ class Inference:
             )
         elif all(name in self.constants for name in node.inputs if name):
             outputs = node.evaluate(self.constants, training=False, for_shapes=True)
+        elif bodies_of(node.attributes):
+            infos = self._by_bodies(node, proto)
+            self.infos.update(zip(node.outputs, infos, strict=True))
+            return
         else:
             self.infos.update(self._inferred(node, proto) or self._evaluated(node))
             return
@@ -107,6 +117,77 @@ class Inference:
         """Return the types and shapes of the outputs for some values of the inputs."""
         outputs = node.evaluate(self._samples(node), training=True, for_shapes=True)
         return {name: TensorInfo.of(value) for name, value in outputs.items()}
+
+    def _by_bodies(self, node: Node, proto: onnx.NodeProto) -> Sequence[TensorInfo]:
+        """Return the types and shapes of the outputs of a node with graphs."""
+        if node.kind == "Loop":
+            return self._loop(node, proto)
+        arguments = [self.infos[name] for name in proto.input]
+        if node.kind == "Call":
+            return self._within(node.attributes["callee"], arguments)
+        self._check_scalar(node, 0, "condition", ("BOOL",))
+        names = ("then_branch", "else_branch")
+        taken, other = (self._within(node.attributes[name], ()) for name in names)
+        if taken != other:
+            raise popart_exception(
+                f"The branches of If return {taken} and {other}. Both must return "
+                "tensors of the same types and shapes."
+            )
+        return taken
+
+    def _loop(self, node: Node, proto: onnx.NodeProto) -> Sequence[TensorInfo]:
+        """Return the types and shapes of the outputs of a Loop."""
+        body: Body = node.attributes["body"]
+        self._check_scalar(node, 0, "trip count", ("INT32", "INT64"))
+        self._check_scalar(node, 1, "condition", ("BOOL",))
+        number = TensorInfo.of(body.parameter(0, 0))
+        first = TensorInfo.of(body.parameter(1, True))
+        first = self.infos[proto.input[1]] if proto.input[1] else first
+        carried = [self.infos[name] for name in proto.input[2:]]
+        condition, *outputs = self._within(body, [number, first, *carried])
+        if condition != first or outputs[: len(carried)] != carried:
+            raise popart_exception(
+                f"The body of Loop takes {[first, *carried]}, the condition first, "
+                f"but returns {[condition, *outputs[: len(carried)]]}. Return the same "
+                "types and shapes."
+            )
+        stacked = outputs[len(carried) :]
+        if not stacked:
+            return carried
+        trips = proto.input[0]
+        if trips not in self.constants:
+            raise popart_exception(
+                "Loop stacks outputs of its iterations, whose number must be known. "
+                "Make its trip count with constant()."
+            )
+        size = max(0, int(self.constants[trips]))
+        return [
+            *carried,
+            *(TensorInfo(i.data_type(), [size, *i.shape()]) for i in stacked),
+        ]
+
+    def _check_scalar(
+        self, node: Node, index: int, name: str, types: Sequence[str]
+    ) -> None:
+        """Raise popart_exception unless an input is left out, or a scalar of a type."""
+        if not node.inputs[index]:
+            return
+        info = self.infos[node.inputs[index]]
+        if info.nelms() != 1 or info.data_type() not in types:
+            raise popart_exception(
+                f"The {name} of {node.kind} is {info!r}, but must be a scalar of the "
+                f"type {' or '.join(types)}."
+            )
+
+    def _within(self, body: Body, arguments: Sequence[TensorInfo]) -> list[TensorInfo]:
+        """Return the types and shapes that a graph of a node returns."""
+        inner = Inference(self.infos, {**self.constants, **body.initial})
+        for name, info in zip(body.parameters, arguments, strict=True):
+            inner.constants.pop(name, None)
+            inner.infos[name] = info
+        for node, proto in body.nodes:
+            inner.add(node, proto)
+        return [inner.infos[name] for name in body.outputs]
 
     def _samples(self, node: Node) -> Values:
         """Return tensors in the place of a node's inputs."""

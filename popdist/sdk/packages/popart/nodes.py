@@ -11,7 +11,7 @@ import torch
 from onnx import numpy_helper
 
 from .errors import UnavailableOperatorError, popart_exception
-from .operators import ONNX_DOMAINS, Call, Form, Operator, operator
+from .operators import ONNX_DOMAINS, Call, Form, Operator, captured_by, operator
 from .tensor_info import BY_ONNX, TensorInfo
 
 Values = dict[str, torch.Tensor]
@@ -23,6 +23,7 @@ class Node:
 
     operator: Operator
     kind: str
+    # Its own, and then what graphs among its attributes read around it.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     # Any: numbers, strings, lists of these and tensors.
@@ -59,6 +60,78 @@ class Node:
         return dict(zip(self.outputs, results, strict=False))
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A graph within a node, such as the body of a loop."""
+
+    # What the node hands it, and the types that it declares for these.
+    parameters: tuple[str, ...]
+    infos: Mapping[str, TensorInfo]
+    outputs: tuple[str, ...]
+    nodes: tuple[tuple[Node, onnx.NodeProto], ...]
+    initial: Mapping[str, torch.Tensor]
+    # The tensors around the node that it reads.
+    captured: tuple[str, ...]
+
+    def parameter(self, index: int, value: float) -> torch.Tensor:
+        """Return a scalar of the type that the graph declares for a parameter."""
+        info = self.infos.get(self.parameters[index])
+        if info is None:
+            return torch.tensor(value)
+        return torch.full(info.shape(), value, dtype=info.element_type.torch)
+
+    def run(
+        self,
+        arguments: Sequence[torch.Tensor],
+        outer: Mapping[str, torch.Tensor],
+        training: bool,
+        for_shapes: bool,
+    ) -> list[torch.Tensor]:
+        """Return the outputs for some arguments and captured tensors."""
+        values = {**outer, **self.initial}
+        values.update(zip(self.parameters, arguments, strict=True))
+        for node, _ in self.nodes:
+            values.update(node.evaluate(values, training, for_shapes))
+        return [values[name] for name in self.outputs]
+
+
+def body_of(graph: onnx.GraphProto, arguments: int | None, version: int) -> Body:
+    """Return a graph within a node.
+
+    Args:
+        graph: The graph.
+        arguments: How many of its inputs the node hands it, None for all; it captures
+            the others.
+        version: The version of ONNX's operators.
+
+    Raises:
+        popart_exception: An operator is not available, or not there.
+    """
+    nodes = tuple((node_of(proto, version), proto) for proto in graph.node)
+    parameters = tuple(value.name for value in graph.input[:arguments])
+    initial = {proto.name: tensor_of(proto) for proto in graph.initializer}
+    own, captured = {*parameters, *initial}, []
+    for node, _ in nodes:
+        if node.kind == "BatchNormalization" and len(node.outputs) > 1:
+            raise popart_exception(
+                "BatchNormalization within a graph of a node updates no running "
+                "statistics. Give it one output there, or move it out of the graph."
+            )
+        captured += [name for name in node.inputs if name and name not in own]
+        own.update(node.outputs)
+    outputs = tuple(value.name for value in graph.output)
+    captured += [name for name in outputs if name not in own]
+    infos = {value.name: info_of(value) for value in graph.input[:arguments]}
+    return Body(
+        parameters,
+        {name: info for name, info in infos.items() if info is not None},
+        outputs,
+        nodes,
+        initial,
+        tuple(dict.fromkeys(captured)),
+    )
+
+
 def node_of(node: onnx.NodeProto, version: int) -> Node:
     """Return a node of a model.
 
@@ -68,8 +141,12 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     converted = operator(node.domain, node.op_type)
     if converted is None:
         raise unavailable(f"{node.domain or 'ai.onnx'}'s {node.op_type}")
+    # The branches of If get nothing but what they capture, and callees all inputs.
+    arguments = {"If": 0, "Loop": len(node.input)}.get(node.op_type)
     attributes = {
-        attribute.name: _value_of(attribute)
+        attribute.name: body_of(attribute.g, arguments, version)
+        if attribute.type == onnx.AttributeProto.GRAPH
+        else _value_of(attribute)
         for attribute in node.attribute
         # Those on IPUs and stages are PopART's own.
         if not attribute.name.startswith("__")
@@ -82,7 +159,7 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     return Node(
         converted,
         node.op_type,
-        tuple(node.input),
+        (*node.input, *captured_by(attributes)),
         tuple(node.output),
         attributes,
         version,

@@ -190,7 +190,7 @@ def test_constants_are_computed_from_constants_and_shapes() -> None:
     assert builder.getTensorShape(flat) == [24]
 
 
-@pytest.mark.parametrize("name", ["loop", "nothing", "logical_if"])
+@pytest.mark.parametrize("name", ["scan", "nothing", "nonzero"])
 def test_operators_that_are_not_available_are_refused_by_name(name: str) -> None:
     with pytest.raises(
         popart.popart_exception,
@@ -202,8 +202,28 @@ def test_operators_that_are_not_available_are_refused_by_name(name: str) -> None
 
 
 def test_methods_that_are_not_available_are_refused() -> None:
-    with pytest.raises(AttributeError, match=r"no Builder.customOp. Subgraphs, custom"):
-        popart.Builder().customOp  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no Builder.commGroups. Weights that di"):
+        popart.Builder().commGroups  # noqa: B018
+
+
+def test_custom_operators_are_refused_by_name() -> None:
+    builder = popart.Builder()
+    (x,) = inputs(builder, [2])
+
+    with pytest.raises(
+        popart.popart_exception,
+        match=r"^custom.ops's LeakyRelu is not available in popdist's stand-in for pop",
+    ):
+        builder.customOp("LeakyRelu", 1, "custom.ops", [x], {"alpha": 0.01})
+    (y,) = builder.customOp(
+        opName="LeakyRelu",
+        opVersion=6,
+        domain="ai.onnx",
+        inputs=[x],
+        attributes={"alpha": 0.5},
+        numOutputs=1,
+    )
+    assert builder.getTensorShape(y) == [2]
 
 
 def test_nodes_carry_notes_on_ipus_and_stages() -> None:

@@ -37,6 +37,33 @@ class Case(NamedTuple):
     attributes: dict[str, Any] = {}  # noqa: RUF012
     version: int = 10
     outputs: int | None = None
+    # Further inputs of the model, which graphs among the attributes take.
+    captured: list[Any] = []  # noqa: RUF012
+
+
+def graph_of(outer: str, *steps: str, parameters: int = 0) -> Any:
+    """Return what makes a graph within a node.
+
+    Args:
+        outer: The tensor around it that is the second operand of each step.
+        steps: The operators, of which each takes what the one before it makes.
+        parameters: How many inputs it has: the number of the iteration, the condition,
+            which is returned first, and the first operand; that is `outer` where there
+            are none.
+    """
+
+    def make(builder: popart.Builder) -> popart.Builder:
+        body = builder.createSubgraphBuilder()
+        names = [body.addInputTensor("INT64", [])] if parameters else []
+        names += [body.addUntypedInputTensor() for _ in range(1, parameters)]
+        value = names[-1] if names else outer
+        for step in steps:
+            value = getattr(body.aiOnnx, step)([value, outer])
+        for name in [*names[1:2], value]:
+            body.addOutputTensor(name)
+        return body
+
+    return make
 
 
 UNARY = {
@@ -219,6 +246,37 @@ CASES = [
         for resets in (0, 1)
     ),
     *(
+        Case(kind, [floats(4, 3, 2), floats(2, gates * 5, 2), floats(2, gates * 5, 5),
+             floats(2, 2 * gates * 5), LENGTHS, *[floats(2, 3, 5)] * states],
+             attributes={"hidden_size": 5, "direction": "bidirectional"},
+             outputs=1 + states)
+        for kind, gates, states in (("GRU", 3, 1), ("LSTM", 4, 2), ("RNN", 1, 1))
+    ),
+    *(
+        Case(kind, [floats(4, 3, 2), floats(1, gates * 5, 2), floats(1, gates * 5, 5),
+             floats(1, 2 * gates * 5), LENGTHS],
+             attributes={"hidden_size": 5, "direction": "reverse"}, outputs=1)
+        for kind, gates in (("GRU", 3), ("LSTM", 4), ("RNN", 1))
+    ),
+    Case("RNN", [floats(4, 3, 2), floats(2, 5, 2), floats(2, 5, 5)],
+         attributes={"hidden_size": 5, "direction": "bidirectional",
+         "activations": ["Relu", "Sigmoid"]}, outputs=2),
+    Case("LSTM", [floats(4, 3, 2), floats(1, 20, 2), floats(1, 20, 5)],
+         attributes={"hidden_size": 5, "activations": ["Sigmoid", "Softsign",
+         "Relu"]}, outputs=3),
+    *(
+        Case("If", [np.array(condition)], outputs=1, captured=[floats(2, 3)],
+             attributes={"then_branch": graph_of("input/1", "mul", "add"),
+             "else_branch": graph_of("input/1", "sub")})
+        for condition in (True, False)
+    ),
+    *(
+        Case("Loop", [np.array(trips, np.int64), np.array(condition), floats(2, 2)],
+             attributes={"body": graph_of("input/3", "matmul", "sub", parameters=3)},
+             outputs=1, captured=[floats(2, 2)])
+        for trips, condition in ((3, True), (0, True), (3, False))
+    ),
+    *(
         Case("Resize", [IMAGE], [np.array(scales, np.float32)], {"mode": mode})
         for scales, modes in (
             ([1, 1, 2, 3], ("nearest", "linear")),
@@ -261,22 +319,30 @@ def built(case: Case) -> tuple[popart.Builder, dict[str, Any], list[str]]:
     """Return a builder with the operator alone, its inputs and its outputs."""
     builder = popart.Builder(opsets={"ai.onnx": case.version})
     inputs = {}
-    for array in case.inputs:
+    for array in [*case.inputs, *case.captured]:
         inputs[builder.addInputTensor(popart.TensorInfo(array))] = array
+    operands = list(inputs)[: len(case.inputs)]
+    attributes = {
+        name: value(builder) if callable(value) else value
+        for name, value in case.attributes.items()
+    }
     method = getattr(builder.aiOnnx, method_name(case.kind))
     if case.kind == "Constant":
         outputs = method(np.array([1.5, 2], np.float32))
     else:
         constants = [builder.aiOnnx.constant(np.asarray(c)) for c in case.constants]
         counted = {"num_outputs": case.outputs} if case.kind in COUNTED else {}
-        outputs = method([*inputs, *constants], **counted, **case.attributes)
+        outputs = method([*operands, *constants], **counted, **attributes)
     outputs = [outputs] if isinstance(outputs, str) else outputs
     for name in outputs:
         builder.addOutputTensor(name)
     return builder, inputs, outputs
 
 
-COUNTED = ("BatchNormalization", "Dropout", "GRU", "LSTM", "MaxPool", "Split")
+COUNTED = (
+    *("BatchNormalization", "Dropout", "GRU", "If", "LSTM", "Loop", "MaxPool", "RNN"),
+    "Split",
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)
@@ -400,6 +466,62 @@ def test_the_likelihood_ignores_labels_and_is_reduced(
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("reduction", ["Sum", "Mean", "NoReduction"])
+@pytest.mark.parametrize("blank", [0, 2])
+def test_the_ctc_loss_and_its_gradient_are_those_of_torch(
+    reduction: str, blank: int
+) -> None:
+    scores = floats(6, 4, 3)
+    targets = np.where(RANDOM.random((4, 2)) < 0.5, 1, 2 - blank).astype(np.uint32)
+    lengths = [np.array(n, np.uint32) for n in ([6, 6, 5, 4], [2, 1, 0, 2])]
+    builder = popart.Builder()
+    arrays = [scores, targets, *lengths]
+    inputs = {builder.addInputTensor(popart.TensorInfo(a)): a for a in arrays}
+    x, *rest = inputs
+    loss = builder.aiGraphcore.ctcloss(
+        [builder.aiOnnx.logsoftmax([x], 2), *rest],
+        popart.ReductionType[reduction],
+        blank,
+    )
+    total = builder.aiGraphcore.identityloss([loss], popart.ReductionType.Sum)
+    gradient = popart.reservedGradientPrefix() + x
+    session = popart.TrainingSession(
+        *(builder.getModelProto(), popart.DataFlow(1, [loss, gradient]), total),
+        *(popart.ConstSGD(0.1), popart.DeviceManager().createCpuDevice()),
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+    anchors = session.initAnchorArrays()
+    session.run(popart.PyStepIO(inputs, anchors))
+
+    leaf = torch.tensor(scores, requires_grad=True)
+    expected = torch.nn.functional.ctc_loss(
+        leaf.log_softmax(2),
+        *(torch.from_numpy(a.astype(np.int64)) for a in (targets, *lengths)),
+        blank=blank,
+        reduction="none" if reduction == "NoReduction" else reduction.lower(),
+    )
+    expected.sum().backward()
+    np.testing.assert_allclose(anchors[loss], expected.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(anchors[gradient], leaf.grad.numpy(), atol=1e-6)
+
+
+def test_the_ctc_loss_of_integers_and_in_another_type() -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [6, 4, 3])
+    names = [builder.addInputTensor("UINT32", shape) for shape in ([4, 2], [4], [4])]
+    signed = builder.addInputTensor("INT32", [4])
+
+    half = builder.aiGraphcore.ctcloss([x, *names], outDataType="FLOAT16")
+
+    assert builder.getTensorDtypeString(half) == "float16"
+    assert builder.getTensorShape(half) == []
+    with pytest.raises(popart.popart_exception, match=r"lengths must be UINT32\.$"):
+        builder.aiGraphcore.ctcloss([x, *names[:2], signed])
+    with pytest.raises(popart.popart_exception, match=r"the loss hold fractions\.$"):
+        builder.aiGraphcore.ctcloss([x, *names], outDataType="INT32")
+
+
 def test_the_median_is_the_lower_one_with_its_index() -> None:
     builder = popart.Builder()
     x = builder.addInputTensor("FLOAT", [2, 4])
@@ -479,7 +601,7 @@ UNUSUAL = {
     "GRU": Case(
         "GRU",
         [floats(4, 2, 3), floats(1, 15, 3), floats(1, 15, 5)],
-        attributes={"hidden_size": 5, "direction": "reverse"},
+        attributes={"hidden_size": 5, "clip": 1.0},
         outputs=1,
     ),
     "Resize": Case(
@@ -494,8 +616,8 @@ UNUSUAL = {
     ),
     "LSTM": Case(
         "LSTM",
-        [floats(4, 2, 3), floats(2, 20, 3), floats(2, 20, 5)],
-        attributes={"hidden_size": 5, "direction": "bidirectional"},
+        [floats(4, 2, 3), floats(1, 20, 3), floats(1, 20, 5)],
+        attributes={"hidden_size": 5, "activations": ["Affine", "Tanh", "Tanh"]},
         outputs=1,
     ),
     "ConvTranspose": Case(

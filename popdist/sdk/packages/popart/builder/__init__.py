@@ -18,7 +18,7 @@ from ..operators import NEWEST_VERSION, OLDEST_VERSION
 from ..step_io import Array
 from ..tensor_info import TensorInfo
 from .annotations import Annotations
-from .opsets import OperatorSet, graphcore_operators, onnx_methods
+from .opsets import OperatorSet, graphcore_operators, onnx_methods, stored_attribute
 
 DEFAULT_VERSION = 10
 # Models of these versions of ONNX have the operators that PopART knows.
@@ -34,7 +34,10 @@ class DebugContext:
 
 
 class Builder(Annotations):
-    """Builds a model of ONNX."""
+    """Builds a model of ONNX, or a graph within a node of one."""
+
+    # The builder of the graph around this one.
+    _parent: "Builder | None" = None
 
     def __init__(
         self,
@@ -53,6 +56,10 @@ class Builder(Annotations):
         self._model.graph.name = "BuilderGraph"
         self._known = Inference({}, {})
         self._initial: set[str] = set()
+        # Tensors of this graph whose shapes are known only where it is used.
+        self._untyped: set[str] = set()
+        # All names of tensors, of the graphs within this one, too.
+        self._names: set[str] = set()
         self._scopes: list[str] = []
         self.aiGraphcore = self.aiGraphcoreOpset1 = graphcore_operators(self)
         if modelProtoOrFilename is not None:
@@ -64,13 +71,23 @@ class Builder(Annotations):
         self._version = graph.nodes[0].version if graph.nodes else None
         self._initial = {initial.name for initial in model.graph.initializer}
         self._known = Inference(graph.infos, graph.constants)
+        self._names = set(graph.infos)
         for node in model.graph.node:
             self.note_outputs(node)
 
     @property
+    def _root(self) -> "Builder":
+        """The builder of the outermost graph."""
+        return self if self._parent is None else self._parent._root
+
+    @property
+    def _used_version(self) -> int:
+        return self._root._version or DEFAULT_VERSION
+
+    @property
     def aiOnnx(self) -> OperatorSet:
         """The operators of ONNX, of the version that was used first; 10 by default."""
-        return self._opset(self._version or DEFAULT_VERSION)
+        return self._opset(self._used_version)
 
     def aiOnnxOpsetVersion(self, version: int) -> None:
         """Choose the version of ONNX's operators."""
@@ -81,8 +98,8 @@ class Builder(Annotations):
         if number != name and number.isdecimal():
             return self._opset(int(number))
         raise AttributeError(
-            f"popdist's stand-in for popart has no Builder.{name}. Subgraphs, custom "
-            "operators and weights that differ between replicas are not available.",
+            f"popdist's stand-in for popart has no Builder.{name}. Weights that differ "
+            "between replicas are not available.",
             name=name,
             obj=self,
         )
@@ -90,12 +107,13 @@ class Builder(Annotations):
     def _opset(self, version: int) -> OperatorSet:
         if not OLDEST_VERSION <= version <= NEWEST_VERSION:
             raise ValueError(f"Unsupported or unrecognized ai.Onnx version: {version}")
-        if self._version not in (None, version):
+        root = self._root
+        if root._version not in (None, version):
             raise RuntimeError(
                 f"Invalid opset '{_PREFIX}{version}' selected. Opset for domain "
-                f"ai.onnx already defined as {self._version}"
+                f"ai.onnx already defined as {root._version}"
             )
-        self._version = version
+        root._version = version
         return OperatorSet(self, "", version, onnx_methods(version))
 
     # Any: addInputTensor(info, name), addInputTensor("FLOAT", [1, 2], name), and each
@@ -116,6 +134,37 @@ class Builder(Annotations):
         self._known.infos[name] = info
         return name
 
+    def createSubgraphBuilder(self) -> "Builder":
+        """Return a builder for a graph that If, Loop or Call runs.
+
+        Its nodes can take tensors of the graphs around it by their names.
+        """
+        builder = Builder()
+        builder._parent = self
+        return builder
+
+    def addUntypedInputTensor(self, debugContext: str | DebugContext = "") -> str:
+        """Add an input of a graph, which gets its type where that is used."""
+        if self._parent is None:
+            raise popart_exception(
+                "Can not add untyped tensors to the top-level graph. Use "
+                "addInputTensor() instead."
+            )
+        name = self._free_name(_text(debugContext) or "input")
+        self._model.graph.input.append(onnx.ValueInfoProto(name=name))
+        self._untyped.add(name)
+        return name
+
+    def addInputTensorFromParentGraph(self, tensorId: str) -> None:
+        """Add an input of a graph that has the name of a tensor around it."""
+        if self._parent is None or not self._parent._has(tensorId):
+            raise popart_exception(
+                f"Failed to add unrecognised Tensor {tensorId} from higher scope. Give "
+                "the name of a tensor of a graph around this one."
+            )
+        self._model.graph.input.append(onnx.ValueInfoProto(name=tensorId))
+        self._untyped.add(tensorId)
+
     def addInitializedInputTensor(
         self,
         initVal: Array,
@@ -123,6 +172,11 @@ class Builder(Annotations):
         debugPrefix: str = "",
     ) -> str:
         """Add a weight, and return its name."""
+        if self._parent is not None:
+            raise popart_exception(
+                "Weights belong to the outermost graph. Add this one there, and take "
+                "it here by its name."
+            )
         array = np.array(initVal, order="C")
         name = self._free_name(_text(debugContext) or debugPrefix or "init_input")
         info = TensorInfo(array)
@@ -136,9 +190,14 @@ class Builder(Annotations):
         return name
 
     def addOutputTensor(self, outputName: str) -> None:
-        """Make a tensor an output of the model."""
-        info = self._info(outputName)
-        self._model.graph.output.append(_value_info(outputName, info))
+        """Make a tensor an output of the model, or of a graph within it."""
+        known = self._visible().infos
+        if self._parent is not None and outputName not in known:
+            self._check_exists(outputName)
+            value = onnx.ValueInfoProto(name=outputName)
+        else:
+            value = _value_info(outputName, self._info(outputName))
+        self._model.graph.output.append(value)
 
     # Any: the attributes of operators are numbers, strings, tensors and lists.
     def add_node(
@@ -147,6 +206,7 @@ class Builder(Annotations):
         domain: str,
         inputs: Sequence[str],
         outputs: int,
+        /,
         *,
         context: str | DebugContext = "",
         **attributes: Any,
@@ -154,7 +214,7 @@ class Builder(Annotations):
         """Add a node, and return the names of its outputs."""
         for name in inputs:
             if name:
-                self._info(name)
+                self._check_exists(name)
         all_attributes = {**attributes, **self.common}
         node = onnx.helper.make_node(
             kind,
@@ -168,10 +228,59 @@ class Builder(Annotations):
                 if value is not None
             },
         )
-        self._known.add(node_of(node, self._version or DEFAULT_VERSION), node)
+        self._infer(node)
         self._model.graph.node.append(node)
         self.note_outputs(self._model.graph.node[-1])
         return list(node.output)
+
+    def _infer(self, proto: onnx.NodeProto) -> None:
+        """Find the types and shapes of what a new node makes."""
+        node, known = node_of(proto, self._used_version), self._visible()
+        for name in node.inputs:
+            if name:
+                self._check_exists(name)
+        if any(name and name not in known.infos for name in node.inputs):
+            self._untyped.update(node.outputs)
+            return
+        known.add(node, proto)
+        for name in node.outputs:
+            self._known.infos[name] = known.infos[name]
+            if name in known.constants:
+                self._known.constants[name] = known.constants[name]
+
+    def _visible(self) -> Inference:
+        """Return what is known of the tensors of this graph and of those around it."""
+        if self._parent is None:
+            return self._known
+        outer = self._parent._visible()
+        infos = {n: i for n, i in outer.infos.items() if n not in self._untyped}
+        constants = {n: v for n, v in outer.constants.items() if n in infos}
+        return Inference(
+            {**infos, **self._known.infos}, {**constants, **self._known.constants}
+        )
+
+    # Any: the attributes of operators are numbers, strings, tensors and lists.
+    def customOp(
+        self,
+        opName: str,
+        opVersion: int,
+        domain: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Any],
+        numOutputs: int = 1,
+        debugContext: str | DebugContext = "",
+        name: str = "",
+    ) -> list[str]:
+        """Add a node of an operator by its name, and return those of its outputs.
+
+        Raises:
+            popart_exception: It is none of the operators that are available.
+        """
+        return self.add_node(
+            *(opName, domain, inputs, numOutputs),
+            context=_text(debugContext) or name,
+            **{n: stored_attribute(n, value) for n, value in attributes.items()},
+        )
 
     def reshape_const(
         self,
@@ -207,7 +316,7 @@ class Builder(Annotations):
         del self._model.opset_import[:]
         self._model.opset_import.extend(
             [
-                onnx.helper.make_opsetid("", self._version or DEFAULT_VERSION),
+                onnx.helper.make_opsetid("", self._used_version),
                 onnx.helper.make_opsetid("ai.graphcore", 1),
             ]
         )
@@ -248,21 +357,43 @@ class Builder(Annotations):
         """Return whether a tensor is a weight."""
         return id in self._initial
 
-    def _info(self, name: str) -> TensorInfo:
-        if name not in self._known.infos:
+    @property
+    def body(self) -> onnx.GraphProto:
+        """The graph, as an attribute of a node."""
+        return self._model.graph
+
+    def _has(self, name: str) -> bool:
+        """Return whether a tensor is in this graph, or in one around it."""
+        if name in self._known.infos or name in self._untyped:
+            return True
+        return self._parent is not None and self._parent._has(name)
+
+    def _check_exists(self, name: str) -> None:
+        if not self._has(name):
             raise popart_exception(
                 f"{name!r} is no tensor of this builder. Give the names that its "
                 "methods return."
             )
-        return self._known.infos[name]
+
+    def _info(self, name: str) -> TensorInfo:
+        self._check_exists(name)
+        infos = self._visible().infos
+        if name not in infos:
+            raise popart_exception(
+                f"The type and shape of {name} depend on where this graph is used. Add "
+                "its inputs with addInputTensor()."
+            )
+        return infos[name]
 
     def _free_name(self, name: str) -> str:
         """Return a name with its scopes that no tensor has yet."""
+        names = self._root._names
         base = self.getNameScope(name)
         free, count = base, 0
-        while free in self._known.infos:
+        while free in names:
             count += 1
             free = f"{base}/{count}"
+        names.add(free)
         return free
 
 

@@ -38,6 +38,13 @@ GRAPHCORE_METHODS = {
     "bitwiseor": Method("BitwiseOr", 2, 2),
     "bitwisexnor": Method("BitwiseXnor", 2, 2),
     "bitwisexor": Method("BitwiseXor", 2, 2),
+    "call": Method("Call", 0, None, {"callee": REQUIRED}, counted=True),
+    "ctcloss": Method(
+        "Ctc",
+        4,
+        4,
+        {"reduction": ReductionType.Mean, "blank": 0, "outDataType": "UNDEFINED"},
+    ),
     "depthtospace": Method(
         "DepthToSpace", attributes={"blocksize": REQUIRED, "mode": "DCR"}
     ),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache, partial
 from inspect import Parameter, Signature
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx
@@ -22,11 +22,34 @@ _LOGICAL = {"And", "If", "Not", "Or", "Xor"}
 _LEFT_OUT = {"auto_pad", "sparse_value"}
 
 
+# The attributes that are graphs: those of If have no inputs of their own.
+_BRANCHES = ("then_branch", "else_branch")
+_GRAPHS = (*_BRANCHES, "body", "callee")
+# What releases have called the last argument, and a word of Python's.
+_ALIASES = {
+    "debugPrefix": "debugContext",
+    "debugName": "debugContext",
+    "name": "debugContext",
+    "lambda": "lambda_",
+}
+
+
+@runtime_checkable
 class Nodes(Protocol):
     """The graph that operators are added to."""
 
+    @property
+    def body(self) -> onnx.GraphProto:
+        """The graph, as an attribute of a node."""
+
     def add_node(
-        self, kind: str, domain: str, inputs: Sequence[str], outputs: int, **given: Any
+        self,
+        kind: str,
+        domain: str,
+        inputs: Sequence[str],
+        outputs: int,
+        /,
+        **given: Any,
     ) -> list[str]:
         """Add a node, and return the names of its outputs."""
 
@@ -107,10 +130,7 @@ class OperatorSet:
     # the list of them.
     def _add(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         method = self._methods[name]
-        if "debugPrefix" in kwargs:
-            kwargs["debugContext"] = kwargs.pop("debugPrefix")
-        if "lambda" in kwargs:
-            kwargs["lambda_"] = kwargs.pop("lambda")
+        kwargs = {_ALIASES.get(word, word): value for word, value in kwargs.items()}
         signature = _signature(method)
         try:
             bound = signature.bind(*args, **kwargs)
@@ -125,7 +145,7 @@ class OperatorSet:
         count = int(arguments.pop("num_outputs", method.outputs))
         _check_inputs(name, method, inputs)
         attributes = {
-            attribute: _stored(attribute, value)
+            attribute: stored_attribute(attribute, value)
             for attribute, value in zip(
                 method.attributes, arguments.values(), strict=True
             )
@@ -162,12 +182,14 @@ def _check_inputs(name: str, method: Method, inputs: Any) -> None:
 
 
 # Any: attributes are numbers, strings, arrays and lists.
-def _stored(name: str, value: Any) -> Any:
+def stored_attribute(name: str, value: Any) -> Any:
     """Return an attribute as ONNX stores it; None for an empty list, as by default."""
+    if name in _GRAPHS:
+        return _graph(name, value)
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(np.array(value, order="C"))
-    if name == "to" and isinstance(value, str):
-        return element_type(value).onnx
+    if name in ("to", "outDataType") and isinstance(value, str):
+        return 0 if value == "UNDEFINED" else element_type(value).onnx
     if name in ("data_type", "init_type"):
         return int(value)
     if isinstance(value, IntEnum):
@@ -179,3 +201,19 @@ def _stored(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [v.item() if isinstance(v, np.generic) else v for v in value] or None
     return value
+
+
+# Any: whatever the program gave.
+def _graph(name: str, value: Any) -> onnx.GraphProto:
+    """Return the graph of a builder that createSubgraphBuilder() has returned."""
+    if not isinstance(value, Nodes):
+        raise TypeError(
+            f"incompatible function arguments: {name} is {value!r}, but must be a "
+            "builder that createSubgraphBuilder() returns."
+        )
+    graph = onnx.GraphProto()
+    graph.CopyFrom(value.body)
+    if name in _BRANCHES:
+        # Their inputs have the names of tensors around them.
+        del graph.input[:]
+    return graph

@@ -1,9 +1,12 @@
 """The operators of ONNX and ai.graphcore, converted to torch: one table of them all."""
 
-from . import convolution, elementwise, losses, normalization, recurrent, resizing
+from . import control_flow, convolution, elementwise, losses, normalization
+from . import recurrent as recurrent
 from . import reductions as reductions
+from . import resizing as resizing
 from . import shapes as shapes
 from .call import Call, Form, Operator
+from .control_flow import bodies_of, captured_by
 from .losses import LIKELIHOOD_OF_SCORES
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -12,6 +15,7 @@ GRAPHCORE_DOMAIN = "ai.graphcore"
 OLDEST_VERSION, NEWEST_VERSION = 6, 11
 
 ONNX: dict[str, Operator] = {
+    **control_flow.ONNX,
     **convolution.ONNX,
     **elementwise.ONNX,
     **normalization.ONNX,
@@ -21,6 +25,7 @@ ONNX: dict[str, Operator] = {
     **shapes.ONNX,
 }
 GRAPHCORE: dict[str, Operator] = {
+    **control_flow.GRAPHCORE,
     **elementwise.GRAPHCORE,
     **losses.GRAPHCORE,
     **normalization.GRAPHCORE,

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from ..tensor_info import BY_ONNX
 from .call import Call, Operator
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -58,9 +59,37 @@ def _likelihood(rows: torch.Tensor, call: Call) -> torch.Tensor:
     return loss.reshape(labels.shape) if reduction == "NoReduction" else loss
 
 
+def _connectionist(call: Call) -> torch.Tensor:
+    """Return the loss of connectionist temporal classification.
+
+    A mean divides the loss of each sequence by its length, and is that of the batch.
+    """
+    kinds = {value.dtype for value in call.inputs[1:] if value is not None}
+    if kinds != {torch.uint32}:
+        raise TypeError("the targets and both kinds of lengths must be UINT32.")
+    rows, reduction = call[0], call.get("reduction")
+    number = call.get("outDataType", 0)
+    dtype = BY_ONNX[number].torch if number else rows.dtype
+    if not (dtype.is_floating_point and rows.is_floating_point()):
+        raise TypeError("the logarithms of probabilities and the loss hold fractions.")
+    if call.for_shapes:
+        size = rows.shape[1:2] if reduction == "NoReduction" else ()
+        return rows.new_zeros(size, dtype=dtype)
+    targets, input_lengths, target_lengths = (
+        call[index].to(torch.int64) for index in (1, 2, 3)
+    )
+    loss = F.ctc_loss(
+        *(rows.float(), targets, input_lengths, target_lengths),
+        blank=call.get("blank"),
+        reduction="none" if reduction == "NoReduction" else reduction.lower(),
+    )
+    return loss.to(dtype)
+
+
 LIKELIHOOD_OF_SCORES = Operator(_likelihood_of_scores)
 
 GRAPHCORE = {
+    "Ctc": Operator(_connectionist),
     "IdentityLoss": Operator(_identity),
     "L1": Operator(_l1),
     "Nll": Operator(_negative_log_likelihood),

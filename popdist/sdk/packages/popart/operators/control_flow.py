@@ -1,0 +1,217 @@
+"""Operators that run graphs of their own: If, Loop and Call."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from .call import Call, Form, Operator
+
+# Any: the attributes of a node, as in Call.
+Attributes = Mapping[str, Any]
+
+
+class RunnableBody(Protocol):
+    """A graph within a node."""
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """The names in the graph of what the node hands it."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names in the graph of what it returns."""
+
+    @property
+    def captured(self) -> Sequence[str]:
+        """The names of the tensors around the node that the graph reads."""
+
+    def parameter(self, index: int, value: float) -> torch.Tensor:
+        """Return a scalar of the type that the graph declares for a parameter."""
+
+    def run(
+        self,
+        arguments: Sequence[torch.Tensor],
+        outer: Mapping[str, torch.Tensor],
+        training: bool,
+        for_shapes: bool,
+    ) -> list[torch.Tensor]:
+        """Return the outputs for some arguments and captured tensors."""
+
+
+def bodies_of(attributes: Attributes) -> list[RunnableBody]:
+    """Return the graphs among the attributes of a node."""
+    names = ("then_branch", "else_branch", "body", "callee")
+    return [attributes[name] for name in names if name in attributes]
+
+
+def captured_by(attributes: Attributes) -> list[str]:
+    """Return the names that the graphs among the attributes of a node capture.
+
+    Their tensors are the last inputs of the node.
+    """
+    bodies = bodies_of(attributes)
+    return list(dict.fromkeys(name for body in bodies for name in body.captured))
+
+
+class _Reaching(torch.autograd.Function):
+    """The identity of a tensor, which gives gradients of 0 to other tensors.
+
+    What a branch that was not taken reads has a gradient in every step, as in PopART.
+    """
+
+    # Any: torch gives its context no type that has our attributes.
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ctx.others = [(other.shape, other.dtype) for other in others]
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        zeros = (gradient.new_zeros(size, dtype=dtype) for size, dtype in ctx.others)
+        return gradient, *zeros
+
+
+class _Bodies:
+    """The graphs of one use of an operator, and what they read around it."""
+
+    def __init__(self, call: Call) -> None:
+        names = captured_by(call.attributes)
+        count = len(call.inputs) - len(names)
+        self._call = call
+        self.arguments = call.inputs[:count]
+        self._outer = {
+            name: value
+            for name, value in zip(names, call.inputs[count:], strict=True)
+            if value is not None
+        }
+
+    def run(self, name: str, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the outputs of the graph that an attribute holds."""
+        call = self._call
+        body: RunnableBody = call.get(name)
+        return body.run(arguments, self._outer, call.training, call.for_shapes)
+
+    def reaching(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return outputs of which all inputs have gradients, of 0 where unused."""
+        read = [
+            value
+            for value in self._call.inputs
+            if value is not None and value.requires_grad
+        ]
+        if not read or not torch.is_grad_enabled():
+            return list(outputs)
+        # Any: functions of autograd have no types.
+        reach: Any = _Reaching.apply
+        return [
+            reach(output, *read) if output.is_floating_point() else output
+            for output in outputs
+        ]
+
+
+def _if(call: Call) -> list[torch.Tensor]:
+    """Return the outputs of the branch that the condition chooses."""
+    branch = "then_branch" if bool(call[0]) else "else_branch"
+    bodies = _Bodies(call)
+    return bodies.reaching(bodies.run(branch, []))
+
+
+def _call(call: Call) -> list[torch.Tensor]:
+    """Return the outputs of a graph for the inputs of the node."""
+    bodies = _Bodies(call)
+    arguments = [value for value in bodies.arguments if value is not None]
+    return bodies.reaching(bodies.run("callee", arguments))
+
+
+def _loop(call: Call) -> list[torch.Tensor]:
+    """Return the tensors that a loop carries on, and stacks of its further outputs.
+
+    A loop that ends before its trip count leaves zeros in the stacks.
+    """
+    bodies = _Bodies(call)
+    body: RunnableBody = call.get("body")
+    trips, condition = call.optional(0), call.optional(1)
+    most = None if trips is None else int(trips)
+    going = body.parameter(1, True) if condition is None else condition
+    carried = [value for value in bodies.arguments[2:] if value is not None]
+    count = len(carried)
+    rows: list[list[torch.Tensor]] = []
+    while bool(going) and (most is None or len(rows) < most):
+        number = body.parameter(0, len(rows))
+        going, *outputs = bodies.run("body", [number, going, *carried])
+        carried = outputs[:count]
+        rows.append(outputs[count:])
+    example = rows[0] if rows else []
+    if call.outputs > count and not rows:
+        with torch.no_grad():
+            unused = bodies.run("body", [body.parameter(0, 0), going, *carried])
+        example = unused[1 + count :]
+    stacks = [
+        _stack([row[index] for row in rows], like, most or 0)
+        for index, like in enumerate(example)
+    ]
+    return bodies.reaching([*carried, *stacks])
+
+
+def _stack(rows: list[torch.Tensor], like: torch.Tensor, size: int) -> torch.Tensor:
+    """Return rows in one tensor of that size, whose last ones are zeros."""
+    if not size:
+        return like.new_zeros([0, *like.shape])
+    return torch.stack(rows + [torch.zeros_like(like)] * (size - len(rows)))
+
+
+def _unequal(what: str, number: int, attribute: str, other: int) -> str:
+    return (
+        f"has {number} {what}, but its {attribute} has {other}. Give both the same "
+        "number."
+    )
+
+
+def _refuse_if(form: Form) -> str:
+    for name in ("then_branch", "else_branch"):
+        number = len(form.attributes[name].outputs)
+        if number != form.outputs:
+            return _unequal("outputs", form.outputs, name, number)
+    return ""
+
+
+def _refuse_call(form: Form) -> str:
+    body: RunnableBody = form.attributes["callee"]
+    if len(body.parameters) != len(form.inputs):
+        number = len(body.parameters)
+        return _unequal("inputs", len(form.inputs), "callee", number)
+    if len(body.outputs) != form.outputs:
+        return _unequal("outputs", form.outputs, "callee", len(body.outputs))
+    return ""
+
+
+def _refuse_loop(form: Form) -> str:
+    body: RunnableBody = form.attributes["body"]
+    if len(form.inputs) < 2 or "" in form.inputs[2:]:
+        return (
+            "takes the trip count, the condition, and the tensors that it carries "
+            "from one iteration to the next; only the first two can be left out, by "
+            "empty names."
+        )
+    if len(body.parameters) != len(form.inputs):
+        number = len(body.parameters)
+        return _unequal("inputs", len(form.inputs), "body", number)
+    # The first output of the body is the condition for the next iteration.
+    if len(body.outputs) != form.outputs + 1:
+        return (
+            f"has {form.outputs} outputs, but its body has {len(body.outputs)}. A body "
+            "has one more: the condition, which is its first one."
+        )
+    if form.outputs < len(form.inputs) - 2:
+        return (
+            f"has {form.outputs} outputs, but carries {len(form.inputs) - 2} tensors. "
+            "Give it an output for each of them."
+        )
+    return ""
+
+
+ONNX = {
+    "If": Operator(_if, refusal=_refuse_if),
+    "Loop": Operator(_loop, refusal=_refuse_loop),
+}
+GRAPHCORE = {"Call": Operator(_call, refusal=_refuse_call)}
