@@ -1,6 +1,7 @@
 """Keras models and layers for IPUs."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,83 @@ def test_the_models_of_older_releases() -> None:
 
     assert model(tf.ones([1, 1])).shape == [1, 2]
     assert other(tf.ones([1, 1])).shape == [1, 3]
+
+
+def pipelined(kind: str, count: int) -> tf.keras.Model:
+    """A model y = w*x in two stages, from w = 0, of an older release."""
+    dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    if kind == "PipelineSequential":
+        model = ipu.keras.PipelineSequential(
+            [[tf.keras.layers.Flatten()], [dense]],
+            gradient_accumulation_count=count,
+            device_mapping=[0, 1],
+        )
+    else:
+        inputs = tf.keras.Input((1,))
+        with ipu.keras.PipelineStage(0):
+            x = tf.keras.layers.Flatten()(inputs)
+        with ipu.keras.PipelineStage(1):
+            x = dense(x)
+        model = ipu.keras.PipelineModel(
+            inputs=inputs,
+            outputs=x,
+            gradient_accumulation_count=count,
+            pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule.Grouped,
+        )
+    model.compile(tf.keras.optimizers.SGD(1.0), lambda y, wx: tf.reduce_mean(wx))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["PipelineSequential", "PipelineModel"])
+@pytest.mark.parametrize(
+    ("count", "steps", "updates", "weight"),
+    [(1, 4, 4, -10.0), (2, 4, 2, -10.0), (4, 4, 1, -10.0), (4, 6, 1, -10.0)],
+)
+def test_pipelined_models_of_older_releases_sum_up_gradients(
+    kind: str, count: int, steps: int, updates: int, weight: float
+) -> None:
+    model = pipelined(kind, count)
+
+    assert train(model, steps) == weight
+    assert int(model.optimizer.iterations) == updates
+    assert len(model.layers) == 2 + (kind == "PipelineModel")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"),
+    [
+        (
+            lambda: ipu.keras.PipelineSequential([], gradient_accumulation_count=4),
+            ValueError,
+            "An IPU pipeline must take a non-empty list of stages",
+        ),
+        (
+            lambda: ipu.keras.PipelineSequential([tf.keras.layers.Flatten()]),
+            ValueError,
+            "may only contain lists of stages, .* but stage 0 is <Flatten",
+        ),
+        (
+            lambda: ipu.keras.PipelineSequential([[], []], device_mapping=[0]),
+            ValueError,
+            "device_mapping names 1 IPUs, but there are 2 stages. Name one for each",
+        ),
+        (
+            lambda: ipu.keras.Sequential([], gradient_accumulation_cout=4),
+            TypeError,
+            "has no option gradient_accumulation_cout. Choose among batch_serializat",
+        ),
+        (
+            lambda: ipu.keras.Sequential([], batch_serialization_iterations=2),
+            NotImplementedError,
+            "has no batch serialization: batch_serialization_iterations must be 1",
+        ),
+    ],
+)
+def test_a_mistake_in_a_model_is_explained(
+    mistake: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        mistake()
 
 
 def test_a_layer_may_enqueue_what_it_computes() -> None:

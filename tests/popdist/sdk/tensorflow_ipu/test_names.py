@@ -55,7 +55,8 @@ outlined_function internal_ops.print_tensor internal_ops.remap
 image_ops.normalise_image control_flow_ops.barrier
 replication_ops.assume_equal_across_replicas all_to_all_op.all_gather
 reduce_scatter_op.reduce_scatter dataset_benchmark.infeed_benchmark
-rnn_ops.PopnnLSTM rnn_ops.PopnnGRU
+rnn_ops.PopnnLSTM rnn_ops.PopnnGRU rnn_ops.PopnnDynamicLSTM rnn_ops.PopnnDynamicGRU
+rnn_ops.PopnnAUGRU keras.PipelineModel keras.PipelineSequential
 autoshard.automatic_sharding test_utils.skip_on_hw keras.PipelineStage
 keras.Sequential keras.Model keras.optimizers.CrossReplicaOptimizer
 keras.optimizers.GradientAccumulationOptimizer layers.LSTM keras.layers.GRU
@@ -73,11 +74,11 @@ distributed.ipu_horovod_strategy.IPUHorovodStrategy ipu_estimator.IPUEstimator
 ipu_estimator.IPUEstimatorSpec ipu_pipeline_estimator.IPUPipelineEstimator
 ipu_pipeline_estimator.IPUPipelineEstimatorSpec ipu_run_config.IPURunConfig
 ipu_run_config.IPUConfig ipu_session_run_hooks.IPULoggingTensorHook
-serving.export_keras rnn_ops.PopnnAUGRU summary_ops.get_ipu_reports
+serving.export_keras summary_ops.get_ipu_reports
 summary_ops.ipu_compile_summary within_replica_ops.all_gather
 embedding_ops.create_host_embedding internal_ops.get_current_iteration_counter
 all_to_all_op.all_to_all utils.extract_compile_reports utils.export_dataset_to_file
-optimizers.AutomaticLossScalingOptimizer keras.PipelineModel keras.PipelineSequential
+optimizers.AutomaticLossScalingOptimizer
 keras.layers.EffectiveTransformer keras.layers.CTCInferenceLayer
 """
 

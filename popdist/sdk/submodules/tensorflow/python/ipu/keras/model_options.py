@@ -45,6 +45,14 @@ def set_gradient_accumulation_options(
     _remember(model, "_ipu_accumulation", (steps, method, dtype))
 
 
+def execute_any_steps(model: Model) -> None:
+    """Let sums of gradients go on from one execution to the next.
+
+    In releases that had models of their own, steps_per_execution was no option.
+    """
+    _remember(model, "_ipu_executes_any_steps", True)
+
+
 def set_pipelining_options(
     model: Model,
     gradient_accumulation_steps_per_replica: int | None = None,
@@ -172,7 +180,7 @@ def _prepare(model: Model) -> None:
         steps_per_execution = model.steps_per_execution
     # A variable of a strategy is no number.
     number = int(tf.convert_to_tensor(steps_per_execution))
-    if number % steps:
+    if number % steps and not getattr(model, "_ipu_executes_any_steps", False):
         raise ValueError(
             f"steps_per_execution is {number}, but must be a multiple of the {steps} "
             "steps of which gradients are accumulated."

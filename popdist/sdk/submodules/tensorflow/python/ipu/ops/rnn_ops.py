@@ -8,17 +8,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from ..refusals import refused
-
 __all__ = ["PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
-
-_LENGTHS = "use PopnnLSTM or PopnnGRU, and mask what comes after a sequence's end."
-PopnnDynamicLSTM = refused("PopnnDynamicLSTM", _LENGTHS)
-PopnnDynamicGRU = refused("PopnnDynamicGRU", _LENGTHS)
-PopnnAUGRU = refused("PopnnAUGRU", _LENGTHS)
 
 # Any: TensorFlow's tensors, variables and functions have no types.
 Tensor = Any
+# What a time step gets: `product` of its inputs, `runs` and `score`, if there are any.
+Element = Mapping[str, Tensor]
 
 
 class LSTMStateTuple(NamedTuple):
@@ -44,6 +39,8 @@ class _PopnnRNN:
     """A layer with one matrix for inputs and states, and biases for each gate."""
 
     _gates: int
+    # The scope of the variables, unless the program names one.
+    _scope: str
 
     def __init__(
         self,
@@ -109,13 +106,17 @@ class _PopnnRNN:
             "biases": self._bias_shape(),
         }
         scope = tf.compat.v1.variable_scope(
-            self.name, default_name=type(self).__name__.lower(), use_resource=True
+            self.name, default_name=self._scope, use_resource=True
         )
         with scope:
             self.kernel, self.biases = (
                 tf.compat.v1.get_variable(name, shapes[name], self.dtype, initializer)
                 for name, initializer in self._initializers.items()
             )
+            self._build_more()
+
+    def _build_more(self) -> None:
+        """Make the variables that only some layers have."""
 
     def _bias_shape(self) -> list[int]:
         return [self._gates, self.num_units]
@@ -130,6 +131,16 @@ class _PopnnRNN:
             initial_state: As this returns it; None for zeros.
             training: Has no effect: gradients can always be computed.
         """
+        return self._run(inputs, initial_state, {})
+
+    def _run(self, inputs: Tensor, initial_state: Any, elements: Element) -> Any:
+        """Return the outputs of all time steps, and the last state.
+
+        Args:
+            inputs: A tensor of the shape [time, batch, size].
+            initial_state: As this returns it; None for zeros.
+            elements: What each time step gets besides the inputs.
+        """
         inputs = tf.convert_to_tensor(inputs, self.dtype)
         if self.kernel is None:
             self.build(inputs.shape)
@@ -138,15 +149,25 @@ class _PopnnRNN:
         # All time steps at once.
         products = tf.tensordot(inputs, of_inputs, 1)
         products.set_shape([*inputs.shape[:2], of_inputs.shape[-1]])
-        states = tf.scan(
-            lambda states, product: self._step(states, product, of_states),
-            products,
-            first,
-            parallel_iterations=1,
-        )
+
+        def step(states: tuple[Tensor, ...], element: Element) -> tuple[Tensor, ...]:
+            after = self._step(states, element, of_states)
+            if "runs" not in element:
+                return after
+            # After the end of a sequence its state stays.
+            return tuple(
+                tf.where(element["runs"], new, old)
+                for new, old in zip(after, states, strict=True)
+            )
+
+        all_elements = {"product": products, **elements}
+        states = tf.scan(step, all_elements, first, parallel_iterations=1)
+        outputs = states[0]
+        if "runs" in elements:
+            outputs = tf.where(elements["runs"], outputs, tf.zeros_like(outputs))
         if not self._return_state:
-            return states[0]
-        return states[0], self._state([each[-1] for each in states], initial_state)
+            return outputs
+        return outputs, self._state([each[-1] for each in states], initial_state)
 
     def _zeros(self, batch: Tensor) -> Tensor:
         return tf.zeros([batch, self.num_units], self.dtype)
@@ -156,7 +177,7 @@ class _PopnnRNN:
         raise NotImplementedError
 
     def _step(
-        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+        self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
     ) -> tuple[Tensor, ...]:
         """Return the states after a time step."""
         raise NotImplementedError
@@ -166,10 +187,25 @@ class _PopnnRNN:
         raise NotImplementedError
 
 
+def _running(inputs: Tensor, seq_len: Tensor) -> Element:
+    """Return which sequences go on in each time step."""
+    runs = tf.sequence_mask(seq_len, tf.shape(inputs)[0])
+    return {"runs": tf.transpose(runs)[:, :, tf.newaxis]}
+
+
+def _time_first(tensor: Tensor, time_major: bool) -> Tensor:
+    """Return a tensor whose first dimension is time."""
+    if time_major:
+        return tensor
+    tensor = tf.convert_to_tensor(tensor)
+    return tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)])
+
+
 class PopnnLSTM(_PopnnRNN):
     """An LSTM, whose gates are in the order forget, input, candidate, output."""
 
     _gates = 4
+    _scope = "popnn_lstm"
 
     def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
         if initial is None:
@@ -185,10 +221,10 @@ class PopnnLSTM(_PopnnRNN):
         return output, cell
 
     def _step(
-        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+        self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
     ) -> tuple[Tensor, ...]:
         output, cell = states
-        gates = product + output @ of_states + tf.reshape(self.biases, [-1])
+        gates = element["product"] + output @ of_states + tf.reshape(self.biases, [-1])
         forget, into, candidate, out = tf.split(gates, 4, axis=-1)
         cell = self._gate(forget) * cell + self._gate(into) * self._activation(
             candidate
@@ -202,10 +238,35 @@ class PopnnLSTM(_PopnnRNN):
         return type(initial)(cell, output) if hasattr(initial, "c") else (output, cell)
 
 
+class PopnnDynamicLSTM(PopnnLSTM):
+    """An LSTM of sequences of different lengths, with outputs of 0 after their ends."""
+
+    _scope = "popnn_dynamic_lstm"
+
+    # The lengths come before the state, as in the original.
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Tensor,
+        seq_len: Tensor,
+        initial_state: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """Return the outputs of all time steps, and the last state of each sequence.
+
+        Args:
+            inputs: A tensor of the shape [time, batch, size].
+            seq_len: The lengths of the sequences.
+            initial_state: As this returns it; None for zeros.
+            training: Has no effect: gradients can always be computed.
+        """
+        return self._run(inputs, initial_state, _running(inputs, seq_len))
+
+
 class PopnnGRU(_PopnnRNN):
     """A GRU, whose gates are in the order reset, update, candidate."""
 
     _gates = 3
+    _scope = "popnn_gru"
 
     def __init__(self, *args: Any, reset_after: bool = False, **kwargs: Any) -> None:
         """Make a layer; the other arguments are those of PopnnLSTM.
@@ -229,17 +290,17 @@ class PopnnGRU(_PopnnRNN):
         return (tf.convert_to_tensor(initial, self.dtype),)
 
     def _step(
-        self, states: tuple[Tensor, ...], product: Tensor, of_states: Tensor
+        self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
     ) -> tuple[Tensor, ...]:
         (state,) = states
-        reset_in, update_in, candidate_in = tf.split(product, 3, axis=-1)
+        reset_in, update_in, candidate_in = tf.split(element["product"], 3, axis=-1)
         of_reset, of_update, of_candidate = tf.split(of_states, 3, axis=-1)
-        of_input, of_state = self.biases, tf.zeros_like(self.biases)
-        if self._reset_after:
-            of_input, of_state = tf.unstack(self.biases, axis=1)
+        of_input, of_state = self._both_biases()
         bias = of_input + of_state
         reset = self._gate(reset_in + state @ of_reset + bias[0])
         update = self._gate(update_in + state @ of_update + bias[1])
+        if "score" in element:
+            update = (1 - element["score"]) * update
         if self._reset_after:
             past = reset * (state @ of_candidate + of_state[2])
         else:
@@ -247,5 +308,93 @@ class PopnnGRU(_PopnnRNN):
         candidate = self._activation(candidate_in + past + of_input[2])
         return (update * state + (1 - update) * candidate,)
 
+    def _both_biases(self) -> tuple[Tensor, Tensor]:
+        """Return the biases of the inputs and of the state, by gate."""
+        if self._reset_after:
+            of_input, of_state = tf.unstack(self.biases, axis=1)
+            return of_input, of_state
+        return self.biases, tf.zeros_like(self.biases)
+
     def _state(self, states: list[Tensor], initial: Any) -> Any:
         return states[0]
+
+
+class PopnnDynamicGRU(PopnnGRU):
+    """A GRU of sequences of different lengths, with outputs of 0 after their ends."""
+
+    _scope = "popnn_dynamic_gru"
+
+    # The lengths come before the state, as in the original.
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Tensor,
+        seq_len: Tensor,
+        initial_state: Any = None,
+        training: bool = True,
+        time_major: bool = True,
+    ) -> Any:
+        """Return the outputs of all time steps, and the last state of each sequence.
+
+        Args:
+            inputs: A tensor of the shape [time, batch, size].
+            seq_len: The lengths of the sequences.
+            initial_state: As this returns it; None for zeros.
+            training: Has no effect: gradients can always be computed.
+            time_major: False for inputs of the shape [batch, time, size]. Outputs
+                have the time first in any case.
+        """
+        inputs = _time_first(inputs, time_major)
+        return self._run(inputs, initial_state, _running(inputs, seq_len))
+
+
+class PopnnAUGRU(PopnnGRU):
+    """A GRU whose update gate is scaled down by the scores of an attention.
+
+    Its biases are the variables `bias_r_u`, of the first two gates, and `bias_c`; as
+    in the original, `biases` has no effect.
+    """
+
+    _scope = "popnn_augru"
+
+    def _build_more(self) -> None:
+        v1 = tf.compat.v1
+        self._of_gates, self._of_candidate = (
+            v1.get_variable(name, [count, self.num_units], self.dtype, initializer())
+            for name, count, initializer in (
+                ("bias_r_u", 2, v1.ones_initializer),
+                ("bias_c", 1, v1.zeros_initializer),
+            )
+        )
+
+    def _both_biases(self) -> tuple[Tensor, Tensor]:
+        biases = tf.concat([self._of_gates, self._of_candidate], axis=0)
+        return biases, biases if self._reset_after else tf.zeros_like(biases)
+
+    # The lengths and scores come before the state, as in the original.
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Tensor,
+        seq_len: Tensor,
+        attention_score: Tensor,
+        initial_state: Any = None,
+        training: bool = True,
+        time_major: bool = True,
+    ) -> Any:
+        """Return the outputs of all time steps, and the last state of each sequence.
+
+        Args:
+            inputs: A tensor of the shape [time, batch, size].
+            seq_len: The lengths of the sequences.
+            attention_score: A tensor of the shape [time, batch].
+            initial_state: As this returns it; None for zeros.
+            training: Has no effect: gradients can always be computed.
+            time_major: False for inputs and scores whose first dimension is the batch.
+                Outputs have the time first in any case.
+        """
+        inputs = _time_first(inputs, time_major)
+        scores = tf.cast(_time_first(attention_score, time_major), self.dtype)
+        elements = {
+            **_running(inputs, seq_len),
+            "score": scores[:, :, tf.newaxis],
+        }
+        return self._run(inputs, initial_state, elements)
