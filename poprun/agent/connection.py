@@ -60,8 +60,9 @@ class AgentConnection:
         self.tool = tool
         self._is_open = True
         self.hello: AgentHello | None = None
-        # What came before the agent's first byte.
+        # What came before the agent's first byte, and whether that has come.
         self.banner = b""
+        self._is_greeted = False
         # The memory counters of the host after the job: kills, and the limit if any.
         self.memory: tuple[int, ...] | None = None
         # Messages that have come and have not been taken.
@@ -91,11 +92,10 @@ class AgentConnection:
     def fileno(self) -> int:
         return self.channel.read_descriptor
 
-    def receive_hello(self, limit: float) -> bool:
+    def receive_hello(self) -> bool:
         """Read what has come before the job; return whether the agent has answered.
 
-        Args:
-            limit: When its answer must be complete.
+        It never waits: meanwhile other hosts may answer.
 
         Raises:
             OtherVersionError: It is the agent of another version of poprun.
@@ -106,29 +106,39 @@ class AgentConnection:
             return False
         if not data:
             raise ConnectionError
+        try:
+            self._received += self.channel.feed(self._without_banner(data))
+            if not self._received:
+                return False
+            kind, fields = self._received.popleft()
+            if kind != messages.HELLO:
+                raise OtherVersionError
+            self.hello = AgentHello(**messages.unpack(fields[0]))
+        except (ValueError, IndexError, TypeError):
+            raise OtherVersionError from None
+        if self.tool == SRUN:
+            self._end_helper_of_srun()
+        return True
+
+    def _without_banner(self, data: bytes) -> bytes:
+        """Return what belongs to the agent's messages of bytes that have come.
+
+        Raises:
+            OtherVersionError, ConnectionError: As of receive_hello.
+        """
+        if self._is_greeted:
+            return data
         self.banner += data
         before, _, after = self.banner.partition(messages.PREAMBLE_START)
         version, line_end, after = after.partition(b"\n")
         if not line_end:
             if len(self.banner) > MOST_BANNER:
                 raise ConnectionError
-            return False
+            return b""
         if version != messages.VERSION:
             raise OtherVersionError
-        self._received += self.channel.feed(after)
-        self.banner = before
-        try:
-            kind, fields = self._next(limit)
-            if kind != messages.HELLO:
-                raise OtherVersionError
-            self.hello = AgentHello(**messages.unpack(fields[0]))
-            if self.tool == SRUN:
-                self._end_helper_of_srun()
-        except (ValueError, TypeError):
-            raise OtherVersionError from None
-        except TimeoutError:
-            raise ConnectionError from None
-        return True
+        self.banner, self._is_greeted = before, True
+        return after
 
     def ask(self, kind: int, value: Any = None) -> Any:
         """Send a question to the agent, and return the answer.

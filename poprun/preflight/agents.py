@@ -67,11 +67,11 @@ class _AgentStart:
         tool = "ssh" if isinstance(self._tool, Ssh) else SRUN
         self.connection = AgentConnection(self._host.name, argv, self._environ, tool)
 
-    def receive(self, limit: float) -> None:
+    def receive(self) -> None:
         """Read what the agent or ssh has written."""
         assert self.connection is not None
         try:
-            if not self.connection.receive_hello(limit):
+            if not self.connection.receive_hello():
                 return
         except OtherVersionError:
             self.failure = _other_version(self._host, "another version of poprun")
@@ -168,7 +168,7 @@ def _wait_for_all(
             by_descriptor[descriptor] = start
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(processes.poll_timeout(due - now)):
-            by_descriptor[descriptor].receive(limit)
+            by_descriptor[descriptor].receive()
     for start in pending:
         start.give_up()
 

@@ -186,6 +186,31 @@ def test_a_host_whose_clock_is_far_off_is_refused(
     assert text.endswith(f"Set both by NTP; see: {fake.ssh.text} a timedatectl")
 
 
+def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "LIMIT_S", 3.0)
+    octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE)
+    half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 99"
+    # The other host answers when half of this one's answer is there.
+    whole = f"until test -e {tmp_path}/half; do sleep 0.01; done; sleep 0.3; {hello()}"
+    fake = FakeSsh(tmp_path, f'case "$*" in *" a "*) {half};; esac; {whole}')
+
+    assert fake.refusal(A, B) == (
+        "The host a cannot be used: it does not answer within 3 s. See: "
+        f"{fake.ssh.shown(A)}"
+    )
+
+
+def test_what_is_no_message_after_the_first_bytes_is_of_another_version(
+    tmp_path: Path,
+) -> None:
+    octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE + b"\xff" * 40)
+    fake = FakeSsh(tmp_path, f"printf '{octal}'; cat >/dev/null")
+
+    assert "it has another version of poprun, but here is" in fake.refusal(A)
+
+
 def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -> None:
     answer = hello().replace("; cat >/dev/null", "; echo 'broken pipe' >&2")
     fake = FakeSsh(tmp_path, answer)
