@@ -96,6 +96,8 @@ ENDING = ("true", "failing")
 HOSTS = ("h0,h1", "h1,h2", "h0,h1,h2", "h0,h1,h2,h3")
 # In which share of the rounds there are two jobs.
 TWO_AT_ONCE = 0.25
+# In which share of the rounds nothing is done before instances run.
+HARM_WHEN_RUNNING = 0.7
 WITH_MPI = ("ranks", "collectives", "catching")
 HARMS = {
     "kill": 0.33,
@@ -188,6 +190,8 @@ class HostsRound(ChaosRound):
         """Harm the jobs, and return what is wrong after that."""
         wrong = []
         if not all(job.ends for job in self.jobs) or self.dice.random() < 0.8:
+            if self.dice.random() < HARM_WHEN_RUNNING:
+                self._wait_for_instances()
             for _ in range(self.dice.choice((1, 1, 2, 3))):
                 time.sleep(
                     self.dice.choice((0.0, *[self.dice.uniform(0, self.life)] * 3))
@@ -216,6 +220,24 @@ class HostsRound(ChaosRound):
         if self.options.story and not wrong:
             print(self.report(), "\n", flush=True)
         return wrong
+
+    def _wait_for_instances(self) -> None:
+        """Wait until instances of each job run, or its poprun has ended."""
+        limit = time.monotonic() + START_S
+        waiting = self.jobs
+        while waiting and time.monotonic() < limit:
+            time.sleep(0.05)
+            running = "\n".join(
+                process
+                for host in self.own_bed.hosts
+                for process in host.processes()
+                if "bin/poprun " not in process
+            )
+            waiting = [
+                job
+                for job in waiting
+                if job.process.poll() is None and job.word not in running
+            ]
 
     # --- What is done to a job.
 
@@ -351,7 +373,9 @@ class HostsRound(ChaosRound):
             wrong.append("a crash")
         if code < 0 and not (job.was_killed or job.was_signalled):
             wrong.append(f"poprun was ended by signal {-code}")
-        if code > 0 and "poprun: error: " not in text and code != OUTPUT_CLOSED:
+        # A signal that came while Python started is Python's to tell.
+        is_told = "poprun: error: " in text or "init_import_site" in text
+        if code > 0 and not is_told and code != OUTPUT_CLOSED:
             wrong.append(f"exit code {code} without a word")
         if code == 0 and job.kind != "true":
             wrong.append("exit code 0 of a job that cannot succeed")
