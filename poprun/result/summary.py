@@ -8,6 +8,7 @@ from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.plan.placement import format_ranges
 from poprun.record import Record
 from poprun.result.outcome import Outcome
+from poprun.stdio.terminal import clock
 from poprun.words import counted, size
 
 SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"
@@ -165,8 +166,4 @@ def _exit(end: InstanceEnd) -> str:
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    if seconds < 100:
-        return f"{seconds:.2f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
+    return f"{seconds:.2f} s" if seconds < 100 else clock(seconds)

@@ -133,10 +133,10 @@ SOME = [
 def test_a_table_has_a_line_for_each_instance() -> None:
     assert table(SOME).splitlines() == [
         "how the instances ended:",
-        "    instance  host   exit              wall     CPU       peak memory",
-        "    9         node1  SIGKILL           1.25 s   1.50 s    512 MiB",
-        "    10        node2  SIGTERM, stopped  2:02:05  1:41 min  1 GiB",
-        "    11        node2  not started       -        -         -",
+        "    instance  host   exit              wall     CPU     peak memory",
+        "    9         node1  SIGKILL           1.25 s   1.50 s  512 MiB",
+        "    10        node2  SIGTERM, stopped  2:02:05  1:41    1 GiB",
+        "    11        node2  not started       -        -       -",
     ]
 
 
