@@ -67,12 +67,9 @@ def run(
     log = Log(settings.verbosity, phase_line.write, has_color=has_color)
     check_current_directory()
     temporary = temporary_directory(environ)
+    open_hosts = partial(_open_hosts, settings, environ, log, phase_line)
     # A dry run plans a job on several hosts as if all were this one.
-    opener = (
-        None
-        if guard is None
-        else partial(_open_hosts, settings, environ, guard, log, phase_line)
-    )
+    opener = None if guard is None else partial(open_hosts, guard)
     with (
         closing(Preflights(opener)) as hosts,
         _traced(settings, log, runs=guard is not None) as trace,
@@ -80,12 +77,9 @@ def run(
     ):
         phase_line.show("checking the hosts")
         _enter(trace, "plan")
+        find_servers = reservation.find_host_servers
         request = read_request(
-            settings,
-            environ,
-            temporary,
-            hosts.describe,
-            reservation.find_host_servers,
+            settings, environ, temporary, hosts.describe, find_servers
         )
         for note in (*request.notes, *output.note_on_terminal(request)):
             log.warn(note)
@@ -106,6 +100,7 @@ def run(
             log=log,
             phase_line=phase_line,
             hosts=hosts,
+            open_hosts=open_hosts,
             recorder=recorder,
             trace=trace,
         )
@@ -181,9 +176,9 @@ def _enter(trace: "JobTrace | None", phase: str) -> None:
 def _open_hosts(
     settings: Settings,
     environ: Mapping[str, str],
-    guard: StartedGuard,
     log: Log,
     phase_line: PhaseLine,
+    guard: StartedGuard,
     hosts: Sequence[HostSpec],
 ) -> Sequence[Preflight]:
     """Return what looks things up on each host; this one needs no ssh."""
@@ -211,15 +206,7 @@ def _open_hosts(
 
 def _reopen_hosts(request: Request, context: "RunContext", guard: StartedGuard) -> int:
     """Reach the hosts again before another attempt; return a port for rank 0."""
-    opener = partial(
-        _open_hosts,
-        context.settings,
-        context.environ,
-        guard,
-        context.log,
-        context.phase_line,
-    )
-    context.hosts.reopen(request.hosts, opener)
+    context.hosts.reopen(request.hosts, partial(context.open_hosts, guard))
     context.hosts.check_mpi(request.mpi)
     return context.hosts.describe(request.hosts[:1])[0].free_port
 

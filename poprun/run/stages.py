@@ -16,8 +16,9 @@ from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
+from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan, Request
-from poprun.preflight.hosts import Preflights
+from poprun.preflight.hosts import Preflight, Preflights
 from poprun.record import Record
 from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
@@ -45,6 +46,8 @@ class RunContext(Record):
     # Shows on a terminal what poprun does before the job runs.
     phase_line: PhaseLine
     hosts: Preflights
+    # Reaches hosts, with the guard that ends what is started there.
+    open_hosts: Callable[[StartedGuard, Sequence[HostSpec]], Sequence[Preflight]]
     # Writes the files of --result and --events.
     recorder: "Recorder | None" = None
     # For --trace.
