@@ -1,10 +1,13 @@
 """PopART's sessions on all ranks."""
 
+import logging
 from typing import Any
 
 import popart
 
-from ..torch.mpi_ops import size
+from ..torch.mpi_ops import rank, size
+
+logger = logging.getLogger("horovod.popart")
 
 
 def broadcast_weights(
@@ -65,17 +68,19 @@ class DistributedOptimizer:
             optimizer: The optimizer of the session, or a replacement of it, as for
                 `updateOptimizerFromHost`.
             session: The session.
-            session_options: Its options, with `hostAllReduce`.
+            session_options: Its options. Without `hostAllReduce`, which Graphcore's
+                PopART needs, a warning says so.
 
         Raises:
-            ValueError: init() has not been called, or `hostAllReduce` is False.
+            ValueError: init() has not been called.
             popart_exception: The optimizer changes what never changes.
         """
-        size()
-        if not session_options.hostAllReduce:
-            raise ValueError(
-                "DistributedOptimizer needs SessionOptions.hostAllReduce. Set it to "
-                "True before the session is created."
+        if not session_options.hostAllReduce and rank() == 0:
+            # As an example of PopART's user guide does.
+            logger.warning(
+                "DistributedOptimizer averages gradients although SessionOptions."
+                "hostAllReduce is False. Graphcore's PopART needs it: set it to True "
+                "before the session is created."
             )
         session.updateOptimizerFromHost(optimizer)
         session.average_over_instances()
