@@ -69,13 +69,19 @@ def getDevice(
 
     Raises:
         ValueError: The replicas of this job have another number of IPUs.
+        TypeError: An argument has another type.
         DeviceError: The job does not hold the device any more, or poprun has ended.
     """
+    if not isinstance(connectionType, popart.DeviceConnectionType):
+        raise TypeError(
+            f"getDevice got connectionType={connectionType!r}, but needs a value of "
+            "popart.DeviceConnectionType, such as DeviceConnectionType.Always."
+        )
+    # It also checks ipusPerReplica, and attaches to nothing in offline mode.
+    device_id = popdist.getDeviceId(ipusPerReplica)
     ipus = popdist.getNumLocalReplicas() * (
         ipusPerReplica or popdist.getNumIpusPerReplica()
     )
-    # It also checks ipusPerReplica, and attaches to nothing in offline mode.
-    device_id = popdist.getDeviceId(ipusPerReplica)
     manager = popart.DeviceManager()
     if os.environ.get(env.OFFLINE_MODE) == "1":
         if _IS_STAND_IN:

@@ -11,6 +11,7 @@ one is not set, and UnreadableVariableError where they contradict each other.
 
 import os
 from importlib import import_module
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from popdist import device, environment
@@ -207,6 +208,12 @@ def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:
     ipus = earlier if earlier is not None else later
     if not ipus:
         return
+    try:
+        ipus = int(index(ipus))
+    except TypeError:
+        raise TypeError(
+            f"getDeviceId got {ipus!r} IPUs per replica, but needs an int."
+        ) from None
     if ipus < 0:
         raise ValueError(
             f"getDeviceId got {ipus} IPUs per replica, but there must be 1 or more."

@@ -95,6 +95,27 @@ def test_other_ipus_per_replica_are_refused_in_offline_mode_too(instance: None) 
         popdist.popart.getDevice(4)
 
 
+@pytest.mark.parametrize("value", ["Always", None, 0])
+def test_a_connection_type_of_no_enumeration_is_refused(
+    instance: None, value: object
+) -> None:
+    with pytest.raises(
+        TypeError,
+        match=rf"^getDevice got connectionType={value!r}, but needs a value of popart",
+    ):
+        popdist.popart.getDevice(connectionType=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["2", 2.0])
+def test_a_number_of_ipus_that_is_no_int_is_refused(
+    instance: None, value: object
+) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^getDeviceId got {value!r} IPUs per replica, but needs an i"
+    ):
+        popdist.popart.getDevice(value)  # type: ignore[arg-type]
+
+
 MISSING = """
 import sys
 import popdist.sdk
