@@ -126,10 +126,8 @@ def _empty_like(batch: Tensor) -> Tensor:
 def _end_unless(is_step: Tensor) -> Tensor:
     """Return an operation that fails as an iterator does at its end."""
 
-    # TensorFlow makes an OutOfRangeError of a StopIteration.
-    def check(is_step: Any) -> Any:
-        if not is_step:
-            raise StopIteration("End of sequence")
-        return is_step
+    def end() -> Any:
+        nothing = tf.data.Dataset.range(0)
+        return tf.compat.v1.data.make_one_shot_iterator(nothing).get_next()
 
-    return tf.numpy_function(check, [is_step], tf.bool, name="popdist_step")
+    return tf.cond(is_step, lambda: tf.constant(0, tf.int64), end)
