@@ -17,6 +17,10 @@ from popdist.tensorflow.tensors.reduction import (
     reduce_in_graph,
 )
 
+# As what a bool is reduced.
+_FLAG = np.dtype(np.uint8)
+_FLAG_SPEC = tf.TensorSpec((), tf.uint8)
+
 # A value of tf.distribute: a tensor, or one for each local replica.
 Value = Any
 
@@ -87,13 +91,15 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         sums: dict[int, Sequence[Tensor]] = {}
         means: dict[int, Sequence[Tensor]] = {}
-        results: dict[int, list[Tensor]] = {}
+        sparse: dict[int, Sequence[tf.IndexedSlices]] = {}
         for index, tensors in enumerate(values):
             if isinstance(tensors[0], tf.IndexedSlices):
-                results[index] = [self._add_sparse(tensors)]
+                sparse[index] = tensors
             else:
                 exact = is_mean and tensors[0].dtype.is_floating
                 (means if exact else sums)[index] = tensors
+        added = [[each] for each in self._add_sparse([*sparse.values()])]
+        results: dict[int, list[Tensor]] = dict(zip(sparse, added, strict=True))
         totals = self._reduce_dense([*sums.values()], "sum", spread)
         results |= zip(sums, totals, strict=True)
         if is_mean:
@@ -108,14 +114,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def gather_tensors(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
         """Return the tensors of all replicas, one behind the other along an axis."""
-        shape = tensors[0].shape.as_list()
-        shape[axis] = None
-
-        def gather(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
-            return [exchange.all_gather(arrays, axis)]
-
-        spec = tf.TensorSpec(shape, tensors[0].dtype)
-        return self.call("gather", gather, tensors, [spec])[0]
+        return self._gather([tensors], axis)[0]
 
     def from_first_instance(self, tensor: Tensor) -> Tensor:
         """Return the tensor of instance 0."""
@@ -128,13 +127,14 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def true_on_all(self, flag: Tensor) -> Tensor:
         """Return whether a tensor, which is a bool, is true on all instances."""
-
-        def agree(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
-            own = arrays[0].astype(np.uint8).reshape(1)
-            everywhere = exchange.instances.all_reduce(own, "min")
-            return [everywhere.astype(np.bool_).reshape(())]
-
-        return self.call("agree", agree, [flag], [tf.TensorSpec((), tf.bool)])[0]
+        number = tf.cast(flag, tf.uint8)
+        if _reduces_in_graph():
+            reduce = self._exchange.reduction([_FLAG], "min", of_instances=True)
+            device = self._devices[:1]
+            ((smallest,),) = reduce_in_graph(reduce, [[number]], device, False)
+        else:
+            (smallest,) = self.call("agree", _smallest, [number], [_FLAG_SPEC])
+        return tf.cast(smallest, tf.bool)
 
     def call(
         self,
@@ -153,6 +153,23 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         name = tf.compat.v1.get_default_graph().unique_name(f"PopDistStrategy_{what}")
         begin = partial(self._exchange.request, name, call)
         return call_by_name(begin, tensors, specs)
+
+    def _gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> list[Tensor]:
+        """Return several values, each gathered as by gather_tensors(), in one call."""
+        replicas = self._replicas
+
+        def gather(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
+            begins = range(0, len(arrays), replicas)
+            parts = [arrays[begin : begin + replicas] for begin in begins]
+            return [exchange.all_gather(each, axis) for each in parts]
+
+        specs = []
+        for tensors in values:
+            shape = tensors[0].shape.as_list()
+            shape[axis] = None
+            specs.append(tf.TensorSpec(shape, tensors[0].dtype))
+        flat = [tensor for tensors in values for tensor in tensors]
+        return self.call("gather", gather, flat, specs)
 
     def _gather_implementation(
         self, per_replica_value: Value, destinations: Any, axis: int, options: Any
@@ -182,30 +199,21 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         self, values: Sequence[Sequence[Tensor]], op: str, spread: bool
     ) -> list[list[Tensor]]:
         """Return copies of the reduction of each value, which is a dense one."""
-        in_function = (
-            not tf.executing_eagerly()
-            and tf.compat.v1.executing_eagerly_outside_functions()
-        )
-        if not (values and in_function and are_operations_available()):
+        if not values:
+            return []
+        if not _reduces_in_graph():
             return [[total] for total in self._reduce_by_function(values, op)]
-        results: dict[int, list[Tensor]] = {}
-        # In an order that all instances have.
-        for dtype in dict.fromkeys(tensors[0].dtype for tensors in values):
-            at = [i for i, tensors in enumerate(values) if tensors[0].dtype == dtype]
-            alike = [values[index] for index in at]
-            if dtype.is_complex:
-                totals = [[total] for total in self._reduce_by_function(alike, op)]
-            else:
-                reduce = self._exchange.reduction(np.dtype(dtype.as_numpy_dtype), op)
-                totals = reduce_in_graph(reduce, alike, self._devices, spread)
-            results |= zip(at, totals, strict=True)
-        return [results[index] for index in range(len(values))]
+        # The parts of a complex number are two real ones.
+        dtypes = [
+            np.dtype(dtype.real_dtype.as_numpy_dtype)
+            for dtype in dict.fromkeys(tensors[0].dtype for tensors in values)
+        ]
+        reduce = self._exchange.reduction(dtypes, op)
+        return reduce_in_graph(reduce, values, self._devices, spread)
 
     def _reduce_by_function(
         self, values: Sequence[Sequence[Tensor]], op: str
     ) -> list[Tensor]:
-        if not values:
-            return []
         replicas = self._replicas
 
         def reduce(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
@@ -217,14 +225,20 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         specs = [tf.TensorSpec(value[0].shape, value[0].dtype) for value in values]
         return self.call("reduce", reduce, flat, specs)
 
-    def _add_sparse(self, slices: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
-        """Return the sum of sparse tensors: the rows of all of them."""
-        first = slices[0]
-        return tf.IndexedSlices(
-            self.gather_tensors([each.values for each in slices], 0),
-            self.gather_tensors([each.indices for each in slices], 0),
-            first.dense_shape,
-        )
+    def _add_sparse(
+        self, values: Sequence[Sequence[tf.IndexedSlices]]
+    ) -> list[tf.IndexedSlices]:
+        """Return the sum of each value, whose tensors are sparse: the rows of all."""
+        parts: list[list[Tensor]] = []
+        for slices in values:
+            parts.append([each.values for each in slices])
+            parts.append([each.indices for each in slices])
+        gathered = self._gather(parts, 0) if parts else []
+        pairs = zip(gathered[::2], gathered[1::2], values, strict=True)
+        return [
+            tf.IndexedSlices(rows, indices, slices[0].dense_shape)
+            for rows, indices, slices in pairs
+        ]
 
     def _tensors_of(self, value: Value) -> list[Tensor]:
         """Return what each local replica has of a value."""
@@ -236,6 +250,19 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
             for each in tensors
         ]
+
+
+def _reduces_in_graph() -> bool:
+    """Return whether popdist's operations reduce tensors here: in a tf.function."""
+    return (
+        not tf.executing_eagerly()
+        and bool(tf.compat.v1.executing_eagerly_outside_functions())
+        and are_operations_available()
+    )
+
+
+def _smallest(exchange: Exchange, flags: Sequence[Array]) -> list[Array]:
+    return [exchange.instances.all_reduce(flags[0], "min")]
 
 
 def _divided(total: Tensor, replicas: int) -> Tensor:

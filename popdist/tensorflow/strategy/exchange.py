@@ -60,20 +60,28 @@ class Exchange:
             places = map(address_of, (*rows, target))
             table = tables.setdefault(target.dtype, [])
             table += [target.ndim, *target.shape, *places]
-        for dtype, table in tables.items():
-            self.reduction(dtype, op)(np.array(table, np.uint64).tobytes())
+        reduce = self.reduction([*tables], op)
+        reduce(*[np.array(table, np.uint64).tobytes() for table in tables.values()])
         return results
 
-    def reduction(self, dtype: DType, op: str) -> Callable[[bytes], None]:
-        """Return what reduces the arrays of a table: see Group.all_reduce_table.
+    def reduction(
+        self, dtypes: Sequence[DType], op: str, *, of_instances: bool = False
+    ) -> Callable[..., None]:
+        """Return what reduces the arrays of tables: see Group.all_reduce_table.
+
+        Args:
+            dtypes: That of each table.
+            of_instances: Each instance has one array, in place of one for each replica.
 
         Raises:
-            TypeError: The engine cannot reduce arrays of this dtype so.
+            TypeError: The engine cannot reduce arrays of one of these dtypes so.
         """
-        code, reduction = code_of(dtype), reduction_code_of(op, dtype)
+        codes = [(code_of(dtype), reduction_code_of(op, dtype)) for dtype in dtypes]
+        group = self.instances if of_instances else self.replicas
 
-        def reduce(table: bytes) -> None:
-            self.replicas.all_reduce_table(table, code, reduction)
+        def reduce(*tables: bytes) -> None:
+            for table, call in zip(tables, codes, strict=True):
+                group.all_reduce_table(table, *call)
 
         return reduce
 

@@ -19,8 +19,9 @@ from popdist.tensorflow.tensors import _kernels
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import call_order, check_graph
 
-# What reduces the arrays of a table: see popdist.engine.group.Group.all_reduce_table.
-ReduceTable = Callable[[bytes], None]
+# What reduces the arrays of tables, one of each dtype in the order in which these come
+# first: see popdist.engine.group.Group.all_reduce_table.
+ReduceTables = Callable[..., None]
 
 _LIBRARY = "libtensorflow_cc.so.2"
 
@@ -48,7 +49,7 @@ def are_operations_available() -> bool:
 
 @tf.autograph.experimental.do_not_convert
 def reduce_in_graph(
-    reduce: ReduceTable,
+    reduce: ReduceTables,
     values: Sequence[Sequence[Tensor]],
     devices: Sequence[str],
     spread: bool,
@@ -57,12 +58,16 @@ def reduce_in_graph(
 
     Args:
         reduce: Reduces them, given where they lie.
-        values: Of each, the tensor on each of the devices. They are of one dtype.
+        values: Of each, the tensor on each of the devices.
         spread: Return each result on each of the devices; else on the first one.
     """
     check_graph()
     key = _CALLS.add(reduce)
-    first, *others = zip(*values, strict=True)
+    dtypes = [tensors[0].dtype for tensors in values]
+    kinds = [*dict.fromkeys(dtypes)]
+    # Those of one dtype are given one after the other.
+    order = sorted(range(len(values)), key=lambda index: kinds.index(dtypes[index]))
+    first, *others = zip(*[values[index] for index in order], strict=True)
     bundles = []
     for device, tensors in zip(devices[1:], others, strict=True):
         with tf.device(device):
@@ -79,15 +84,14 @@ def reduce_in_graph(
     shared = outputs[len(values) :] if spread else []
     for device, bundle in zip(devices[1:], shared, strict=False):
         with tf.device(device):
-            parts.append(
-                _operation(
-                    "PopdistUnpack", bundle=bundle, T=values[0][0].dtype, K=len(values)
-                )
-            )
-    for part in parts:
-        for result, (tensor, *_) in zip(part, values, strict=True):
-            result.set_shape(tensor.shape)
-    return [list(results) for results in zip(*parts, strict=True)]
+            types = [dtypes[index] for index in order]
+            parts.append(_operation("PopdistUnpack", bundle=bundle, T=types))
+    results: dict[int, list[Tensor]] = {}
+    for index, *copies in zip(order, *parts, strict=True):
+        for copy in copies:
+            copy.set_shape(values[index][0].shape)
+        results[index] = copies
+    return [results[index] for index in range(len(values))]
 
 
 class _Calls:
@@ -98,16 +102,16 @@ class _Calls:
     """
 
     def __init__(self) -> None:
-        self._functions: list[ReduceTable] = []
+        self._functions: list[ReduceTables] = []
 
-    def add(self, function: ReduceTable) -> int:
+    def add(self, function: ReduceTables) -> int:
         self._functions.append(function)
         return len(self._functions) - 1
 
-    def carry_out(self, key: int, table: bytes) -> tuple[int, str] | None:
+    def carry_out(self, key: int, tables: tuple[bytes, ...]) -> tuple[int, str] | None:
         """Carry out a call; return the code and the text of its error."""
         try:
-            self._functions[key](table)
+            self._functions[key](*tables)
         # Whatever it is: the thread is TensorFlow's.
         except BaseException as error:
             return _status_of(error)

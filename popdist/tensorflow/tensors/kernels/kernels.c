@@ -1,10 +1,11 @@
 /* Operations of graphs that hand their tensors' memory to a Python function at once.
  *
  * PopdistReduce takes the tensors of this instance's first replica, and those of its other
- * ones as bundles. It gives the function a table of where they lie and where the results
- * go, which is that of Group.all_reduce_table(). Results replace the first replica's
- * tensors where nothing else needs those. PopdistPack and PopdistUnpack make a bundle, and
- * tensors of it. */
+ * ones as bundles. It gives the function tables of where they lie and where the results
+ * go, which are those of Group.all_reduce_table(): one for each run of tensors of one dtype.
+ * A complex tensor is one of real numbers with one more axis. Results replace the first
+ * replica's tensors where nothing else needs those. PopdistPack and PopdistUnpack make a
+ * bundle, and tensors of it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* TensorFlow's tensors have at most 254 axes. */
-enum { MOST_AXES = 254 };
+/* TensorFlow's tensors have at most 254 axes. Most of them have fewer than these. */
+enum { MOST_AXES = 254, USUAL_AXES = 4 };
 
 /* What carries out the calls of all PopdistReduce. */
 static PyObject *carry_out;
@@ -33,8 +34,10 @@ typedef struct {
     const kernel *of;
     TF_Tensor **held;          /* bundles, and results or tensors */
     TF_Tensor *const **others; /* the tensors of each bundle */
-    uint64_t *table;
-    int64_t used; /* numbers of the table */
+    uint64_t *numbers; /* those of all tables */
+    int64_t used, room;
+    int64_t *begins; /* of each table */
+    int64_t tables;
 } execution;
 
 static bool is_well(const execution *e)
@@ -67,17 +70,20 @@ static void delete_all(TF_Tensor **tensors, int64_t count)
 static void *create(TF_OpKernelConstruction *construction, bool reduces)
 {
     TF_Status *status = TF_NewStatus();
+    int32_t count = 0, unused;
     kernel *made = calloc(1, sizeof *made);
     if (!made)
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
     else
-        TF_OpKernelConstruction_GetAttrInt64(construction, "K", &made->count, status);
+        TF_OpKernelConstruction_GetAttrSize(construction, "T", &count, &unused, status);
     if (TF_GetCode(status) == TF_OK && reduces)
         TF_OpKernelConstruction_GetAttrInt64(construction, "N", &made->others, status);
     if (TF_GetCode(status) == TF_OK && reduces)
         TF_OpKernelConstruction_GetAttrInt64(construction, "key", &made->key, status);
     if (TF_GetCode(status) != TF_OK)
         TF_OpKernelConstruction_Failure(construction, status);
+    else
+        made->count = count;
     TF_DeleteStatus(status);
     return made;
 }
@@ -107,7 +113,8 @@ static void execute(void *of, TF_OpKernelContext *context, int64_t tensors,
     delete_all(e.held, tensors);
     free(e.held);
     free(e.others);
-    free(e.table);
+    free(e.numbers);
+    free(e.begins);
     TF_DeleteStatus(e.status);
 }
 
@@ -187,20 +194,23 @@ static bool same_shape(const TF_Tensor *one, const TF_Tensor *other)
     return true;
 }
 
-/* Make room for one more tensor in the table. */
-static bool extend(execution *e, int axes)
+/* Make room for so many more numbers. */
+static bool extend(execution *e, int64_t numbers)
 {
-    const size_t numbers = (size_t)(e->used + axes + e->of->others + 3);
-    uint64_t *larger = realloc(e->table, numbers * sizeof *larger);
+    if (e->used + numbers <= e->room)
+        return true;
+    const int64_t room = 2 * e->room + numbers;
+    uint64_t *larger = realloc(e->numbers, (size_t)room * sizeof *larger);
     if (!larger)
         return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
-    e->table = larger;
+    e->numbers = larger;
+    e->room = room;
     return true;
 }
 
 static void add(execution *e, uint64_t number)
 {
-    e->table[e->used++] = number;
+    e->numbers[e->used++] = number;
 }
 
 static void add_address(execution *e, const TF_Tensor *tensor)
@@ -208,18 +218,29 @@ static void add_address(execution *e, const TF_Tensor *tensor)
     add(e, (uint64_t)(uintptr_t)TF_TensorData(tensor));
 }
 
-/* Add what is read to the table: a tensor's shape and rows. */
+static bool is_complex(const TF_Tensor *tensor)
+{
+    const int type = TF_TensorType(tensor);
+    return type == TF_COMPLEX64 || type == TF_COMPLEX128;
+}
+
+/* Add what is read to a table: a tensor's shape and rows. */
 static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64_t *lengths)
 {
     const int axes = TF_NumDims(tensor);
-    if (axes > MOST_AXES || !extend(e, axes))
-        return axes <= MOST_AXES ? false
-                                 : fail(e, TF_INVALID_ARGUMENT, "A tensor has over 254 axes.");
-    add(e, (uint64_t)axes);
+    const bool has_parts = is_complex(tensor);
+    if (axes > MOST_AXES)
+        return fail(e, TF_INVALID_ARGUMENT, "A tensor has over 254 axes.");
+    /* With their number, the axis of a complex tensor's parts, and the result. */
+    if (!extend(e, axes + e->of->others + 4))
+        return false;
+    add(e, (uint64_t)axes + has_parts);
     for (int axis = 0; axis < axes; axis++) {
         lengths[axis] = TF_Dim(tensor, axis);
         add(e, (uint64_t)lengths[axis]);
     }
+    if (has_parts)
+        add(e, 2);
     add_address(e, tensor);
     for (int64_t i = 0; i < e->of->others; i++) {
         if (!same_shape(tensor, e->others[i][index]))
@@ -231,8 +252,9 @@ static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64
     return true;
 }
 
-/* Add a tensor to the table, and allocate its result. */
-static bool add_tensor(execution *e, int64_t index)
+/* Add a tensor to the table of those before it, if they are of its dtype, and allocate its
+ * result. */
+static bool add_tensor(execution *e, int64_t index, int *type)
 {
     const int from = (int)index + 1;
     int64_t lengths[MOST_AXES];
@@ -241,6 +263,9 @@ static bool add_tensor(execution *e, int64_t index)
     if (!tensor)
         return false;
     const int axes = TF_NumDims(tensor);
+    if (!index || TF_TensorType(tensor) != *type)
+        e->begins[e->tables++] = e->used;
+    *type = TF_TensorType(tensor);
     const bool added = add_rows(e, index, tensor, lengths);
     /* Its memory is the result's only if nothing else refers to it, as we have here. */
     TF_DeleteTensor(tensor);
@@ -255,15 +280,31 @@ static bool add_tensor(execution *e, int64_t index)
     return true;
 }
 
+/* Return the tables as a tuple of bytes. */
+static PyObject *tables_of(const execution *e)
+{
+    PyObject *tables = PyTuple_New((Py_ssize_t)e->tables);
+    for (int64_t i = 0; tables && i < e->tables; i++) {
+        const int64_t end = i + 1 < e->tables ? e->begins[i + 1] : e->used;
+        PyObject *table = PyBytes_FromStringAndSize(
+            (const char *)(e->numbers + e->begins[i]),
+            (Py_ssize_t)((size_t)(end - e->begins[i]) * sizeof *e->numbers));
+        if (table)
+            PyTuple_SetItem(tables, (Py_ssize_t)i, table);
+        else
+            Py_CLEAR(tables);
+    }
+    return tables;
+}
+
 /* Let Python carry a call out. It returns None, or a status's code and text. */
 static bool call_python(execution *e)
 {
     int code;
     const char *text;
     const PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *result = PyObject_CallFunction(
-        carry_out, "Ly#", (long long)e->of->key, (const char *)e->table,
-        (Py_ssize_t)((size_t)e->used * sizeof *e->table));
+    PyObject *result = PyObject_CallFunction(carry_out, "LN", (long long)e->of->key,
+                                             tables_of(e));
     if (result && result != Py_None && PyArg_ParseTuple(result, "is", &code, &text))
         fail(e, code, text);
     if (PyErr_Occurred()) {
@@ -277,10 +318,14 @@ static bool call_python(execution *e)
 
 static bool reduce(execution *e)
 {
-    if (!get_others(e))
+    int type = 0;
+    e->begins = calloc((size_t)e->of->count, sizeof *e->begins);
+    if (!e->begins)
+        return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
+    if (!get_others(e) || !extend(e, e->of->count * (e->of->others + 4 + USUAL_AXES)))
         return false;
     for (int64_t i = 0; i < e->of->count; i++)
-        if (!add_tensor(e, i))
+        if (!add_tensor(e, i, &type))
             return false;
     if (!call_python(e) || !e->of->others)
         return is_well(e);
@@ -301,7 +346,7 @@ static void infer_nothing(TF_ShapeInferenceContext *context, TF_Status *status)
 
 typedef struct {
     const char *name;
-    const char *attributes[5], *inputs[4], *outputs[3];
+    const char *attributes[4], *inputs[4], *outputs[3];
     TF_create create;
     TF_compute compute;
 } operation;
@@ -309,25 +354,25 @@ typedef struct {
 static const operation operations[] = {
     {
         "PopdistReduce",
-        {"T: type", "K: int >= 1", "N: int >= 0", "key: int"},
-        {"order: resource", "tensors: K * T", "others: N * int64"},
-        {"results: K * T", "shared: N * int64"},
+        {"T: list(type) >= 1", "N: int >= 0", "key: int"},
+        {"order: resource", "tensors: T", "others: N * int64"},
+        {"results: T", "shared: N * int64"},
         create_reduce,
         compute_reduce,
     },
     {
         "PopdistPack",
-        {"T: type", "K: int >= 1"},
-        {"tensors: K * T"},
+        {"T: list(type) >= 1"},
+        {"tensors: T"},
         {"bundle: int64"},
         create_other,
         compute_pack,
     },
     {
         "PopdistUnpack",
-        {"T: type", "K: int >= 1"},
+        {"T: list(type) >= 1"},
         {"bundle: int64"},
-        {"tensors: K * T"},
+        {"tensors: T"},
         create_other,
         compute_unpack,
     },

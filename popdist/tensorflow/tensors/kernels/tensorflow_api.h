@@ -16,7 +16,7 @@ typedef struct TF_KernelBuilder TF_KernelBuilder;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 
-enum { TF_INT64 = 9 };
+enum { TF_COMPLEX64 = 8, TF_INT64 = 9, TF_COMPLEX128 = 18 };
 enum { TF_OK = 0, TF_INVALID_ARGUMENT = 3, TF_RESOURCE_EXHAUSTED = 8, TF_INTERNAL = 13 };
 
 typedef void *(*TF_create)(TF_OpKernelConstruction *);
@@ -44,6 +44,9 @@ typedef void (*TF_deallocate)(void *data, size_t bytes, void *argument);
     F(TF_KernelBuilder *, TF_NewKernelBuilder,                                              \
       (const char *operation, const char *device, TF_create, TF_compute, TF_delete))        \
     F(void, TF_RegisterKernelBuilder, (const char *name, TF_KernelBuilder *, TF_Status *))  \
+    F(void, TF_OpKernelConstruction_GetAttrSize,                                            \
+      (TF_OpKernelConstruction *, const char *name, int32_t *length, int32_t *total,        \
+       TF_Status *))                                                                        \
     F(void, TF_OpKernelConstruction_GetAttrInt64,                                           \
       (TF_OpKernelConstruction *, const char *name, int64_t *value, TF_Status *))           \
     F(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction *, TF_Status *))      \

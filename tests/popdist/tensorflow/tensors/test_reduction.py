@@ -1,5 +1,7 @@
 """Reductions by popdist's own operations, in tf.functions."""
 
+import ctypes
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -35,8 +37,6 @@ def alone(function: Callable[[], Any], devices: int = 1) -> Any:
 
 def memory(address: int, shape: tuple[int, ...]) -> Any:
     """Return the float32 elements that lie there."""
-    import ctypes
-
     count = int(np.prod(shape))
     kind = ctypes.c_float * count
     return np.frombuffer(kind.from_address(address), np.float32).reshape(shape)
@@ -134,6 +134,42 @@ def test_memory_that_nothing_else_needs_is_the_results() -> None:
         return [bool(each) for each in same]
 
     assert alone(program) == [True]
+
+
+def test_tensors_of_each_dtype_have_a_table() -> None:
+    def program() -> Any:
+        shapes = []
+
+        def copy(*tables: bytes) -> None:
+            for table in tables:
+                numbers = np.frombuffer(table, np.uint64).tolist()
+                shapes.append([])
+                while numbers:
+                    axes, *numbers = numbers
+                    shapes[-1].append(numbers[:axes])
+                    source, result = numbers[axes : axes + 2]
+                    # The elements of all tables have four bytes.
+                    ctypes.memmove(result, source, 4 * math.prod(numbers[:axes]))
+                    numbers = numbers[axes + 2 :]
+
+        @tf.function
+        def step(*tensors: Any) -> Any:
+            results = reduce_in_graph(copy, [[each] for each in tensors], [FIRST], True)
+            return [result for (result,) in results]
+
+        tensors = [
+            tf.constant([1.5, 2.5]),
+            tf.constant([[7], [8]]),
+            tf.constant([1 + 2j, 3 - 4j, 5], tf.complex64),
+            tf.constant(3.5),
+            tf.constant(9),
+        ]
+        return shapes, [each.numpy().tolist() for each in step(*tensors)]
+
+    shapes, results = alone(program)
+
+    assert shapes == [[[2], []], [[2, 1], []], [[3, 2]]]
+    assert results == [[1.5, 2.5], [[7], [8]], [1 + 2j, 3 - 4j, 5], 3.5, 9]
 
 
 def test_calls_are_made_in_the_order_in_which_they_are_traced() -> None:
@@ -252,7 +288,7 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
         def step(x: Any) -> Any:
             (bundle,) = reduction._operation("PopdistPack", tensors=[x])
             copy = tf.concat([bundle[:1], bundle[1:]], 0)
-            return reduction._operation("PopdistUnpack", bundle=copy, T=x.dtype, K=1)
+            return reduction._operation("PopdistUnpack", bundle=copy, T=[x.dtype])
 
         with pytest.raises(tf.errors.InternalError) as error:
             step(tf.ones(3))

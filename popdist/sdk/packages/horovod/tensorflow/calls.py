@@ -59,7 +59,7 @@ def reduce_tensors(
 ) -> list[Tensor]:
     """Return the ranks' tensors, reduced to one each."""
     if _is_for_table(tensors, reduction):
-        layouts = [(each.dtype.name, tuple(each.shape)) for each in tensors]
+        layouts = [(each.dtype.name, _known_shape(each)) for each in tensors]
         name = name or _name_in_graph("Allreduce", tensors)
         reduce = TableReduction(layouts, name, reduction, process_set)
         device = ["/device:CPU:0"]
@@ -181,22 +181,24 @@ def _name_in_graph(kind: str, tensors: Sequence[Tensor]) -> str:
 def _is_for_table(tensors: Sequence[Tensor], reduction: Reduction) -> bool:
     """Return whether popdist's operations can reduce tensors, in a graph.
 
-    They are of one dtype, all of their shapes are known, and nothing is to be done but
-    to reduce them.
+    Nothing is to be done but to reduce them.
     """
     if tf.executing_eagerly() or not executing_eagerly_outside_functions():
         return False
-    dtype, *others = {tensor.dtype for tensor in tensors}
-    is_exact = dtype.is_floating or (dtype.is_integer and reduction.op is not Average)
+    dtypes = {tensor.dtype for tensor in tensors}
     return (
-        not others
-        and is_exact
-        and dtype.name in DTYPES
+        all(
+            dtype.name in DTYPES and (dtype.is_floating or reduction.op is not Average)
+            for dtype in dtypes
+        )
         and reduction == Reduction(reduction.op)
         and reduction.op is not Adasum
-        and all(tensor.shape.is_fully_defined() for tensor in tensors)
         and are_operations_available()
     )
+
+
+def _known_shape(tensor: Tensor) -> tuple[int, ...] | None:
+    return tuple(tensor.shape) if tensor.shape.is_fully_defined() else None
 
 
 def _carried_out(

@@ -245,6 +245,38 @@ def test_ranks_that_trace_a_call_meet_those_that_do_not() -> None:
     assert results(2, rank) == [[[[3], [3]], [], [[1], [1]], []], [[[3], [3]], []]]
 
 
+def test_traced_calls_may_have_several_dtypes_and_unknown_shapes() -> None:
+    def rank(me: int) -> list[Any]:
+        hvd.init()
+
+        def call(x: Any, n: Any, y: Any) -> Any:
+            return hvd.grouped_allreduce([x, n, y], op=hvd.Sum, name="three")
+
+        specs = [
+            tf.TensorSpec((None, 1), tf.float32),
+            tf.TensorSpec(None, tf.int64),
+            tf.TensorSpec((), tf.float32),
+        ]
+        traced = tf.function(call, input_signature=specs)
+        graph = traced.get_concrete_function().graph
+        kinds = {operation.type for operation in graph.get_operations()}
+        found: list[Any] = ["PopdistReduce" in kinds, "PyFunc" in kinds]
+        for length in (2, 3):
+            tensors = (
+                tf.ones((length, 1)) + me,
+                tf.range(length, dtype=tf.int64),
+                tf.constant(0.5),
+            )
+            found.append(plain(traced(*tensors)))
+            # The other rank does not trace it.
+            found.append(plain((traced if me else call)(*tensors)))
+        return found
+
+    first = [[[3], [3]], [0, 2], 1]
+    second = [[[3], [3], [3]], [0, 2, 4], 1]
+    assert results(2, rank) == [[True, False, first, first, second, second]] * 2
+
+
 def test_calls_of_one_round_are_carried_out_together() -> None:
     """Whether tables are among them or not."""
 
@@ -260,7 +292,8 @@ def test_calls_of_one_round_are_carried_out_together() -> None:
             for name, layout in zip("xy", layouts, strict=True)
         )
         table = np.array([1, 3, x.ctypes.data, x.ctypes.data], np.uint64).tobytes()
-        calls = TableCall(first, table), TensorCall(NUMPY_ARRAYS, second, [y], [y])
+        tables = {"float32": table}
+        calls = TableCall(first, tables), TensorCall(NUMPY_ARRAYS, second, [y], [y])
         decisions = [Decision(each.name, (each, each)) for each in (first, second)]
         Carrier(group)(list(zip(decisions, calls, strict=True)))
         return [x.tolist(), y.tolist()]

@@ -1,6 +1,6 @@
 """Carries out the calls that all ranks agree upon: tensors become rows by address."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -60,18 +60,28 @@ class TensorCall(Call):
 
 
 class TableCall(Call):
-    """An allreduce of tensors of one dtype that are in a table, without scale factors.
+    """An allreduce of tensors that are in tables, without scale factors.
 
-    The table is that of Group.all_reduce_table(). Averages are of floats.
+    There is a table for each dtype, that of Group.all_reduce_table(). Averages are of
+    floats.
     """
 
-    def __init__(self, request: Request, table: bytes) -> None:
+    def __init__(self, request: Request, tables: Mapping[str, bytes]) -> None:
         super().__init__(request)
-        self.table = table
+        self.tables = tables
 
     def pairs(self) -> list[Pair]:
         """Return the rows of the tensors."""
-        return pairs_in(self.table, DTYPES[self.request.tensors[0][0]], 1)
+        return rows_in(self.tables, [dtype for dtype, _ in self.request.tensors])
+
+
+def rows_in(tables: Mapping[str, bytes], dtypes: Sequence[str]) -> list[Pair]:
+    """Return the rows of the tensors of tables, in the order of their dtypes."""
+    rows = {
+        dtype: iter(pairs_in(table, DTYPES[dtype], 1))
+        for dtype, table in tables.items()
+    }
+    return [next(rows[dtype]) for dtype in dtypes]
 
 
 class Carrier:
@@ -123,9 +133,9 @@ class Carrier:
         """Reduce the tensors of several calls, as few times as their dtypes permit."""
         match calls:
             case [(request, TableCall() as only)]:
-                dtype, _ = request.tensors[0]
-                reduction = engine_reduction(ReduceOp(request.op), dtype)
-                self._group.all_reduce_table(only.table, DTYPES[dtype], reduction)
+                for dtype, table in only.tables.items():
+                    reduction = engine_reduction(ReduceOp(request.op), dtype)
+                    self._group.all_reduce_table(table, DTYPES[dtype], reduction)
                 return
         batches: dict[tuple[int, int], list[Pair]] = {}
         for request, call in calls:

@@ -12,7 +12,7 @@ from popdist.negotiation.calls import Call
 from ..basics import HorovodBasics
 from ..exceptions import internal_errors
 from ..process_sets import ProcessSet
-from .carrier import Carrier, TableCall, TensorCall
+from .carrier import Carrier, TableCall, TensorCall, rows_in
 from .library import TensorLibrary
 from .reduce_ops import Adasum, ReduceOp, Reduction, check_reducible
 
@@ -71,11 +71,11 @@ def submit(process_set: ProcessSet, call: Call, now: bool) -> HorovodHandle:
 
 
 class TableReduction:
-    """An allreduce of tensors of one dtype, again and again, where a table says."""
+    """An allreduce of tensors, again and again, where tables say: one of each dtype."""
 
     def __init__(
         self,
-        tensors: Sequence[Layout],
+        tensors: Sequence[tuple[str, tuple[int, ...] | None]],
         name: str | None,
         reduction: Reduction,
         process_set: ProcessSet,
@@ -83,17 +83,32 @@ class TableReduction:
         """Describe the call.
 
         Args:
-            tensors: The dtype and shape of each.
+            tensors: The dtype and shape of each; None for one that differs from call
+                to call.
             reduction: Without scale factors; an average is one of floats.
         """
+        self._dtypes = [dtype for dtype, _ in tensors]
+        self._kinds = [*dict.fromkeys(self._dtypes)]
+        layouts = [(dtype, shape) for dtype, shape in tensors if shape is not None]
+        self._is_known = len(layouts) == len(tensors)
         full = None if name is None else f"{Kind.ALLREDUCE.text}.{name}"
         op = int(reduction.op)
-        self._request = Request(Kind.ALLREDUCE, full, tuple(tensors), op)
+        self._request = Request(Kind.ALLREDUCE, full, tuple(layouts), op)
         self._process_set = process_set
 
-    def __call__(self, table: bytes) -> None:
-        """Make the call, and return when it is over."""
-        submit(self._process_set, TableCall(self._request, table), True).wait()
+    def __call__(self, *tables: bytes) -> None:
+        """Make the call, and return when it is over.
+
+        Args:
+            tables: One of each dtype, in the order in which these come first.
+        """
+        of_dtype = dict(zip(self._kinds, tables, strict=True))
+        request = self._request
+        if not self._is_known:
+            rows = zip(self._dtypes, rows_in(of_dtype, self._dtypes), strict=True)
+            layouts = tuple([(dtype, source.shape) for dtype, (source, _) in rows])
+            request = request._replace(tensors=layouts)
+        submit(self._process_set, TableCall(request, of_dtype), True).wait()
 
 
 class TensorCalls:
