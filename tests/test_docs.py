@@ -1,9 +1,20 @@
+import ast
 import importlib.util
+import itertools
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import popdist
+import poprun
+from poprun.options import grammar
+from poprun.options.table import BY_NAME, BY_SHORT
+from poprun.preflight import ssh_failures
+from poprun.result import hints
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -63,3 +74,113 @@ def test_every_variable_of_the_contract_is_documented() -> None:
 
     assert len(names) > 15
     assert [name for name in names if name not in page] == []
+
+
+def test_the_reference_is_what_the_docstrings_say() -> None:
+    written = (ROOT / "docs" / "reference.md").read_text()
+    made = script("document_api").page()
+
+    assert written == made, "run: python scripts/document_api.py"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    written = (ROOT / "docs" / "reference.md").read_text()
+    headings = "\n".join(re.findall(r"^#+ .*|^\| `popdist\.errors\..*", written, re.M))
+
+    missing = [
+        name
+        for name in (*popdist.__all__, *poprun.__all__)
+        if not re.search(rf"\b{name}\b", headings)
+    ]
+
+    assert missing == []
+
+
+def test_the_guide_mentions_every_option() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    spellings = [
+        *(f"--{name}" for name in BY_NAME),
+        *(f"-{name}" for name in BY_SHORT),
+    ]
+
+    missing = [
+        option for option in spellings if not re.search(rf"{option}(?![\w-])", guide)
+    ]
+
+    assert len(spellings) > 60
+    assert missing == []
+
+
+def texts_of_the_code() -> Iterator[str]:
+    """Yield all texts of the packages; what is filled in stands as a zero byte."""
+    for package in ("poprun", "popdist"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "\0"
+                        for part in node.values
+                    )
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_every_message_of_the_page_of_troubles_is_in_the_code() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    texts = "\x01".join(text.replace("\n", " ") for text in texts_of_the_code())
+
+    missing = [
+        message
+        for message in messages
+        if not re.search("[^\x01]*".join(map(re.escape, message.split("..."))), texts)
+    ]
+
+    assert len(messages) > 80
+    assert missing == []
+
+
+def test_the_page_of_troubles_has_what_poprun_hints_at() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    expected = [
+        *(text for text in hints.SHORTAGES),
+        *(number.name for number in hints.SIGNALS),
+        *(one.meaning for one in ssh_failures._EXPLANATIONS),
+        *(name for name in popdist.__all__ if name.endswith("Error")),
+    ]
+
+    missing = [text for text in expected if text.lower() not in page.lower()]
+
+    assert missing == []
+
+
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What ends the words of a command in a shell.
+OPERATORS = re.compile(r"\d?>.*|[|&;()].*")
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """Yield the words of each command line of poprun in a page."""
+    text = page.read_text()
+    blocks = [block for language, block in FENCE.findall(text) if not language]
+    blocks += re.findall(r"^    (.*)", FENCE.sub("", text), re.MULTILINE)
+    for block in blocks:
+        lines = block.replace("\\\n", " ").splitlines()
+        prompt = r"\$ " if any(line.startswith("$ ") for line in lines) else ""
+        for line in lines:
+            command = re.match(rf"{prompt}(?:\w+=\S+ )*poprun (.*)", line)
+            if command:
+                words = shlex.shlex(command[1], posix=True, punctuation_chars=True)
+                words.whitespace_split = True
+                yield list(
+                    itertools.takewhile(lambda w: not OPERATORS.fullmatch(w), words)
+                )
+
+
+def test_every_command_line_of_poprun_has_options_that_exist() -> None:
+    commands = [words for page in PAGES for words in commands_of(page)]
+
+    for words in commands:
+        grammar.parse(words)
+
+    assert len(commands) > 50

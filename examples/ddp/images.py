@@ -49,11 +49,11 @@ class Shapes(torch.utils.data.Dataset):
     An image depends on its index and the seed only.
     """
 
-    def __init__(self, seed=0, transform=None):
-        self.seed, self.transform = seed, transform
+    def __init__(self, seed=0, transform=None, length=SAMPLES):
+        self.seed, self.transform, self.length = seed, transform, length
 
     def __len__(self):
-        return SAMPLES
+        return self.length
 
     def __getitem__(self, index):
         random = np.random.default_rng((self.seed, index))

@@ -4,7 +4,7 @@ import argparse
 import os
 
 import torch
-from images import Shapes
+from images import SAMPLES, Shapes
 
 import popdist
 import popdist.poptorch
@@ -18,6 +18,7 @@ SEED = 2022
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Train a network on drawn shapes.")
     parser.add_argument("--epochs", default=5, type=int, help="how often to see all")
+    parser.add_argument("--images", default=SAMPLES, type=int, help="of the data set")
     parser.add_argument("--batch-size", default=64, type=int, help="of a micro-batch")
     parser.add_argument(
         "--gradient-accumulation",
@@ -105,7 +106,10 @@ def get_dataloader(args, opts):
     )
     return poptorch.DataLoader(
         opts,
-        Shapes(transform=get_transform(args.precision, args.eight_bit_io)),
+        Shapes(
+            transform=get_transform(args.precision, args.eight_bit_io),
+            length=args.images,
+        ),
         batch_size=args.batch_size,
         shuffle=True,
         num_workers=args.num_workers,

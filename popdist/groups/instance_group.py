@@ -18,6 +18,6 @@ def instance_group() -> Group:
     shares memory, and the order of calls, with replica_group().
 
     Raises:
-        ArenaError: The instances are on several hosts, or cannot share memory.
+        ArenaError: The instances of a host cannot share memory.
     """
     return STATE.group("replicas", participants())

@@ -44,7 +44,7 @@ def replica_group(
         size: How many replicas each group has: a divisor of their number.
 
     Raises:
-        ArenaError: The instances are on several hosts, or cannot share memory.
+        ArenaError: The instances of a host cannot share memory.
         ValueError: The replicas cannot be divided so.
     """
     members = participants()

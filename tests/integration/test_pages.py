@@ -1,18 +1,23 @@
 """The commands of pages that teach print what the pages show.
 
 In them a block ```python file=NAME is a file, and a block that begins with "$ " a
-session in a folder with the files: commands, each with what it prints. "..." stands for
-any text.
+session in a folder with the files: commands, each with what it prints. A command may
+go on after a backslash. "..." stands for any text.
 """
 
 import doctest
 import re
+import shutil
 import subprocess
+from itertools import takewhile
 
 import pytest
 from conftest import ROOT, Poprun
 
-PAGES = ("tutorial_numpy.md", "coming_from.md", "python_calls.md")
+PAGES = (
+    *("tutorial_numpy.md", "tutorial_torch.md", "tutorial_ddp.md", "guide.md"),
+    *("coming_from.md", "python_calls.md"),
+)
 FILE = re.compile(r"```python file=(\S+)\n(.*?)```", re.DOTALL)
 SESSION = re.compile(r"```\n(\$ .*?)```", re.DOTALL)
 
@@ -24,12 +29,15 @@ def sessions(text: str) -> list[tuple[str, str]]:
     commands = []
     for session in SESSION.findall(text):
         for part in re.split(r"(?m)^\$ ", session)[1:]:
-            command, _, printed = part.partition("\n")
-            commands.append((command, printed))
+            lines = part.splitlines(keepends=True)
+            # Those that end with a backslash, and one more.
+            length = 1 + sum(1 for _ in takewhile(lambda x: x.endswith("\\\n"), lines))
+            commands.append(("".join(lines[:length]), "".join(lines[length:])))
     return commands
 
 
-@pytest.mark.timeout(600)
+# The programs for torch take ten times as long on a machine that is busy.
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_prints_what_the_page_shows(
     poprun: Poprun, page: str
@@ -37,6 +45,7 @@ def test_every_command_of_a_page_prints_what_the_page_shows(
     text = (ROOT / "docs" / page).read_text()
     for name, program in FILE.findall(text):
         poprun.script(name, program)
+    shutil.copytree(ROOT / "examples", poprun.directory / "examples")
     commands = sessions(text)
     assert commands
 

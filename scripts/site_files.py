@@ -1,0 +1,41 @@
+"""A hook of mkdocs: which files the site has, and what differs from GitHub's Markdown.
+
+The pages link to README, examples and schemas by relative paths. The site has all of
+them at the same paths, so that the links need no change.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+PATTERNS = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/*.md"),
+    *("docs/images/*", "examples/**/*.*", "poprun/result/schemas/*.json"),
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Return the theme's files and those of the source folder that pages link to."""
+    theme = [file for file in files if file.src_dir != config.docs_dir]
+    paths = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
+    ours = [
+        File(
+            str(path.relative_to(ROOT)),
+            str(ROOT),
+            config.site_dir,
+            config.use_directory_urls,
+        )
+        for path in paths
+        if path.is_file() and not {"__pycache__", "cache"} & set(path.parts)
+    ]
+    return Files([*theme, *ours])
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Show the name of a file above it."""
+    return re.sub(
+        r"^```python file=(\S+)$", r'```python title="\1"', markdown, flags=re.M
+    )
