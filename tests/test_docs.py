@@ -46,6 +46,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_pictures_are_small_and_name_no_folder_of_a_machine() -> None:
+    pictures = sorted((ROOT / "docs" / "images").iterdir())
+
+    assert [picture.name for picture in pictures] == ["top.svg", "trace.svg"]
+    for picture in pictures:
+        assert picture.stat().st_size < 150_000
+        assert str(ROOT) not in picture.read_text()
+
+
 @pytest.mark.parametrize("name", ["options.md", "poprun.1"])
 def test_the_page_of_options_is_what_the_table_says(name: str) -> None:
     written = (ROOT / "docs" / name).read_text()
