@@ -62,22 +62,21 @@ def make_job(
     place = private_directory_place(environ, elsewhere)
     directory = os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
     ended_file = os.path.join(directory, "ended-instances")
+    own = {env.ENDED_INSTANCES: ended_file}
+    if settings["trace"] is not None:
+        own[env.TRACE] = directory
     inherited = [
-        _inherited(request, facts, environ, directory, ended_file)
+        {**_inherited(request, facts, environ, directory), **own}
         for facts in request.facts
     ]
-    if settings["trace"] is not None:
-        for variables in inherited:
-            variables[env.TRACE] = directory
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
-    merge_stderr = request.arguments.job.merge_stderr
     spec = partial(
         protocol.Spec,
         grace_ms=int(settings["grace"] * 1000),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
-        merge_stderr=merge_stderr,
+        merge_stderr=request.arguments.job.merge_stderr,
         # The shims have the hard limit; 0 stands for theirs.
         open_files=0 if limits[0] == limits[1] else limits[0],
         umask=umask,
@@ -90,7 +89,7 @@ def make_job(
         specs=_specs(spec, plan, paths, program, inherited),
         stdin=request.stdin,
         terminals=terminals,
-        merge_stderr=merge_stderr,
+        merge_stderr=request.arguments.job.merge_stderr,
         grace=settings["grace"],
         keep_going=settings["keep-going"],
         has_mpi=request.mpi.has_mpi,
@@ -112,9 +111,8 @@ def _inherited(
     facts: HostFacts,
     environ: Mapping[str, str],
     directory: str,
-    ended_file: str,
 ) -> dict[str, str]:
-    """Return what the instances of a host have in common, but for MPI's variables."""
+    """Return the caller's part of what the instances of a host have in common."""
     if facts.environ is not None:
         # As ssh gives it there, with what the original forwards.
         forwarded = {name: environ[name] for name in request.forwarded}
@@ -122,9 +120,7 @@ def _inherited(
         # poprun asks the V-IPU server for all instances.
         for name in (env.VIPU_API_HOST, env.VIPU_API_PORT):
             environ.pop(name, None)
-    inherited = instances_environment(request.mpi, environ, directory)
-    inherited[env.ENDED_INSTANCES] = ended_file
-    return inherited
+    return instances_environment(request.mpi, environ, directory)
 
 
 def _mpirun_environment(
