@@ -169,10 +169,11 @@ class ServedJob:
 
         A daemon is the command that mpirun runs here, or a child of that command's
         shell, which then exits with the shell's code for a signal. Or it has left the
-        command, and has become the agent's child.
+        command, and has become the agent's child. poprun's own launcher has none: its
+        commands are shims.
         """
         was_killed = processes.exit_code(status) == 128 + signal.SIGKILL
-        if pid in self._daemons and was_killed:
+        if self._job.has_mpi and pid in self._daemons and was_killed:
             self._emit(DaemonKilled(self._host_job.name))
         self._commands.note_end(pid, status)
 

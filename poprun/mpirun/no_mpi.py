@@ -55,6 +55,8 @@ def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Return what is known, which is the code: this launcher gives no reason."""
+    """Return what is known, which is the code, and whether a process has failed."""
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    if exit_code and "the local launcher ends the others" in text:
+        failure = Failure.OTHER
     return MpiVerdict(failure=failure, code=exit_code, text=clean(text))

@@ -120,7 +120,7 @@ def test_a_host_whose_supervisor_is_killed_is_named(
     )
 
 
-@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_a_shim_of_another_host_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> None:
     job = RunningJob(bed, mpi)
 

@@ -102,6 +102,8 @@ slots that were requested by the application:
 FILLED = "All nodes which are allocated for this job are already filled.\n"
 OPTION_5 = "An unrecognized option was included on the mpirun command line:\n"
 OPTION_4 = '/usr/bin/mpirun.openmpi: Error: unknown option "--nosuch"\n'
+UNSTARTABLE_LOCAL = "The local launcher cannot start /bin/x: Permission denied.\n"
+KILLED_LOCAL = "Process 7 returned 137, and the local launcher ends the others.\n"
 OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n"
 
 
@@ -131,6 +133,8 @@ OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n
         ("hydra", "what?", 255, Failure.UNEXPLAINED, None, 255),
         ("openmpi5", "", 1, Failure.UNEXPLAINED, None, 1),
         ("local", "", 1, Failure.UNEXPLAINED, None, 1),
+        ("local", UNSTARTABLE_LOCAL, 127, Failure.UNEXPLAINED, None, 127),
+        ("local", KILLED_LOCAL, 137, Failure.OTHER, None, 137),
         ("openmpi5", "", 0, Failure.NONE, None, 0),
         ("hydra", "", 0, Failure.NONE, None, 0),
         ("local", "", 0, Failure.NONE, None, 0),
