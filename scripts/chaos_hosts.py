@@ -57,9 +57,9 @@ import numpy as np
 import popdist
 from popdist.errors import PopdistError
 
-group = popdist.instance_group()
 sizes = [1, 5000, 400_000, 3_000_000]
 try:
+    group = popdist.instance_group()
     while True:
         for size in sizes:
             x = np.ones(size, np.float32)

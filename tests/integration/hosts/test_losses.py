@@ -37,6 +37,25 @@ for step in range(10):
 """
 
 
+# One instance is killed; the others catch the error, and go on without the group.
+CATCHES = """
+import os, signal, time
+import numpy as np
+import popdist
+from popdist.errors import PeerLostError
+
+group = popdist.instance_group()
+try:
+    for step in range(100):
+        if step == 5 and group.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        group.all_reduce(np.ones(300_000, np.float32))
+except PeerLostError as error:
+    time.sleep(1)
+    print(group.rank, *error.instances)
+"""
+
+
 class RunningJob:
     """A job of four instances on h0 and h1, all of which run."""
 
@@ -129,6 +148,21 @@ def test_a_shim_of_another_host_that_is_killed_is_the_cause(bed: Bed, mpi: str) 
     code, stderr = job.end()
     assert code == 125
     assert "instance 3 on h1 was killed" in stderr
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+def test_instances_that_catch_the_loss_of_another_go_on_and_succeed(
+    bed: Bed, mpi: str
+) -> None:
+    ran = bed.front.run(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes", "--keep-going"),
+        *("--host", "h0,h1", "-n", "4", "python3", "-c", CATCHES),
+        timeout=120,
+    )
+
+    assert ran.returncode == 128 + signal.SIGKILL
+    assert sorted(ran.stdout.splitlines()) == ["0 3", "1 3", "2 3"]
+    assert "poprun: 4 instances: 3 succeeded (0-2), 1 failed (3); " in ran.stderr
 
 
 @pytest.mark.parametrize("mpi", MPIS)
