@@ -164,7 +164,8 @@ class HostsRound(ChaosRound):
         self.life = max(JOBS[job.kind][1] for job in self.jobs)
 
     def _start_job(self) -> Job:
-        mpi = self.options.mpi or self.dice.choice([*MPIRUNS, "local"])
+        without_mpi = () if self.options.job in WITH_MPI else ("local",)
+        mpi = self.options.mpi or self.dice.choice([*MPIRUNS, *without_mpi])
         kinds = [kind for kind in JOBS if mpi != "local" or kind not in WITH_MPI]
         kind = self.options.job or self.dice.choice(kinds)
         size = len(self.hosts) * self.dice.choice((1, 2, 4))
