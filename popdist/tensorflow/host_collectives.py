@@ -21,7 +21,7 @@ from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import Tensor, new_memory
-from popdist.tensorflow.tensors.operation import call_by_name
+from popdist.tensorflow.tensors.operation import call_by_name, name_of
 
 # What begins a call on one array.
 _Start = Callable[[Array], Handle[Array]]
@@ -131,7 +131,7 @@ def _name(given: str | None, operation: str, tensor: Tensor) -> str | None:
     if given is not None or tf.executing_eagerly():
         return given
     # Unique, because two calls of one graph may be under way at once.
-    name = f"PopDist{operation}_{tensor.name}"
+    name = f"PopDist{operation}_{name_of(tensor)}"
     return str(tf.compat.v1.get_default_graph().unique_name(name))
 
 

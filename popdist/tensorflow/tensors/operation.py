@@ -3,6 +3,7 @@
 Gradients do not pass through them by themselves: see tf.custom_gradient.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
@@ -28,6 +29,10 @@ class UnderWay(Protocol):
 
 # What begins a call.
 Begin = Callable[[list[Array]], UnderWay]
+
+# The name of a placeholder for an eager tensor that a function captures: a number of
+# this process's, which counts all that TensorFlow has made in it.
+_CAPTURE = re.compile(r"(?<![^/])\d+(_\d+)*(?![^:/])")
 
 
 @tf.autograph.experimental.do_not_convert
@@ -91,6 +96,12 @@ def call_by_name(
         return _await(number, [spec.dtype for spec in specs])
 
     return _with_shapes(call(_resource(), *tensors), specs)
+
+
+def name_of(tensor: Tensor) -> str:
+    """Return the name of a graph's tensor, which instances that trace alike share."""
+    # A constant has no name.
+    return _CAPTURE.sub("captured", getattr(tensor, "name", "constant"))
 
 
 def check_graph() -> None:

@@ -52,6 +52,27 @@ def test_all_of_them_in_every_mode() -> None:
     assert on_all(2, program) == [[expected] * 3] * 2
 
 
+def test_calls_on_captured_tensors_are_matched_by_their_order() -> None:
+    """TensorFlow names them by numbers, which other work of an instance changes."""
+
+    def program(rank: int) -> Any:
+        for _ in range(rank):
+            earlier = tf.constant(1.0)
+            tf.function(lambda x=earlier: tf.add(x, 1.0))()
+        x = tf.constant([1.0 + rank, 2.0])
+
+        @tf.function
+        def calls() -> Any:
+            with tf.name_scope("scope"):
+                total = pdt.allreduce(x, "SUM")
+            inner = tf.function(lambda: pdt.allgather(total + x))
+            return total, pdt.allreduce(x, "MEAN"), inner()
+
+        return tf.nest.map_structure(lambda each: each.numpy().tolist(), calls())
+
+    assert on_all(2, program) == [([3, 4], [1.5, 2], [[4, 6], [5, 6]])] * 2
+
+
 def test_graphs_may_make_their_calls_in_any_order_if_tensors_have_names() -> None:
     def program(rank: int) -> Any:
         def calls(x: Any, y: Any) -> Any:

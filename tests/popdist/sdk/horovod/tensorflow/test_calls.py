@@ -109,6 +109,25 @@ def test_calls_are_made_eagerly_and_in_the_order_of_a_function() -> None:
         assert found == [expected_of_all_calls(me)] * 2
 
 
+def test_calls_on_captured_tensors_are_matched_by_their_order() -> None:
+    """TensorFlow names them by numbers, which other work of a rank changes."""
+
+    def rank(me: int) -> list[Any]:
+        for _ in range(me):
+            earlier = tf.constant(1.0)
+            tf.function(lambda x=earlier: tf.add(x, 1.0))()
+        x, y = tf.constant([1.0 + me, 2.0]), tf.constant([1, me])
+
+        @tf.function
+        def calls() -> list[Any]:
+            branch = tf.cond(y[0] > 0, lambda: hvd.allgather(x), lambda: x)
+            return [hvd.allreduce(x), hvd.allreduce(y, op=hvd.Sum), branch]
+
+        return plain(calls())
+
+    assert results(2, rank) == [[[1.5, 2], [2, 1], [1, 2, 2, 2]]] * 2
+
+
 def test_calls_of_a_sessions_graph_may_be_made_in_any_order() -> None:
     def rank(me: int) -> list[Any]:
         with tf.Graph().as_default():
