@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
 
+import popdist.tensorflow
 from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
 
 pytestmark = TIMEOUT
@@ -55,3 +56,87 @@ def test_gradients_of_several_steps_are_applied_at_once_on_all_replicas(
         return float(model.get_weights()[0].item()), updates
 
     assert on_all(rows, program) == [(expected, 2)] * len(rows)
+
+
+@pytest.mark.parametrize("rows", [(2, 2), (1, 1)])
+def test_each_local_replica_enqueues_and_sums_are_over_all_replicas(
+    rows: tuple[int, ...],
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = ipu.distributed.popdist_strategy.PopDistStrategy()
+        every = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        last = ipu.ipu_outfeed_queue.IPUOutfeedQueue(
+            outfeed_mode=ipu.ipu_outfeed_queue.IPUOutfeedMode.LAST
+        )
+        config = ipu.config.IPUConfig()
+        popdist.tensorflow.set_ipu_config(config)
+        config.configure_ipu_system()
+
+        def replica(x: Any) -> None:
+            own = tf.cast(x, tf.float32) + tf.cast(
+                tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32
+            )
+            sums = ipu.cross_replica_ops.cross_replica_sum(own)
+            every.enqueue((own, sums))
+            last.enqueue(ipu.cross_replica_ops.cross_replica_mean(own))
+            ipu.cross_replica_ops.cross_replica_sum(own, 1)
+            with pytest.raises(NotImplementedError, match="replica_group_size 3"):
+                ipu.cross_replica_ops.cross_replica_sum(own, 3)
+
+        step = tf.function(lambda x: strategy.run(replica, args=(x,)))
+        step(tf.constant(0))
+        step(tf.constant(10))
+        found = every.dequeue(), last.dequeue()
+        return tf.nest.map_structure(lambda each: each.numpy().tolist(), found)
+
+    own: list[Any]
+    if rows == (1, 1):
+        own = [[0, 10], [1, 11]]
+        expected = [(((each, [1, 21]), 10.5)) for each in own]
+    else:
+        own = [[[0, 1], [10, 11]], [[2, 3], [12, 13]]]
+        expected = [((each, [[6, 6], [46, 46]]), [11.5, 11.5]) for each in own]
+    assert on_all(rows, program) == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+def test_keras_is_given_numbers_of_batches_of_which_each_local_replica_takes_one(
+    keras_version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras = keras_of(keras_version)
+    monkeypatch.setattr("tensorflow.keras", keras)
+
+    def program(rank: int) -> Any:
+        with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
+            layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+            model = keras.Sequential([keras.layers.Input((1,)), layer])
+            model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensor_slices([[1.0]] * 5)
+        data = data.map(lambda x: (x, x)).repeat().batch(1)
+        steps = {"train": 0, "test": 0}
+
+        class Count(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                steps["train"] += 1
+
+            def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+                steps["test"] += 1
+
+        model.fit(
+            data,
+            steps_per_epoch=4,
+            epochs=2,
+            verbose=0,
+            callbacks=[Count()],
+            validation_data=data,
+            validation_steps=2,
+        )
+        trained = dict(steps)
+        model.evaluate(data, steps=6, verbose=0, callbacks=[Count()])
+        rows = len(model.predict(data, steps=2, verbose=0))
+        with pytest.raises(ValueError, match="steps_per_epoch is 3, but must be a mul"):
+            model.fit(data, steps_per_epoch=3, verbose=0)
+        return trained["train"], trained["test"], steps["test"], rows
+
+    assert on_all((2, 2), program) == [(4, 2, 5, 2)] * 2

@@ -2,6 +2,7 @@
 
 import enum
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
@@ -66,8 +67,9 @@ class IPUOutfeedQueue:
         self._mode = outfeed_mode or IPUOutfeedMode.ALL
         self._name = f"outfeed_{next(self._numbers)}_{feed_name or ''}"
         self._structure: Any = None
-        self._queues: dict[Any, Any] = {}
-        self._enqueuing: WeakSet[Any] = WeakSet()
+        # Of each graph, the queues of the local replicas that enqueue, by their ids.
+        self._queues: dict[Any, dict[int, Any]] = {}
+        self._enqueuing: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
 
     @property
     def enqueued(self) -> bool:
@@ -77,19 +79,22 @@ class IPUOutfeedQueue:
     def enqueue(self, tensors: Any) -> Any:
         """Return the operation that enqueues a tensor, or a tuple or dict of some.
 
+        Each local replica of a PopDistStrategy enqueues its own.
+
         Raises:
             ValueError: Something else is enqueued, or the graph enqueues already.
         """
         _check_structure(tensors)
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if graph is not None and graph in self._enqueuing:
+        replica = _replica()
+        if graph is not None and graph in self._enqueuing[replica]:
             raise ValueError("An outfeed can only be enqueued once.")
         flat = tf.nest.flatten(tensors)
         self._structure = tf.nest.map_structure(lambda tensor: 0, tensors)
         with tf.init_scope():
-            queue = self._queue(flat)
+            queue = self._queue(flat, replica)
         if graph is not None:
-            self._enqueuing.add(graph)
+            self._enqueuing[replica].add(graph)
         before = []
         if self._mode is IPUOutfeedMode.LAST:
             before = [queue.dequeue_many(queue.size())]
@@ -98,6 +103,8 @@ class IPUOutfeedQueue:
 
     def dequeue(self, wait_for_completion: bool = False) -> Any:
         """Return the tensors enqueued since the last call, stacked, or the last ones.
+
+        Those that several local replicas have enqueued at once are stacked, too.
 
         Args:
             wait_for_completion: Whether to wait for a program that runs; those here
@@ -110,35 +117,42 @@ class IPUOutfeedQueue:
             raise ValueError(
                 "Trying to dequeue an outfeed which has not been enqueued."
             )
-        queue = self._queues[_outermost()]
-        size = queue.size()
-        if self._mode is IPUOutfeedMode.LAST:
-            nothing = "Nothing has been enqueued since the last dequeue()."
-            check = tf.debugging.assert_positive(size, message=nothing)
-            with tf.control_dependencies([check] if check is not None else []):
-                size = tf.identity(size)
-        flat = tf.nest.flatten(queue.dequeue_many(size))
-        if self._mode is IPUOutfeedMode.LAST:
-            flat = [tensor[-1] for tensor in flat]
+        queues = self._queues[_outermost()]
+        parts = [self._dequeue(queue) for _, queue in sorted(queues.items())]
+        flat = parts[0]
+        if len(parts) > 1:
+            axis = 0 if self._mode is IPUOutfeedMode.LAST else 1
+            flat = [tf.stack(each, axis) for each in zip(*parts, strict=True)]
         return tf.nest.pack_sequence_as(self._structure, flat)
 
     @property
     def deleter(self) -> Any:
         """What empties the queue: an operation; in eager execution, done."""
-        queue = self._queues.get(_outermost())
-        if queue is None:
-            return tf.no_op()
-        removed = queue.dequeue_many(queue.size())
+        queues = self._queues.get(_outermost(), {}).values()
+        removed = [queue.dequeue_many(queue.size()) for queue in queues]
         with tf.control_dependencies(tf.nest.flatten(removed)):
             return tf.no_op()
 
     def __iter__(self) -> Iterator[Any]:
         return IPUOutfeedQueueIterator(self)
 
-    def _queue(self, flat: list[Any]) -> Any:
-        """Return the queue of this graph, or that of eager execution."""
-        where = _outermost()
-        if where not in self._queues:
+    def _dequeue(self, queue: Any) -> list[Any]:
+        """Return what one replica has enqueued since the last call."""
+        size = queue.size()
+        if self._mode is IPUOutfeedMode.LAST:
+            nothing = "Nothing has been enqueued since the last dequeue()."
+            check = tf.debugging.assert_positive(size, message=nothing)
+            with tf.control_dependencies([check] if check is not None else []):
+                size = tf.identity(size)
+        flat: list[Any] = tf.nest.flatten(queue.dequeue_many(size))
+        if self._mode is IPUOutfeedMode.LAST:
+            flat = [tensor[-1] for tensor in flat]
+        return flat
+
+    def _queue(self, flat: list[Any], replica: int) -> Any:
+        """Return a replica's queue of this graph, or that of eager execution."""
+        queues = self._queues.setdefault(_outermost(), {})
+        if replica not in queues:
             shapes = [tensor.shape for tensor in flat]
             if any(shape.rank is None for shape in shapes):
                 raise ValueError(
@@ -149,10 +163,13 @@ class IPUOutfeedQueue:
             known = all(shape.is_fully_defined() for shape in shapes)
             queue = tf.queue.FIFOQueue if known else tf.queue.PaddingFIFOQueue
             with tf.device("/device:CPU:0"):
-                self._queues[where] = queue(
-                    -1, [tensor.dtype for tensor in flat], shapes, name=self._name
+                queues[replica] = queue(
+                    -1,
+                    [tensor.dtype for tensor in flat],
+                    shapes,
+                    name=f"{self._name}_{replica}",
                 )
-        return self._queues[where]
+        return queues[replica]
 
 
 class IPUOutfeedQueueIterator:
@@ -190,6 +207,15 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
     def __exit__(self, *exception: object) -> None:
         if tf.executing_eagerly():
             _ = self.deleter
+
+
+def _replica() -> int:
+    """Return which replica this is, of those that a strategy runs; else 0."""
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        return 0
+    # In a graph it is a constant of it.
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def _outermost() -> Any:

@@ -1,9 +1,14 @@
 """The options for IPUs that Keras models have under IPU strategies."""
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import tensorflow as tf
+
+import popdist
+from popdist.tensorflow import PopDistStrategy
+from popdist.tensorflow.strategy.extending import extend
 
 from ..gradient_accumulation import (
     GradientAccumulationReductionMethod,
@@ -140,6 +145,13 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Of Keras 3 and of tf_keras, what has the methods that train and evaluate models.
+_TRAINERS = (
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer"),
+    ("tf_keras.src.engine.training", "Model"),
+)
+
+
 def add_to_models() -> None:
     """Give all Keras models the methods, as IPU strategies do."""
     models = tf.keras.Model
@@ -154,6 +166,43 @@ def add_to_models() -> None:
         return make_train_function(model, *args, **kwargs)
 
     models.make_train_function = prepared
+    for name in ("fit", "evaluate", "predict"):
+        for module, owner in _TRAINERS:
+            extend(module, owner, name, _count_batches)
+
+
+def _count_batches(
+    method: Callable[..., Any], model: Model, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a method of a model with numbers of steps, for which it is given batches.
+
+    Programs for IPUs count the batches of an instance, of which each local replica of a
+    PopDistStrategy takes one in a step.
+    """
+    # The first name is that of Keras 3, the second that of tf_keras.
+    strategy = getattr(model, "_distribute_strategy", None) or getattr(
+        model, "_distribution_strategy", None
+    )
+    # fit() evaluates with the steps that it was called with.
+    is_within_fit = kwargs.get("_use_cached_eval_dataset", False)
+    if is_within_fit or not isinstance(strategy, PopDistStrategy):
+        return method(model, *args, **kwargs)
+    given = signature(method).bind(model, *args, **kwargs)
+    for name in ("steps_per_epoch", "validation_steps", "steps"):
+        if given.arguments.get(name) is not None:
+            given.arguments[name] = _steps_of(name, given.arguments[name])
+    return method(*given.args, **given.kwargs)
+
+
+def _steps_of(name: str, batches: int) -> int:
+    replicas = popdist.getNumLocalReplicas()
+    if batches % replicas:
+        raise ValueError(
+            f"{name} is {batches}, but must be a multiple of the {replicas} local "
+            "replicas: programs for tensorflow.python.ipu count batches, of which each "
+            "local replica takes one in a step."
+        )
+    return batches // replicas
 
 
 def _remember(model: Model, name: str, value: object) -> None:

@@ -1,7 +1,8 @@
 """Sums over all replicas of a program, which popdist's engine makes.
 
 They are over the processes that the configuration distributes the replicas to: one
-alone has the sum of its own value.
+alone has the sum of its own value. Replicas that PopDistStrategy runs are those of its
+job, several in a process or not.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 import popdist
-from popdist.tensorflow import allreduce
+from popdist.tensorflow import PopDistStrategy, allreduce
 
 from ..config import is_configured
 from ..refusals import refuse
@@ -53,20 +54,35 @@ def assume_equal_across_replicas(
 
 
 def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Tensor:
+    context = tf.distribute.get_replica_context()
+    # With one local replica calls are matched by their names, in loops of graphs, too.
+    if popdist.getNumLocalReplicas() > 1 and _is_of_popdist(context):
+        _check_group_size(group_size, context.num_replicas_in_sync)
+        total = x if group_size == 1 else context.all_reduce(operation, x)
+        return tf.identity(total, name)
     is_late = not is_configured() and popdist.getNumInstances() > 1
     replicas = popdist.getNumInstances() if is_late else process_count() or 1
     if process_count():
         check_one_replica(1)
-    if group_size not in (None, 1, replicas):
-        refuse(
-            f"replica_group_size {group_size}",
-            f"sums are over all {replicas} replicas, or none.",
-        )
+    _check_group_size(group_size, replicas)
     if replicas == 1 or group_size == 1:
         return tf.identity(x, name)
     if is_late:
         return _reduce_if_distributed(x, operation)
     return tf.identity(allreduce(x, operation), name)
+
+
+def _is_of_popdist(context: Any) -> bool:
+    """Return whether this is the context of a replica that PopDistStrategy runs."""
+    return context is not None and isinstance(context.strategy, PopDistStrategy)
+
+
+def _check_group_size(group_size: int | None, replicas: int) -> None:
+    if group_size not in (None, 1, replicas):
+        refuse(
+            f"replica_group_size {group_size}",
+            f"sums are over all {replicas} replicas, or none.",
+        )
 
 
 def _reduce_if_distributed(x: Tensor, operation: Any) -> Tensor:
