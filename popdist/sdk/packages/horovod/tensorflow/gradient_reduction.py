@@ -58,6 +58,10 @@ class GradientReduction:
         """Leave the gradients of a variable as they are on each rank."""
         self.local.add(key_of(variable))
 
+    def is_local(self, variable: Variable) -> bool:
+        """Return whether each rank has a gradient of its own for a variable."""
+        return key_of(variable) in self.local
+
     @tf.autograph.experimental.do_not_convert
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
@@ -77,7 +81,7 @@ class GradientReduction:
         ):
             if gradient is None or hasattr(gradient, _REDUCED):
                 continue
-            if key_of(variable) not in self.local:
+            if not self.is_local(variable):
                 reduced.append(index)
             elif self.scale_local_gradients:
                 results[index] = _marked(_divided(gradient, size))

@@ -30,6 +30,16 @@ class _DistributedGradientTape(tf.GradientTape):
         )
         return tf.nest.pack_sequence_as(gradients, flat)
 
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Sequence[Variable], *args: Any, **kwargs: Any
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Return local sources with their gradients, and the other ones with theirs."""
+        gradients = self.gradient(target, sources, *args, **kwargs)
+        pairs: tuple[list[Any], list[Any]] = [], []
+        for pair in zip(sources, gradients, strict=True):
+            pairs[not self._reduction.is_local(pair[0])].append(pair)
+        return pairs
+
 
 def DistributedGradientTape(
     gradtape: tf.GradientTape,

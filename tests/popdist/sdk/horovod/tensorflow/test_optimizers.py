@@ -57,6 +57,20 @@ def test_a_tape_reduces_gradients_but_for_those_of_local_sources() -> None:
         ]
 
 
+def test_a_tape_tells_local_sources_from_the_other_ones() -> None:
+    def rank(me: int) -> list[Any]:
+        shared, local = tf.Variable(1.0), tf.Variable(1.0)
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = shared * (me + 1) + local * (me + 3)
+        tape.register_local_source(local)
+        own, others = tape.get_local_and_global_gradients(loss, [shared, local])
+        assert own[0][0] is local
+        assert others[0][0] is shared
+        return [len(own), float(own[0][1]), len(others), float(others[0][1])]
+
+    assert results(2, rank) == [[1, 1.5, 1, 1.5], [1, 2.0, 1, 1.5]]
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_optimizer_reduces_what_no_tape_has_reduced(kind: str) -> None:
     def rank(me: int) -> list[Any]:
