@@ -8,6 +8,7 @@ import popdist
 from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.tensorflow.devices import local_devices
+from popdist.tensorflow.ipu_config import set_ipu_config
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps
 from popdist.tensorflow.strategy.exchange import Exchange
 from popdist.tensorflow.strategy.extended import PopDistExtended
@@ -73,6 +74,11 @@ class PopDistStrategy(tf.distribute.Strategy):
         each local replica takes one.
         """
         self.extended.shards_datasets = shard
+
+    # Any: a configuration of tensorflow.python.ipu.
+    def update_ipu_config(self, config: Any) -> Any:
+        """Set in a configuration how many instances there are, and which this is."""
+        return set_ipu_config(config, configure_device=False)
 
     # Any: they have the types of the methods of TensorFlow's strategies.
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:

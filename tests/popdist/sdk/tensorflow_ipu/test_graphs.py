@@ -172,7 +172,7 @@ def test_a_queue_for_the_last_returns_one() -> None:
 
     loop = ipu.loops.repeat(3, lambda x: (x + 1, queue.enqueue((x, x * x))), [0.0])
     dequeue = queue.dequeue()
-    [held] = queue._queues.values()
+    [[held]] = [each.values() for each in queue._queues.values()]
 
     assert run(loop, held.size(), dequeue) == [3.0, 1, (2.0, 4.0)]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Nothing has been"):

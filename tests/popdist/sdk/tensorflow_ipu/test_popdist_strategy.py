@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
 
-import popdist.tensorflow
 from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
 
 pytestmark = TIMEOUT
@@ -69,7 +68,8 @@ def test_each_local_replica_enqueues_and_sums_are_over_all_replicas(
             outfeed_mode=ipu.ipu_outfeed_queue.IPUOutfeedMode.LAST
         )
         config = ipu.config.IPUConfig()
-        popdist.tensorflow.set_ipu_config(config)
+        distribution = config.experimental.multi_replica_distribution
+        assert strategy.update_ipu_config(config) is config
         config.configure_ipu_system()
 
         def replica(x: Any) -> None:
@@ -86,6 +86,7 @@ def test_each_local_replica_enqueues_and_sums_are_over_all_replicas(
         step = tf.function(lambda x: strategy.run(replica, args=(x,)))
         step(tf.constant(0))
         step(tf.constant(10))
+        assert (distribution.process_count, distribution.process_index) == (2, rank)
         found = every.dequeue(), last.dequeue()
         return tf.nest.map_structure(lambda each: each.numpy().tolist(), found)
 
