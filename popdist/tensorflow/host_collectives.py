@@ -21,7 +21,7 @@ from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import Tensor, new_memory
-from popdist.tensorflow.tensors.operation import call_by_name, name_of
+from popdist.tensorflow.tensors.operation import call_by_name, name_of, zeros_after
 
 # What begins a call on one array.
 _Start = Callable[[Array], Handle[Array]]
@@ -110,7 +110,7 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
         def gradient(upstream: Tensor) -> Tensor:
             total = allreduce(upstream, "SUM", _of_gradient(name))
             is_root = STATE.job.place.rank == root_rank
-            return total if is_root else tf.zeros_like(total)
+            return total if is_root else zeros_after(total)
 
         return _call(start, tensor, tensor.shape), gradient
 

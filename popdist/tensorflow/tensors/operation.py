@@ -104,6 +104,15 @@ def name_of(tensor: Tensor) -> str:
     return _CAPTURE.sub("captured", getattr(tensor, "name", "constant"))
 
 
+def zeros_after(tensor: Tensor) -> Tensor:
+    """Return zeros like a tensor, for which a session's graph computes the tensor.
+
+    Where a call makes it, the other instances wait for the call.
+    """
+    with tf.control_dependencies([tensor]):
+        return tf.identity(tf.zeros_like(tensor))
+
+
 def check_graph() -> None:
     """Raise an error if calls cannot be made in the graph that is built.
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from popdist.tensorflow.tensors.memory import Tensor
+from popdist.tensorflow.tensors.operation import zeros_after
 
 from ..common.calls.reduce_ops import Adasum, Average, Reduction, Sum
 from ..common.process_sets import ProcessSet
@@ -89,7 +90,7 @@ def broadcast(
     def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
         averages = allreduce(grads, Reduction(Average), None, process_set)
         if (process_set.ranks or [])[process_set.rank() or 0] != root_rank:
-            return [tf.zeros_like(average) for average in averages]
+            return [zeros_after(average) for average in averages]
         return averages
 
     return _results_of(call, gradient, tensors)

@@ -176,7 +176,7 @@ def test_slices_are_gathered_and_divided_for_an_average() -> None:
     )
 
 
-def test_gradients_flow_through_calls_eagerly_and_in_functions() -> None:
+def test_gradients_flow_through_calls_eagerly_in_functions_and_in_sessions() -> None:
     def rank(me: int) -> list[Any]:
         calls = [
             hvd.allreduce,
@@ -196,6 +196,12 @@ def test_gradients_flow_through_calls_eagerly_and_in_functions() -> None:
                 found.append(tape.gradient(loss, x))
             return found
 
+        def in_session() -> list[Any]:
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                found = gradient(tf.constant([1.0, 2.0, 3.0]))
+                # One after the other: a call that only one rank makes would be alone.
+                return [session.run(each).tolist() for each in found]
+
         def of_minimum(x: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(x)
@@ -204,7 +210,8 @@ def test_gradients_flow_through_calls_eagerly_and_in_functions() -> None:
 
         x = tf.constant([1.0, 2.0, 3.0])
         refusal = error_of(lambda: of_minimum(x))
-        return [plain(gradient(x)), plain(tf.function(gradient)(x)), refusal]
+        found = [plain(gradient(x)), plain(tf.function(gradient)(x)), in_session()]
+        return [*found, refusal]
 
     for me, found in enumerate(results(2, rank)):
         gradients = [
@@ -221,7 +228,7 @@ def test_gradients_flow_through_calls_eagerly_and_in_functions() -> None:
             "allreduce with op=Min has no gradient. Use Sum or Average where one is "
             "needed, or give tf.stop_gradient(tensor).",
         )
-        assert found == [gradients, gradients, refusal]
+        assert found == [*[gradients] * 3, refusal]
 
 
 def test_process_sets_and_joined_ranks_take_part_as_for_torch() -> None:
