@@ -35,7 +35,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Show the name of a file above it."""
-    return re.sub(
-        r"^```python file=(\S+)$", r'```python title="\1"', markdown, flags=re.M
-    )
+    """Return the text with names of files as titles, and bars as mkdocs has them."""
+    file = re.compile(r"^```python file=(\S+)$", re.MULTILINE)
+    markdown = file.sub(r'```python title="\1"', markdown)
+    # In the code of a table, GitHub wants them escaped.
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
