@@ -66,6 +66,8 @@ INSTANCES_PER_HOST = "POPDIST_INSTANCES_PER_HOST"
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
+# Set in the instance that --pdb names, until its first Python has read it.
+PDB = "POPDIST_PDB"
 
 JOB_VARIABLES = (
     CONTRACT,
@@ -76,6 +78,7 @@ JOB_VARIABLES = (
     INSTANCES_PER_HOST,
     ENDED_INSTANCES,
     RESTART_COUNT,
+    PDB,
 )
 
 # --- Our own, set by the user; poprun passes them on.

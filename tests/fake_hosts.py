@@ -109,6 +109,9 @@ class FakeHost:
     def stop_starting(self) -> None:
         self._call_once("stop_starting")
 
+    def interrupt_instance(self, rank: int) -> None:
+        self.calls.append(("interrupt", rank))
+
     def signal_instances(self, number: int) -> None:
         self.calls.append(("signal", number))
         if number in self._obeys:

@@ -43,6 +43,7 @@ RELEASE = 14
 SHOW_STACKS = 15  # rank, pid
 NOTE_END = 16  # rank
 FINISH = 17
+INTERRUPT = 19  # rank: SIGINT for its debugger
 MEASURE = 18  # nothing: answered by events UsageMeasured
 # Streams: rank, which of STREAMS, how many bytes more the agent may send
 CREDIT = 20

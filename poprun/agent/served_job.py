@@ -201,6 +201,8 @@ class ServedJob:
             self._host.stop_starting()
         elif kind == messages.SIGNAL:
             self._host.signal_instances(*numbers)
+        elif kind == messages.INTERRUPT:
+            self._host.interrupt_instance(*numbers)
         elif kind == messages.KILL:
             self._host.kill_instances()
         elif kind == messages.RELEASE:

@@ -30,6 +30,7 @@ SPEC = 10  # see Spec
 SIGNAL = 11  # number, to the program's process group
 KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
+INTERRUPT = 15  # SIGINT to the program's process group, which does not end the job
 # pid of a Python interpreter that is to show its stacks; 0 asks which can
 SHOW_STACKS = 14
 
@@ -74,6 +75,9 @@ NOT_UNDONE = 35  # a sentence about an end action that has failed
 FINALIZING = 40
 # From the same: it imports mpi4py, and no MPI has told it which rank it is.
 ALONE_IN_MPI = 41  # version, key, rank
+# From the debugger of --pdb in an instance: interpreter/debugger.py has it written. The
+# connection stays as long as a prompt is shown.
+DEBUGGER = 44  # version, key, rank, 1 for a prompt or 0: it is ready
 # From popdist in an instance: popdist/device.py writes it. The connection stays until
 # the process ends, and the process is attached for so long.
 ATTACH = 42  # version, key, index of the instance, how many IPUs its device must have
@@ -108,6 +112,9 @@ JOB_ENDED = 106  # JSON
 ATTACHED = 60  # id of the device
 NOT_ATTACHED = 61  # a sentence: why not
 
+# From poprun to the debugger of an instance: it has taken a message in.
+DEBUGGER_KNOWN = 62
+
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
 
@@ -140,6 +147,7 @@ REPORTS = {
     NOT_UNDONE: "t",
     FINALIZING: "itit",
     ALONE_IN_MPI: "iti",
+    DEBUGGER: "itii",
     ATTACH: "itii",
     REMOTE_SHELL: "ittt",
     SHOW_JOB: "itii",

@@ -211,6 +211,8 @@ class Shim:
                 del self._poprun.descriptors[:1]
             elif kind == protocol.SIGNAL:
                 self._on_signal(int(fields[0]))
+            elif kind == protocol.INTERRUPT:
+                self._interrupt()
             elif kind == protocol.KILL:
                 self._stop(0, protocol.BY_POPRUN)
             elif kind == protocol.RELEASE:
@@ -279,6 +281,11 @@ class Shim:
             self._signal_to_end(number)
         else:
             self._signal_group(number)
+
+    def _interrupt(self) -> None:
+        """Signal a program that has a debugger, and is not being stopped."""
+        if self._program and not self._clean:
+            self._signal_group(_signal.SIGINT)
 
     def _show_stacks(self, pid: int) -> None:
         """Signal a Python interpreter, so that it writes its stacks to stderr."""

@@ -2,7 +2,8 @@
 
 It also makes the stand-ins that popdist.sdk.finder names importable
 (--emulate-sdk), says where --torch-backend has no effect, has popdist give TensorFlow a
-logical CPU for each local replica, and lets a signal show the stacks of all threads.
+logical CPU for each local replica, lets a signal show the stacks of all threads, and
+loads the debugger of --pdb.
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
@@ -25,6 +26,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
+PDB = "POPDIST_PDB"
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 NUM_LOCAL_REPLICAS = "POPDIST_NUM_LOCAL_REPLICAS"
 # As in popdist/sdk/finder.py.
@@ -325,6 +327,18 @@ def show_stacks_on_signal():
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
 
 
+def debug(tell_poprun):
+    # type: (Any) -> None
+    """Give this process the debugger of --pdb; its children get none."""
+    from importlib import util
+
+    # By its path: this Python may have no poprun.
+    spec = util.spec_from_file_location("poprun_debugger", HERE + "/debugger.py")  # type: Any
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install(tell_poprun)
+
+
 def quietly(function, *arguments):
     # type: (Any, Any) -> None
     """Call a function whose failure is none of the program's."""
@@ -358,6 +372,8 @@ def observe(control, rank, sdk):
     atexit.register(quietly, end_rank, ranks, tell_poprun)
     sys.meta_path.insert(0, Finder(sdk, on_mpi))
     show_stacks_on_signal()
+    if os.environ.pop(PDB, None):
+        debug(tell_poprun)
 
 
 def is_supported():

@@ -164,6 +164,24 @@ class AloneInMpi(Event):
     rank: int
 
 
+class DebuggerReady(Event):
+    """A Python of an instance has read that --pdb is for it."""
+
+    rank: int
+
+
+class PromptShown(Event):
+    """The debugger of an instance waits for a command."""
+
+    rank: int
+
+
+class PromptOver(Event):
+    """It waits for none any more."""
+
+    rank: int
+
+
 class Rejected(Event):
     """A connection to the control socket was closed, and why."""
 
@@ -182,6 +200,13 @@ class Interrupted(Event):
     signal: int
     # The client, as messages name it; "" for a signal.
     client: str = ""
+
+
+class DebuggerInterrupted(Event):
+    """Ctrl-C is for the debugger of an instance."""
+
+    rank: int
+    at_prompt: bool
 
 
 class SlurmEndsJob(Event):

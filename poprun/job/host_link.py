@@ -70,6 +70,9 @@ class HostLink(Protocol):
     def signal_instances(self, number: int) -> None:
         """Send a signal to the process group of each instance."""
 
+    def interrupt_instance(self, rank: int) -> None:
+        """Send SIGINT to the process group of an instance, for its debugger."""
+
     def kill_instances(self) -> None:
         """Kill all processes of the instances."""
 

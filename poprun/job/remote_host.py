@@ -25,11 +25,14 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.job.events import (
     DaemonKilled,
+    DebuggerReady,
     Event,
     Exited,
     FailedInFinalize,
     HostLost,
     NotUndone,
+    PromptOver,
+    PromptShown,
     Remains,
     StacksAvailable,
     UsageMeasured,
@@ -58,6 +61,8 @@ MOST_TIME = 253_402_300_799_999
 MOST_NS = 10**19 - 1
 # How often a host's clock is read at the start of a job that is traced, and at its end.
 CLOCK_QUESTIONS = 4
+# All other events of an instance come once.
+_REPEATED = (StacksAvailable, UsageMeasured, DebuggerReady, PromptShown, PromptOver)
 # What comes from another host must not fill the memory.
 MOST_BYTES_OF_RECORDS = 1 << 28
 
@@ -265,6 +270,9 @@ class RemoteHost:
     def signal_instances(self, number: int) -> None:
         self.send(protocol.pack(messages.SIGNAL, number))
 
+    def interrupt_instance(self, rank: int) -> None:
+        self.send(protocol.pack(messages.INTERRUPT, rank))
+
     def kill_instances(self) -> None:
         self.send(protocol.pack(messages.KILL))
 
@@ -405,7 +413,7 @@ class RemoteHost:
                 return
         elif rank not in self.ranks:
             raise ValueError(f"an event of instance {rank}")
-        elif not isinstance(event, StacksAvailable | UsageMeasured):
+        elif not isinstance(event, _REPEATED):
             key = type(event), rank
             if key in self._reported:
                 return

@@ -464,6 +464,16 @@ _GENERAL = (
         "Print JSON: in a dry run, with --show-config, --version and "
         "--print-topology; of a job its result, as the last line of stdout.",
     ),
+    _number(
+        "pdb",
+        "Give the terminal to the debugger of this instance, which must be a Python: "
+        "at breakpoint(), at an exception that nothing catches, and at Ctrl-C. The "
+        "other instances run on until it ends, and --timeout does not count the time "
+        "at its prompt.",
+        "INSTANCE",
+        minimum=0,
+        in_file=False,
+    ),
     _switch("debug", "Show what helps to find out why a job fails."),
 )
 
@@ -491,7 +501,7 @@ _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
     tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
-    max-restarts
+    max-restarts pdb
 """
 ADDED = frozenset(_ADDED.split())
 

@@ -37,6 +37,7 @@ def make_plan(
             **({} if directory is None else {"PWD": directory}),
             **printed,
             env.CONTROL: attempt.control,
+            **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
             env.ARENA: f"{attempt.arena}-{topology.host_of(rank)}",
             **request.exports_of(rank),
         }

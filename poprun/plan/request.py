@@ -28,7 +28,7 @@ from poprun.plan.mpi_arguments import (
     read_arguments,
     read_output_folder,
 )
-from poprun.plan.stdin_option import check_restarts, read_stdin
+from poprun.plan.stdin_option import check_output, check_restarts, choose_stdin
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import Describe, FindHostServers, Request
 from poprun.words import counted
@@ -40,6 +40,8 @@ FOR_SEVERAL_HOSTS = (
     "distribute-ssh-key",
 )
 _LONGEST_HOSTFILE = 1 << 20
+# How long the other instances of a debugged one wait for it in a collective.
+DEBUGGED_TIMEOUT_S = 7 * 24 * 3600
 # What the original forwards to its instances by name, if the caller has it.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -67,8 +69,10 @@ def read_request(
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
     identity = os.urandom(16).hex()
-    stdin = read_stdin(settings["stdin"], topology.num_instances)
+    stdin = choose_stdin(settings, topology.num_instances)
     check_restarts(stdin, settings["max-restarts"])
+    output_folder = read_output_folder(settings, arguments.job, identity)
+    check_output(stdin, output_folder)
     facts = describe(hosts)
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
@@ -86,7 +90,7 @@ def read_request(
         threads=_threads(environ, facts, bindings),
         directories=find_directories(arguments, topology, facts),
         stdin=stdin,
-        output_folder=read_output_folder(settings, arguments.job, identity),
+        output_folder=output_folder,
         cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
         cache_is_temporary=needs_cache,
         target_options=_target_options(environ),
@@ -274,7 +278,9 @@ def _settings_variables(
     """Return the variables by which options reach popdist in every instance."""
     # What -vv and --debug ask popdist to log; the caller's own value counts more.
     logs = settings.verbosity >= DEBUG
+    waits = settings["pdb"] is not None and not environ.get(env.TIMEOUT)
     variables = {
+        env.TIMEOUT: str(DEBUGGED_TIMEOUT_S) if waits else None,
         env.MPI4PY_LIBMPI: None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         env.LOG_LEVEL: "debug" if logs and not environ.get(env.LOG_LEVEL) else None,
         env.SDK: settings["emulate-sdk"] if settings.is_given("emulate-sdk") else None,

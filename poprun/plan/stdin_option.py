@@ -1,11 +1,37 @@
-"""Reads --stdin: which instances get what as their standard input."""
+"""Reads --stdin and --pdb: which instances get what as their standard input."""
 
 import os
 import stat
 
 from poprun.errors import OptionError
+from poprun.options.settings import Settings
 from poprun.plan.topology import check_rank
+from poprun.stdio.output_files import OutputFolder
 from poprun.stdio.stdin import Stdin
+
+
+def choose_stdin(settings: Settings, num_instances: int) -> Stdin:
+    """Return what instances get as standard input.
+
+    Raises:
+        OptionError: --pdb cannot have the input that its debugger needs, or its output.
+    """
+    rank, text = settings["pdb"], settings["stdin"]
+    if rank is None:
+        return read_stdin(text, num_instances)
+    check_rank(rank, num_instances, f"--pdb is {rank}")
+    if settings.is_given("stdin") and text != str(rank):
+        raise OptionError(
+            f"--stdin is {text}, but --pdb {rank} gives the standard input to the "
+            f"debugger of instance {rank}. Leave --stdin out."
+        )
+    selection = settings["only-output-from-instance"]
+    if selection is not None and rank not in selection:
+        raise OptionError(
+            f"--only-output-from-instance hides instance {rank}, whose debugger --pdb "
+            f"shows. Add {rank} to the instances that it names."
+        )
+    return Stdin(rank=rank, debugs=True)
 
 
 def read_stdin(text: str, num_instances: int) -> Stdin:
@@ -27,12 +53,30 @@ def check_restarts(stdin: Stdin, max_restarts: int) -> None:
     Raises:
         OptionError: poprun reads it itself, and can do so once only.
     """
+    if max_restarts and stdin.debugs:
+        raise OptionError(
+            f"--max-restarts {max_restarts} and --pdb exclude each other: the input of "
+            "one attempt's debugger is gone for the next. Leave one of them out."
+        )
     if max_restarts and stdin.is_own:
         raise OptionError(
             f"--max-restarts {max_restarts} and --stdin exclude each other where "
             "instances read poprun's own standard input: what one attempt has read is "
             "gone for the next. Name a file, which each attempt reads from its "
             "beginning: --stdin FILE"
+        )
+
+
+def check_output(stdin: Stdin, folder: OutputFolder | None) -> None:
+    """Check that the prompt of a debugger can be seen.
+
+    Raises:
+        OptionError: The output goes to files only.
+    """
+    if stdin.debugs and folder is not None and folder.only_files:
+        raise OptionError(
+            f"{folder.option} shows no output on the terminal, where --pdb shows the "
+            f"debugger of instance {stdin.rank}. Leave :nocopy out."
         )
 
 

@@ -158,7 +158,11 @@ EVENT_NAMES: Mapping[type[Event], str] = {
 }
 NOT_IN_EVENTS = (
     job_events.AcceptFailed,
+    job_events.DebuggerInterrupted,
+    job_events.DebuggerReady,
     job_events.OutputClosed,
+    job_events.PromptOver,
+    job_events.PromptShown,
     job_events.Rejected,
     job_events.StacksAvailable,
     job_events.Tick,

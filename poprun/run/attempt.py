@@ -13,7 +13,14 @@ from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
 from poprun.job.clients.job_view import JobView
 from poprun.job.clients.server import Clients
-from poprun.job.events import Event, Exited, FailedInFinalize, HostLost
+from poprun.job.events import (
+    DebuggerReady,
+    Event,
+    Exited,
+    FailedInFinalize,
+    HostLost,
+    Started,
+)
 from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
@@ -176,7 +183,12 @@ def _listeners(
     log: Log,
 ) -> Iterator[Listener]:
     """Yield what writes events down: to the log, and to files that are asked for."""
-    yield EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1).listen
+    yield EventLog(
+        log,
+        keep_going=job.keep_going,
+        names_hosts=len(hosts) > 1,
+        debugged=job.stdin.debugged,
+    ).listen
     if context.recorder is not None:
         yield context.recorder.listen
     if context.trace is not None:
@@ -210,8 +222,10 @@ def _report(
 ) -> str:
     """Say how an attempt went; return the cause."""
     settings = context.settings
-    if not settings.is_given("stdin"):
+    stdin = plan.request.stdin
+    if not (settings.is_given("stdin") or stdin.debugs):
         _warn_of_unread_input(log)
+    _warn_of_missing_debugger(log, stdin.debugged, ended.events)
     columns = terminal.own_size()[1] if os.isatty(2) else None
     return conclusion.report_attempt(
         outcome,
@@ -293,6 +307,17 @@ def _screens(environ: Mapping[str, str]) -> dict[str, Screen]:
     _, columns = terminal.own_size()
     named = (("stdout", 1), ("stderr", 2))
     return {name: Screen(columns) for name, number in named if os.isatty(number)}
+
+
+def _warn_of_missing_debugger(
+    log: Log, rank: int | None, events: Sequence[Event]
+) -> None:
+    ran = any(isinstance(e, Started) and e.rank == rank for e in events)
+    if ran and not any(isinstance(event, DebuggerReady) for event in events):
+        log.warn(
+            f"--pdb {rank} had no effect: instance {rank} has run no CPython of "
+            "version 3.6 or later that imports sitecustomize."
+        )
 
 
 def _warn_of_unread_input(log: Log) -> None:

@@ -62,6 +62,8 @@ class Console:
         self._owner: Hashable | None = None
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
+        # The instance whose debugger shows a prompt: others wait for its end.
+        self._prompting: int | None = None
         self._stderr_keys: dict[int, Hashable] = {}
         self._printed = PrintedTracebacks()
 
@@ -119,6 +121,23 @@ class Console:
                 self._put(key, partial=not stream.has_whole)
         self._let_others(now)
 
+    def show_prompt_of(self, instance: int | None, now: float) -> None:
+        """Let the other instances wait while a debugger shows a prompt.
+
+        On a terminal its lines have no marks then, which it could not reckon with when
+        it moves the cursor.
+
+        Args:
+            instance: The one with the prompt; None when it is over.
+        """
+        self._prompting = instance
+        owner = self._streams.get(self._owner)
+        if instance is not None and owner is not None and owner.instance != instance:
+            self._break_line()
+            self._mid_line, self._owner = False, None
+        if instance is None:
+            self._let_others(now)
+
     def pause(self, now: float) -> None:
         """Restart all waits: no output could be written for a while."""
         for stream in self._streams.values():
@@ -158,6 +177,10 @@ class Console:
     def _due(self, key: Hashable) -> float:
         """Return when the text of a stream that waits is written at the latest."""
         stream = self._streams[key]
+        if self._prompting == stream.instance:
+            return stream.held_back_until  # the echo of what is typed
+        if self._waits_for_prompt(stream):
+            return inf
         if stream.has_whole and self._may_write_lines(key):
             return stream.held_back_until
         if self._is_free_for(key):
@@ -165,6 +188,9 @@ class Console:
         if stream.has_whole:
             return max(stream.oldest_at + LINE_WAIT_S, stream.held_back_until)
         return inf
+
+    def _waits_for_prompt(self, stream: PendingStream) -> bool:
+        return self._prompting not in (None, stream.instance)
 
     def _waiting(self) -> int:
         return sum(stream.size for stream in self._streams.values())
@@ -182,6 +208,8 @@ class Console:
         return is_prompt and self._streams[key].reads_terminal
 
     def _may_write_lines(self, key: Hashable) -> bool:
+        if self._waits_for_prompt(self._streams[key]):
+            return False
         if self._is_free_for(key) or self._streams[key].lines_size > OWN_TURN_BYTES:
             return True
         return self._screen is not None and self._screen.can_redraw
@@ -195,7 +223,8 @@ class Console:
             return
         waiting = [(s.oldest_at, k, s) for k, s in self._streams.items() if s.has_whole]
         for _, key, stream in sorted(waiting, key=lambda entry: entry[0]):
-            if self._owner is None and now >= stream.held_back_until:
+            may_write = self._owner is None and not self._waits_for_prompt(stream)
+            if may_write and now >= stream.held_back_until:
                 self._put(key)
 
     def _put(self, key: Hashable, *, partial: bool = False) -> None:
@@ -295,7 +324,8 @@ class Console:
         continues, screen = self._mid_line and self._owner == key, self._screen
         self._printed.count_lines(data)
         text = data
-        if stream.mark is not None:
+        has_mark = screen is None or self._prompting != stream.instance
+        if stream.mark is not None and has_mark:
             text = stream.mark.apply(data, continues=continues, time=written)
         if self._mid_line and not continues:
             if screen is not None and self._owner is not None and screen.can_redraw:

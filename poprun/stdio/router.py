@@ -180,6 +180,16 @@ class OutputRouter:
         output.console.feed((rank, piece.stream), piece.data, now, piece.written)
         self._write(output)
 
+    def show_prompt_of(self, rank: int | None) -> None:
+        """Let other instances wait while the debugger of one shows a prompt.
+
+        Args:
+            rank: None when the prompt is over.
+        """
+        for output in self._different:
+            output.console.show_prompt_of(rank, time.monotonic())
+            self._write(output)
+
     def show_failed(self, rank: int) -> None:
         """Write what was kept of an instance that has failed, and from now on all."""
         kept = self._kept.pop(rank, None)

@@ -9,7 +9,9 @@ import termios
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from poprun.annotations import Any
 from poprun.record import Record
+from poprun.stdio import terminal
 from poprun.stdio.stream_ends import DescriptorSink, InputSink
 from poprun.stdio.waiter import READ, WRITE, Interest
 
@@ -28,6 +30,13 @@ class Stdin(Record):
     rank: int | None = None
     # How many instances get a copy each of poprun's stdin.
     copies: int = 0
+    # Whether `rank` reads it for its debugger.
+    debugs: bool = False
+
+    @property
+    def debugged(self) -> int | None:
+        """The instance of --pdb."""
+        return self.rank if self.debugs else None
 
     def is_sent_to(self, rank: int) -> bool:
         return self.copies > 0 or self.rank == rank
@@ -84,6 +93,11 @@ class StdinFeeder:
         self._pending: dict[InputSink, bytes] = {}
         # Nothing is read before all sinks are there, or some would miss it.
         self._missing = stdin.copies
+        # The modes of the terminal that a debugger gets, which may be killed before it
+        # has restored them.
+        self._modes: list[Any] | None = None
+        if stdin.debugs and os.isatty(0):
+            self._modes = termios.tcgetattr(0)
 
     def descriptor_for(self, rank: int) -> int | None:
         """Return what to send to an instance of this host as its stdin, if anything.
@@ -149,3 +163,6 @@ class StdinFeeder:
         for sink in self._pending:
             sink.close()
         self._pending.clear()
+        if self._modes is not None and terminal.is_foreground(0):
+            termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+            self._modes = None

@@ -8,6 +8,9 @@ import pytest
 from beds import guide
 from beds.bed import Bed
 from beds.rights import need_beds
+from conftest import Poprun
+
+from tests.terminals import Start, Terminal
 
 
 @pytest.fixture
@@ -84,3 +87,17 @@ def nothing_is_left(bed: Bed) -> Iterator[None]:
         bed.assert_nothing_is_left()
     finally:
         bed.clean()
+
+
+@pytest.fixture
+def on_terminal(poprun: Poprun) -> Iterator[Start]:
+    """Start commands on terminals of their own."""
+    started: list[Terminal] = []
+
+    def start(*words: str, **environ: str) -> Terminal:
+        started.append(Terminal(poprun, *words, **environ))
+        return started[-1]
+
+    yield start
+    for terminal in started:
+        terminal.process.close(force=True)

@@ -19,10 +19,13 @@ from poprun.job.events import (
     AloneInMpi,
     Clean,
     Connected,
+    DebuggerReady,
     DevicesLost,
     Event,
     Exited,
     Orphaned,
+    PromptOver,
+    PromptShown,
     Refused,
     Rejected,
     Remains,
@@ -92,6 +95,8 @@ class LocalHost:
         # Those whose program has ended.
         self._exited: set[int] = set()
         self._usage: UsageReader | None = None
+        # By connection: the instance whose debugger shows a prompt.
+        self._prompts: dict[Channel, int] = {}
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
@@ -110,6 +115,7 @@ class LocalHost:
             protocol.HELLO: Handler(self._on_hello, self._on_shim),
             protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
             protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
+            protocol.DEBUGGER: Handler(self._on_debugger, self._on_prompt),
             protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
             **self._more_handlers,
         }
@@ -154,6 +160,10 @@ class LocalHost:
 
     def signal_instances(self, number: int) -> None:
         self._send_all(protocol.pack(protocol.SIGNAL, number))
+
+    def interrupt_instance(self, rank: int) -> None:
+        if rank in self._shims:
+            self._shims[rank].send(protocol.pack(protocol.INTERRUPT))
 
     def kill_instances(self) -> None:
         self._send_all(protocol.pack(protocol.KILL))
@@ -316,6 +326,23 @@ class LocalHost:
         if not self._job.has_mpi and len(self._job.specs) > 1:
             self._emit(AloneInMpi(int(fields[2])))
         return True
+
+    def _on_debugger(self, link: Channel, fields: list[bytes]) -> bool:
+        """Take in that the debugger of an instance is ready, or shows a prompt."""
+        rank, shows_prompt = int(fields[2]), fields[3] == b"1"
+        if rank not in self.ranks:
+            return False
+        if shows_prompt:
+            self._prompts[link] = rank
+        self._emit(PromptShown(rank) if shows_prompt else DebuggerReady(rank))
+        link.send(protocol.pack(protocol.DEBUGGER_KNOWN))
+        return True
+
+    def _on_prompt(self, link: Channel, messages: Messages | None) -> None:
+        if messages is None and link in self._prompts:
+            rank = self._prompts.pop(link)
+            if rank not in self._prompts.values():
+                self._emit(PromptOver(rank))
 
     def _on_attach(self, link: Channel, fields: list[bytes]) -> bool:
         """Attach a process of an instance to the device of that."""

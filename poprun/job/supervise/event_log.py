@@ -8,6 +8,7 @@ from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
     Clean,
+    DebuggerInterrupted,
     Event,
     Exited,
     FailedInFinalize,
@@ -33,14 +34,22 @@ class EventLog:
     Args:
         keep_going: A failure does not end the job.
         names_hosts: The job has several hosts.
+        debugged: The instance of --pdb.
     """
 
     def __init__(
-        self, log: Log, *, keep_going: bool = False, names_hosts: bool = False
+        self,
+        log: Log,
+        *,
+        keep_going: bool = False,
+        names_hosts: bool = False,
+        debugged: int | None = None,
     ) -> None:
         self._log = log
         self._keep_going = keep_going
         self._names_hosts = names_hosts
+        # None when it has ended, too.
+        self._debugged = debugged
         self._interrupts = 0
         # The keys of `_warn_once` so far.
         self._warned_of: set[object] = set()
@@ -64,11 +73,17 @@ class EventLog:
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
                 )
+                self._on_exited(event)
             case Clean(rank, left_behind) if left_behind:
                 self._log.say(
                     f"Instance {rank} left {left_behind} "
                     f"process{'' if left_behind == 1 else 'es'} running, which poprun "
                     "ended."
+                )
+            case DebuggerInterrupted(rank, at_prompt=False):
+                self._log.say(
+                    f"SIGINT: for the debugger of instance {rank}; once more stops the "
+                    "job."
                 )
             case Interrupted(number, client):
                 self._on_interrupt(number, client)
@@ -79,6 +94,19 @@ class EventLog:
             case _:
                 self._on_mpi(event)
                 self._on_machinery(event)
+
+    def _on_exited(self, event: Exited) -> None:
+        """Tell why a failure does not stop the job while an instance is debugged."""
+        if event.rank == self._debugged:
+            self._debugged = None
+        has_failed = event.by_itself and event.status != 0
+        if has_failed and self._debugged is not None and not self._keep_going:
+            self._warn_once(
+                Exited,
+                f"Instance {event.rank} has failed with exit code "
+                f"{exit_code(event.status)}. The job goes on until instance "
+                f"{self._debugged} ends, because of --pdb.",
+            )
 
     def _on_mpi(self, event: Event) -> None:
         """Tell of instances that wait in MPI, or have none."""

@@ -15,6 +15,8 @@ from math import inf
 from poprun.job.events import (
     Clean,
     Connected,
+    DebuggerInterrupted,
+    DebuggerReady,
     DevicesLost,
     Event,
     Exited,
@@ -23,6 +25,8 @@ from poprun.job.events import (
     Interrupted,
     MpirunExited,
     OutputClosed,
+    PromptOver,
+    PromptShown,
     Refused,
     ShimLeft,
     ShimLost,
@@ -94,6 +98,10 @@ class SignalInstances(Action):
     signal: int
 
 
+class InterruptInstance(Action):
+    rank: int
+
+
 class KillInstances(Action):
     pass
 
@@ -124,6 +132,15 @@ class Course(Record):
     start_timeout: float = inf
     # Whether Slurm may send SIGTERM to all processes, to poprun too.
     is_in_slurm: bool = False
+    # The instance of --pdb, until it ends: no failure of another one stops it.
+    debugged: int | None = None
+    # Whether a Python of it has its debugger, since when that shows a prompt, and
+    # whether it has been interrupted since the last one.
+    has_debugger: bool = False
+    prompt_since: float = inf
+    was_interrupted: bool = False
+    # The first instance that has failed by itself.
+    failed: int | None = None
 
     phase: Phase = Phase.RUNNING
     phase_ends: float = inf
@@ -145,10 +162,19 @@ class Course(Record):
     def deadline(self) -> float:
         """When something is to be done even if nothing happens."""
         if self.phase is Phase.RUNNING:
-            return min(self.ends_by, self.starts_by)
+            # The time in which a user types at a prompt does not count.
+            due = min(self.ends_by, self.starts_by)
+            return inf if self.prompt_since < inf else due
         if self.phase is Phase.STOPPING:
             return min(self.phase_ends, self.signals_at)
         return self.phase_ends
+
+    @property
+    def debugger_takes_interrupt(self) -> bool:
+        """Whether Ctrl-C is for the debugger: twice without a prompt is for the job."""
+        is_running = self.phase is Phase.RUNNING and self.debugged is not None
+        is_answered = self.prompt_since < inf or not self.was_interrupted
+        return is_running and self.has_debugger and is_answered
 
 
 Step = tuple[Course, list[Action]]
@@ -180,12 +206,46 @@ def _note(course: Course, event: Event, now: float) -> Course:
             return replace(course, gone=course.gone | {rank})
         case ShimLost(rank):
             return replace(course, gone=course.gone | {rank}, failed_at=now)
-        case Exited(_, status, by_itself=by_itself) if status or not by_itself:
-            return replace(course, failed_at=now)
+        case Exited(rank, status, by_itself=by_itself):
+            failed_at = now if status or not by_itself else course.failed_at
+            has_failed = by_itself and status != 0
+            return _note_end(replace(course, failed_at=failed_at), rank, has_failed)
+        case FailedInFinalize(rank):
+            return _note_end(course, rank, has_failed=True)
         case HostLost(_, ranks):
             return replace(course, gone=course.gone.union(ranks))
         case MpirunExited():
             return replace(course, mpirun_ended=True)
+        case DebuggerReady() | PromptShown() | PromptOver() | DebuggerInterrupted():
+            return _note_debugger(course, event, now)
+    return course
+
+
+def _note_end(course: Course, rank: int, has_failed: bool) -> Course:
+    failed = rank if has_failed and course.failed is None else course.failed
+    course = replace(course, failed=failed)
+    if rank != course.debugged:
+        return course
+    return replace(course, debugged=None, prompt_since=inf)
+
+
+def _note_debugger(course: Course, event: Event, now: float) -> Course:
+    match event:
+        case DebuggerReady(rank) if rank == course.debugged:
+            return replace(course, has_debugger=True)
+        case PromptShown(rank) if rank == course.debugged:
+            since = min(course.prompt_since, now)
+            return replace(course, prompt_since=since, was_interrupted=False)
+        case PromptOver() if course.prompt_since < inf:
+            shown = now - course.prompt_since
+            return replace(
+                course,
+                prompt_since=inf,
+                ends_by=course.ends_by + shown,
+                starts_by=course.starts_by + shown,
+            )
+        case DebuggerInterrupted(at_prompt=False):
+            return replace(course, was_interrupted=True)
     return course
 
 
@@ -193,12 +253,13 @@ def _react(course: Course, event: Event, now: float) -> Step:
     running = course.phase is Phase.RUNNING
     machinery = min(course.grace, MACHINERY_GRACE_S)
     match event:
-        case Exited(rank, status, by_itself=True) if status and running:
-            if course.keep_going:
+        case Exited() | FailedInFinalize() if running and course.failed is not None:
+            if course.keep_going or course.debugged is not None:
                 return course, []
-            return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
-        case FailedInFinalize(rank) if running and not course.keep_going:
-            return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
+            cause = Cause(Reason.FAILED, course.failed)
+            return _stop(course, cause, now, course.grace)
+        case DebuggerInterrupted(rank) if running:
+            return course, [InterruptInstance(rank)]
         case Refused(rank) if running:
             return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)
         case ShimLost(rank) if running:
@@ -239,7 +300,9 @@ def _stop(course: Course, cause: Cause, now: float, grace: float) -> Step:
 
 def _signal(course: Course, now: float, grace: float) -> Step:
     number = signal.SIGTERM
-    if course.cause and course.cause.signal == signal.SIGINT:
+    is_interrupted = course.cause and course.cause.signal == signal.SIGINT
+    # A debugger would take it for its own.
+    if is_interrupted and course.debugged is None:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
     course = replace(
         course, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now

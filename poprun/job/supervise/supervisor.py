@@ -15,11 +15,14 @@ from math import inf
 from poprun.helpers import own_process
 from poprun.job.clients.server import Clients, Controls
 from poprun.job.events import (
+    DebuggerInterrupted,
     Event,
     Exited,
     Interrupted,
     MpirunExited,
     OutputClosed,
+    PromptOver,
+    PromptShown,
     Refused,
     Rejected,
     ShimLost,
@@ -101,6 +104,7 @@ class Supervisor:
             timeout=job.timeout,
             start_timeout=job.start_timeout,
             is_in_slurm=job.is_in_slurm,
+            debugged=job.stdin.debugged,
         )
         self.ended = Ended(course=self._course)
         self._stdin_feeder = StdinFeeder(job.stdin)
@@ -273,6 +277,9 @@ class Supervisor:
         if isinstance(event, Exited | Refused | ShimLost):
             for host in self._hosts:
                 host.note_end(event.rank)
+        if isinstance(event, PromptShown | PromptOver | Exited):
+            has_prompt = self._course.prompt_since < inf
+            self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
         if self._course.phase is not Phase.RUNNING:
             self._mpirun.stop_starting()
             for host in self._hosts:
@@ -287,6 +294,10 @@ class Supervisor:
             case stopping.KillInstances():
                 for host in self._hosts:
                     host.kill_instances()
+            case stopping.InterruptInstance(rank):
+                for host in self._hosts:
+                    if rank in host.ranks:
+                        host.interrupt_instance(rank)
             case stopping.ReleaseShims():
                 for host in self._hosts:
                     host.release_shims()
@@ -328,7 +339,7 @@ class Supervisor:
             if number in ENDING_SIGNALS and self._is_over:
                 self._late_signals += 1
             elif number in ENDING_SIGNALS:
-                self._emit(Interrupted(number))
+                self._emit(self._interruption(number))
             elif number in PASSED_ON:
                 self._signal_instances(number)
             elif number == signal.SIGTSTP:
@@ -336,6 +347,14 @@ class Supervisor:
             elif number == signal.SIGWINCH:
                 self._resize()
         self._mpirun.reap()
+
+    def _interruption(self, number: int) -> Event:
+        """Return what a signal is that ends a job, unless it is for a debugger."""
+        course, rank = self._course, self._course.debugged
+        is_ctrl_c = number == signal.SIGINT and course.debugger_takes_interrupt
+        if rank is None or not is_ctrl_c:
+            return Interrupted(number)
+        return DebuggerInterrupted(rank, at_prompt=course.prompt_since < inf)
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()

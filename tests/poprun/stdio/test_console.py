@@ -609,3 +609,59 @@ def test_a_bar_of_the_instance_that_reads_is_drawn_below_its_lines() -> None:
     screen.at(0.05)
 
     assert screen.says("stdout", b"one\n", 1.0) == b"\r\x1b[Kone\n10%"
+
+
+# --- A debugger's prompt.
+
+
+def prompting(*, on_terminal: bool) -> Screen:
+    """Return a screen on which instance 0 shows a prompt, and 1 writes, too."""
+    screen = Screen()
+    screen.console = Console(Cursor() if on_terminal else None)
+    for instance, name in enumerate("ab"):
+        mark = Prefix(f"[{name}]".encode(), on_terminal=on_terminal)
+        screen.console.open(name, PendingStream(mark, instance))
+    screen.console.show_prompt_of(0, 1.0)
+    return screen
+
+
+def test_others_wait_while_a_debugger_shows_a_prompt() -> None:
+    screen = prompting(on_terminal=True)
+
+    assert screen.says("a", b"(Pdb) ", 1.0) == b""
+    # Its echo does not wait, and has no tag.
+    assert screen.at(1.0) == b"(Pdb) "
+    assert screen.says("b", b"line\n", 2.0) + screen.says("b", b"more", 3.0) == b""
+    assert screen.console.deadline() == inf
+    assert screen.at(100.0) == b""
+    assert screen.says("a", b"p", 101.0) + screen.at(101.0) == b"p"
+    assert screen.says("a", b"\n1\n", 102.0) == b"\n1\n"
+    screen.console.show_prompt_of(None, 103.0)
+    assert screen.shown() + screen.at(104.0) == b"[b]line\n[b]more"
+
+
+def test_in_a_pipe_the_lines_of_a_debugger_keep_their_tags() -> None:
+    screen = prompting(on_terminal=False)
+
+    assert screen.says("a", b"> x.py(1)\n(Pdb) ", 1.0) == b"[a]> x.py(1)\n"
+    assert screen.at(1.0) == b"[a](Pdb) "
+
+
+def test_a_prompt_begins_on_a_line_of_its_own() -> None:
+    screen = prompting(on_terminal=True)
+    screen.console.show_prompt_of(None, 1.0)
+    screen.says("b", b"50 %", 1.0)
+    assert screen.at(2.0) == b"[b]50 %"
+    screen.console.show_prompt_of(0, 3.0)
+
+    assert screen.says("a", b"(Pdb) ", 3.0) + screen.at(3.0) == b"\n(Pdb) "
+
+
+def test_who_has_too_much_to_say_does_not_wait_for_a_debugger() -> None:
+    screen = prompting(on_terminal=True)
+    lines = (b"x" * 1023 + b"\n") * 1024
+    shown = b"".join(
+        screen.says("b", lines, 2.0) for _ in range(MAX_WAITING_BYTES // len(lines) + 1)
+    )
+
+    assert len(shown) > MAX_WAITING_BYTES

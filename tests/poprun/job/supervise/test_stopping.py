@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from poprun.job.events import (
     Clean,
     Connected,
+    DebuggerInterrupted,
+    DebuggerReady,
     DevicesLost,
     Event,
     Exited,
@@ -21,6 +23,8 @@ from poprun.job.events import (
     MpirunExited,
     MpirunStarted,
     OutputClosed,
+    PromptOver,
+    PromptShown,
     Refused,
     ShimLeft,
     ShimLost,
@@ -34,6 +38,7 @@ from poprun.job.supervise.stopping import (
     Action,
     Cause,
     Course,
+    InterruptInstance,
     KillInstances,
     Phase,
     Reason,
@@ -67,6 +72,8 @@ def words(action: Action) -> str:
             return "show stacks"
         case SignalInstances(number):
             return f"{signal.Signals(number).name} to instances"
+        case InterruptInstance(rank):
+            return f"interrupt {rank}"
         case KillInstances():
             return "kill instances"
         case ReleaseShims():
@@ -814,3 +821,69 @@ def test_shims_are_released_once_and_only_by_what_is_left_of_the_job(
 
     assert len(released) <= 1
     assert all(step.gone >= step.connected for step in released)
+
+
+# --- An instance with a debugger.
+
+
+def test_a_failure_does_not_stop_the_instance_that_is_debugged() -> None:
+    story = running(debugged=1)
+
+    assert story(1, exited(0, 256)) == []
+    assert story(2, Clean(0, 0)) == []
+    assert story.phase is Phase.RUNNING
+    assert story(3, exited(1, 0)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.FAILED, 0)
+
+
+def test_a_failure_of_the_instance_that_is_debugged_stops_the_others() -> None:
+    story = running(debugged=1)
+
+    assert story(1, exited(1, 256)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.FAILED, 1)
+
+
+def test_ctrl_c_is_for_the_debugger_until_no_prompt_follows() -> None:
+    story = running(debugged=1)
+    assert not story.course.debugger_takes_interrupt
+
+    story(1, DebuggerReady(1))
+    assert story.course.debugger_takes_interrupt
+    assert story(2, DebuggerInterrupted(1, at_prompt=False)) == ["interrupt 1"]
+    assert not story.course.debugger_takes_interrupt
+    story(3, PromptShown(1))
+    assert story(4, DebuggerInterrupted(1, at_prompt=True)) == ["interrupt 1"]
+    assert story.course.debugger_takes_interrupt
+    story(5, PromptOver(1))
+    assert story.course.debugger_takes_interrupt
+    story(6, exited(1))
+    assert not story.course.debugger_takes_interrupt
+
+
+def test_a_job_with_a_debugger_that_is_interrupted_gets_sigterm() -> None:
+    story = running(debugged=1)
+    story(1, DebuggerReady(1))
+
+    # SIGINT would start the debugger.
+    assert story(2, Interrupted(INT)) == ["SIGTERM to instances"]
+
+
+def test_the_time_at_a_prompt_does_not_count() -> None:
+    story = running(debugged=1, ends_by=10.0, timeout=10.0)
+    story(4, PromptShown(1))
+
+    assert story.deadline == inf
+    assert story(50, Tick()) == []
+    story(54, PromptOver(1))
+    assert story.deadline == 60.0
+    story(55, PromptShown(1))
+    assert story(56, exited(1, 256)) == ["SIGTERM to instances"]
+
+
+@pytest.mark.parametrize("event", [PromptShown(0), DebuggerReady(0), PromptOver(1)])
+def test_what_is_not_of_the_debugged_instance_changes_nothing(event: Event) -> None:
+    story = running(debugged=1)
+    before = story.course
+
+    assert story(1, event) == []
+    assert story.course == before
