@@ -25,6 +25,7 @@ FURTHER_PROCESS = 100000
 # Of a call in which an instance has waited for less, no arrow says for whom.
 ARROW_NS = 100_000
 CALL, WAIT, SPAN, PHASE = "call", "wait", "span", "phase"
+MESSAGE = "message"
 
 Event = dict[str, Any]
 
@@ -85,7 +86,9 @@ def timeline(
     yield from _lives(begin_ns, lives)
     for process in processes:
         yield from _process(begin_ns, process)
-    yield from _together(begin_ns, processes)
+    arrows = count(1)
+    yield from _together(begin_ns, processes, arrows)
+    yield from _messages(begin_ns, processes, arrows)
 
 
 def _lives(begin_ns: int, lives: Sequence[InstanceLife]) -> Iterator[Event]:
@@ -157,9 +160,14 @@ def _times(
     return clock.on_poprun(began_ns) - begin_ns, clock.on_poprun(ended_ns) - begin_ns
 
 
-def _together(begin_ns: int, processes: Sequence[Traced]) -> Iterator[Event]:
-    """Yield all calls, with which belong together and who was waited for."""
-    arrows = count(1)
+def _together(
+    begin_ns: int, processes: Sequence[Traced], arrows: Iterator[int]
+) -> Iterator[Event]:
+    """Yield all calls, with which belong together and who was waited for.
+
+    Args:
+        arrows: The numbers of arrows.
+    """
     for name, group, parts in _calls(begin_ns, processes):
         _, last, last_began, _ = max(parts, key=lambda part: part[2])
         is_complete = 1 < len(parts) == len(group.members)
@@ -174,6 +182,36 @@ def _together(begin_ns: int, processes: Sequence[Traced]) -> Iterator[Event]:
             title = f"waits for instance {waited_for}"
             yield _slice(traced.row, line, title, WAIT, began, until)
             yield from _arrow(next(arrows), part, last, last_began)
+
+
+def _messages(
+    begin_ns: int, processes: Sequence[Traced], arrows: Iterator[int]
+) -> Iterator[Event]:
+    """Yield an arrow from each send to its recv: they come in the same order."""
+    # By group, sender and receiver: the sends and the recvs.
+    found: dict[Any, tuple[list[Event], list[Event]]] = {}
+    for traced in processes:
+        own = traced.records
+        for call in own.calls:
+            group = own.groups.get(call.group)
+            if call.operation not in ("send", "recv") or group is None:
+                continue
+            if not 0 <= call.root < len(group.members):
+                continue
+            pair = own.rank, group.members[call.root]
+            is_sent = call.operation == "send"
+            key = traced.attempt, group.identity, group.members
+            key += pair if is_sent else pair[::-1]
+            began, ended = _times(traced, begin_ns, call.began_ns, call.ended_ns)
+            at = _at(traced.row, GROUPS + call.group, began if is_sent else ended - 1)
+            found.setdefault(key, ([], []))[not is_sent].append(at)
+    for sends, receives in found.values():
+        for sent, received in zip(sends, receives, strict=False):
+            common = {"name": "message", "cat": MESSAGE, "id": next(arrows)}
+            yield {"ph": "s", **common, **sent}
+            # It is not before the send, whatever the clocks of two hosts say.
+            end = max(sent["ts"], received["ts"])
+            yield {"ph": "f", "bp": "e", **common, **received, "ts": end}
 
 
 # A call, the process that made it, and when it began and ended on the timeline.
