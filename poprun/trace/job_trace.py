@@ -19,6 +19,7 @@ from poprun.job.host_link import HostLink
 from poprun.job.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
+from poprun.trace.output_file import put_in_place, unnamed_file
 from poprun.trace.record_files import read_process, stem_of
 from poprun.trace.record_pieces import record_pieces
 from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
@@ -128,21 +129,19 @@ class JobTrace:
         Raises:
             OSError: It cannot be written.
         """
-        new = f"{self._path}.{os.getpid()}.new"
-        try:
-            with open(new, "x", encoding="utf-8") as file:
-                file.write('{"displayTimeUnit": "ms", "otherData": ')
-                file.write(json.dumps(self._about()))
-                file.write(', "traceEvents": [')
-                separator = "\n"
-                for event in self._events():
-                    file.write(separator + json.dumps(event))
-                    separator = ",\n"
-                file.write("\n]}\n")
-            os.replace(new, self._path)
-        except BaseException:
-            _remove(new)
-            raise
+        directory = os.path.dirname(self._path)
+        # Closing it closes the descriptor. Nothing of it stays if poprun is killed.
+        with open(unnamed_file(directory), "w", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ms", "otherData": ')
+            file.write(json.dumps(self._about()))
+            file.write(', "traceEvents": [')
+            separator = "\n"
+            for event in self._events():
+                file.write(separator + json.dumps(event))
+                separator = ",\n"
+            file.write("\n]}\n")
+            file.flush()
+            put_in_place(file.fileno(), self._path)
 
     def _about(self) -> Mapping[str, str]:
         clocks = {
@@ -203,10 +202,3 @@ class JobTrace:
             clock = self._clocks.get(host, Clock())
             processes.append(Traced(found, host, clock, row, attempt))
         return processes
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return
