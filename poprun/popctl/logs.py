@@ -1,8 +1,6 @@
 """`popctl logs`: what the instances of a job have written to its files so far."""
 
 import os
-from collections import deque
-from typing import Any
 
 import click
 
@@ -11,6 +9,9 @@ from poprun.popctl.jobs import choose_job, show_job, words_of
 from poprun.popctl.output import write_bytes
 from poprun.stdio.output_files import path_of
 from poprun.stdio.stream_ends import STREAMS
+
+# A line may be longer than the memory.
+PIECE = 1 << 16
 
 
 @click.command("logs")
@@ -53,19 +54,41 @@ def command(words: tuple[str, ...], lines: int | None) -> None:
 
 
 def _write_file(path: str, lines: int | None) -> None:
+    """Write what a file has now, with a head; a job may write on meanwhile."""
     try:
-        with open(path, "rb") as file:
-            head = f"==> {path} <==\n".encode(errors="surrogateescape")
-            content: Any = file if lines is None else deque(file, lines)
-            is_first = True
-            for line in content:
-                if is_first:
-                    write_bytes(1, head)
-                    is_first = False
-                write_bytes(1, line)
-            if not is_first and not line.endswith(b"\n"):
+        with open(path, "rb", buffering=0) as file:
+            end = os.fstat(file.fileno()).st_size
+            at = 0 if lines is None else begin_of_last(file.fileno(), end, lines)
+            if at == end:
+                return
+            write_bytes(1, f"==> {path} <==\n".encode(errors="surrogateescape"))
+            piece = b""
+            while at < end and (
+                data := os.pread(file.fileno(), min(PIECE, end - at), at)
+            ):
+                write_bytes(1, piece := data)
+                at += len(data)
+            if not piece.endswith(b"\n"):
                 write_bytes(1, b"\n")
     except FileNotFoundError:
         return  # the stream has not been opened yet
     except OSError as error:
         raise JobRequestError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def begin_of_last(descriptor: int, end: int, lines: int) -> int:
+    """Return where the last lines of a file begin, reading from its end."""
+    if not lines:
+        return end
+    at, missing = end, lines
+    while at:
+        begin = max(0, at - PIECE)
+        piece = os.pread(descriptor, at - begin, begin)
+        # The newline at the end of the file is that of its last line.
+        place = len(piece) - (at == end and piece.endswith(b"\n"))
+        while (place := piece.rfind(b"\n", 0, place)) >= 0:
+            missing -= 1
+            if not missing:
+                return begin + place + 1
+        at = begin
+    return 0
