@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from poprun.helpers import protocol
+from poprun.helpers import processes, protocol
 from poprun.popctl.jobs import choose_job, show_job, words_of
 from poprun.popctl.output import copy_output, say
 from poprun.stdio.stdout import write
@@ -56,19 +56,42 @@ def _spy(py_spy: str, instance: dict[str, Any] | None) -> bool:
     """Write the stacks of an instance by py-spy; return whether it could."""
     if instance is None or not instance["is_local"] or instance["phase"] != "running":
         return False
-    pid = instance["pid"]
+    name = f"instance {instance['index']}"
+    has_shown = False
+    for pid in _pythons_of(instance["pid"]):
+        stacks, failure = _stacks(py_spy, pid)
+        if failure:
+            say(f"py-spy cannot look at {name} (PID {pid}): {failure}")
+            continue
+        write(f"Python stacks of {name} (PID {pid}), by py-spy:\n{stacks}\n")
+        has_shown = True
+    return has_shown
+
+
+def _pythons_of(program: int) -> list[int]:
+    """Return the pids of an instance's Pythons, its program first.
+
+    Each is looked at by itself: `py-spy dump --subprocesses` ends at the first process
+    that is no Python (https://github.com/benfred/py-spy/issues/846).
+    """
+    below = sorted(p.pid for p in processes.descendants([program]))
+    pythons = [
+        pid
+        for pid in (program, *below)
+        if processes.catches(pid, protocol.STACKS_SIGNAL)
+    ]
+    return pythons or [program]
+
+
+def _stacks(py_spy: str, pid: int) -> tuple[str, str]:
+    """Return the stacks of a process, or why there are none."""
     argv = [py_spy, "dump", "--pid", str(pid)]
     try:
         ended = subprocess.run(
             argv, capture_output=True, text=True, errors="replace", timeout=PY_SPY_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        say(f"py-spy cannot be used for instance {instance['index']}: {error}.")
-        return False
+        return "", f"{error}."
     if ended.returncode:
-        lines = ended.stderr.split("\n")
-        say(f"py-spy cannot look at instance {instance['index']}: {lines[0]}")
-        return False
-    write(f"Python stacks of instance {instance['index']} (PID {pid}), by py-spy:\n")
-    write(f"{ended.stdout}\n")
-    return True
+        return "", ended.stderr.partition("\n")[0] or f"exit code {ended.returncode}."
+    return ended.stdout, ""
