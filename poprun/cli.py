@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from poprun.options.grammar import CommandLine
     from poprun.options.settings import Settings
+    from poprun.options.types import Item
 
 _COMPLETION = "_POPRUN_COMPLETE"
 
@@ -98,14 +99,19 @@ def _record_refusal(
     if recorder is None:
         try:
             # It may not be possible to make settings of all options.
-            result, events = (
-                _read_path(line, environ, name) for name in ("result", "events")
+            result, events, as_json = (
+                _read(line, environ, name) for name in ("result", "events", "json")
             )
-            if not (result or events):
+            if not (result or events or as_json):
                 return
             from poprun.result.recorder import open_recorder
 
-            recorder = open_recorder(line.program, result=result, events=events)
+            recorder = open_recorder(
+                line.program,
+                result=str(result),
+                events=str(events),
+                on_stdout=bool(as_json),
+            )
         except OptionError:
             return  # that is what the error says, or the least of the mistakes
     hints = getattr(error, "__notes__", ())
@@ -113,18 +119,18 @@ def _record_refusal(
         _report("warning", sentence)
 
 
-def _read_path(line: "CommandLine", environ: Mapping[str, str], name: str) -> str:
-    """Return the path of --result or --events; "" without.
+def _read(line: "CommandLine", environ: Mapping[str, str], name: str) -> "Item":
+    """Return the value of an option that is read alone; "" without.
 
     Raises:
-        OptionError: It is no path.
+        OptionError: It has no such value.
     """
     from poprun.options.table import OPTIONS
     from poprun.options.types import item, variable
 
     texts = [text for option, text in line.options if option.name == name]
     text = [environ.get(variable(name), ""), *texts][-1]
-    return str(item(OPTIONS[name], text, f"--{name}")) if text else ""
+    return item(OPTIONS[name], text, f"--{name}") if text else ""
 
 
 def _dispatch(
