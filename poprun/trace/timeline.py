@@ -198,10 +198,11 @@ def _messages(
                 continue
             if not 0 <= call.root < len(group.members):
                 continue
-            pair = own.rank, group.members[call.root]
             is_sent = call.operation == "send"
-            key = traced.attempt, group.identity, group.members
-            key += pair if is_sent else pair[::-1]
+            ends = [own.rank, group.members[call.root]]
+            sender, receiver = ends if is_sent else reversed(ends)
+            of_group = traced.attempt, group.identity, group.members
+            key = *of_group, sender, receiver
             began, ended = _times(traced, begin_ns, call.began_ns, call.ended_ns)
             at = _at(traced.row, GROUPS + call.group, began if is_sent else ended - 1)
             found.setdefault(key, ([], []))[not is_sent].append(at)

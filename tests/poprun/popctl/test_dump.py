@@ -1,8 +1,11 @@
 """popctl dump with a py-spy of the test's own."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from poprun.helpers import protocol
@@ -76,6 +79,62 @@ def test_py_spy_looks_at_what_runs_here_and_the_job_is_asked_for_the_rest(
     assert connection.requests == [(protocol.DUMP_STACKS, b"1,2")]
 
 
+WAITS = """
+import signal, subprocess, sys
+if len(sys.argv) > 1:
+    # A child that is no Python, and one that is, in turn with a child.
+    for words in (["sleep", "600"], [sys.executable, *sys.argv[:1], *sys.argv[2:]]):
+        subprocess.Popen(words)
+signal.signal(55, lambda *_: None)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_py_spy_looks_at_the_pythons_below_the_program_too(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connection: FakeConnection,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(monkeypatch, tmp_path, 'test $3 != "$PROGRAM" || exit 1; echo "of $3"')
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    program = subprocess.Popen(
+        [sys.executable, script, "below", "below"], stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout
+    monkeypatch.setenv("PROGRAM", str(program.pid))
+    job = {
+        "id": "cafe",
+        "num_instances": 1,
+        "instances": [instance(0, pid=program.pid)],
+    }
+    monkeypatch.setattr(dump, "show_job", lambda connection: job)
+    try:
+        assert [program.stdout.readline() for _ in range(3)] == ["ready\n"] * 3
+        children = psutil.Process(program.pid).children(recursive=True)
+        pythons = sorted(p.pid for p in children if "sleep" not in p.cmdline())
+        call("0")
+    finally:
+        for process in (*psutil.Process(program.pid).children(recursive=True), program):
+            process.kill()
+        program.wait()
+        program.stdout.close()
+
+    assert len(pythons) == 2
+    shown = capsys.readouterr()
+    # The program itself cannot be looked at; what can is shown.
+    assert shown.out == "".join(
+        f"Python stacks of instance 0 (PID {pid}), by py-spy:\nof {pid}\n\n"
+        for pid in pythons
+    )
+    assert shown.err == (
+        f"popctl: py-spy cannot look at instance 0 (PID {program.pid}): exit code 1.\n"
+    )
+    assert connection.requests == []
+
+
 def test_where_py_spy_may_not_look_the_job_is_asked(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -87,7 +146,8 @@ def test_where_py_spy_may_not_look_the_job_is_asked(
     call("3")
 
     assert capsys.readouterr().err == (
-        "popctl: py-spy cannot look at instance 3: Permission Denied: try sudo\n"
+        "popctl: py-spy cannot look at instance 3 (PID 103): Permission Denied: try "
+        "sudo\n"
     )
     assert connection.requests == [(protocol.DUMP_STACKS, b"3")]
 
@@ -103,7 +163,7 @@ def test_a_py_spy_that_hangs_is_given_up(
 
     call("0")
 
-    assert "py-spy cannot be used for instance 0: " in capsys.readouterr().err
+    assert "py-spy cannot look at instance 0 (PID 100): " in capsys.readouterr().err
     assert connection.requests == [(protocol.DUMP_STACKS, b"0")]
 
 

@@ -1,6 +1,6 @@
 from popdist.call_records import IN_PROGRESS
 from poprun.trace.clocks import Clock, ClockReading, clock_of
-from poprun.trace.record_files import RecordedGroup
+from poprun.trace.record_files import Call, RecordedGroup
 from poprun.trace.timeline import Event
 from tests.poprun.trace.samples import BEGIN, MS, call, events, process
 
@@ -135,3 +135,40 @@ def test_calls_without_room_are_told() -> None:
     [note] = [e for e in events([process(0, lost=7)]) if e["ph"] == "i"]
 
     assert note["name"] == "7 later calls are not recorded: there was no room"
+
+
+def test_an_arrow_leads_from_each_send_to_its_recv() -> None:
+    def message(operation: str, peer: int, began: int, ended: int) -> Call:
+        times = BEGIN + began * MS, BEGIN + ended * MS
+        return call(0, *times, 0, operation=operation, root=peer)
+
+    made = events(
+        [
+            process(0, calls=[message("send", 2, 1, 2), message("send", 2, 3, 4)]),
+            process(1, calls=[message("send", 2, 5, 6)]),
+            process(
+                2,
+                calls=[
+                    message("recv", 1, 1, 7),
+                    message("recv", 0, 8, 9),
+                    message("recv", 0, 10, 11),
+                    message("recv", 0, 12, 13),  # which no send answers
+                ],
+            ),
+        ]
+    )
+
+    arrows = [e for e in made if e.get("cat") == "message"]
+    ends = {
+        e["id"]: (e["pid"], e["ts"])
+        for e in arrows
+        if e["ph"] == "f" and e["bp"] == "e"
+    }
+    begins = {e["id"]: (e["pid"], e["ts"]) for e in arrows if e["ph"] == "s"}
+    # From row to row, and when, in us; an arrow ends within the slice of its recv.
+    assert sorted((*begins[n], *ends[n]) for n in begins) == [
+        (1, 1000.0, 3, 8999.999),
+        (1, 3000.0, 3, 10999.999),
+        (2, 5000.0, 3, 6999.999),
+    ]
+    assert begins.keys() == ends.keys()
