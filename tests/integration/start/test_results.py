@@ -204,6 +204,38 @@ def test_a_mistake_in_an_option_replaces_an_older_result(
     assert events[0]["cause"] == result["cause"]
 
 
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--json", "--nope", "true"), "poprun has no option --nope."),
+        (("--json", "-n", "x", "true"), "-n is 'x', but must be a whole number"),
+        (
+            ("--dry-run", "--num-instances=2", "--num-replicas=3", "--json", "true"),
+            "3 replicas cannot be",
+        ),
+        (("--json", "--host=a,b", "--hostfile=c", "true"), "--host"),
+        (("--json",), "The program to run is missing."),
+    ],
+)
+def test_a_mistake_in_an_option_is_printed_as_json(
+    poprun: Poprun, words: tuple[str, ...], cause: str
+) -> None:
+    ran = poprun(*words)
+    [result] = map(json.loads, ran.stdout.splitlines())
+    check("result", [result])
+
+    assert (ran.code, result["exit_code"], result["outcome"]) == (2, 2, "not_started")
+    assert result["cause"].startswith(cause)
+    assert f"poprun: error: {result['cause']}\n" in ran.stderr
+
+
+def test_a_variable_asks_for_json_too(poprun: Poprun) -> None:
+    ran = poprun("--nope", "true", environ={"POPRUN_JSON": "yes"})
+
+    assert json.loads(ran.stdout)["cause"].startswith("poprun has no option --nope.")
+    assert poprun("--nope", "true", environ={"POPRUN_JSON": "no"}).stdout == ""
+
+
 def test_variables_name_the_files_of_a_command_line_that_is_wrong(
     poprun: Poprun,
 ) -> None:
