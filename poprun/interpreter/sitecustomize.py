@@ -330,11 +330,12 @@ def show_stacks_on_signal():
 def debug(tell_poprun):
     # type: (Any) -> None
     """Give this process the debugger of --pdb; its children get none."""
-    from importlib import util
+    from importlib.util import module_from_spec, spec_from_file_location
 
     # By its path: this Python may have no poprun.
-    spec = util.spec_from_file_location("poprun_debugger", HERE + "/debugger.py")  # type: Any
-    module = util.module_from_spec(spec)
+    path = HERE + "/debugger.py"
+    spec = spec_from_file_location("poprun_debugger", path)  # type: Any
+    module = module_from_spec(spec)
     spec.loader.exec_module(module)
     module.install(tell_poprun)
 

@@ -71,8 +71,8 @@ def _spy(py_spy: str, instance: dict[str, Any] | None) -> bool:
 def _pythons_of(program: int) -> list[int]:
     """Return the pids of an instance's Pythons, its program first.
 
-    Each is looked at by itself: `py-spy dump --subprocesses` ends at the first process
-    that is no Python (https://github.com/benfred/py-spy/issues/846).
+    Each is looked at by itself: py-spy, asked for all, ends at the first process that
+    is no Python (https://github.com/benfred/py-spy/issues/846).
     """
     below = sorted(p.pid for p in processes.descendants([program]))
     pythons = [

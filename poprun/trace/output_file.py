@@ -39,7 +39,7 @@ def put_in_place(descriptor: int, path: str) -> None:
     new = _own_name(os.path.dirname(path))
     try:
         _copy_owner(path, descriptor)
-        # With src_dir_fd Python calls linkat(), which follows the link in /proc.
+        # With src_dir_fd Python lets the kernel follow the link in /proc.
         os.link(f"/proc/self/fd/{descriptor}", new, src_dir_fd=descriptor)
     except OSError:
         # Of another owner, or of a file system where a file cannot get a name later.
