@@ -6,7 +6,7 @@ from conftest import ROOT, mpirun_of
 
 from poprun.mpirun.identify import library
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 
 TORCH = """
 import sys
@@ -69,6 +69,22 @@ total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0), op=hvd.Sum)
 later = hvd.allreduce_async(torch.full((5,), hvd.rank() + 1.0), op=hvd.Sum, name="a")
 places = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
 print(hvd.rank(), *places, total[0].item(), hvd.synchronize(later)[0].item())
+"""
+POPART = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import popart
+import popdist.popart
+from popart_models import one_weight, options, share_of
+device = popdist.popart.getDevice()
+total, first = popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()
+made = options(1, 12 // total)
+made.accumulationAndReplicationReductionType = popart.ReductionType.Mean
+popdist.popart.configureSessionOptions(made)
+share = share_of(total, first, popdist.getNumLocalReplicas())
+weight = one_weight(made, share)
+assert device.id == popdist.getDeviceId()
+print(device.numIpus, device.isAttached, format(weight, ".7f"))
 """
 PLACES = [
     "0 0 2 0 2 10.0 10.0",
@@ -150,6 +166,19 @@ def test_horovod_learns_the_hosts_from_mpi_where_the_launcher_does_not_tell(
     )
 
     assert sorted(output.splitlines()) == PLACES
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
+def test_popart_trains_on_devices_of_several_hosts(bed: Bed, mpi: str) -> None:
+    output = bed.front.output(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "2"),
+        *("--num-replicas", "4", "--ipus-per-replica", "2", "--emulate-sdk=yes"),
+        *("python3", "-c", POPART),
+        timeout=120,
+    )
+
+    # Each instance has the IPUs of two replicas.
+    assert output == "4 True 0.3111111\n" * 2
 
 
 @pytest.mark.parametrize("hosts", ["h0,h1", "h0,h1,h2"])
