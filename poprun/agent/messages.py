@@ -1,10 +1,11 @@
 """The messages between poprun and its agents on other hosts.
 
 They are packed as those of poprun's helpers (helpers/protocol.py). Values of several
-parts are JSON: nothing that comes from another host is executed.
+parts are JSON: nothing that comes from another host is executed. The package json is
+not used: it imports re, and takes a third of what an agent takes to start.
 """
 
-import json
+import _json
 from collections.abc import Mapping, Sequence
 
 from poprun.annotations import Any
@@ -119,11 +120,27 @@ def pack(kind: int, value: Any) -> bytes:
 
 def pack_fields(value: Any) -> bytes:
     """Return a JSON value as a field of a message."""
-    return json.dumps(value, default=_as_list).encode()
+    # Indent, separators, no sorting, no other keys than texts, NaN as json has it.
+    form = (None, ": ", ", ", False, False, True)
+    text = _json.encode_basestring_ascii
+    return "".join(_json.make_encoder({}, _as_list, text, *form)(value, 0)).encode()
 
 
 def _as_list(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+class _JsonForm:
+    """What the reader makes of JSON, as the package json does."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int = float, int
+    parse_constant = {
+        "NaN": float("nan"),
+        "Infinity": float("inf"),
+        "-Infinity": float("-inf"),
+    }.__getitem__
 
 
 def unpack(field: bytes) -> Any:
@@ -132,10 +149,18 @@ def unpack(field: bytes) -> Any:
     Raises:
         ValueError: It is not.
     """
+    text = field.decode()
+    # The reader takes anything with these attributes.
+    form: Any = _JsonForm
     try:
-        return json.loads(field)
+        value, end = _json.make_scanner(form)(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
     except RecursionError:
         raise ValueError("a value that is nested too deeply") from None
+    if end != len(text):
+        raise ValueError("more than one JSON value")
+    return value
 
 
 def why_supervisor_lost(fields: Sequence[bytes]) -> str:

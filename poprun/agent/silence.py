@@ -9,7 +9,6 @@ import _socket
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from math import inf
 
 # How often each end sends something, so that there is something to acknowledge.
@@ -78,19 +77,31 @@ def acknowledges_nothing(own: str, peer: str) -> Callable[[], bool] | None:
 
 def peer_of_process_is_gone(pid: int) -> bool:
     """Return whether a peer of a process acknowledges nothing that this sends it."""
-    directory = f"/proc/{pid}/fd"
-    inodes = set()
-    with suppress(OSError):
-        for name in os.listdir(directory):
-            with suppress(OSError):
-                kind, _, inode = os.readlink(f"{directory}/{name}").partition(":")
-                if kind == "socket":
-                    inodes.add(inode.strip("[]"))
+    inodes = _sockets_of(pid)
     return any(
         row[9] in inodes and row[3] == ESTABLISHED and int(row[6], 16) >= MOST_REPEATS
         for path, _ in TABLES
         for row in _rows(path)
     )
+
+
+def _sockets_of(pid: int) -> set[str]:
+    """Return the inodes of a process's sockets, none if it has ended."""
+    # Without contextlib, which takes an agent 2 ms to import.
+    directory = f"/proc/{pid}/fd"
+    inodes = set()
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return set()
+    for name in names:
+        try:
+            kind, _, inode = os.readlink(f"{directory}/{name}").partition(":")
+        except OSError:
+            continue
+        if kind == "socket":
+            inodes.add(inode.strip("[]"))
+    return inodes
 
 
 def ends_of(ssh_connection: str) -> tuple[str, str]:
@@ -122,10 +133,13 @@ def repeats(own: str, peer: str) -> int:
 
 def _rows(path: str) -> Iterator[list[str]]:
     """Yield the rows of one of the kernel's tables, each cut into its columns."""
-    with suppress(OSError), open(path, encoding="utf-8") as table:
-        next(table)
-        for line in table:
-            yield line.split()
+    try:
+        with open(path, encoding="utf-8") as table:
+            next(table)
+            for line in table:
+                yield line.split()
+    except OSError:
+        return
 
 
 def _encode(end: str, size: int) -> str:

@@ -1,6 +1,7 @@
 """What an agent and poprun send each other comes out as it went in."""
 
 import inspect
+import json
 import os
 from typing import Any
 
@@ -21,6 +22,39 @@ EVENTS = [
     Remains(17, 1000, "sleep 9", "n1"),
     Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
 ]
+
+
+VALUES = [
+    *(
+        None,
+        True,
+        0,
+        -(1 << 70),
+        0.1,
+        1e300,
+        float("inf"),
+        "",
+        'a\n"\\\x7f\udce9\U0001f600',
+    ),
+    *([], {}, [[], {"a": [1, None, {"b": False}]}], {"\udc80": "caf\xe9"}),
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_are_written_and_read_as_by_the_package_json(value: Any) -> None:
+    field = messages.pack_fields(value)
+
+    assert field.decode() == json.dumps(value)
+    assert messages.unpack(field) == json.loads(field) == value
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b"", b" ", b"nul", b"[1", b"[1] 2", b'{"a" 1}', b'"\n"', b"\xff", b"[" * 100_000],
+)
+def test_what_is_no_json_is_refused(field: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        messages.unpack(field)
 
 
 @pytest.mark.parametrize("event", EVENTS)
