@@ -12,10 +12,12 @@ layers and one thread a process. Times are medians of instance 0, in millisecond
 - 2 instances with 2 replicas each, next to MultiWorkerMirroredStrategy with 2 workers
   that have a batch of 16.
 
-The same with the fit of tf_keras, as MultiWorkerMirroredStrategy cannot train Keras 3;
-with 2 instances, the grouped_allreduce of 100 tensors of horovod.tensorflow next to
+The same with the fit of tf_keras, as MultiWorkerMirroredStrategy cannot train Keras 3,
+whose steps are timed from one end to the next; what the data of a step take where the
+instances must agree whether all of them have some; with 2 instances, the
+grouped_allreduce of 100 tensors of horovod.tensorflow next to
 MultiWorkerMirroredStrategy's reduction of them, eagerly and in a tf.function; and how
-long it takes to import popdist.tensorflow, more than TensorFlow.
+long it takes to import popdist.tensorflow after TensorFlow.
 """
 
 import argparse
@@ -25,7 +27,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from statistics import median, quantiles
 from time import perf_counter, process_time
 from typing import Any
@@ -42,8 +46,7 @@ from popdist.tensorflow import PopDistStrategy
 Call = Callable[[], object]
 # The number of dense layers of networks, and their width.
 NETWORKS = {"0.07 M, 10": (5, 118), "1.58 M, 14": (7, 475), "12.6 M, 26": (13, 984)}
-# The steps of a fit, so many that its beginning and end do not count.
-FIT_STEPS = {"0.07 M, 10": 200, "1.58 M, 14": 50, "12.6 M, 26": 10}
+FIT_STEPS = {"0.07 M, 10": 100, "1.58 M, 14": 50, "12.6 M, 26": 20}
 # 100 tensors have from 64 to so many elements, evenly by ratio, as in bench_horovod.py.
 LARGEST = (1 << 10, 1 << 14, 1 << 18)
 BATCH = 8
@@ -78,12 +81,38 @@ def step_of(strategy: tf.distribute.Strategy, network: str, batch: int) -> Call:
     return step
 
 
-def fit_of(strategy: tf.distribute.Strategy, network: str, batch: int) -> Call:
+class StepTimes(tf_keras.callbacks.Callback):
+    """Records how long each step of a fit takes, but for its first ones."""
+
+    # Without it, Keras makes numbers of the metrics after each step.
+    _supports_tf_logs = True
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self.ends: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Record the end of a step."""
+        self.ends.append(self._clock())
+
+    def times(self) -> list[float]:
+        """Return how long the steps took, in seconds."""
+        return [end - begin for begin, end in pairwise(self.ends[2:])]
+
+
+def fit_of(
+    strategy: tf.distribute.Strategy,
+    network: str,
+    batch: int,
+    clock: Callable[[], float],
+) -> Call:
     """Return the fit of a network, on all replicas of a strategy.
 
     Args:
         batch: The number of samples in a batch of data; PopDistStrategy takes one for
             each local replica, others divide one among all replicas.
+        clock: What times its steps.
     """
     layers, width = NETWORKS[network]
     with strategy.scope():
@@ -98,7 +127,13 @@ def fit_of(strategy: tf.distribute.Strategy, network: str, batch: int) -> Call:
     sharding = tf.data.experimental.AutoShardPolicy
     whole.experimental_distribute.auto_shard_policy = sharding.OFF
     data = data.with_options(whole)
-    return lambda: model.fit(data, verbose=0)
+
+    def fit() -> StepTimes:
+        steps = StepTimes(clock)
+        model.fit(data, verbose=0, callbacks=[steps])
+        return steps
+
+    return fit
 
 
 def bare_engine(network: str) -> Call:
@@ -111,13 +146,18 @@ def bare_engine(network: str) -> Call:
     return lambda: group.grouped_all_reduce(arrays, out=results)
 
 
+def clock_of(cpu: bool) -> Callable[[], float]:
+    """Return the clock that tells CPU time, or time."""
+    return process_time if cpu else perf_counter
+
+
 def in_turns(calls: Mapping[str, Call], seconds: float, cpu: bool) -> dict[str, float]:
     """Return how long each call takes, in milliseconds: all instances make them.
 
     Args:
         cpu: Return the CPU time of the quickest tenth of the calls in its place.
     """
-    clock = process_time if cpu else perf_counter
+    clock = clock_of(cpu)
     group = STATE.group("bench", STATE.job.members)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -127,7 +167,10 @@ def in_turns(calls: Mapping[str, Call], seconds: float, cpu: bool) -> dict[str, 
         for name, call in calls.items():
             group.all_reduce(np.zeros(1))
             # The first one finds the caches as another call left them.
-            call()
+            result = call()
+            if isinstance(result, StepTimes):
+                times[name] += result.times()
+                continue
             start = clock()
             call()
             times[name].append(clock() - start)
@@ -170,7 +213,11 @@ def bench(layout: str, seconds: float, cpu: bool) -> None:
     alone, own = tf.distribute.OneDeviceStrategy("/cpu:0"), PopDistStrategy()
     share = BATCH * popdist.getNumTotalReplicas() // peer.num_replicas_in_sync
     fit_share = BATCH * popdist.getNumTotalReplicas()
-    makers = {layout: (step_of, share), f"{layout}, fit": (fit_of, fit_share)}
+    fit = partial(fit_of, clock=clock_of(cpu))
+    makers: dict[str, tuple[Callable[..., Call], int]] = {
+        layout: (step_of, share),
+        f"{layout}, fit": (fit, fit_share),
+    }
     for title, (make, peer_batch) in makers.items():
         show(title, "alone", "popdist", strategy_name, "engine", "x the peer's")
         for network in NETWORKS:
@@ -184,14 +231,32 @@ def bench(layout: str, seconds: float, cpu: bool) -> None:
                 seconds,
                 cpu,
             )
-            if make is fit_of:
-                steps = FIT_STEPS[network]
-                took |= {name: took[name] / steps for name in took if name != "engine"}
             extra = {name: took[name] - took["alone"] for name in ("popdist", "peer")}
             times = [f"{took[name]:.2f}" for name in took]
             show(network, *times, f"{extra['popdist'] / extra['peer']:.3f}")
+    bench_agreement(own, seconds, cpu)
     if layout == "2x1":
         bench_horovod(peer, seconds, cpu)
+
+
+def bench_agreement(strategy: PopDistStrategy, seconds: float, cpu: bool) -> None:
+    """Measure steps of data of unknown length next to those of data of known length."""
+    data = tf.data.Dataset.from_tensors(tf.ones((BATCH, 4))).repeat()
+    lengths = {"known": data, "unknown": data.filter(lambda _: True)}
+
+    def take_of(length: str) -> Call:
+        dataset = lengths[length]
+        iterator = iter(strategy.experimental_distribute_dataset(dataset))
+
+        @tf.function
+        def take() -> None:
+            strategy.run(tf.reduce_sum, args=(next(iterator),))
+
+        return take
+
+    took = in_turns({length: take_of(length) for length in lengths}, seconds, cpu)
+    show("a step's data", *lengths)
+    show("", *[f"{took[length]:.3f}" for length in lengths])
 
 
 def bench_horovod(peer: tf.distribute.Strategy, seconds: float, cpu: bool) -> None:
@@ -229,20 +294,26 @@ def reductions_of(
     }
 
 
+# Two processes differ by more than what popdist takes, so one does both.
+IMPORTS = """
+from time import {clock} as clock
+times = [clock()]
+import tensorflow
+times.append(clock())
+import popdist.tensorflow
+times.append(clock())
+print(times[1] - times[0], times[2] - times[1])
+"""
+
+
 def bench_imports(rounds: int, cpu: bool) -> None:
-    """Measure imports of popdist.tensorflow next to those of TensorFlow, in turn."""
-    times: dict[str, list[float]] = {"tensorflow": [], "popdist.tensorflow": []}
-    for _ in range(rounds):
-        for module, took in times.items():
-            begun, used = perf_counter(), os.times()
-            subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-            children = os.times()
-            own = children.children_user + children.children_system
-            own -= used.children_user + used.children_system
-            took.append(1000 * (own if cpu else perf_counter() - begun))
-    plain, ours = times.values()
-    extra = median([own - base for base, own in zip(plain, ours, strict=True)])
-    print(f"import tensorflow: {median(plain):.0f}; popdist.tensorflow: {extra:+.0f}")
+    """Measure imports of popdist.tensorflow next to those of TensorFlow."""
+    program = IMPORTS.format(clock=clock_of(cpu).__name__)
+    command = [sys.executable, "-c", program]
+    outputs = [subprocess.check_output(command) for _ in range(rounds)]
+    times = [[1000 * float(word) for word in output.split()] for output in outputs]
+    plain, own = map(median, zip(*times, strict=True))
+    print(f"import tensorflow: {plain:.0f}; popdist.tensorflow: {own:+.1f}")
 
 
 def start(layout: str, seconds: float, cpu: bool) -> None:
