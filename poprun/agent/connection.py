@@ -217,8 +217,9 @@ class AgentConnection:
         while not self._received:
             writes = select.POLLOUT if self.channel.has_unsent else 0
             poll.register(self.fileno(), select.POLLIN | writes)
-            wait = limit - time.monotonic()
-            if wait <= 0 or not poll.poll(processes.poll_timeout(wait)):
+            # Also after the limit: poprun may have been stopped, and it may be there.
+            wait = max(0.0, limit - time.monotonic())
+            if not poll.poll(processes.poll_timeout(wait)):
                 raise TimeoutError
             self.channel.flush()
             received = self.channel.receive()

@@ -153,13 +153,11 @@ def _wait_for_all(
         answered = len(starts) - len(pending)
         show_phase(f"connecting to the hosts, {answered} of {len(starts)} answered")
         now = time.monotonic()
-        if now >= limit:
-            break
         due = limit
         poll = select.poll()
         by_descriptor: dict[int, _AgentStart] = {}
         for start in pending:
-            if start.connection is None and start.again_at <= now:
+            if start.connection is None and start.again_at <= now < limit:
                 start.begin()
             if start.connection is None:
                 due = min(due, start.again_at)
@@ -167,8 +165,12 @@ def _wait_for_all(
             descriptor = start.connection.fileno()
             by_descriptor[descriptor] = start
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(processes.poll_timeout(due - now)):
+        # Also after the limit: poprun may have been stopped while hosts answered.
+        ready = poll.poll(processes.poll_timeout(max(0.0, due - now)))
+        for descriptor, _ in ready:
             by_descriptor[descriptor].receive()
+        if now >= limit and not ready:
+            break
     for start in pending:
         start.give_up()
 

@@ -1,12 +1,14 @@
 """How agents are started: by a command that a script plays, on this machine."""
 
 import os
+import select
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import wait_for
 
 from poprun import __version__
 from poprun.agent import messages
@@ -184,6 +186,41 @@ def test_a_host_whose_clock_is_far_off_is_refused(
 
     assert words in text
     assert text.endswith(f"Set both by NTP; see: {fake.ssh.text} a timedatectl")
+
+
+def test_answers_that_came_while_poprun_was_stopped_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "LIMIT_S", 0.1)
+    stopped, answered = tmp_path / "stopped", tmp_path / "answered"
+    answer = hello().replace("; cat", f"; touch {answered}; cat")
+    fake = FakeSsh(tmp_path, f"until test -e {stopped}; do sleep 0.01; done; {answer}")
+
+    def stop(phase: str) -> None:
+        # The first phase is before ssh is started.
+        if phases:
+            stopped.touch()
+            wait_for(answered.exists, "the answer")
+            time.sleep(0.2)
+        phases.append(phase)
+
+    phases: list[str] = []
+    environ = {"PATH": os.environ["PATH"]}
+    [connection] = open_agents([A], [fake.ssh], environ, stop)
+    connection.end()
+
+
+def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> None:
+    fake = FakeSsh(tmp_path, RUN)
+    [connection] = open_agents([A], [fake.ssh], {"PATH": os.environ["PATH"]})
+    try:
+        connection.channel.send(messages.pack(messages.READ_MEMORY, None))
+        assert select.select([connection], [], [], 50)[0]
+        reply = connection.answer(within=-60)
+    finally:
+        connection.end()
+
+    assert len(reply) == 2
 
 
 def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
