@@ -73,9 +73,11 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
     # come up inside an import.
     # The same signal again ends poprun even if stderr cannot take the sentence.
     _signal.signal(number, _signal.SIG_DFL)
-    sentence = f"Stopped by {_ENDING_SIGNALS[number]} before any instance was started."
+    # Nothing is imported here. Where a module is not, it has done nothing.
+    module = sys.modules.get("poprun.job.clients.preparing_job")
+    by = getattr(module, "stopped_by", "") or _ENDING_SIGNALS[number]
+    sentence = f"Stopped by {by} before any instance was started."
     try:
-        # Nothing is imported here. Where this module is not, no guard has been started.
         module = sys.modules.get("poprun.job.guard_start")
         getattr(module, "continue_guards", int)()
         module = sys.modules.get("poprun.stdio.phase_line")

@@ -506,6 +506,13 @@ LATE_IMPORTS = {
     # 2 and 3 ms, for a job that popctl asks about.
     "poprun.job.local_host.local_host": {"poprun.job.local_host.usage"},
     "poprun.job.clients.job_view": {"json"},
+    # 10 ms, for a job that waits for hosts or IPUs.
+    "poprun.job.clients.preparing_job": {
+        "json",
+        "poprun.job.clients.job_view",
+        "poprun.job.clients.server",
+        "poprun.stdio.output_tap",
+    },
     # 8 ms, for an mpirun that did not come with a wheel.
     "poprun.mpirun.identify": {"subprocess"},
     # 1 ms, for an error.

@@ -113,6 +113,9 @@ class ControlSocket:
             while link is not None and link.fileno() >= 0:
                 self._read(link)
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     def close(self) -> None:
         for link in (*self._unknown, *self._known):
             link.close()

@@ -52,6 +52,7 @@ def read_request(
     temporary: str,
     describe: Describe,
     find_servers: FindHostServers = lambda options, environ, num_ipus: None,
+    identity: str = "",
 ) -> Request:
     """Return the request of a job, with all that is known before it has its IPUs.
 
@@ -59,6 +60,7 @@ def read_request(
         temporary: Where temporary directories are made.
         describe: Returns the facts of each host.
         find_servers: Returns the host servers that a job may go to.
+        identity: The id of the job; a new one by default.
 
     Raises:
         PoprunError: The settings contradict each other, or what they name is missing.
@@ -68,7 +70,7 @@ def read_request(
     topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
-    identity = os.urandom(16).hex()
+    identity = identity or os.urandom(16).hex()
     stdin = choose_stdin(settings, topology.num_instances)
     check_restarts(stdin, settings["max-restarts"])
     output_folder = read_output_folder(settings, arguments.job, identity)

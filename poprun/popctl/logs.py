@@ -32,6 +32,8 @@ def command(words: tuple[str, ...], lines: int | None) -> None:
     word, instance = words_of(words, needs_instance=False)
     job = show_job(choose_job(word))
     directory = job["output_directory"]
+    if job["phase"] == "preparing":
+        raise JobRequestError(f"Job {job['id'][:8]} has started no instance so far.")
     if directory is None:
         raise JobRequestError(
             f"Job {job['id'][:8]} writes no files: start it with --log-dir "

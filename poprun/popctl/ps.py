@@ -46,8 +46,8 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
         job["id"][:SHOWN],
         clock(job["elapsed"]),
         str(size) if running == size else f"{running} of {size}",
-        hosts[0] if len(hosts) == 1 else counted(len(hosts), "host"),
-        job["phase"],
+        hosts[0] if len(hosts) == 1 else counted(len(hosts), "host") if hosts else "?",
+        job.get("step") or job["phase"],
         shlex.join(job["program"]),
     )
 

@@ -49,7 +49,9 @@ def command(job: str | None, interval: float, once: bool, as_json: bool) -> None
 def _write_once(connection: JobConnection) -> None:
     connection.send(protocol.SHOW_JOB, ONCE_MS, 1)
     before = read_view(connection, ANSWER_S)
-    job = read_view(connection, ANSWER_S + ONCE_MS / 1000)
+    # Before its start nothing is measured.
+    is_waiting = before["phase"] == "preparing"
+    job = before if is_waiting else read_view(connection, ANSWER_S + ONCE_MS / 1000)
     rates = rates_of(job, before)
     lines = [*summary(job, rates), "", *instance_lines(job, rates)]
     width = output_width()

@@ -14,6 +14,7 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
+from poprun.job.clients.preparing_job import PreparingJob
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import output, reservation
 from poprun.job.values import Job
@@ -61,8 +62,12 @@ def run(
     environ = without_outer_poprun(without_own_changes(caller_environ))
     has_color = uses_color(settings["color"], environ, 2)
     shows_phases = guard is not None and settings["progress"]
+    identity = os.urandom(16).hex()
+    shape = settings["num-instances"], settings["num-replicas"]
+    preparing = PreparingJob(identity, program, shape)
     phase_line = PhaseLine(
-        is_possible=shows_phases and terminal.has_status_line(environ)
+        is_possible=shows_phases and terminal.has_status_line(environ),
+        on_phase=preparing.enter,
     )
     log = Log(settings.verbosity, phase_line.write, has_color=has_color)
     check_current_directory()
@@ -79,7 +84,7 @@ def run(
         _enter(trace, "plan")
         find_servers = reservation.find_host_servers
         request = read_request(
-            settings, environ, temporary, hosts.describe, find_servers
+            settings, environ, temporary, hosts.describe, find_servers, identity
         )
         for note in (*request.notes, *output.note_on_terminal(request)):
             log.warn(note)
@@ -101,6 +106,7 @@ def run(
             phase_line=phase_line,
             hosts=hosts,
             open_hosts=open_hosts,
+            preparing=preparing,
             recorder=recorder,
             trace=trace,
         )
@@ -141,7 +147,8 @@ def _run_job(
     began = time.monotonic()
     run_attempt = partial(stages.run_attempt, context=context)
     most = settings["max-restarts"]
-    end = run_attempt(job, guard, plan, may_follow=most > 0)
+    clients = context.preparing.hand_over()
+    end = run_attempt(job, guard, plan, may_follow=most > 0, clients=clients)
     if end.successor is None:
         return end.exit_code
     from poprun.run.restarts import Restarts, Steps

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
+from poprun.job.clients.preparing_job import PreparingJob
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.mpirun_process import MpirunProcess
@@ -48,6 +49,8 @@ class RunContext(Record):
     hosts: Preflights
     # Reaches hosts, with the guard that ends what is started there.
     open_hosts: Callable[[StartedGuard, Sequence[HostSpec]], Sequence[Preflight]]
+    # Serves clients until the first attempt.
+    preparing: PreparingJob
     # Writes the files of --result and --events.
     recorder: "Recorder | None" = None
     # For --trace.
@@ -112,7 +115,7 @@ def run_attempt(
 
     Args:
         may_follow: Whether another attempt may follow if this one fails.
-        clients: Those of the attempt before.
+        clients: Those of the time before, if it has served any.
     """
     if context.recorder is not None:
         context.recorder.begin_attempt(plan)

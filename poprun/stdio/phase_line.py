@@ -7,6 +7,7 @@ or an inventory, knows nothing of it. While the job runs, the router draws a lin
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from poprun.stdio import terminal
@@ -23,10 +24,14 @@ class PhaseLine:
 
     Args:
         is_possible: Whether stderr is a terminal on which a line disturbs nothing.
+        on_phase: Is told each phase, whether a line is possible or not.
     """
 
-    def __init__(self, *, is_possible: bool) -> None:
+    def __init__(
+        self, *, is_possible: bool, on_phase: Callable[[str], None] = lambda phase: None
+    ) -> None:
         self._is_possible = is_possible
+        self._on_phase = on_phase
         self._phase = ""
         self._began = 0.0
         # A caller who ignores its signal means that for the instances.
@@ -42,6 +47,7 @@ class PhaseLine:
         """Say what poprun does from now on; "" for nothing."""
         if phase == self._phase:
             return
+        self._on_phase(phase)
         if not phase:
             self.hide()
             return

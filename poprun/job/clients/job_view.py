@@ -108,6 +108,8 @@ class JobView:
             "started": self._began_at,
             "elapsed": time.monotonic() - self._began,
             "phase": self._phase(phase, phases),
+            # What poprun does before the first attempt.
+            "step": "",
             "hosts": self.hosts,
             "num_instances": self.num_instances,
             "num_running": phases.count("running"),

@@ -15,6 +15,7 @@ from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.job.clients.connection import ClientConnection
 from poprun.job.clients.job_view import JobView
+from poprun.job.clients.preparing_job import PreparingView
 from poprun.job.control_socket import ControlSocket, Handler, Messages
 from poprun.job.events import Event, Interrupted, StacksAvailable
 from poprun.job.supervise.stacks import Stacks
@@ -32,7 +33,7 @@ MOST_UNKNOWN = 16
 LEAST_INTERVAL_S = 0.5
 # How long the answer of other hosts takes at most before a client gets one without it.
 REMOTE_USAGE_S = 0.3
-NO_STACKS = "The job stops or is started again: there are no more Python stacks."
+NO_STACKS = "The job starts, stops or is started again: it has no Python stacks now."
 
 
 class Controls(Record):
@@ -102,10 +103,12 @@ class Clients:
         # Who has asked to stop the job between two attempts.
         self._stopped_by = ""
 
-    def show(self, view: JobView, tap: OutputTap) -> None:
+    def show(self, view: "JobView | PreparingView", tap: OutputTap) -> None:
         """Take in what clients are shown of the attempt that begins."""
         self._view = view
         self.tap = tap
+        for rank, watcher in self._readers.values():
+            tap.watch(rank, watcher)
 
     def begin(self, controls: Controls) -> None:
         """Serve clients of the attempt from now on."""
@@ -131,6 +134,9 @@ class Clients:
             self._stacks.answer(event.rank, pids, time.monotonic())
 
     # --- What the loop needs.
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def interests(self, now: float) -> Iterator[Interest]:
         return self._socket.interests(now)
@@ -179,6 +185,11 @@ class Clients:
         if self._dump is not None:
             self._dump.client.refuse(NO_STACKS, now=now)
             self._end_dump()
+
+        self.begin_without_attempt()
+
+    def begin_without_attempt(self) -> None:
+        """Serve clients while no attempt runs: before the first, or between two."""
 
         def note_stop(event: Event) -> None:
             if isinstance(event, Interrupted):

@@ -105,6 +105,7 @@ def test_a_job_is_shown_with_its_instances(clients: Clients) -> None:
         "program": ["python", "train \\xff.py"],
         "directory": "/",
         "phase": "running",
+        "step": "",
         "hosts": ["localhost"],
         "num_instances": 3,
         "num_running": 2,
