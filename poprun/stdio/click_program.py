@@ -1,15 +1,18 @@
 """Carries out a click command, and turns its errors into sentences and exit codes."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 
 import click
 
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.stdio.stdout import OutputError, discard_unwritten
+from poprun.stdio.stdout import OutputError, discard_unwritten, write
 
 
 def carry_out(
@@ -29,28 +32,45 @@ def carry_out(
         code_of: Returns the exit code of an error, and may add hints to it.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    refuse = partial(_refuse, name, as_json="--json" in arguments)
     try:
         result = command.main(arguments, prog_name=name, standalone_mode=False, obj=obj)
     except click.exceptions.NoArgsIsHelpError as error:
         _report(error.format_message() + "\n")
         return INVALID
     except click.UsageError as error:
-        return _refuse(name, error.format_message(), INVALID)
+        return refuse(error.format_message(), INVALID)
     except PoprunError as error:
         code = code_of(error)
-        return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
+        return refuse(str(error), code, getattr(error, "__notes__", ()))
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
     except OutputError as error:
         discard_unwritten(sys.stdout)
         if error.is_closed_by_reader:
             return OUTPUT_CLOSED
-        return _refuse(name, f"The output cannot be written: {error}.", UNWRITTEN)
+        return refuse(f"The output cannot be written: {error}.", UNWRITTEN)
     # click returns the exit code of --help, and what a subcommand returns.
     return result if isinstance(result, int) else 0
 
 
-def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> int:
+def _refuse(
+    name: str,
+    sentence: str,
+    code: int,
+    hints: Sequence[str] = (),
+    *,
+    as_json: bool = False,
+) -> int:
+    """Report an error, and return the exit code.
+
+    Args:
+        as_json: On stdout, too, for a program that reads JSON there.
+    """
+    if as_json and code != UNWRITTEN:
+        value = {"version": 1, "error": sentence, "exit_code": code}
+        with suppress(OutputError):
+            write(json.dumps({**value, "hints": list(hints)}, indent=2) + "\n")
     _report(f"{name}: error: {printable(sentence)}\n")
     for hint in hints:
         _report(f"{name}: hint: {printable(hint)}\n")

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import click
 import pytest
 
 from poprun import __version__
-from poprun.errors import LaunchError
+from poprun.errors import JobRequestError, LaunchError
 from poprun.popctl.entry_point import SUBCOMMANDS, main
 from poprun.stdio.stdout import write
 
@@ -135,3 +136,33 @@ def test_a_stdout_whose_reader_is_gone_is_no_error() -> None:
     os.close(output)
 
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "beginning"),
+    [
+        (["ps", "--json", "--nope"], 2, "No such option"),
+        (["greet", "--json", "x"], 2, "No such option"),
+        (["top", "--json", "ffff"], 1, "There is no job"),
+        (["top", "--json", "--once"], 2, "--once and --json write different things"),
+    ],
+)
+def test_with_json_an_error_is_json_too(
+    table: Table,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    beginning: str,
+) -> None:
+    def choose(word: str) -> None:
+        raise JobRequestError(f"There is no job {word!r}.")
+
+    monkeypatch.setattr("poprun.popctl.top.choose_job", choose)
+    assert main(words, {**SUBCOMMANDS, **table}) == code
+    shown = capsys.readouterr()
+    value = json.loads(shown.out)
+
+    assert (value["version"], value["exit_code"], value["hints"]) == (1, code, [])
+    assert value["error"].startswith(beginning)
+    assert shown.err == f"popctl: error: {value['error']}\n"
