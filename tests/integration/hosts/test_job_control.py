@@ -150,3 +150,40 @@ def test_lines_that_are_typed_reach_an_instance_of_any_host(
         "shown. Start poprun on h1 to give it a terminal."
     )
     assert shown.count(warning) == rank
+
+
+DEBUGGED = """
+import os, time
+value = 41
+if os.environ["RANK"] == RANK:
+    breakpoint()
+    print("goes on")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_instance_of_any_host_is_debugged(hosts: list[Host], rank: int) -> None:
+    program = DEBUGGED.replace("== RANK", f"== '{rank}'")
+    words = ("poprun", "--mpirun", "local", "--offline-mode=yes", "--host", "h0,h1")
+    terminal = hosts[0].spawn(
+        *(*words, "-n", "2", "--pdb", str(rank), "--tag-format=none"),
+        *("python3", "-c", program),
+    )
+
+    terminal.expect_exact("(Pdb) ")
+    terminal.sendline("p value + 1")
+    terminal.expect_exact("42\r\n(Pdb) ")
+    terminal.sendintr()
+    terminal.expect_exact("--KeyboardInterrupt--\r\n(Pdb) ")
+    terminal.sendline("c")
+    terminal.expect_exact("goes on\r\n")
+    terminal.sendintr()
+    terminal.expect_exact("Interrupted: c goes on.\r\n")
+    terminal.expect_exact("(Pdb) ")
+    terminal.sendline("q")
+    host = f"h{rank}"
+    terminal.expect_exact(f"Instance {rank} on {host} exited with code 1.")
+    terminal.wait()
+
+    assert terminal.exitstatus == 1
