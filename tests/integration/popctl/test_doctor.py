@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from beds.bed import Bed
-from conftest import BIN, Poprun
+from conftest import BIN, ROOT, Poprun
 
 pytestmark = pytest.mark.mpi
 
@@ -105,3 +105,53 @@ def test_a_host_that_ssh_does_not_reach_is_a_failure_with_ssh_s_words(
     failure = next(line for line in out.decode().splitlines() if "FAIL" in line)
     assert failure.startswith("FAIL  h0,nowhere: hosts: ")
     assert "nowhere" in failure.partition("hosts: ")[2]
+
+
+KNOWN = "/etc/ssh/ssh_known_hosts"
+BROKEN = {
+    "host-key-unknown": (
+        0,
+        rf"cp {KNOWN} /etc/known; sed -Ei 's/(^|,)h1([, ])/\1forgotten\2/' {KNOWN}",
+        f"mv /etc/known {KNOWN}",
+        "its host key is not known here",
+    ),
+    "permission-denied": (
+        1,
+        "mv /root/.ssh/authorized_keys /root/.ssh/away",
+        "mv /root/.ssh/away /root/.ssh/authorized_keys",
+        "it does not accept your ssh key",
+    ),
+    "hanging": (
+        1,
+        "echo 'sleep 7' >/root/.bashrc",
+        "rm /root/.bashrc",
+        "it does not answer within 6 s",
+    ),
+    "no-python": (
+        1,
+        f"mount -t tmpfs tmpfs {ROOT}",
+        f"umount {ROOT}",
+        f"it cannot run {BIN}/python, poprun's Python here",
+    ),
+}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_host_whose_ssh_is_broken_is_a_failure_with_the_reason(
+    own_homes: Bed, kind: str
+) -> None:
+    place, mistake, correction, reason = BROKEN[kind]
+    host = own_homes.hosts[place]
+    host.output("sh", "-ec", mistake)
+    try:
+        ran = own_homes.front.run("popctl", "doctor", "--host", "h0,h1", "--json")
+    finally:
+        host.output("sh", "-ec", correction)
+        own_homes.clean()
+
+    hosts = {h["host"]: h["checks"] for h in json.loads(ran.stdout)["hosts"]}
+    failed = [c for c in hosts["h0,h1"] if c["status"] == "FAIL"]
+    assert ran.returncode == 1
+    assert [check["name"] for check in failed] == ["hosts"]
+    assert f"The host h1 cannot be used: {reason}" in failed[0]["text"]
