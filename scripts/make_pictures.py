@@ -119,7 +119,6 @@ def alone(page: str) -> str:
 def draw_top(folder: Path) -> str:
     """Return the screen of popctl top on a job that runs."""
     (folder / "train.py").write_text(TRAINING)
-    before = set(listening_names())
     with subprocess.Popen(
         [*poprun("-n4", "--num-replicas=8"), "train.py"],
         cwd=folder,
@@ -129,15 +128,20 @@ def draw_top(folder: Path) -> str:
     ) as job:
         try:
             time.sleep(WARM_UP_S)
-            [identity] = set(listening_names()) - before
-            connection = connect(identity)
-            if connection is None:
-                raise SystemExit("The job for the picture of popctl top has ended.")
-            picture = asyncio.run(screenshot(connection))
+            picture = asyncio.run(screenshot(connection_to(job.pid)))
         finally:
             job.terminate()
     # It names fonts of a server on the net. Browsers have one of equal widths.
     return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+
+
+def connection_to(pid: int) -> JobConnection:
+    """Return a connection to the job of a poprun."""
+    for identity in listening_names():
+        connection = connect(identity)
+        if connection is not None and connection.pid == pid:
+            return connection
+    raise SystemExit(f"poprun, PID {pid}, runs no job. Has it failed?")
 
 
 async def screenshot(connection: JobConnection) -> str:
