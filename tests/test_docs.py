@@ -55,6 +55,15 @@ def test_pictures_are_small_and_name_no_folder_of_a_machine() -> None:
         assert str(ROOT) not in picture.read_text()
 
 
+@pytest.mark.parametrize("contents", ["scripts/mkdocs.yml", "README.md"])
+def test_the_site_and_the_readme_list_every_page(contents: str) -> None:
+    text = (ROOT / contents).read_text()
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")]
+
+    assert len(pages) > 20
+    assert [name for name in pages if f"docs/{name}" not in text] == []
+
+
 @pytest.mark.parametrize("name", ["options.md", "poprun.1"])
 def test_the_page_of_options_is_what_the_table_says(name: str) -> None:
     written = (ROOT / "docs" / name).read_text()
