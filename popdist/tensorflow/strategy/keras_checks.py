@@ -40,11 +40,13 @@ def _checked_fit(
     )
     current = tf.distribute.get_strategy()
     if isinstance(own, strategy_class):
-        _check_optimizer(model.optimizer, own)
-    elif isinstance(current, strategy_class):
+        _check_optimizer(model, own)
+    elif isinstance(current, strategy_class) or isinstance(
+        _strategy_of_optimizer(model), strategy_class
+    ):
         raise ValueError(
             "The model was not made in the scope of the PopDistStrategy in which it is "
-            f"trained, so the replicas do not share it. {_SCOPE}"
+            f"compiled or trained, so the replicas do not share it. {_SCOPE}"
         )
     elif replicas > 1:
         logger.warning(
@@ -56,13 +58,20 @@ def _checked_fit(
     return fit(model, *args, **kwargs)
 
 
-def _check_optimizer(optimizer: Any, strategy: Any) -> None:
-    own = getattr(optimizer, "_distribution_strategy", None)
+# Any: neither Keras declares types.
+def _strategy_of_optimizer(model: Any) -> Any:
+    optimizer = getattr(model, "optimizer", None)
+    return getattr(optimizer, "_distribution_strategy", None)
+
+
+def _check_optimizer(model: Any, strategy: Any) -> None:
+    own = _strategy_of_optimizer(model)
     if own is not None and own is not strategy:
         raise ValueError(
             "The optimizer was not made in the scope of the PopDistStrategy of the "
             f"model. {_SCOPE}"
         )
+    optimizer = model.optimizer
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     if steps:
         raise NotImplementedError(

@@ -47,12 +47,18 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
             with pytest.raises(ValueError, match="scope") as made_outside:
                 inside.fit(samples, samples, verbose=0)
             errors.append(str(made_outside.value))
+            compiled = keras.Sequential(outside.layers)
+            with strategy.scope():
+                compiled.compile("sgd", "mse")
+            with pytest.raises(ValueError, match="scope") as model:
+                compiled.fit(samples, samples, verbose=0)
+            errors.append(str(model.value))
         outside.fit(samples, samples, verbose=0)
         return errors, [text.replace(outside.name, "NAME") for text in said]
 
     model = (
         "The model was not made in the scope of the PopDistStrategy in which it is "
-        f"trained, so the replicas do not share it. {SCOPE}"
+        f"compiled or trained, so the replicas do not share it. {SCOPE}"
     )
     optimizer = (
         "The optimizer was not made in the scope of the PopDistStrategy of the model. "
@@ -62,7 +68,7 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
         "The model NAME was not made in the scope of the PopDistStrategy, so each "
         f"instance trains one of its own. {SCOPE}"
     )
-    errors = [model, optimizer][: keras_version - 1]
+    errors = [model] if keras_version == 2 else [model, optimizer, model]
     assert on_all(2, program) == [(errors, [warning])] * 2
 
 
