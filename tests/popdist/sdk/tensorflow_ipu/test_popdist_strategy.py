@@ -141,3 +141,46 @@ def test_keras_is_given_numbers_of_batches_of_which_each_local_replica_takes_one
         return trained["train"], trained["test"], steps["test"], rows
 
     assert on_all((2, 2), program) == [(4, 2, 5, 2)] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+def test_all_replicas_skip_the_sum_of_gradients_of_which_one_overflows(
+    keras_version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (2, 2)
+    keras = keras_of(keras_version)
+    monkeypatch.setattr("tensorflow.keras", keras)
+
+    def program(rank: int) -> Any:
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
+            model = keras.Sequential(
+                [
+                    keras.layers.Input((1,)),
+                    keras.layers.Dense(1, kernel_initializer="ones", use_bias=False),
+                    keras.layers.Activation("linear", dtype="float32"),
+                ]
+            )
+            optimizer = keras.mixed_precision.LossScaleOptimizer(
+                keras.optimizers.SGD(0.125), initial_scale=64.0
+            )
+            model.set_gradient_accumulation_options(2)
+            model.compile(optimizer, "mean_absolute_error", steps_per_execution=2)
+        samples = np.ones((6 * rows[rank], 1), np.float32)
+        if rank == 1:
+            # The last replica's in the second step, which completes the first sum.
+            samples[3] = 60000
+        data = tf.data.Dataset.from_tensor_slices((samples, -samples)).batch(1)
+        weights: list[float] = []
+        seen = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda *_, **__: weights.append(
+                float(model.get_weights()[0].item())
+            )
+        )
+        model.fit(data, verbose=0, shuffle=False, callbacks=[seen])
+        scale = optimizer.dynamic_scale if keras_version == 3 else optimizer.loss_scale
+        return weights, float(tf.convert_to_tensor(scale))
+
+    # The means of the replicas are 1, and two steps are added up.
+    assert on_all(rows, program) == [([1.0, 0.75, 0.5], 32.0)] * 2
