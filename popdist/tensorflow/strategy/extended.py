@@ -343,8 +343,16 @@ class PopDistExtended(MirroredExtended):
 
         return replica_fn
 
+    def aggregate_within_run(self, variable: Any) -> None:
+        """Aggregate a variable before the run ends in which replicas have written it.
+
+        All replicas wait for what reads it: as the metrics of tf_keras in each step.
+        """
+        if self._running and id(variable) in self._written:
+            self._aggregate(self._container_strategy())
+
     def _aggregate(self, _: tf.distribute.Strategy) -> None:
-        """Aggregate what the replicas have written in the run that ends."""
+        """Aggregate what the replicas have written in the run up to now."""
         written, self._written = [*self._written.values()], {}
         for reduce_op in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
             variables = [each for each in written if each.reduce_op is reduce_op]

@@ -1,9 +1,9 @@
 """Variables of PopDistStrategy, whose reads outside of replicas do not communicate.
 
 What replicas write to their own parts of a variable is aggregated at the end of the
-run in which they do. A read outside of replicas returns the last aggregate, so one
-instance may make it alone. In graphs of sessions, where no run has an end, the read is
-a collective.
+run in which they do, or when all of them read the aggregate before that. A read outside
+of replicas returns the last aggregate, so one instance may make it alone. In graphs of
+sessions, where no run has an end, the read is a collective.
 """
 
 from typing import Any
@@ -104,6 +104,7 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
         in_session = not tf.compat.v1.executing_eagerly_outside_functions()
         if in_session or is_saving_non_distributed():
             return super()._get_cross_replica()
+        self.distribute_strategy.extended.aggregate_within_run(self)
         if self._aggregation == _SUM and self._sum is not None:
             return self._sum.read_value()
         return self._get_replica(0).read_value()

@@ -140,6 +140,34 @@ def test_one_instance_alone_may_read_what_replicas_have_of_their_own() -> None:
     ]
 
 
+def test_all_replicas_may_read_an_aggregate_within_the_run_that_writes_it() -> None:
+    """As the metrics of tf_keras do for the logs of a step."""
+
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        with strategy.scope():
+            total = tf.Variable(
+                0.0, synchronization=ON_READ, aggregation=tf.VariableAggregation.SUM
+            )
+
+        def replica() -> Any:
+            context = tf.distribute.get_replica_context()
+            total.assign_add(tf.cast(context.replica_id_in_sync_group, tf.float32))
+            first = context.merge_call(lambda _: tf.identity(total))
+            total.assign_add(1.0)
+            return first, context.merge_call(lambda _: tf.identity(total))
+
+        step = tf.function(lambda: strategy.run(replica))
+        found = []
+        for _ in range(2):
+            local = strategy.experimental_local_results(step())[-1]
+            found += [float(strategy.experimental_local_results(x)[0]) for x in local]
+        return [*found, float(total.numpy())]
+
+    # Three replicas add 0, 1 and 2, and then 1 each.
+    assert on_all((2, 1), program) == [[3, 6, 9, 12, 12]] * 2
+
+
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
 def test_what_functions_write_that_were_traced_before_is_aggregated(
     in_function: bool,
