@@ -56,7 +56,7 @@ _GROUPED_ADVICE = {
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
     "--network-interfaces": "It chooses a network. Write --host-subnet CIDR.",
-    "--timeline-filename": "poprun records no timeline. Leave it out.",
+    "--timeline-filename": "It records a timeline. Write --trace FILE.",
     "--autotune": "The engine adapts itself while it runs. Leave it out.",
     "--check-build": "--version-format=full-text shows what poprun uses.",
     "-p --ssh-port": "It is a port for ssh. Set it for the host in ~/.ssh/config.",

@@ -120,7 +120,10 @@ _HOSTS = (
         "synchronise-python-venv",
         "Copy the active virtual environment to the other hosts first.",
     ),
-    _switch("synchronise-poplar-sdk", "Copy the Poplar SDK to the other hosts first."),
+    _switch(
+        "synchronise-poplar-sdk",
+        "Copies nothing: programs use the stand-in for the SDK that popdist has.",
+    ),
     _switch(
         "distribute-ssh-key",
         "Make the other hosts accept your SSH key first; they may ask for passwords.",

@@ -77,6 +77,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "num-processes": None,
         "topology-format": "text",
         "mpirun": None,
+        "pdb": None,
         "output-filename": None,
         "log-dir": None,
         "tag-format": "auto",
