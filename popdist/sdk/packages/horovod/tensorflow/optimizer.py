@@ -52,20 +52,31 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(
-        self, grads_and_vars: GradientsAndVariables, *args: Any, **kwargs: Any
+        self,
+        grads_and_vars: GradientsAndVariables,
+        global_step: Any = None,
+        name: str | None = None,
     ) -> Any:
-        """Make the optimizer's step, if this is the last pass of it."""
+        """Make the optimizer's step, if this is the last pass of it.
+
+        Each pass is counted in the global step.
+        """
         pairs = list(grads_and_vars)
         if self._aggregation.passes == 1:
-            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+            return self._optimizer.apply_gradients(pairs, global_step, name)
         gradients, variables = zip(*pairs, strict=True)
 
         def update(sums: list[Tensor]) -> Any:
             reduced = self._reduction.reduce(sums, variables)
             pairs = zip(reduced, variables, strict=True)
-            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+            return self._optimizer.apply_gradients(pairs, global_step, name)
 
-        return self._aggregation.step(gradients, update, tf.no_op)
+        def skip() -> Any:
+            if global_step is None:
+                return tf.no_op()
+            return global_step.assign_add(1, read_value=False)
+
+        return self._aggregation.step(gradients, update, skip)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Return a slot of the optimizer."""
@@ -91,14 +102,17 @@ class _AdasumOptimizer(_DistributedOptimizer):
         return pairs
 
     def apply_gradients(
-        self, grads_and_vars: GradientsAndVariables, *args: Any, **kwargs: Any
+        self,
+        grads_and_vars: GradientsAndVariables,
+        global_step: Any = None,
+        name: str | None = None,
     ) -> Any:
         """Make the optimizer's step; after the last pass, combine the changes."""
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         variables = [variable for _, variable in pairs]
         before = [tf.identity(variable.read_value()) for variable in variables]
         with tf.control_dependencies([] if tf.executing_eagerly() else before):
-            updated = self._optimizer.apply_gradients(pairs, *args, **kwargs)
+            updated = self._optimizer.apply_gradients(pairs, global_step, name)
         with tf.control_dependencies([] if tf.executing_eagerly() else [updated]):
             changes = [
                 variable.read_value() - start

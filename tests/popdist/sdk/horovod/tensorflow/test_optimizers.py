@@ -162,7 +162,8 @@ def test_an_optimizer_of_tensorflow_1_reduces_gradients_in_a_session() -> None:
                 [[2.75, 0.25], 2, slots],
                 [[1.5, -3.5], 2, slots],
                 [[1.5, -3.5], 2, slots],
-                [[3.0, 1.0], 1, slots],
+                # Each pass is counted.
+                [[3.0, 1.0], 2, slots],
             ]
         ]
         * 2
