@@ -116,6 +116,11 @@ class ControlSocket:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    @property
+    def has_unknown(self) -> bool:
+        """Whether a connection of this user has brought no message so far."""
+        return bool(self._unknown)
+
     def close(self) -> None:
         for link in (*self._unknown, *self._known):
             link.close()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
-# How long a client may take to say what it wants.
-REQUEST_S = 0.1
+# How long a client of this user may take to say what it wants. poprun waits meanwhile.
+REQUEST_S = 1.0
 # What tells the process to end, by the first that its caller does not ignore.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -110,6 +110,8 @@ class PreparingJob:
         signal.signal(signal.SIGIO, self._serve)
         fcntl.fcntl(clients.fileno(), fcntl.F_SETOWN, os.getpid())
         self._set_async(clients.fileno(), os.O_ASYNC)
+        # No signal tells of a client that came before that.
+        self._serve()
 
     def hand_over(self) -> "Clients | None":
         """Return the clients for the first attempt to serve; None if there are none."""
@@ -133,7 +135,7 @@ class PreparingJob:
         try:
             while self._has_come:
                 self._has_come = False
-                if client := self._clients.wait(REQUEST_S):
+                if client := self._clients.serve_requests(REQUEST_S):
                     self._stop(client)
         finally:
             self._is_serving = False

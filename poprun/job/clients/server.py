@@ -214,6 +214,23 @@ class Clients:
             self.tick(time.monotonic())
         return self._stopped_by
 
+    def serve_requests(self, seconds: float) -> str:
+        """Serve clients that have come; return who has asked to stop the job, if any.
+
+        Args:
+            seconds: How long to wait for a client that has sent no request. There is
+                no wait for those of other users, who could make it last for ever.
+        """
+        ends_by = time.monotonic() + seconds
+        due = 0.0
+        while not self._stopped_by:
+            waiter.serve(self.interests(time.monotonic()), due)
+            self.tick(now := time.monotonic())
+            if now >= ends_by or not self._socket.has_unknown:
+                break
+            due = ends_by
+        return self._stopped_by
+
     # --- The clients.
 
     def _add(self, link: Channel) -> ClientConnection | None:

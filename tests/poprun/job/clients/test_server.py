@@ -5,11 +5,13 @@ import os
 import signal
 import socket
 import time
+from math import inf
 
 import pytest
 from job_clients import TestClient, make_clients, serve
 
 from poprun.helpers import protocol
+from poprun.job import control_socket
 from poprun.job.clients import server
 from poprun.job.clients.connection import MOST_WAITING
 from poprun.job.clients.server import MOST_CLIENTS, MOST_UNKNOWN, Clients, Controls
@@ -499,6 +501,35 @@ def test_between_two_attempts_a_job_is_shown_and_stopped_and_no_more(
     assert clients.wait(600) == f"popctl (PID {os.getpid()})"
     assert time.monotonic() < began + 60
     assert supervisor.events == []
+
+
+def test_requests_that_have_come_are_served_without_a_wait(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = TestClient(JOB)
+    client.ask(protocol.SHOW_JOB, 0, 0)
+
+    assert clients.serve_requests(inf) == ""
+    assert [kind for kind, _ in client.messages()] == [protocol.JOB_SHOWN]
+
+    # Another user says nothing.
+    monkeypatch.setattr(control_socket, "peer_of", lambda sock: (1, os.geteuid() + 1))
+    other = TestClient(JOB)
+    assert clients.serve_requests(inf) == ""
+    assert other.messages() == []
+    assert other.has_ended
+
+
+def test_a_client_without_a_request_is_waited_for_and_served_later(
+    clients: Clients,
+) -> None:
+    client = TestClient(JOB)
+    assert clients.serve_requests(0.05) == ""
+    assert not client.has_ended
+
+    client.ask(protocol.SHOW_JOB, 0, 0)
+    assert clients.serve_requests(inf) == ""
+    assert [kind for kind, _ in client.messages()] == [protocol.JOB_SHOWN]
 
 
 def test_the_next_attempt_is_shown_to_those_who_have_waited(
