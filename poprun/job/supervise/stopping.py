@@ -209,9 +209,10 @@ def _note(course: Course, event: Event, now: float) -> Course:
         case Exited(rank, status, by_itself=by_itself):
             failed_at = now if status or not by_itself else course.failed_at
             has_failed = by_itself and status != 0
-            return _note_end(replace(course, failed_at=failed_at), rank, has_failed)
+            course = replace(course, failed_at=failed_at)
+            return _note_end(course, rank, now, has_failed=has_failed)
         case FailedInFinalize(rank):
-            return _note_end(course, rank, has_failed=True)
+            return _note_end(course, rank, now, has_failed=True)
         case HostLost(_, ranks):
             return replace(course, gone=course.gone.union(ranks))
         case MpirunExited():
@@ -221,12 +222,26 @@ def _note(course: Course, event: Event, now: float) -> Course:
     return course
 
 
-def _note_end(course: Course, rank: int, has_failed: bool) -> Course:
+def _note_end(course: Course, rank: int, now: float, *, has_failed: bool) -> Course:
     failed = rank if has_failed and course.failed is None else course.failed
     course = replace(course, failed=failed)
     if rank != course.debugged:
         return course
-    return replace(course, debugged=None, prompt_since=inf)
+    # It may have been killed at its prompt.
+    return replace(_end_prompt(course, now), debugged=None)
+
+
+def _end_prompt(course: Course, now: float) -> Course:
+    """Return the course after a prompt, if one was shown: its time does not count."""
+    if course.prompt_since == inf:
+        return course
+    shown = now - course.prompt_since
+    return replace(
+        course,
+        prompt_since=inf,
+        ends_by=course.ends_by + shown,
+        starts_by=course.starts_by + shown,
+    )
 
 
 def _note_debugger(course: Course, event: Event, now: float) -> Course:
@@ -236,14 +251,8 @@ def _note_debugger(course: Course, event: Event, now: float) -> Course:
         case PromptShown(rank) if rank == course.debugged:
             since = min(course.prompt_since, now)
             return replace(course, prompt_since=since, was_interrupted=False)
-        case PromptOver() if course.prompt_since < inf:
-            shown = now - course.prompt_since
-            return replace(
-                course,
-                prompt_since=inf,
-                ends_by=course.ends_by + shown,
-                starts_by=course.starts_by + shown,
-            )
+        case PromptOver(rank) if rank == course.debugged:
+            return _end_prompt(course, now)
         case DebuggerInterrupted(at_prompt=False):
             return replace(course, was_interrupted=True)
     return course

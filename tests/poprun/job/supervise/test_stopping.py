@@ -880,6 +880,16 @@ def test_the_time_at_a_prompt_does_not_count() -> None:
     assert story(56, exited(1, 256)) == ["SIGTERM to instances"]
 
 
+def test_the_time_at_a_prompt_does_not_count_for_an_instance_that_ends_there() -> None:
+    story = running(debugged=1, ends_by=10.0, timeout=10.0)
+    story(4, PromptShown(1))
+    story(53, PromptOver(0))  # another instance's
+
+    assert story.deadline == inf
+    assert story(54, exited(1)) == []
+    assert story.deadline == 60.0
+
+
 @pytest.mark.parametrize("event", [PromptShown(0), DebuggerReady(0), PromptOver(1)])
 def test_what_is_not_of_the_debugged_instance_changes_nothing(event: Event) -> None:
     story = running(debugged=1)
