@@ -53,7 +53,8 @@ def put_in_place(descriptor: int, path: str) -> None:
 
 
 def _own_name(directory: str) -> str:
-    return os.path.join(directory, f".poprun-trace-{os.getpid()}")
+    # Other users may make files in the directory: they must not know it before.
+    return os.path.join(directory, f".poprun-trace-{os.urandom(8).hex()}")
 
 
 def _copy_owner(path: str, descriptor: int) -> None:

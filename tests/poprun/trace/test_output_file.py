@@ -58,6 +58,16 @@ def test_nothing_has_a_name_before_it_is_complete(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("without_unnamed_files")
+def test_files_whose_names_another_user_guesses_change_nothing(tmp_path: Path) -> None:
+    guessed = tmp_path / f".poprun-trace-{os.getpid()}"
+    guessed.write_text("of another user")
+    write(tmp_path / "trace", "next")
+
+    assert guessed.read_text() == "of another user"
+    assert (tmp_path / "trace").read_text() == "next"
+
+
 def test_the_file_of_another_user_stays_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
