@@ -1,8 +1,8 @@
 """The debugger of --pdb, in the first Python of its instance: pdb, which tells poprun.
 
 poprun gives the terminal to the instance, and must know when a prompt is shown. The
-debugger starts at breakpoint() and pdb.set_trace() as ever, at an exception that
-nothing catches, and at SIGINT. sitecustomize loads this by its path, on Python 3.6 and
+debugger starts at breakpoint() and pdb.set_trace(), at an exception that nothing
+catches, and at SIGINT. sitecustomize loads this by its path, on Python 3.6 and
 later.
 """
 
@@ -98,7 +98,7 @@ def install(tell_poprun):
 
 def watch_prompts(prompt):
     # type: (Prompt) -> None
-    """Tell poprun of the prompts of every pdb, whoever starts it."""
+    """Tell poprun of the prompts of every pdb, also of one that the program starts."""
     pdb_class = pdb.Pdb  # type: Any
     interaction = pdb_class.interaction
 
