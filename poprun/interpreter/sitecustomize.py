@@ -336,8 +336,12 @@ def debug(tell_poprun):
     path = HERE + "/debugger.py"
     spec = spec_from_file_location("poprun_debugger", path)  # type: Any
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.install(tell_poprun)
+    try:
+        spec.loader.exec_module(module)
+        module.install(tell_poprun)
+    except Exception as error:
+        # It imports modules that the program may have in their place.
+        sys.stderr.write(f"poprun: --pdb finds no debugger here: {error!r}\n")
 
 
 def quietly(function, *arguments):

@@ -316,7 +316,7 @@ def _warn_of_missing_debugger(
     if ran and not any(isinstance(event, DebuggerReady) for event in events):
         log.warn(
             f"--pdb {rank} had no effect: instance {rank} has run no CPython of "
-            "version 3.6 or later that imports sitecustomize."
+            "version 3.6 or later that imports sitecustomize and finds pdb."
         )
 
 

@@ -7,6 +7,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 from poprun.annotations import Any
@@ -164,5 +165,7 @@ class StdinFeeder:
             sink.close()
         self._pending.clear()
         if self._modes is not None and terminal.is_foreground(0):
-            termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+            # The terminal may have hung up.
+            with suppress(termios.error):
+                termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
             self._modes = None

@@ -133,12 +133,22 @@ def test_an_end_that_the_program_wants_shows_no_prompt(
     assert (code != 0, out) == (True, "")
 
 
+def test_why_no_debugger_is_loaded_is_said(poprun: Poprun) -> None:
+    poprun.script("cmd.py", "raise RuntimeError('no module of Python')")
+    poprun.environ["PYTHONPATH"] = str(poprun.directory)
+
+    code, out, err = run(poprun, "", *job("python", "-c", "print(3)"))
+
+    assert (code, out.splitlines()) == (0, ["3", "3"])
+    assert "--pdb finds no debugger here: RuntimeError('no module of Python')" in err
+
+
 def test_a_program_that_is_no_python_is_told_apart(poprun: Poprun) -> None:
     assert run(poprun, "", *job("true")) == (
         0,
         "",
         "poprun: warning: --pdb 1 had no effect: instance 1 has run no CPython of "
-        "version 3.6 or later that imports sitecustomize.\n",
+        "version 3.6 or later that imports sitecustomize and finds pdb.\n",
     )
 
 
