@@ -6,10 +6,10 @@
 
 enum {
     /* Bytes of a part of a block's nodes on one host: at least so many for each host. A
-     * larger block waits less often for the other hosts, and a call of several blocks
-     * has some of them on their way. */
+     * larger block waits less often for the other hosts and goes in messages that MPIs
+     * copy less often; a call of several blocks has some of them on their way. */
     LEAST_PART_BYTES = 512 << 10,
-    MOST_PART_BYTES = 2 << 20,
+    MOST_PART_BYTES = 8 << 20,
     LEAST_BLOCKS = 2,
     SHARE_BYTES = 32 << 10,
     /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
