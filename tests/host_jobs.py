@@ -200,16 +200,19 @@ def _segments() -> set[Path]:
 def _remove_segments(segments: set[Path]) -> None:
     """Remove those that no process has in its memory, as poprun does after its jobs.
 
-    MPICH leaves them when a process ends while MPI starts. Jobs of other tests map
-    theirs as soon as they have made them.
+    MPICH leaves them when a process ends while MPI starts. One that is killed may still
+    be ending. Jobs of other tests map theirs as soon as they have made them.
     """
-    for _ in range(2):
+    unmapped_before: set[Path] = set()
+    for _ in range(6):
+        unmapped = segments & set(map(Path, unmapped_segments()))
+        for segment in unmapped & unmapped_before:
+            segment.unlink(missing_ok=True)
+        segments -= unmapped & unmapped_before
         if not segments:
             return
-        segments &= set(map(Path, unmapped_segments()))
-        time.sleep(0.5)
-    for segment in segments:
-        segment.unlink(missing_ok=True)
+        unmapped_before = unmapped
+        time.sleep(0.3)
 
 
 def _library(mpirun: str) -> dict[str, str]:
