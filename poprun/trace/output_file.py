@@ -1,4 +1,7 @@
-"""A file that is replaced at once, and of which nothing stays if poprun is killed."""
+"""A file that is replaced at once.
+
+Nothing stays of what is written if poprun is killed before that.
+"""
 
 import errno
 import os

@@ -339,7 +339,7 @@ def test_the_first_named_call_misses_one_that_has_died_since_init(victim: int) -
         collectives.allReduceSum(np.ones(1), "w")
     except popdist.PeerLostError as error:
         print({victim} in error.instances, flush=True)
-        # Stays, so that nobody else is missed.
+        # Stays, so that no other instance is missed.
         time.sleep(1)
     """
 

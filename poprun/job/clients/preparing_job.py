@@ -25,7 +25,7 @@ REQUEST_S = 1.0
 # What tells the process to end, by the first that its caller does not ignore.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Who has stopped the job, for the sentence with which this process ends.
+# STATE: who has stopped the job, for the sentence with which this process ends.
 stopped_by = ""
 
 

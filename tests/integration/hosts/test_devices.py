@@ -116,7 +116,7 @@ def test_ipus_stay_held_while_instances_of_another_host_may_outlive_poprun(
         # The last shim on this host does what the guard has not done.
         left = ("pgrep", "-f", "helpers/entry.py|release.py")
         wait_for(lambda: not bed.front.run(*left).stdout, "the end of the job here")
-        # Nobody on this host can tell that they have ended.
+        # No process on this host can tell that they have ended.
         assert attached(bed)[2:] == (
             [("2", "h1"), ("3", "h1")] if use == "asks" else []
         )
