@@ -512,6 +512,7 @@ LATE_IMPORTS = {
         "poprun.job.clients.job_view",
         "poprun.job.clients.server",
         "poprun.stdio.output_tap",
+        "threading",
     },
     # 8 ms, for an mpirun that did not come with a wheel.
     "poprun.mpirun.identify": {"subprocess"},

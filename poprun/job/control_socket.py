@@ -113,14 +113,6 @@ class ControlSocket:
             while link is not None and link.fileno() >= 0:
                 self._read(link)
 
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    @property
-    def has_unknown(self) -> bool:
-        """Whether a connection of this user has brought no message so far."""
-        return bool(self._unknown)
-
     def close(self) -> None:
         for link in (*self._unknown, *self._known):
             link.close()

@@ -60,15 +60,11 @@ def run(
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
-    has_color = uses_color(settings["color"], environ, 2)
-    shows_phases = guard is not None and settings["progress"]
     identity = os.urandom(16).hex()
     shape = settings["num-instances"], settings["num-replicas"]
     preparing = PreparingJob(identity, program, shape)
-    phase_line = PhaseLine(
-        is_possible=shows_phases and terminal.has_status_line(environ),
-        on_phase=preparing.enter,
-    )
+    phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
+    has_color = uses_color(settings["color"], environ, 2)
     log = Log(settings.verbosity, phase_line.write, has_color=has_color)
     check_current_directory()
     temporary = temporary_directory(environ)
@@ -78,6 +74,7 @@ def run(
     with (
         closing(Preflights(opener)) as hosts,
         _traced(settings, log, runs=guard is not None) as trace,
+        closing(preparing),
         phase_line,
     ):
         phase_line.show("checking the hosts")
@@ -89,10 +86,8 @@ def run(
         for note in (*request.notes, *output.note_on_terminal(request)):
             log.warn(note)
         if guard is None:
-            expected, note = preview(request, environ)
-            attempt = new_attempt(request.identity, 0, request.facts[0].free_port)
-            plan = make_plan(request, attempt, expected)
-            return _show(plan, settings, program, log, partition_note=note)
+            expected = preview(request, environ)
+            return _dry_run(request, expected, settings, program, log)
         # 10 ms, which a dry run does without.
         from poprun.run.stages import STAGES, RunContext
 
@@ -111,6 +106,36 @@ def run(
             trace=trace,
         )
         return _run_job(request, guard, context, stages or STAGES)
+
+
+def _phase_line(
+    settings: Settings,
+    environ: Mapping[str, str],
+    preparing: PreparingJob,
+    *,
+    runs: bool,
+) -> PhaseLine:
+    """Return the line of what poprun does, which popctl shows, too."""
+    is_possible = runs and settings["progress"] and terminal.has_status_line(environ)
+    return PhaseLine(is_possible=is_possible, on_phase=preparing.enter)
+
+
+def _dry_run(
+    request: Request,
+    expected: tuple[PartitionVariables | None, str],
+    settings: Settings,
+    program: Sequence[str],
+    log: Log,
+) -> int:
+    """Show what would be run; return the exit code.
+
+    Args:
+        expected: The partition that the job would be granted, and a note about it.
+    """
+    partition, note = expected
+    attempt = new_attempt(request.identity, 0, request.facts[0].free_port)
+    plan = make_plan(request, attempt, partition)
+    return _show(plan, settings, program, log, partition_note=note)
 
 
 def _run_job(

@@ -130,9 +130,7 @@ def supervise_attempt(
     log = Log(settings.verbosity, router.say, has_color=has_color)
     listeners: list[Listener] = [progress.listen, partial(_show_failed, router)]
     listeners += _listeners(job, plan, context, hosts, log)
-    tap = OutputTap()
-    clients = clients or Clients(plan.request.identity)
-    clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
+    clients = _clients_of(job, plan, clients)
     supervisor = Supervisor(
         job, mpirun, hosts, router, partial(_tell, listeners), clients
     )
@@ -159,20 +157,25 @@ def supervise_attempt(
     cause = _report(outcome, ended, ends, plan, context, router, log, memory_before)
     supervisor.write_out()
     supervisor.close()
-    if context.recorder is not None:
-        context.recorder.end_attempt(
-            outcome=outcome_name(ended.course, outcome),
-            exit_code=outcome.exit_code,
-            cause=cause,
-            failed_instance=outcome.first and outcome.first.rank,
-            instances=ends,
-        )
+    _record(outcome, ended, ends, cause, context)
     end = _attempt_end(job, ended, outcome, cause, succession.guard, supervisor)
     if end.successor is None:
         clients.end(outcome.exit_code, cause)
         return end
     clients.pause()
     return replace(end, clients=clients)
+
+
+def _clients_of(job: Job, plan: Plan, clients: Clients | None) -> Clients:
+    """Return the clients of the attempt, who are shown its instances.
+
+    Args:
+        clients: Those of the attempt before.
+    """
+    tap = OutputTap()
+    clients = clients or Clients(plan.request.identity)
+    clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
+    return clients
 
 
 def _listeners(
@@ -240,6 +243,24 @@ def _report(
             ends, ended, outcome, asked=settings["summary"], columns=columns
         ),
     )
+
+
+def _record(
+    outcome: Outcome,
+    ended: Ended,
+    ends: Sequence[InstanceEnd],
+    cause: str,
+    context: "RunContext",
+) -> None:
+    """Write how an attempt went to the files that are asked for."""
+    if context.recorder is not None:
+        context.recorder.end_attempt(
+            outcome=outcome_name(ended.course, outcome),
+            exit_code=outcome.exit_code,
+            cause=cause,
+            failed_instance=outcome.first and outcome.first.rank,
+            instances=ends,
+        )
 
 
 def _attempt_end(

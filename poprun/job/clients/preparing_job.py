@@ -1,27 +1,29 @@
 """A job before its first attempt, as popctl sees it: a view, and what serves clients.
 
 It is listed from the first phase on that waits for others. What poprun waits for then,
-a host or IPUs, knows nothing of clients: the kernel sends SIGIO when one comes.
+a name server, a host or IPUs, knows nothing of clients: a thread serves them.
 """
 
-import fcntl
+import errno
 import os
 import signal
 import time
 from collections.abc import Sequence
+from math import inf
 
 from poprun.annotations import TYPE_CHECKING, Any
+from poprun.errors import LaunchError, explain_errno
 from poprun.words import json_text
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from poprun.job.clients.server import Clients
     from poprun.job.events import Event
     from poprun.job.supervise.stopping import Phase
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
-# How long a client of this user may take to say what it wants. poprun waits meanwhile.
-REQUEST_S = 1.0
 # What tells the process to end, by the first that its caller does not ignore.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -89,58 +91,69 @@ class PreparingJob:
         self._identity = identity
         self._view = PreparingView(identity, program, shape)
         self._clients: Clients | None = None
-        self._is_serving = self._has_come = self._is_over = False
+        self._thread: Thread | None = None
+        # What is written to it ends the thread.
+        self._end = -1
+        self._is_over = False
 
     def enter(self, phase: str) -> None:
         """Take in what poprun does from now on."""
         self._view.step = phase
-        is_free = signal.getsignal(signal.SIGIO) is signal.SIG_DFL
         is_served = self._clients is not None or self._is_over
-        if not is_served and is_free and phase not in SHORT_PHASES:
+        if not is_served and phase not in SHORT_PHASES:
             self._open()
 
     def _open(self) -> None:
         # 10 ms, for a job that waits for others anyway.
+        from threading import Thread
+
         from poprun.job.clients.server import Clients
         from poprun.stdio.output_tap import OutputTap
 
-        clients = self._clients = Clients(self._identity)
+        clients = Clients(self._identity)
         clients.show(self._view, OutputTap())
         clients.begin_without_attempt()
-        signal.signal(signal.SIGIO, self._serve)
-        fcntl.fcntl(clients.fileno(), fcntl.F_SETOWN, os.getpid())
-        self._set_async(clients.fileno(), os.O_ASYNC)
-        # No signal tells of a client that came before that.
-        self._serve()
+        end = os.eventfd(0, os.EFD_CLOEXEC)
+        thread = Thread(
+            target=self._serve, args=(clients, end), name="popctl", daemon=True
+        )
+        # A signal must interrupt what the main thread waits in, not this thread.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            thread.start()
+        except RuntimeError:
+            os.close(end)
+            clients.close()
+            raise LaunchError(
+                "The thread that answers popctl while the job waits cannot be started: "
+                f"{explain_errno(errno.EAGAIN)}"
+            ) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._clients, self._thread, self._end = clients, thread, end
 
     def hand_over(self) -> "Clients | None":
         """Return the clients for the first attempt to serve; None if there are none."""
         self._is_over = True
-        if self._clients is not None:
-            self._set_async(self._clients.fileno(), 0)
-            signal.signal(signal.SIGIO, signal.SIG_DFL)
+        if self._thread is not None:
+            os.eventfd_write(self._end, 1)
+            self._thread.join()
+            os.close(self._end)
+            self._thread = None
         return self._clients
 
-    def _set_async(self, descriptor: int, flag: int) -> None:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_ASYNC
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag)
+    def close(self) -> None:
+        """Serve no clients any more, if no attempt does."""
+        if not self._is_over and (clients := self.hand_over()) is not None:
+            clients.close()
+            self._clients = None
 
-    def _serve(self, *_: object) -> None:
-        """Answer clients that have come."""
-        self._has_come = True
-        if self._is_serving:
-            return
-        self._is_serving = True
-        assert self._clients is not None
-        try:
-            while self._has_come:
-                self._has_come = False
-                if client := self._clients.serve_requests(REQUEST_S):
-                    self._stop(client)
-        finally:
-            self._is_serving = False
+    def _serve(self, clients: "Clients", end: int) -> None:
+        """Answer clients until the end is written to a descriptor."""
+        if client := clients.wait(inf, until=end):
+            self._stop(clients, client)
 
-    def _stop(self, client: str) -> None:
+    def _stop(self, clients: "Clients", client: str) -> None:
         """End this process as a signal would, before any instance was started."""
         global stopped_by
         stopped_by = client
@@ -148,6 +161,5 @@ class PreparingJob:
             (n for n in ENDING_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN),
             signal.SIGKILL,
         )
-        assert self._clients is not None
-        self._clients.end(128 + number, f"Stopped by {client} before its start.")
-        signal.raise_signal(number)
+        clients.end(128 + number, f"Stopped by {client} before its start.")
+        os.kill(os.getpid(), number)

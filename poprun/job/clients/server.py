@@ -24,7 +24,7 @@ from poprun.plan.placement import format_ranges
 from poprun.record import Record
 from poprun.stdio import waiter
 from poprun.stdio.output_tap import OutputTap, Watcher
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, Interest
 
 MOST_CLIENTS = 16
 # Those that have connected and sent nothing.
@@ -135,9 +135,6 @@ class Clients:
 
     # --- What the loop needs.
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
     def interests(self, now: float) -> Iterator[Interest]:
         return self._socket.interests(now)
 
@@ -206,29 +203,23 @@ class Clients:
         )
         self.begin(nothing)
 
-    def wait(self, seconds: float) -> str:
-        """Serve clients for a while; return who has asked to stop the job, if any."""
-        ends_by = time.monotonic() + seconds
-        while not self._stopped_by and (now := time.monotonic()) < ends_by:
-            waiter.serve(self.interests(now), min(ends_by, self.deadline(now)))
-            self.tick(time.monotonic())
-        return self._stopped_by
-
-    def serve_requests(self, seconds: float) -> str:
-        """Serve clients that have come; return who has asked to stop the job, if any.
+    def wait(self, seconds: float, until: int | None = None) -> str:
+        """Serve clients for a while; return who has asked to stop the job, if any.
 
         Args:
-            seconds: How long to wait for a client that has sent no request. There is
-                no wait for those of other users, who could make it last for ever.
+            until: A descriptor that ends the wait when it can be read.
         """
         ends_by = time.monotonic() + seconds
-        due = 0.0
-        while not self._stopped_by:
-            waiter.serve(self.interests(time.monotonic()), due)
-            self.tick(now := time.monotonic())
-            if now >= ends_by or not self._socket.has_unknown:
-                break
-            due = ends_by
+
+        def end() -> None:
+            nonlocal ends_by
+            ends_by = -inf
+
+        more = () if until is None else (Interest(until, READ, end),)
+        while not self._stopped_by and (now := time.monotonic()) < ends_by:
+            due = min(ends_by, self.deadline(now))
+            waiter.serve((*more, *self.interests(now)), due)
+            self.tick(time.monotonic())
         return self._stopped_by
 
     # --- The clients.

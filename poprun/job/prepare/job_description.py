@@ -71,16 +71,7 @@ def make_job(
     ]
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
-    spec = partial(
-        protocol.Spec,
-        grace_ms=int(settings["grace"] * 1000),
-        terminals=(terminals.stdout, terminals.stderr),
-        size=terminals.size(),
-        merge_stderr=request.arguments.job.merge_stderr,
-        # The shims have the hard limit; 0 stands for theirs.
-        open_files=0 if limits[0] == limits[1] else limits[0],
-        umask=umask,
-    )
+    spec = _common_spec(request, settings["grace"], terminals, limits, umask)
     return Job(
         control=plan.attempt.control,
         mark=f"{env.JOB_ID}={request.identity}",
@@ -103,6 +94,26 @@ def make_job(
         ended_file=ended_file,
         leftovers=adapter(request.mpi.flavour).LEFTOVERS,
         is_traced=settings["trace"] is not None,
+    )
+
+
+def _common_spec(
+    request: Request,
+    grace: float,
+    terminals: Terminals,
+    limits: tuple[int, int],
+    umask: int,
+) -> Callable[..., protocol.Spec]:
+    """Return protocol.Spec with the fields that all instances have in common."""
+    return partial(
+        protocol.Spec,
+        grace_ms=int(grace * 1000),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=request.arguments.job.merge_stderr,
+        # The shims have the hard limit; 0 stands for theirs.
+        open_files=0 if limits[0] == limits[1] else limits[0],
+        umask=umask,
     )
 
 
@@ -201,7 +212,7 @@ def _specs(
     """Return the SPEC messages of the instances, in rank order.
 
     Args:
-        spec: Is protocol.Spec, with the fields that all instances have in common.
+        spec: Returns one, with the fields that all instances have in common.
         inherited: What the instances of each host have in common.
     """
     argv = [os.fsencode(word) for word in program]

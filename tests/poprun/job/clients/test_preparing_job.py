@@ -1,15 +1,16 @@
-"""A job before its first attempt: its clients are served by SIGIO."""
+"""A job before its first attempt: a thread serves its clients while it waits."""
 
 import json
 import os
+import select
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
-from job_clients import TestClient, close_opened
+from job_clients import LIMIT_S, TestClient, close_opened, serve
 
+from poprun.errors import LaunchError
 from poprun.helpers import protocol
 from poprun.job.clients.preparing_job import PreparingJob
 from poprun.popctl.jobs import listening_names
@@ -17,60 +18,110 @@ from poprun.popctl.jobs import listening_names
 IDENTITY = os.urandom(16).hex()
 
 
+def popctl_threads() -> list[threading.Thread]:
+    """Return the threads that serve clients; who runs the tests may have others."""
+    return [t for t in threading.enumerate() if t.name == "popctl"]
+
+
 @pytest.fixture
 def job() -> Iterator[PreparingJob]:
     preparing = PreparingJob(IDENTITY, ["echo"], (2, 4))
     yield preparing
-    if (clients := preparing.hand_over()) is not None:
-        clients.close()
+    preparing.close()
     close_opened()
 
 
-def steps_of(client: TestClient) -> list[str]:
-    return [json.loads(fields[0])["step"] for _, fields in client.messages()]
+def answer(client: TestClient) -> str:
+    """Return the step that a client is shown, however long that takes."""
+    assert select.select([client.channel], [], [], LIMIT_S)[0]
+    [(kind, fields)] = client.messages()
+    assert kind == protocol.JOB_SHOWN
+    step: str = json.loads(fields[0])["step"]
+    return step
 
 
-def test_clients_are_answered_in_a_phase_that_waits(job: PreparingJob) -> None:
+def ask(client: TestClient) -> str:
+    client.ask(protocol.SHOW_JOB, 0, 0)
+    return answer(client)
+
+
+def test_clients_are_answered_while_the_main_thread_waits(job: PreparingJob) -> None:
     job.enter("waiting for IPUs")
-    view: list[bytes] = []
 
-    def ask() -> None:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(f"\0popctl-{IDENTITY}")
-            client.sendall(
-                protocol.pack(protocol.SHOW_JOB, protocol.VERSION, b"", 0, 0)
-            )
-            view.append(client.recv(1 << 16))
-
-    # The handler runs in this thread.
-    other = threading.Thread(target=ask)
-    other.start()
-    other.join()
-
-    assert b'"step": "waiting for IPUs"' in view[0]
+    assert ask(TestClient(IDENTITY)) == "waiting for IPUs"
+    job.enter("connecting to the hosts")
+    assert ask(TestClient(IDENTITY)) == "connecting to the hosts"
 
 
-def test_a_client_that_comes_before_the_kernel_sends_signals_is_answered(
+def test_a_client_may_take_its_time_before_its_request(job: PreparingJob) -> None:
+    job.enter("waiting for IPUs")
+    slow = TestClient(IDENTITY)
+    # It is accepted before this one, which is answered meanwhile.
+    assert ask(TestClient(IDENTITY)) == "waiting for IPUs"
+
+    assert ask(slow) == "waiting for IPUs"
+
+
+def test_signals_are_the_main_threads(job: PreparingJob) -> None:
+    own_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    job.enter("waiting for IPUs")
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == own_mask
+    [thread] = popctl_threads()
+    with open(f"/proc/self/task/{thread.native_id}/status") as file:
+        fields = dict(line.split(":\t") for line in file)
+    blocked = int(fields["SigBlk"], 16)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        assert blocked & 1 << number - 1
+
+
+def test_the_first_attempt_gets_the_clients_and_no_thread(job: PreparingJob) -> None:
+    job.enter("waiting for IPUs")
+    client = TestClient(IDENTITY)
+    clients = job.hand_over()
+
+    assert clients is not None
+    assert popctl_threads() == []
+    # A request that has not been served is the attempt's to serve.
+    client.ask(protocol.SHOW_JOB, 0, 0)
+    serve(clients)
+    assert answer(client) == "waiting for IPUs"
+    job.close()
+    assert IDENTITY in listening_names()
+    clients.close()
+
+
+def test_a_run_that_ends_before_its_first_attempt_leaves_nothing(
+    job: PreparingJob,
+) -> None:
+    job.enter("waiting for IPUs")
+    job.close()
+
+    assert popctl_threads() == []
+    assert IDENTITY not in listening_names()
+    assert job.hand_over() is None
+
+
+def test_a_job_that_may_have_no_more_threads_says_so(
     job: PreparingJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    early: list[TestClient] = []
-    real = PreparingJob._set_async
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    def set_late(self: PreparingJob, descriptor: int, flag: int) -> None:
-        if flag:
-            early.append(client := TestClient(IDENTITY))
-            client.ask(protocol.SHOW_JOB, 0, 0)
-        real(self, descriptor, flag)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(LaunchError) as raised:
+        job.enter("waiting for IPUs")
 
-    monkeypatch.setattr(PreparingJob, "_set_async", set_late)
-    job.enter("waiting for IPUs")
+    assert str(raised.value).startswith(
+        "The thread that answers popctl while the job waits cannot be started: "
+        "Resource temporarily unavailable. The limit of processes is reached"
+    )
+    assert IDENTITY not in listening_names()
 
-    assert steps_of(early[0]) == ["waiting for IPUs"]
 
-
-def test_a_phase_that_waits_for_nobody_opens_no_socket(job: PreparingJob) -> None:
+def test_a_phase_that_does_not_wait_opens_no_socket(job: PreparingJob) -> None:
     job.enter("checking the hosts")
 
-    assert signal.getsignal(signal.SIGIO) is signal.SIG_DFL
+    assert popctl_threads() == []
     assert IDENTITY not in listening_names()
     assert job.hand_over() is None

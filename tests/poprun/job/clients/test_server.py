@@ -11,7 +11,6 @@ import pytest
 from job_clients import TestClient, make_clients, serve
 
 from poprun.helpers import protocol
-from poprun.job import control_socket
 from poprun.job.clients import server
 from poprun.job.clients.connection import MOST_WAITING
 from poprun.job.clients.server import MOST_CLIENTS, MOST_UNKNOWN, Clients, Controls
@@ -503,33 +502,12 @@ def test_between_two_attempts_a_job_is_shown_and_stopped_and_no_more(
     assert supervisor.events == []
 
 
-def test_requests_that_have_come_are_served_without_a_wait(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = TestClient(JOB)
-    client.ask(protocol.SHOW_JOB, 0, 0)
-
-    assert clients.serve_requests(inf) == ""
-    assert [kind for kind, _ in client.messages()] == [protocol.JOB_SHOWN]
-
-    # Another user says nothing.
-    monkeypatch.setattr(control_socket, "peer_of", lambda sock: (1, os.geteuid() + 1))
-    other = TestClient(JOB)
-    assert clients.serve_requests(inf) == ""
-    assert other.messages() == []
-    assert other.has_ended
-
-
-def test_a_client_without_a_request_is_waited_for_and_served_later(
-    clients: Clients,
-) -> None:
-    client = TestClient(JOB)
-    assert clients.serve_requests(0.05) == ""
-    assert not client.has_ended
-
-    client.ask(protocol.SHOW_JOB, 0, 0)
-    assert clients.serve_requests(inf) == ""
-    assert [kind for kind, _ in client.messages()] == [protocol.JOB_SHOWN]
+def test_a_descriptor_ends_the_wait(clients: Clients) -> None:
+    end = os.eventfd(1)
+    try:
+        assert clients.wait(inf, until=end) == ""
+    finally:
+        os.close(end)
 
 
 def test_the_next_attempt_is_shown_to_those_who_have_waited(
