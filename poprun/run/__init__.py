@@ -196,8 +196,8 @@ def _traced(settings: Settings, log: Log, *, runs: bool) -> "Iterator[JobTrace |
     try:
         yield trace
     finally:
-        if failure := trace.write():
-            log.warn(failure)
+        for sentence in filter(None, (trace.write(), trace.gap())):
+            log.warn(sentence)
 
 
 def _enter(trace: "JobTrace | None", phase: str) -> None:

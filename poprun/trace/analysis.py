@@ -4,8 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from poprun.annotations import Any
 from poprun.record import Record
-from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN
+from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN, UNRECORDED
 from poprun.words import three_digits
+
+# So many processes that had no room for all their calls are named.
+MOST_GAPS = 4
 
 
 class TraceError(ValueError):
@@ -69,6 +72,7 @@ class TraceSummary(Record):
     """What a timeline tells.
 
     waits: By row of who waited and row of who was waited for, how long.
+    unrecorded: By row of a process, for how many later calls there was no room.
     is_complete: Whether poprun has written it at the end of the job.
     """
 
@@ -81,6 +85,7 @@ class TraceSummary(Record):
     together: Sequence[Together]
     instances: Mapping[int, InstanceSummary]
     waits: Mapping[tuple[int, int], float]
+    unrecorded: Mapping[int, int]
     end: float
     is_complete: bool
 
@@ -110,6 +115,7 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
     rows: dict[int, str] = {}
     lines: dict[tuple[int, int], str] = {}
     slices: dict[str, list[Slice]] = {}
+    unrecorded: dict[int, int] = {}
     for event in events:
         if event["ph"] == "M" and event["name"] == "process_name":
             rows[event["pid"]] = event["args"]["name"]
@@ -117,6 +123,8 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
             lines[event["pid"], event["tid"]] = event["args"]["name"]
         elif event["ph"] == "X":
             slices.setdefault(event.get("cat", ""), []).append(_slice(event))
+        elif number := event.get("args", {}).get(UNRECORDED):
+            unrecorded[event["pid"]] = int(number)
     calls = slices.get(CALL, [])
     together = _together(calls)
     everything = [one for several in slices.values() for one in several]
@@ -130,6 +138,7 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
         together=together,
         instances=_instances(rows, calls, together),
         waits=_waits(together),
+        unrecorded=unrecorded,
         end=max((one.ended for one in everything), default=0.0),
         is_complete=is_complete,
     )
@@ -261,6 +270,19 @@ def incompleteness(summary: TraceSummary) -> str:
     return (
         "The trace is incomplete, and has no calls: poprun writes them when the job "
         "has ended. It still runs, was killed, or could not write the file then."
+    )
+
+
+def gap(summary: TraceSummary) -> str:
+    """Return a sentence about calls that no process had room for; "" of none."""
+    most = sorted(summary.unrecorded.items(), key=lambda item: -item[1])
+    lacks = [f"the last {number} of {name_of(summary, row)}" for row, number in most]
+    if not lacks:
+        return ""
+    more = f", and those of {len(lacks) - MOST_GAPS} more processes"
+    return (
+        f"The trace lacks calls for which there was no room: "
+        f"{', '.join(lacks[:MOST_GAPS])}{more if len(lacks) > MOST_GAPS else ''}."
     )
 
 

@@ -10,7 +10,13 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from popdist.call_records import CALLS_SUFFIX, NOTES_SUFFIX, PROFILE_SUFFIX
+from popdist.call_records import (
+    CALLS_SUFFIX,
+    HEADER,
+    MOST_RECORDS,
+    NOTES_SUFFIX,
+    PROFILE_SUFFIX,
+)
 from poprun import __version__
 from poprun.errors import OptionError
 from poprun.helpers.processes import exit_code
@@ -20,9 +26,10 @@ from poprun.job.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
 from poprun.trace.output_file import put_in_place, unnamed_file
-from poprun.trace.record_files import read_process, stem_of
+from poprun.trace.record_files import lost_calls, read_process, stem_of
 from poprun.trace.record_pieces import record_pieces
 from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
+from poprun.words import counted
 
 
 class JobTrace:
@@ -123,6 +130,21 @@ class JobTrace:
             )
         return ""
 
+    def gap(self) -> str:
+        """Return a sentence about calls that no process had room for; "" of none."""
+        lost = sum(
+            lost_calls(bytes(data[: HEADER.size]))
+            for (_, _, name), data in self._files.items()
+            if name.endswith(CALLS_SUFFIX)
+        )
+        if not lost:
+            return ""
+        return (
+            f"The trace lacks {counted(lost, 'call')}: each process records its first "
+            f"{MOST_RECORDS - 1}, or fewer on a full disk. 'popctl trace' names the "
+            "processes."
+        )
+
     def _write(self) -> None:
         """Replace the file by one that is complete.
 
@@ -189,16 +211,16 @@ class JobTrace:
                 if (number, place, stem_of(name)) == (attempt, host, stem)
                 and name.endswith(PROFILE_SUFFIX)
             ]
-            found = read_process(calls, notes, profiles)
-            if found is None:
+            process = read_process(calls, notes, profiles)
+            if process is None:
                 continue
-            further = rows.get(found.rank, 0)
-            rows[found.rank] = further + 1
-            life = self._lives.get((attempt, found.rank))
-            if life is not None and life.pid == found.pid:
-                row = timeline.row_of(found.rank)
+            further = rows.get(process.rank, 0)
+            rows[process.rank] = further + 1
+            life = self._lives.get((attempt, process.rank))
+            if life is not None and life.pid == process.pid:
+                row = timeline.row_of(process.rank)
             else:
-                row = timeline.row_of(found.rank, further + 1)
+                row = timeline.row_of(process.rank, further + 1)
             clock = self._clocks.get(host, Clock())
-            processes.append(Traced(found, host, clock, row, attempt))
+            processes.append(Traced(process, host, clock, row, attempt))
         return processes

@@ -11,6 +11,7 @@ from poprun.trace.analysis import (
     Slice,
     TraceSummary,
     conclusion,
+    gap,
     in_time,
     incompleteness,
     name_of,
@@ -69,10 +70,16 @@ def as_page(summary: TraceSummary, title: str) -> str:
         f"<h1>{escape(title)}</h1>\n"
         f'<p class="conclusion">'
         f"{escape(incompleteness(summary) or conclusion(summary))}</p>\n"
+        f"{_gap(summary)}"
         f"<h2>Timeline</h2>\n{_picture(summary)}\n"
         f"{''.join(map(_table, tables(summary, SLOWEST, MOST_NAMES, MOST_INSTANCES)))}"
         "</body></html>\n"
     )
+
+
+def _gap(summary: TraceSummary) -> str:
+    sentence = gap(summary)
+    return f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
 
 
 # --- The picture

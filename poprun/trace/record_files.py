@@ -98,6 +98,14 @@ def used_bytes(header: bytes) -> int:
     return most
 
 
+def lost_calls(header: bytes) -> int:
+    """Return for how many calls a file had no room."""
+    if not used_bytes(header):
+        return 0
+    lost: int = records.HEADER.unpack_from(header)[4]
+    return lost
+
+
 def read_process(
     calls: bytes, notes: bytes, profiles: Sequence[bytes] = ()
 ) -> ProcessRecords | None:
@@ -130,7 +138,7 @@ def _read_process(
         calls=list(_calls(calls)),
         spans=_spans(by_kind),
         names={int(number): name for each in names for number, name in each.items()},
-        lost=_lost(calls),
+        lost=lost_calls(calls),
         profiled=[
             one
             for profile in profiles
@@ -184,13 +192,6 @@ def _spans(by_kind: Mapping[str, Sequence[Any]]) -> list[Span]:
         Span(note["name"], note["thread"], int(note["at"]), ends.get(note["span"], 0))
         for note in by_kind.get(records.BEGIN, ())
     ]
-
-
-def _lost(calls: bytes) -> int:
-    if not used_bytes(calls):
-        return 0
-    lost: int = records.HEADER.unpack_from(calls)[4]
-    return lost
 
 
 def _calls(data: bytes) -> Iterator[Call]:

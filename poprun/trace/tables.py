@@ -7,6 +7,7 @@ from poprun.stdio.tables import table
 from poprun.trace.analysis import (
     TraceSummary,
     conclusion,
+    gap,
     in_time,
     incompleteness,
     name_of,
@@ -51,7 +52,8 @@ def tables(
 
 def as_text(summary: TraceSummary, number_of_calls: int) -> str:
     """Return the text of all tables that have rows."""
-    parts = [f"{incompleteness(summary) or conclusion(summary)}\n"]
+    head = (incompleteness(summary) or conclusion(summary), gap(summary))
+    parts = [f"{sentence}\n" for sentence in head if sentence]
     for each in tables(summary, number_of_calls, MOST_NAMES, MOST_COLUMNS):
         if each.rows:
             rows = [[cell.text for cell in row] for row in each.rows]

@@ -26,6 +26,8 @@ FURTHER_PROCESS = 100000
 ARROW_NS = 100_000
 CALL, WAIT, SPAN, PHASE = "call", "wait", "span", "phase"
 MESSAGE = "message"
+# The argument of the note about calls for which a process had no room: how many.
+UNRECORDED = "unrecorded"
 
 Event = dict[str, Any]
 
@@ -129,10 +131,10 @@ def _process(begin_ns: int, traced: Traced) -> Iterator[Event]:
         yield _name_line(traced.row, line, f"spans of thread {thread}")
     yield from _profiled(begin_ns, traced)
     if own.lost:
-        lost = f"{own.lost} later calls are not recorded: there was no room"
+        note = f"{own.lost} later calls are not recorded: there was no room"
         last = max((call.ended_ns for call in own.calls), default=begin_ns)
-        at = traced.clock.on_poprun(last) - begin_ns
-        yield {"ph": "i", "s": "p", "name": lost, **_at(traced.row, LIFE, at)}
+        at = _at(traced.row, LIFE, traced.clock.on_poprun(last) - begin_ns)
+        yield {"ph": "i", "s": "p", "name": note, "args": {UNRECORDED: own.lost}, **at}
 
 
 def _profiled(begin_ns: int, traced: Traced) -> Iterator[Event]:
@@ -189,7 +191,7 @@ def _messages(
 ) -> Iterator[Event]:
     """Yield an arrow from each send to its recv: they come in the same order."""
     # By group, sender and receiver: the sends and the recvs.
-    found: dict[Any, tuple[list[Event], list[Event]]] = {}
+    messages: dict[Any, tuple[list[Event], list[Event]]] = {}
     for traced in processes:
         own = traced.records
         for call in own.calls:
@@ -205,8 +207,8 @@ def _messages(
             key = *of_group, sender, receiver
             began, ended = _times(traced, begin_ns, call.began_ns, call.ended_ns)
             at = _at(traced.row, GROUPS + call.group, began if is_sent else ended - 1)
-            found.setdefault(key, ([], []))[not is_sent].append(at)
-    for sends, receives in found.values():
+            messages.setdefault(key, ([], []))[not is_sent].append(at)
+    for sends, receives in messages.values():
         for sent, received in zip(sends, receives, strict=False):
             common = {"name": "message", "cat": MESSAGE, "id": next(arrows)}
             yield {"ph": "s", **common, **sent}
@@ -223,7 +225,7 @@ def _calls(
     begin_ns: int, processes: Sequence[Traced]
 ) -> Iterable[tuple[str, RecordedGroup, list[_Part]]]:
     """Return the parts of each call by name and group; of a message there is one."""
-    found: dict[Any, tuple[str, RecordedGroup, list[_Part]]] = {}
+    calls: dict[Any, tuple[str, RecordedGroup, list[_Part]]] = {}
     names: dict[Any, str] = {}
     for traced in processes:
         for call in traced.records.calls:
@@ -233,12 +235,12 @@ def _calls(
             identity = traced.attempt, group.identity, group.members
             name = names.setdefault(identity, f"group {len(names)}")
             # Messages are not numbered: each is a call of its own.
-            key = (name, call.number) if call.number else len(found)
+            key = (name, call.number) if call.number else len(calls)
             title = f"{name}, call {call.number}" if call.number else name
             times = _times(traced, begin_ns, call.began_ns, call.ended_ns)
-            _, _, parts = found.setdefault(key, (title, group, []))
+            _, _, parts = calls.setdefault(key, (title, group, []))
             parts.append((call, traced, *times))
-    return found.values()
+    return calls.values()
 
 
 def _call_event(part: _Part, name: str, group: RecordedGroup, waited_for: int) -> Event:

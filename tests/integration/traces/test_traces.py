@@ -141,3 +141,29 @@ def test_a_job_that_is_interrupted_has_a_complete_trace(
     document = json.loads(file.read_text())
     assert document["otherData"]["complete"] == "yes"
     assert len([e for e in document["traceEvents"] if e.get("cat") == "call"]) >= 20
+
+
+def test_calls_beyond_those_that_a_process_records_are_told(poprun: Poprun) -> None:
+    script = poprun.script(
+        "many.py",
+        "import popdist\n"
+        "popdist.init()\n"
+        "group = popdist.instance_group()\n"
+        "for _ in range((1 << 17) + 4):\n"
+        "    group.barrier()\n",
+    )
+    file = poprun.directory / "trace.json"
+    ran = poprun(*job(1, "--trace", str(file)), "python", script)
+
+    assert (ran.code, ran.stderr) == (
+        0,
+        "poprun: warning: The trace lacks 5 calls: each process records its first "
+        "131071, or fewer on a full disk. 'popctl trace' names the processes.\n",
+    )
+    calls = [event for event in events_of(file) if event.get("cat") == "call"]
+    assert len(calls) == 131071
+    text = popctl("trace", str(file)).stdout
+    assert (
+        "\nThe trace lacks calls for which there was no room: the last 5 of instance 0."
+        in text
+    )

@@ -107,6 +107,27 @@ def test_an_incomplete_trace_says_so_and_draws_nothing() -> None:
     assert "<svg" not in page
 
 
+@pytest.mark.parametrize(
+    ("lost", "processes"),
+    [
+        ((0, 7, 0), "the last 7 of instance 1."),
+        ((5, 7, 0), "the last 7 of instance 1, the last 5 of instance 0."),
+        (
+            (1, 2, 3, 4, 5, 6),
+            "the last 6 of instance 5, the last 5 of instance 4, the last 4 of "
+            "instance 3, the last 3 of instance 2, and those of 2 more processes.",
+        ),
+    ],
+)
+def test_calls_without_room_are_told(lost: tuple[int, ...], processes: str) -> None:
+    some = [process(rank, lost=number) for rank, number in enumerate(lost)]
+    summary = analyse(document(events(some)))
+
+    sentence = f"The trace lacks calls for which there was no room: {processes}"
+    assert as_text(summary, 10).splitlines()[2] == sentence
+    assert f'<p class="gap">{sentence}</p>' in as_page(summary, "full")
+
+
 def test_one_instance_has_no_calls_with_waits() -> None:
     alone = RecordedGroup("5f-77", "replicas", (2,))
     summary = analyse(document(events([process(LATE, groups={0: alone})])))

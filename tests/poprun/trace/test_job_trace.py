@@ -85,6 +85,19 @@ def test_the_file_has_phases_lives_and_records(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".new")]
 
 
+def test_calls_without_room_are_told(tmp_path: Path) -> None:
+    trace = JobTrace(os.fspath(tmp_path / "trace.json"))
+    assert trace.gap() == ""
+    for rank in (0, 1):
+        trace.add_piece("here", f"{rank}-7{rank}.calls", file_of_calls(4))
+        trace.add_piece("here", f"{rank}-7{rank}.notes", notes(rank, 70 + rank))
+
+    assert trace.gap() == (
+        "The trace lacks 6 calls: each process records its first 131071, or fewer on "
+        "a full disk. 'popctl trace' names the processes."
+    )
+
+
 def test_a_process_that_is_not_the_instances_own_has_its_own_row(
     tmp_path: Path,
 ) -> None:

@@ -135,6 +135,7 @@ def test_calls_without_room_are_told() -> None:
     [note] = [e for e in events([process(0, lost=7)]) if e["ph"] == "i"]
 
     assert note["name"] == "7 later calls are not recorded: there was no room"
+    assert note["args"] == {"unrecorded": 7}
 
 
 def test_an_arrow_leads_from_each_send_to_its_recv() -> None:
