@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import click
 import uvloop
 
 from poprun import __version__
+from poprun.stdio.click_program import carry_out
+from poprun.stdio.stdout import write
 from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
 from poprun.vipu.client.user_file import create_user
-from poprun.vipu.errors import InventoryUnavailableError, VipuError, VipuRuleError
+from poprun.vipu.errors import InventoryUnavailableError, VipuRuleError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
@@ -128,7 +131,8 @@ async def _run(server: HttpServer, listener: socket.socket, start_line: str) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     sweep = asyncio.create_task(server.service.sweep())
-    print(start_line, flush=True)
+    if sys.stdout is not None:
+        write(f"{start_line}\n")
     await server.serve(listener, stop)
     sweep.cancel()
     server.service.stop()
@@ -147,19 +151,13 @@ def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
     )
 
 
-def main() -> int:
-    """Run vipu-server, and return its exit code."""
-    try:
-        serve.main(prog_name="vipu-server", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        return 130
-    except VipuError as error:
-        print(f"vipu-server: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run vipu-server, and return its exit code.
+
+    Args:
+        argv: By default that of this process.
+    """
+    return carry_out(serve, "vipu-server", argv)
 
 
 def _make_first_admin(
@@ -217,8 +215,8 @@ def _listen(host: str, port: int) -> socket.socket:
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else error.strerror
         raise VipuRuleError(
-            f"vipu-server cannot listen at {host}:{port}: {why}. Choose "
-            "another with --host or --port."
+            f"No server can listen at {host}:{port}: {why}. Choose another with "
+            "--host or --port."
         ) from error
 
 

@@ -11,8 +11,8 @@ def main() -> int:
         if error.name is None or error.name.startswith("poprun"):
             raise
         print(
-            f"vipu-server: {error.name} is not installed. Install what the server "
-            "needs from poprun's source folder: pip install '.[vipu]'",
+            f"vipu-server: error: {error.name} is not installed. Install what the "
+            "server needs from poprun's source folder: pip install '.[vipu]'",
             file=sys.stderr,
         )
         return 125

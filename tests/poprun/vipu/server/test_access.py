@@ -344,7 +344,9 @@ def test_a_certificate_that_is_none_gets_a_sentence(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"vipu-server: The certificate {file} with the key ")
+    assert done.stderr.startswith(
+        f"vipu-server: error: The certificate {file} with the key "
+    )
     assert len(done.stderr.splitlines()) == 1
 
 

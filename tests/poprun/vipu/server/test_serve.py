@@ -307,14 +307,15 @@ def test_metrics_health_and_the_schema_are_there(server: Server) -> None:
 
 def test_a_server_beyond_this_machine_needs_tls_and_access_keys(tmp_path: Path) -> None:
     sentence = (
-        "vipu-server: At 0.0.0.0 other machines could connect, so vipu-server listens "
-        "there only with --secure, --tls-cert and --tls-key; without them, listen at "
-        "127.0.0.1."
+        "vipu-server: error: At 0.0.0.0 other machines could connect, so vipu-server "
+        "listens there only with --secure, --tls-cert and --tls-key; without them, "
+        "listen at 127.0.0.1."
     )
     assert refused("--host", "0.0.0.0") == sentence
     assert refused("--host", "0.0.0.0", "--secure") == sentence
-    one = refused("--tls-cert", tmp_path / "c.pem")
-    assert one == "vipu-server: TLS takes both --tls-cert and --tls-key. Give both."
+    assert refused("--tls-cert", tmp_path / "c.pem") == (
+        "vipu-server: error: TLS takes both --tls-cert and --tls-key. Give both."
+    )
 
 
 def test_a_port_in_use_gets_a_sentence(tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_a_port_in_use_gets_a_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
 
         assert refused("--port", str(port), "--database", tmp_path / "x.db") == (
-            f"vipu-server: vipu-server cannot listen at 127.0.0.1:{port}: Address "
+            f"vipu-server: error: No server can listen at 127.0.0.1:{port}: Address "
             "already in use. Choose another with --host or --port."
         )
     assert not (tmp_path / "x.db").exists()
@@ -338,7 +339,7 @@ def test_a_database_that_is_none_gets_a_sentence(tmp_path: Path) -> None:
 
     assert done.returncode == 125
     assert done.stderr.startswith(
-        f"vipu-server: The V-IPU inventory {tmp_path}/x.db is"
+        f"vipu-server: error: The V-IPU inventory {tmp_path}/x.db is"
     )
     assert "Traceback" not in done.stderr
 
@@ -395,8 +396,8 @@ def test_what_is_not_installed_gets_a_sentence() -> None:
 
     assert (done.returncode, done.stderr) == (
         125,
-        "vipu-server: httptools is not installed. Install what the server needs from "
-        "poprun's source folder: pip install '.[vipu]'\n",
+        "vipu-server: error: httptools is not installed. Install what the server needs "
+        "from poprun's source folder: pip install '.[vipu]'\n",
     )
 
 
