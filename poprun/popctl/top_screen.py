@@ -88,10 +88,10 @@ class TopScreen(App[str]):
 
     def _on_readable(self) -> None:
         messages = self._connection.take()
-        shown = [m for m in messages or () if m[0] == protocol.JOB_SHOWN]
-        if shown:
-            self._show(json.loads(shown[-1][1][0]))
-        if messages is None or len(shown) < len(messages):
+        views = [m for m in messages or () if m[0] == protocol.JOB_SHOWN]
+        if views:
+            self._show(json.loads(views[-1][1][0]))
+        if messages is None or len(views) < len(messages):
             self._end(messages[-1] if messages else None)
 
     def _end(self, message: tuple[int, list[bytes]] | None) -> None:

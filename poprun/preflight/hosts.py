@@ -110,9 +110,9 @@ class Preflights:
         new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
         if new:
             self._hosts |= zip(new, self._open_hosts(new), strict=True)
-        asked = list(dict.fromkeys(self[host] for host in hosts))
-        answers = _all([preflight.facts for preflight in asked])
-        facts = dict(zip(asked, answers, strict=True))
+        preflights = list(dict.fromkeys(self[host] for host in hosts))
+        answers = _all([preflight.facts for preflight in preflights])
+        facts = dict(zip(preflights, answers, strict=True))
         return [facts[self[host]] for host in hosts]
 
     def check_mpi(self, mpi: Mpi) -> None:
@@ -155,8 +155,8 @@ class Preflights:
 
     def connections(self) -> dict[int, int]:
         """Return the processes that connect poprun to hosts: pid -> start time."""
-        found = (preflight.process() for preflight in self._hosts.values())
-        return dict(process for process in found if process is not None)
+        processes = (preflight.process() for preflight in self._hosts.values())
+        return dict(process for process in processes if process is not None)
 
     def reopen(
         self,

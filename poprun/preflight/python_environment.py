@@ -68,18 +68,18 @@ def active_environments(
         OptionError: There is none.
     """
     candidates = [environ.get("VIRTUAL_ENV", ""), prefix if prefix != base else ""]
-    found = [
+    environments = [
         os.path.normpath(path)
         for path in candidates
         if os.path.isabs(path) and os.path.exists(os.path.join(path, CONFIGURATION))
     ]
-    if not found:
+    if not environments:
         raise OptionError(
             "--synchronise-python-venv copies the active virtual environment, but none "
             "is active. Activate one with '. DIRECTORY/bin/activate' and install "
             "poprun in it, or leave the option out."
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(environments))
 
 
 @contextmanager

@@ -28,14 +28,14 @@ def _list(session: Session, verbose: bool) -> None:
             reservations = inventory.list_reservations()
             holders = views.holders_of(reservations)
         if session.as_json:
-            held = views.by_partition(reservations)
+            by_name = views.by_partition(reservations)
             names = {
                 cluster: views.names_by_machine(inventory.list_agents(cluster))
                 for cluster in {partition.cluster for partition in partitions}
             }
     if session.as_json:
         session.write_json(
-            [_value(p, held.get(p.name, ()), names[p.cluster]) for p in partitions]
+            [_value(p, by_name.get(p.name, ()), names[p.cluster]) for p in partitions]
         )
     else:
         is_admin = session.is_admin

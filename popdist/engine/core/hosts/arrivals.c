@@ -52,13 +52,13 @@ void arrivals_sleep(arrivals *a)
         sleep_blind(a);
         return;
     }
-    const int found = epoll_wait(a->epoll, &event, 1, SLEEP_MS);
-    if (found < 0) {
+    const int events = epoll_wait(a->epoll, &event, 1, SLEEP_MS);
+    if (events < 0) {
         sleep_blind(a);
         return;
     }
-    a->in_vain += found > 0;
-    a->slept_through = found == 0;
+    a->in_vain += events > 0;
+    a->slept_through = events == 0;
 }
 
 bool arrivals_hung_up(const arrivals *a)

@@ -220,8 +220,8 @@ static bool make_host_nodes(host_split *split, int size, const uint32_t *rows,
         end += rows[q];
         if (q + 1 < size && host_of[q + 1] == host_of[q])
             continue;
-        const uint32_t found = nodes_of(begin, end, leaves + count);
-        for (uint32_t i = 0; i < found; i++) {
+        const uint32_t nodes = nodes_of(begin, end, leaves + count);
+        for (uint32_t i = 0; i < nodes; i++) {
             split->single &= leaves[count].size == 1;
             split->leaf[count++] = (host_node){host_of[q], split->nodes[host_of[q]]++};
         }

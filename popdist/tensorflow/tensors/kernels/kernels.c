@@ -32,7 +32,7 @@ typedef struct {
     TF_OpKernelContext *context;
     TF_Status *status;
     const kernel *of;
-    TF_Tensor **held;          /* bundles, and results or tensors */
+    TF_Tensor **tensors;       /* to delete in the end: bundles, results and others */
     TF_Tensor *const **others; /* the tensors of each bundle */
     uint64_t *numbers; /* those of all tables */
     int64_t used, room;
@@ -71,21 +71,21 @@ static void *create(TF_OpKernelConstruction *construction, bool reduces)
 {
     TF_Status *status = TF_NewStatus();
     int32_t count = 0, unused;
-    kernel *made = calloc(1, sizeof *made);
-    if (!made)
+    kernel *op = calloc(1, sizeof *op);
+    if (!op)
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
     else
         TF_OpKernelConstruction_GetAttrSize(construction, "T", &count, &unused, status);
     if (TF_GetCode(status) == TF_OK && reduces)
-        TF_OpKernelConstruction_GetAttrInt64(construction, "N", &made->others, status);
+        TF_OpKernelConstruction_GetAttrInt64(construction, "N", &op->others, status);
     if (TF_GetCode(status) == TF_OK && reduces)
-        TF_OpKernelConstruction_GetAttrInt64(construction, "key", &made->key, status);
+        TF_OpKernelConstruction_GetAttrInt64(construction, "key", &op->key, status);
     if (TF_GetCode(status) != TF_OK)
         TF_OpKernelConstruction_Failure(construction, status);
     else
-        made->count = count;
+        op->count = count;
     TF_DeleteStatus(status);
-    return made;
+    return op;
 }
 
 static void *create_reduce(TF_OpKernelConstruction *construction)
@@ -103,15 +103,15 @@ static void execute(void *of, TF_OpKernelContext *context, int64_t tensors,
                     bool (*steps)(execution *))
 {
     execution e = {.context = context, .status = TF_NewStatus(), .of = of};
-    e.held = calloc((size_t)tensors + 1, sizeof *e.held);
-    if (!e.held)
+    e.tensors = calloc((size_t)tensors + 1, sizeof *e.tensors);
+    if (!e.tensors)
         fail(&e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
     else
         steps(&e);
     if (!is_well(&e))
         TF_OpKernelContext_Failure(context, e.status);
-    delete_all(e.held, tensors);
-    free(e.held);
+    delete_all(e.tensors, tensors);
+    free(e.tensors);
     free(e.others);
     free(e.numbers);
     free(e.begins);
@@ -136,9 +136,9 @@ static bool set_bundle(execution *e, TF_Tensor **tensors, int64_t first, int64_t
 static bool pack(execution *e)
 {
     for (int64_t i = 0; i < e->of->count; i++)
-        if (!(e->held[i] = input(e, i)))
+        if (!(e->tensors[i] = input(e, i)))
             return false;
-    return set_bundle(e, e->held, 0, 1);
+    return set_bundle(e, e->tensors, 0, 1);
 }
 
 static TF_Tensor *const *contents(execution *e, const TF_Tensor *bundle)
@@ -152,8 +152,8 @@ static TF_Tensor *const *contents(execution *e, const TF_Tensor *bundle)
 static bool unpack(execution *e)
 {
     TF_Tensor *const *tensors = NULL;
-    if ((e->held[0] = input(e, 0)))
-        tensors = contents(e, e->held[0]);
+    if ((e->tensors[0] = input(e, 0)))
+        tensors = contents(e, e->tensors[0]);
     for (int64_t i = 0; tensors && is_well(e) && i < e->of->count; i++)
         TF_SetOutput(e->context, (int)i, tensors[i], e->status);
     return is_well(e);
@@ -178,8 +178,8 @@ static bool get_others(execution *e)
     if (!e->others)
         return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
     for (int64_t i = 0; i < e->of->others; i++)
-        if (!(e->held[i] = input(e, first + i))
-            || !(e->others[i] = contents(e, e->held[i])))
+        if (!(e->tensors[i] = input(e, first + i))
+            || !(e->others[i] = contents(e, e->tensors[i])))
             return false;
     return true;
 }
@@ -275,7 +275,7 @@ static bool add_tensor(execution *e, int64_t index, int *type)
                                                         lengths, axes, &forwarded, e->status);
     if (!is_well(e))
         return false;
-    e->held[e->of->others + index] = result;
+    e->tensors[e->of->others + index] = result;
     add_address(e, result);
     return true;
 }
@@ -329,7 +329,7 @@ static bool reduce(execution *e)
             return false;
     if (!call_python(e) || !e->of->others)
         return is_well(e);
-    return set_bundle(e, e->held + e->of->others, e->of->count, e->of->others);
+    return set_bundle(e, e->tensors + e->of->others, e->of->count, e->of->others);
 }
 
 static void compute_reduce(void *of, TF_OpKernelContext *context)
