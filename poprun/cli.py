@@ -19,7 +19,7 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.stdio.stdout import discard_unwritten, write_stdout
+from poprun.texts.stdout import discard_unwritten, write_stdout
 
 if TYPE_CHECKING:
     import click
@@ -259,7 +259,7 @@ def _has_color(
     """
     from poprun.options.grammar import options_before_error
     from poprun.options.types import variable
-    from poprun.stdio.color import CHOICES, uses_color
+    from poprun.texts.color import CHOICES, uses_color
 
     given = [text for o, text in options_before_error(argv) if o.name == "color"]
     choice = (given or [environ.get(variable("color"), "")])[-1].lower()

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from poprun.options.table import GROUPS
 from poprun.options.types import Option
-from poprun.stdio.color import BOLD, CYAN, paint
+from poprun.texts.color import BOLD, CYAN, paint
 
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 

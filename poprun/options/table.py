@@ -9,7 +9,8 @@ from functools import partial
 
 from poprun.options import types
 from poprun.options.types import Option
-from poprun.stdio import color, selection
+from poprun.stdio import selection
+from poprun.texts import color
 
 _switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
 _flag = partial(Option, types.read_boolean, takes_value=False, default=False)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.record import Record
-from poprun.stdio import selection, tags
+from poprun.stdio import selection
+from poprun.stdio.lines import tags
 from poprun.stdio.selection import Selection
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 

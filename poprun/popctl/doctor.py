@@ -21,7 +21,7 @@ from poprun.popctl.machine_checks import (
     check_machine,
 )
 from poprun.python_calls import JobResult, run_command
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 
 # A job that hangs is a finding.
 SECONDS = 60

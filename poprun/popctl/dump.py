@@ -11,7 +11,7 @@ import click
 from poprun.helpers import processes, protocol
 from poprun.popctl.jobs import choose_job, show_job, words_of
 from poprun.popctl.output import copy_output, say
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 
 # It stops a process while it reads its memory, for milliseconds.
 PY_SPY_S = 20

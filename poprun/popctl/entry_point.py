@@ -6,8 +6,8 @@ from importlib import import_module
 import click
 
 from poprun import __version__
-from poprun.stdio.click_program import carry_out
-from poprun.stdio.stdout import write
+from poprun.texts.click_program import carry_out
+from poprun.texts.stdout import write
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

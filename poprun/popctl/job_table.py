@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from poprun.log import printable
 from poprun.plan.placement import format_ranges
-from poprun.stdio.tables import aligned
 from poprun.stdio.terminal import clock
+from poprun.texts.tables import aligned
 from poprun.words import counted, size
 
 View = Mapping[str, Any]

@@ -8,7 +8,7 @@ from poprun.errors import JobRequestError
 from poprun.helpers import protocol
 from poprun.log import printable
 from poprun.popctl.jobs import ANSWER_S, JobConnection, explain_end
-from poprun.stdio.stdout import OutputError
+from poprun.texts.stdout import OutputError
 from poprun.words import counted
 
 DESCRIPTORS = {b"stdout": 1, b"stderr": 2}

@@ -10,9 +10,9 @@ import click
 from poprun.errors import JobRequestError
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
 from poprun.popctl.output import output_width, say
-from poprun.stdio.stdout import write
-from poprun.stdio.tables import table
 from poprun.stdio.terminal import clock
+from poprun.texts.stdout import write
+from poprun.texts.tables import table
 from poprun.words import counted
 
 HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")

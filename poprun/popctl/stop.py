@@ -13,9 +13,9 @@ from poprun.popctl.jobs import (
     explain_end,
     show_job,
 )
-from poprun.stdio.stdout import write
-from poprun.stdio.tables import cut, one_line
 from poprun.stdio.terminal import clock
+from poprun.texts.stdout import write
+from poprun.texts.tables import cut, one_line
 
 # Of a program's command line, what is enough to recognise the job.
 MOST_COLUMNS = 60

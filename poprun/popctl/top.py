@@ -10,8 +10,8 @@ from poprun.helpers import protocol
 from poprun.popctl.job_table import instance_lines, rates_of, summary
 from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
 from poprun.popctl.output import output_width
-from poprun.stdio.stdout import write
-from poprun.stdio.tables import cut
+from poprun.texts.stdout import write
+from poprun.texts.tables import cut
 
 # Between the two looks by which --once tells the present use of the CPUs.
 ONCE_MS = 1000

@@ -8,7 +8,7 @@ from contextlib import suppress
 import click
 
 from poprun.errors import OptionError
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 from poprun.trace.analysis import TraceError, TraceSummary, analyse
 from poprun.trace.page import as_page
 from poprun.trace.tables import as_text

@@ -13,8 +13,8 @@ from poprun.job.events import (
     Started,
     UsageMeasured,
 )
+from poprun.stdio.lines.tracebacks import describe_instances
 from poprun.stdio.terminal import clock
-from poprun.stdio.tracebacks import describe_instances
 from poprun.words import counted
 
 # A job that is over sooner needs no line.

@@ -146,7 +146,7 @@ def table(ends: Sequence[InstanceEnd], columns: int | None = None) -> str:
 
 def _lines(cells: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the lines of a table, from its columns by their titles."""
-    from poprun.stdio.tables import aligned
+    from poprun.texts.tables import aligned
 
     rows = [tuple(cells), *zip(*cells.values(), strict=True)]
     return [INDENT + line for line in aligned(rows)]

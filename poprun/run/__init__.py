@@ -28,9 +28,9 @@ from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
 from poprun.stdio import terminal
-from poprun.stdio.color import uses_color
 from poprun.stdio.phase_line import PhaseLine
 from poprun.stdio.writer import write_text
+from poprun.texts.color import uses_color
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder

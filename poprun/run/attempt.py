@@ -41,12 +41,12 @@ from poprun.result.outcome import Outcome, has_failed, may_restart
 from poprun.result.progress import Progress
 from poprun.result.summary import InstanceEnd, instance_ends
 from poprun.stdio import terminal
-from poprun.stdio.color import is_dumb, uses_color
+from poprun.stdio.lines.screen import Screen
 from poprun.stdio.output_tap import OutputTap
 from poprun.stdio.router import OutputRouter
-from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import describe_unread
 from poprun.stdio.writer import write_text
+from poprun.texts.color import is_dumb, uses_color
 
 if TYPE_CHECKING:
     from poprun.run.stages import RunContext

@@ -5,8 +5,8 @@ import os
 
 from poprun.errors import LaunchError
 from poprun.record import Record
+from poprun.stdio.lines.tags import Mark
 from poprun.stdio.stream_ends import STREAMS
-from poprun.stdio.tags import Mark
 
 LATEST = "latest"
 

@@ -1,7 +1,7 @@
 """Where the instances' streams go: the terminal, files, and the report of a failure.
 
-It owns the descriptors that poprun writes to. Console, in stdio/console.py, decides
-what is written when.
+It owns the descriptors that poprun writes to. Console, in stdio/lines/console.py,
+decides what is written when.
 """
 
 import errno
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from poprun.record import Record
-from poprun.stdio.console import Console
 from poprun.stdio.kept_output import KeptOutput, Piece, share
+from poprun.stdio.lines.console import Console
+from poprun.stdio.lines.pending_stream import PendingStream
+from poprun.stdio.lines.screen import Screen
 from poprun.stdio.output_files import OutputFiles
-from poprun.stdio.pending_stream import PendingStream
 from poprun.stdio.routes import Routes
-from poprun.stdio.screen import Screen
 from poprun.stdio.stream_ends import STREAMS
 from poprun.stdio.terminal import is_foreground, own_size
 from poprun.stdio.waiter import WRITE, Interest

@@ -4,9 +4,17 @@ import time
 from collections.abc import Collection, Sequence
 
 from poprun.record import Record, replace
+from poprun.stdio.lines.tags import (
+    POPRUN,
+    POPRUN_OF_HOSTS,
+    Mark,
+    Prefix,
+    Tag,
+    Writer,
+    Xml,
+)
 from poprun.stdio.selection import Selection
 from poprun.stdio.stream_ends import STREAMS
-from poprun.stdio.tags import POPRUN, POPRUN_OF_HOSTS, Mark, Prefix, Tag, Writer, Xml
 
 
 class Routes(Record):

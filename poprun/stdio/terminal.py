@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from poprun.helpers import processes
 from poprun.record import Record
-from poprun.stdio.color import is_dumb
+from poprun.texts.color import is_dumb
 
 # Of a terminal that poprun does not have itself.
 ROWS, COLUMNS = 24, 80

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from poprun.record import Record
-from poprun.stdio.tables import table
+from poprun.texts.tables import table
 from poprun.trace.analysis import (
     TraceSummary,
     conclusion,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from popdist import environment
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
-from poprun.stdio.color import uses_color
+from poprun.stdio.lines.tags import POPRUN, POPRUN_OF_HOSTS, Writer
 from poprun.stdio.routes import Routes
 from poprun.stdio.selection import Selection
 from poprun.stdio.stream_ends import STREAMS
-from poprun.stdio.tags import POPRUN, POPRUN_OF_HOSTS, Writer
+from poprun.texts.color import uses_color
 
 
 def note_on_terminal(request: Request) -> list[str]:

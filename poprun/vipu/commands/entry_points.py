@@ -8,8 +8,8 @@ import click
 
 from poprun import __version__
 from poprun.errors import INVALID, REQUEST_FAILED, PoprunError
-from poprun.stdio.click_program import carry_out
-from poprun.stdio.stdout import write
+from poprun.texts.click_program import carry_out
+from poprun.texts.stdout import write
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Command, Group

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user

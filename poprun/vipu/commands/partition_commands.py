@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 from poprun.vipu import model
 from poprun.vipu.commands import config_files, nouns
 from poprun.vipu.commands.nouns import Table, name_argument, options_of

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from poprun.log import printable
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import KEYS, ServerAddress, find_server
 from poprun.vipu.commands.views.machine_views import View
 from poprun.vipu.commands.views.text_tables import json_value

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 from poprun.vipu.commands.command_line import Command
 from poprun.vipu.commands.nouns import names_of, read_states
 from poprun.vipu.commands.session import Session

@@ -16,8 +16,8 @@ import click
 import uvloop
 
 from poprun import __version__
-from poprun.stdio.click_program import carry_out
-from poprun.stdio.stdout import write
+from poprun.texts.click_program import carry_out
+from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.errors import InventoryUnavailableError, VipuRuleError

@@ -13,7 +13,7 @@ import pytest
 from poprun import __version__
 from poprun.errors import JobRequestError, LaunchError
 from poprun.popctl.entry_point import SUBCOMMANDS, main
-from poprun.stdio.stdout import write
+from poprun.texts.stdout import write
 
 Table = Mapping[str, tuple[str, str]]
 

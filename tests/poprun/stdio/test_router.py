@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from poprun.stdio.kept_output import MOST_BYTES
+from poprun.stdio.lines.screen import Screen
+from poprun.stdio.lines.tags import Writer
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.routes import Routes
-from poprun.stdio.screen import Screen
 from poprun.stdio.selection import parse
 from poprun.stdio.stream_ends import STREAMS
-from poprun.stdio.tags import Writer
 from poprun.stdio.writer import FULL_BYTES
 
 

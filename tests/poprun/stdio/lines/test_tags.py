@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.tags import PIECE, Mark, Prefix, Writer, Xml, check_template
+from poprun.stdio.lines.tags import PIECE, Mark, Prefix, Writer, Xml, check_template
 
 
 @pytest.mark.parametrize(

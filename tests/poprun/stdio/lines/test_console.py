@@ -3,10 +3,10 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.console import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
-from poprun.stdio.pending_stream import PendingStream
-from poprun.stdio.screen import Screen as Cursor
-from poprun.stdio.tags import Prefix
+from poprun.stdio.lines.console import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
+from poprun.stdio.lines.pending_stream import PendingStream
+from poprun.stdio.lines.screen import Screen as Cursor
+from poprun.stdio.lines.tags import Prefix
 
 
 class Screen:

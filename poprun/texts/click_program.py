@@ -12,7 +12,7 @@ import click
 
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.stdio.stdout import OutputError, discard_unwritten, write
+from poprun.texts.stdout import OutputError, discard_unwritten, write
 
 
 def carry_out(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.console import Console
-from poprun.stdio.pending_stream import PendingStream
-from poprun.stdio.screen import ERASE, Screen
-from poprun.stdio.tags import Prefix
+from poprun.stdio.lines.console import Console
+from poprun.stdio.lines.pending_stream import PendingStream
+from poprun.stdio.lines.screen import ERASE, Screen
+from poprun.stdio.lines.tags import Prefix
 
 
 def test_the_status_goes_away_before_a_line_and_comes_back_after_it() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from poprun import cli
-from poprun.stdio.color import uses_color
+from poprun.texts.color import uses_color
 
 TERMINAL = {"TERM": "xterm-256color"}
 

@@ -15,9 +15,9 @@ was ended, is left out.
 from collections.abc import Hashable, Iterator
 from math import inf
 
-from poprun.stdio.pending_stream import OWN_TURN_BYTES, PendingStream
-from poprun.stdio.screen import Screen
-from poprun.stdio.tracebacks import (
+from poprun.stdio.lines.pending_stream import OWN_TURN_BYTES, PendingStream
+from poprun.stdio.lines.screen import Screen
+from poprun.stdio.lines.tracebacks import (
     SAME_S,
     PrintedTracebacks,
     comparable,

@@ -1,7 +1,7 @@
 """What one stream has brought that is not on the console yet, and since when. Pure."""
 
-from poprun.stdio.tags import Mark
-from poprun.stdio.tracebacks import Tracebacks
+from poprun.stdio.lines.tags import Mark
+from poprun.stdio.lines.tracebacks import Tracebacks
 
 # An unfinished line is written when it has been one for so long.
 PARTIAL_WAIT_S = 0.05

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from poprun.annotations import Protocol
 from poprun.record import Record
-from poprun.stdio.color import INSTANCES
+from poprun.texts.color import INSTANCES
 
 # A return to the beginning of the line after which something is written over it.
 _RETURN = rb"\r+(?=[^\r\n])"

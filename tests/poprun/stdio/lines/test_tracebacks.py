@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from poprun.stdio.tracebacks import (
+from poprun.stdio.lines.tracebacks import (
     LONGEST_S,
     MARKER,
     Tracebacks,

@@ -1,7 +1,7 @@
 import pytest
 
-from poprun.stdio.tables import cut, table
 from poprun.stdio.terminal import clock
+from poprun.texts.tables import cut, table
 
 
 def test_columns_are_as_wide_as_their_longest_cell_and_lines_end_at_the_width() -> None:

@@ -1,0 +1,1 @@
+"""Bytes of many streams -> whole lines of one console, with their tags. Pure."""

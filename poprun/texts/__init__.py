@@ -1,0 +1,1 @@
+"""Texts of the commands: colours, tables, errors of click -> stdout and stderr."""
