@@ -9,12 +9,13 @@ from google.protobuf.message import DecodeError
 
 from .errors import popart_exception
 from .inference import Inference
-from .nodes import Node, info_of, node_of, tensor_of
+from .nodes import info_of, node_of, tensor_of
 from .operators import (
     LIKELIHOOD_OF_SCORES,
     NEWEST_VERSION,
     OLDEST_VERSION,
     ONNX_DOMAINS,
+    Node,
 )
 from .tensor_info import TensorInfo
 

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 from onnx.shape_inference import InferenceError
 
 from .errors import popart_exception
-from .nodes import Body, Node, Values, info_of
-from .operators import ONNX_DOMAINS, bodies_of
+from .nodes import info_of
+from .operators import ONNX_DOMAINS, Body, Node, Values, bodies_of
 from .tensor_info import TensorInfo
 
 # What they make depends on nothing but the shapes of their inputs.

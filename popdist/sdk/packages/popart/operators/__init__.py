@@ -5,9 +5,10 @@ from . import recurrent as recurrent
 from . import reductions as reductions
 from . import resizing as resizing
 from . import shapes as shapes
-from .call import Call, Form, Operator
+from .call import Form, Operator
 from .control_flow import bodies_of, captured_by
 from .losses import LIKELIHOOD_OF_SCORES
+from .node import Body, Node, Values
 
 ONNX_DOMAINS = ("", "ai.onnx")
 GRAPHCORE_DOMAIN = "ai.graphcore"

@@ -1,45 +1,18 @@
 """Operators that run graphs of their own: If, Loop and Call."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from .call import Call, Form, Operator
+from .node import Body
 
 # Any: the attributes of a node, as in Call.
 Attributes = Mapping[str, Any]
 
 
-class RunnableBody(Protocol):
-    """A graph within a node."""
-
-    @property
-    def parameters(self) -> Sequence[str]:
-        """The names in the graph of what the node hands it."""
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The names in the graph of what it returns."""
-
-    @property
-    def captured(self) -> Sequence[str]:
-        """The names of the tensors around the node that the graph reads."""
-
-    def parameter(self, index: int, value: float) -> torch.Tensor:
-        """Return a scalar of the type that the graph declares for a parameter."""
-
-    def run(
-        self,
-        arguments: Sequence[torch.Tensor],
-        outer: Mapping[str, torch.Tensor],
-        training: bool,
-        for_shapes: bool,
-    ) -> list[torch.Tensor]:
-        """Return the outputs for some arguments and captured tensors."""
-
-
-def bodies_of(attributes: Attributes) -> list[RunnableBody]:
+def bodies_of(attributes: Attributes) -> list[Body]:
     """Return the graphs among the attributes of a node."""
     names = ("then_branch", "else_branch", "body", "callee")
     return [attributes[name] for name in names if name in attributes]
@@ -89,7 +62,7 @@ class _Bodies:
     def run(self, name: str, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs of the graph that an attribute holds."""
         call = self._call
-        body: RunnableBody = call.get(name)
+        body: Body = call.get(name)
         return body.run(arguments, self._outer, call.training, call.for_shapes)
 
     def reaching(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -129,7 +102,7 @@ def _loop(call: Call) -> list[torch.Tensor]:
     A loop that ends before its trip count leaves zeros in the stacks.
     """
     bodies = _Bodies(call)
-    body: RunnableBody = call.get("body")
+    body: Body = call.get("body")
     trips, condition = call.optional(0), call.optional(1)
     most = None if trips is None else int(trips)
     going = body.parameter(1, True) if condition is None else condition
@@ -176,7 +149,7 @@ def _refuse_if(form: Form) -> str:
 
 
 def _refuse_call(form: Form) -> str:
-    body: RunnableBody = form.attributes["callee"]
+    body: Body = form.attributes["callee"]
     if len(body.parameters) != len(form.inputs):
         number = len(body.parameters)
         return _unequal("inputs", len(form.inputs), "callee", number)
@@ -186,7 +159,7 @@ def _refuse_call(form: Form) -> str:
 
 
 def _refuse_loop(form: Form) -> str:
-    body: RunnableBody = form.attributes["body"]
+    body: Body = form.attributes["body"]
     if len(form.inputs) < 2 or "" in form.inputs[2:]:
         return (
             "takes the trip count, the condition, and the tensors that it carries "

@@ -11,7 +11,7 @@ from popdist.replicated.settings import ReplicatedSettings
 from ..data_flow import DataFlow
 from ..errors import popart_exception, popart_runtime_error
 from ..graph import Graph
-from ..nodes import Node, Values
+from ..operators import Node, Values
 from ..step_io import StepIO
 from ..tensor_names import GRADIENT
 from .anchors import AnchorWriter

@@ -17,7 +17,8 @@ from ..device import DeviceInfo
 from ..enums import DeviceConnectionType, DeviceType, SyntheticDataMode
 from ..errors import popart_exception, popart_runtime_error
 from ..graph import Graph, InputShapeInfo, load_model
-from ..nodes import Values, tensor_of
+from ..nodes import tensor_of
+from ..operators import Values
 from ..optimizers import Optimizer
 from ..patterns import Patterns
 from ..session_options import SessionOptions, replicated_settings
