@@ -13,7 +13,7 @@ from onnx.shape_inference import InferenceError
 
 from .errors import popart_exception
 from .nodes import info_of
-from .operators import ONNX_DOMAINS, Body, Node, Values, bodies_of
+from .operators import ONNX_DOMAINS, Body, Node, Values, bodies_of, scan_numbers
 from .tensor_info import TensorInfo
 
 # What they make depends on nothing but the shapes of their inputs.
@@ -122,6 +122,8 @@ class Inference:
         """Return the types and shapes of the outputs of a node with graphs."""
         if node.kind == "Loop":
             return self._loop(node, proto)
+        if node.kind == "Scan":
+            return self._scan(node, proto)
         arguments = [self.infos[name] for name in proto.input]
         if node.kind == "Call":
             return self._within(node.attributes["callee"], arguments)
@@ -145,12 +147,8 @@ class Inference:
         first = self.infos[proto.input[1]] if proto.input[1] else first
         carried = [self.infos[name] for name in proto.input[2:]]
         condition, *outputs = self._within(body, [number, first, *carried])
-        if condition != first or outputs[: len(carried)] != carried:
-            raise popart_exception(
-                f"The body of Loop takes {[first, *carried]}, the condition first, "
-                f"but returns {[condition, *outputs[: len(carried)]]}. Return the same "
-                "types and shapes."
-            )
+        returned = [condition, *outputs[: len(carried)]]
+        _check_carried(node, [first, *carried], returned)
         stacked = outputs[len(carried) :]
         if not stacked:
             return carried
@@ -164,6 +162,41 @@ class Inference:
         return [
             *carried,
             *(TensorInfo(i.data_type(), [size, *i.shape()]) for i in stacked),
+        ]
+
+    def _scan(self, node: Node, proto: onnx.NodeProto) -> Sequence[TensorInfo]:
+        """Return the types and shapes of the outputs of a Scan."""
+        infos = [self.infos[name] for name in proto.input]
+        count = int(node.attributes["num_scan_inputs"])
+        states, scanned = infos[:-count], infos[-count:]
+        axes = scan_numbers(node.attributes, "scan_input_axes", count)
+        shapes = [info.shape() for info in scanned]
+        lengths = {
+            shape.pop(_axis_of(info, axis))
+            for info, shape, axis in zip(scanned, shapes, axes, strict=True)
+        }
+        if len(lengths) > 1 or 0 in lengths:
+            raise popart_exception(
+                f"Scan takes a slice of each of {scanned} in an iteration, along the "
+                f"axes {axes}. These axes must have the same size, of 1 or more."
+            )
+        slices = [
+            TensorInfo(info.data_type(), shape or [1])
+            for info, shape in zip(scanned, shapes, strict=True)
+        ]
+        outputs = self._within(node.attributes["body"], [*states, *slices])
+        _check_carried(node, states, outputs[: len(states)])
+        joined = outputs[len(states) :]
+        axes = scan_numbers(node.attributes, "scan_output_axes", len(joined))
+        shapes = [info.shape() for info in joined]
+        for info, shape, axis in zip(joined, shapes, axes, strict=True):
+            shape[_axis_of(info, axis)] *= max(lengths)
+        return [
+            *states,
+            *(
+                TensorInfo(i.data_type(), s)
+                for i, s in zip(joined, shapes, strict=True)
+            ),
         ]
 
     def _check_scalar(
@@ -201,6 +234,24 @@ class Inference:
                 one = torch.full([], value, dtype=info.element_type.torch)
                 samples[name] = one.expand(info.shape())
         return samples
+
+
+def _check_carried(
+    node: Node, taken: Sequence[TensorInfo], returned: Sequence[TensorInfo]
+) -> None:
+    """Raise popart_exception if what a body carries on changes its type or shape."""
+    if list(taken) != list(returned):
+        raise popart_exception(
+            f"The body of {node.kind} carries on {taken}, but returns {returned}. "
+            "Return the same types and shapes."
+        )
+
+
+def _axis_of(info: TensorInfo, axis: int) -> int:
+    """Return an axis of a Scan, counted from the first one."""
+    if not -info.rank() <= axis < info.rank():
+        raise popart_exception(f"Scan cannot use axis {axis} of {info}: it has none.")
+    return axis % info.rank()
 
 
 def _type_proto(info: TensorInfo) -> onnx.TypeProto:

@@ -61,7 +61,8 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     if converted is None:
         raise unavailable(f"{node.domain or 'ai.onnx'}'s {node.op_type}")
     # The branches of If get nothing but what they capture, and callees all inputs.
-    arguments = {"If": 0, "Loop": len(node.input)}.get(node.op_type)
+    own = len(node.input)
+    arguments = {"If": 0, "Loop": own, "Scan": own}.get(node.op_type)
     attributes = {
         attribute.name: body_of(attribute.g, arguments, version)
         if attribute.type == onnx.AttributeProto.GRAPH
@@ -72,7 +73,7 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     }
     if node.domain in ONNX_DOMAINS:
         attributes = {**_defaults(node.op_type, version), **attributes}
-    refusal = converted.refusal(Form(node.input, len(node.output), attributes))
+    refusal = converted.refusal(Form(node.input, len(node.output), attributes, version))
     if refusal:
         raise popart_exception(f"{node.op_type} {refusal}")
     return Node(

@@ -81,6 +81,59 @@ def test_a_loop_that_ends_early_leaves_zeros(below: float, runs: int) -> None:
     np.testing.assert_array_equal(doubles, 2 * steps)
 
 
+def scan(
+    builder: popart.Builder, state: str, rows: str, **attributes: list[int]
+) -> list[str]:
+    """Return the sum of a state and all slices, and each sum on the way, joined."""
+    body = builder.createSubgraphBuilder()
+    total = body.aiOnnx.add([body.addUntypedInputTensor() for _ in range(2)])
+    for name in (total, total):
+        body.addOutputTensor(name)
+    names: list[str] = builder.aiOnnx.scan([state, rows], 2, body, 1, **attributes)
+    return names
+
+
+@pytest.mark.parametrize("last_first", [0, 1])
+@pytest.mark.parametrize("joined_last_first", [0, 1])
+def test_a_scan_joins_outputs_along_an_axis_that_they_have(
+    last_first: int, joined_last_first: int
+) -> None:
+    builder = popart.Builder()
+    state = builder.addInputTensor("FLOAT", [2, 1])
+    rows = builder.addInputTensor("FLOAT", [2, 3, 1])
+    names = scan(
+        *(builder, state, rows),
+        scan_input_axes=[1],
+        scan_input_directions=[last_first],
+        scan_output_axes=[1],
+        scan_output_directions=[joined_last_first],
+    )
+    values = np.array([[[1], [2], [3]], [[4], [5], [6]]], np.float32)
+    start = np.array([[1], [0]], np.float32)
+
+    total, sums = evaluate(builder, {state: start, rows: values}, names)
+
+    order = [2, 1, 0] if last_first else [0, 1, 2]
+    expected = start + np.cumsum(values[:, order, 0], axis=1)
+    np.testing.assert_array_equal(total, expected[:, -1:])
+    np.testing.assert_array_equal(
+        sums, expected[:, ::-1] if joined_last_first else expected
+    )
+    assert [builder.getTensorShape(name) for name in names] == [[2, 1], [2, 3]]
+
+
+def test_a_scan_takes_vectors_of_one_element_out_of_a_vector() -> None:
+    builder = popart.Builder()
+    state = builder.addInputTensor("FLOAT", [1])
+    rows = builder.addInputTensor("FLOAT", [4])
+    names = scan(builder, state, rows)
+    values = {state: np.ones(1, np.float32), rows: np.arange(4, dtype=np.float32)}
+
+    total, sums = evaluate(builder, values, names)
+
+    assert (total.tolist(), sums.tolist()) == ([7], [1, 2, 4, 7])
+
+
 def test_graphs_within_graphs_read_what_is_around_them() -> None:
     """A loop of a loop with a branch, called in a graph that has a constant."""
     builder = popart.Builder()
@@ -230,6 +283,36 @@ def test_gradients_flow_through_loops_and_calls() -> None:
     assert of_w == [6 * 2**5, 4 * 6 * 3**5]
 
 
+def test_gradients_flow_through_a_scan() -> None:
+    builder = popart.Builder()
+    start = builder.addInitializedInputTensor(np.ones(1, np.float32), "start")
+    w = builder.addInitializedInputTensor(np.full(1, 2, np.float32), "w")
+    rows = builder.addInputTensor("FLOAT", [3])
+    body = builder.createSubgraphBuilder()
+    state, part = body.addUntypedInputTensor(), body.addUntypedInputTensor()
+    product = body.aiOnnx.mul([state, w])
+    body.addOutputTensor(body.aiOnnx.mul([product, part]))
+    (end,) = builder.aiOnnx.scan([start, rows], 1, body, 1)
+    loss = builder.aiGraphcore.identityloss([end], popart.ReductionType.Sum)
+    gradients = [popart.reservedGradientPrefix() + name for name in (rows, w, start)]
+    session = popart.TrainingSession(
+        *(builder.getModelProto(), popart.DataFlow(1, gradients), loss),
+        *(popart.ConstSGD(0.1), device()),
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+    anchors = session.initAnchorArrays()
+
+    session.run(popart.PyStepIO({rows: np.array([1, 2, 3], np.float32)}, anchors))
+
+    # Of start * w ** 3 * the product of the rows.
+    assert [anchors[name].tolist() for name in gradients] == [
+        [48, 24, 16],
+        [72],
+        [48],
+    ]
+
+
 def graph(builder: popart.Builder, parameters: int, outputs: int) -> popart.Builder:
     """Return a builder of a graph that returns its last inputs."""
     body = builder.createSubgraphBuilder()
@@ -281,8 +364,34 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "a loop whose body changes a type": (
         lambda b, x, c: b.aiOnnx.loop(["", c, x], 1, returning_loop(b, c)),
-        r"^The body of Loop takes \[BOOL \[\], FLOAT \[2\]\], the condition first, but "
-        r"returns \[BOOL \[\], BOOL \[\]\]. Return the same types and shapes\.$",
+        r"^The body of Loop carries on \[BOOL \[\], FLOAT \[2\]\], but returns "
+        r"\[BOOL \[\], BOOL \[\]\]. Return the same types and shapes\.$",
+    ),
+    "a scan of a body with other inputs": (
+        lambda b, x, c: b.aiOnnx.scan([x, x], 1, graph(b, 1, 1), 1),
+        r"^Scan has 2 inputs, but its body has 1. Give both the same number\.$",
+    ),
+    "a scan of nothing": (
+        lambda b, x, c: b.aiOnnx.scan([x], 1, graph(b, 1, 1), 0),
+        r"^Scan has 1 inputs and 1 outputs, but num_scan_inputs is 0. Give it one",
+    ),
+    "a scan that drops a state": (
+        lambda b, x, c: b.aiOnnx.scan([x, x], 0, graph(b, 2, 0), 1),
+        r"^Scan has 2 inputs and 0 outputs, but num_scan_inputs is 1. Give it one",
+    ),
+    "a scan whose body changes a shape": (
+        lambda b, x, c: b.aiOnnx.scan([x, x], 1, graph(b, 2, 1), 1),
+        r"^The body of Scan carries on \[FLOAT \[2\]\], but returns \[FLOAT \[1\]\]",
+    ),
+    "a scan along an axis that is not there": (
+        lambda b, x, c: b.aiOnnx.scan([x], 1, graph(b, 1, 1), 1, [1]),
+        r"^Scan cannot use axis 1 of FLOAT \[2\]: it has none\.$",
+    ),
+    "a scan of different lengths": (
+        lambda b, x, c: b.aiOnnx.scan(
+            [x, b.aiOnnx.concat([x, x], 0)], 2, graph(b, 2, 2), 2
+        ),
+        r"^Scan takes a slice of each of \[FLOAT \[2\], FLOAT \[4\]\] in an iter",
     ),
     "a trip count of fractions": (
         lambda b, x, c: b.aiOnnx.loop([x, c, x], 1, graph(b, 3, 2)),

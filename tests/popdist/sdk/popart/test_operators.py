@@ -66,6 +66,14 @@ def graph_of(outer: str, *steps: str, parameters: int = 0) -> Any:
     return make
 
 
+def product_of_two(builder: popart.Builder) -> popart.Builder:
+    """Return a graph that multiplies its inputs, which are matrices."""
+    body = builder.createSubgraphBuilder()
+    names = [body.addUntypedInputTensor() for _ in range(2)]
+    body.addOutputTensor(body.aiOnnx.matmul(names))
+    return body
+
+
 UNARY = {
     "Abs": (-2, 2),
     "Acos": (-1, 1),
@@ -276,6 +284,8 @@ CASES = [
              outputs=1, captured=[floats(2, 2)])
         for trips, condition in ((3, True), (0, True), (3, False))
     ),
+    Case("Scan", [floats(2, 2), floats(3, 2, 2)],
+         attributes={"body": product_of_two, "num_scan_inputs": 1}, outputs=1),
     *(
         Case("Resize", [IMAGE], [np.array(scales, np.float32)], {"mode": mode})
         for scales, modes in (
@@ -341,7 +351,7 @@ def built(case: Case) -> tuple[popart.Builder, dict[str, Any], list[str]]:
 
 COUNTED = (
     *("BatchNormalization", "Dropout", "GRU", "If", "LSTM", "Loop", "MaxPool", "RNN"),
-    "Split",
+    *("Scan", "Split"),
 )
 
 
@@ -626,6 +636,10 @@ UNUSUAL = {
         attributes={"pads": [1, 0, 0, 0]},
     ),
     "MaxPool": Case("MaxPool", [IMAGE], attributes={"kernel_shape": [2, 2]}, outputs=2),
+    "Scan": Case(
+        *("Scan", [floats(2, 2), floats(3, 2, 2)], []),
+        *({"body": product_of_two, "num_scan_inputs": 1}, 8, 1),
+    ),
 }
 
 

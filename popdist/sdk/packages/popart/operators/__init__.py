@@ -6,7 +6,7 @@ from . import reductions as reductions
 from . import resizing as resizing
 from . import shapes as shapes
 from .call import Form, Operator
-from .control_flow import bodies_of, captured_by
+from .control_flow import bodies_of, captured_by, scan_numbers
 from .losses import LIKELIHOOD_OF_SCORES
 from .node import Body, Node, Values
 

@@ -60,6 +60,8 @@ class Form:
     outputs: int
     # Any: numbers, strings, lists of these and tensors.
     attributes: Mapping[str, Any]
+    # The version of ONNX's operators.
+    version: int
 
     def has(self, index: int) -> bool:
         """Return whether an optional input is there."""

@@ -1,4 +1,4 @@
-"""Operators that run graphs of their own: If, Loop and Call."""
+"""Operators that run graphs of their own: If, Loop, Scan and Call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -126,6 +126,47 @@ def _loop(call: Call) -> list[torch.Tensor]:
     return bodies.reaching([*carried, *stacks])
 
 
+def scan_numbers(attributes: Attributes, name: str, count: int) -> list[int]:
+    """Return a number for each slice or output of a Scan: 0 where there is none."""
+    return [*(attributes.get(name) or ()), *([0] * count)][:count]
+
+
+def _slices(x: torch.Tensor, axis: int, is_reversed: int) -> Sequence[torch.Tensor]:
+    """Return the slices of a tensor; as in PopART, those of a vector are vectors."""
+    parts = x.unbind(axis) if x.dim() > 1 else x.split(1)
+    return parts[::-1] if is_reversed else parts
+
+
+def _scan(call: Call) -> list[torch.Tensor]:
+    """Return the states after the last slices, and the further outputs of all.
+
+    As in PopART these are joined along an axis that they have. ONNX adds an axis.
+    """
+    bodies = _Bodies(call)
+    arguments = [value for value in bodies.arguments if value is not None]
+    scanned = int(call.get("num_scan_inputs"))
+    count = len(arguments) - scanned
+    states, outputs = arguments[:count], call.outputs - count
+    slices = map(
+        _slices,
+        arguments[count:],
+        scan_numbers(call.attributes, "scan_input_axes", scanned),
+        scan_numbers(call.attributes, "scan_input_directions", scanned),
+    )
+    rows: list[list[torch.Tensor]] = []
+    for parts in zip(*slices, strict=True):
+        results = bodies.run("body", [*states, *parts])
+        states = results[:count]
+        rows.append(results[count:])
+    axes = scan_numbers(call.attributes, "scan_output_axes", outputs)
+    directions = scan_numbers(call.attributes, "scan_output_directions", outputs)
+    joined = [
+        torch.cat([row[index] for row in (rows[::-1] if is_reversed else rows)], axis)
+        for index, (axis, is_reversed) in enumerate(zip(axes, directions, strict=True))
+    ]
+    return bodies.reaching([*states, *joined])
+
+
 def _stack(rows: list[torch.Tensor], like: torch.Tensor, size: int) -> torch.Tensor:
     """Return rows in one tensor of that size, whose last ones are zeros."""
     if not size:
@@ -149,12 +190,17 @@ def _refuse_if(form: Form) -> str:
 
 
 def _refuse_call(form: Form) -> str:
-    body: Body = form.attributes["callee"]
+    return _refuse_others_than(form, "callee")
+
+
+def _refuse_others_than(form: Form, attribute: str) -> str:
+    """Return what does not fit a graph that takes all inputs and gives all outputs."""
+    body: Body = form.attributes[attribute]
     if len(body.parameters) != len(form.inputs):
         number = len(body.parameters)
-        return _unequal("inputs", len(form.inputs), "callee", number)
+        return _unequal("inputs", len(form.inputs), attribute, number)
     if len(body.outputs) != form.outputs:
-        return _unequal("outputs", form.outputs, "callee", len(body.outputs))
+        return _unequal("outputs", form.outputs, attribute, len(body.outputs))
     return ""
 
 
@@ -183,8 +229,23 @@ def _refuse_loop(form: Form) -> str:
     return ""
 
 
+def _refuse_scan(form: Form) -> str:
+    if form.version < 9:
+        return "is available here in the versions 9 to 11 of ONNX's operators. Use one."
+    scanned = int(form.attributes["num_scan_inputs"])
+    joined = form.outputs - len(form.inputs) + scanned
+    if not 0 < scanned <= len(form.inputs) or joined < 0:
+        return (
+            f"has {len(form.inputs)} inputs and {form.outputs} outputs, but "
+            f"num_scan_inputs is {scanned}. Give it one input or more to scan, and an "
+            "output for each of the others."
+        )
+    return _refuse_others_than(form, "body")
+
+
 ONNX = {
     "If": Operator(_if, refusal=_refuse_if),
     "Loop": Operator(_loop, refusal=_refuse_loop),
+    "Scan": Operator(_scan, refusal=_refuse_scan),
 }
 GRAPHCORE = {"Call": Operator(_call, refusal=_refuse_call)}
