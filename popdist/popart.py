@@ -4,7 +4,7 @@ They work with Graphcore's PopART where that is installed, and with the stand-in
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import popdist
 from popdist import environment as env
@@ -87,6 +87,4 @@ def getDevice(
         if _IS_STAND_IN:
             return manager.createIpuModelDevice({"numIPUs": ipus})
         return manager.createOfflineIPUDevice({"numIPUs": str(ipus)})
-    # Any: only the stand-in has to be told how many IPUs a device has.
-    more: dict[str, Any] = {"numIpus": ipus} if _IS_STAND_IN else {}
-    return manager.acquireDeviceById(device_id, connectionType=connectionType, **more)
+    return manager.acquireDeviceById(device_id, connectionType=connectionType)

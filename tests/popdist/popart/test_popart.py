@@ -78,6 +78,9 @@ def test_a_device_is_that_of_the_instance(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert device.id == popdist.getDeviceId()
     assert (device.numIpus, device.isAttached) == (2, False)
+    # As programs do that take it by its number.
+    same = popart.DeviceManager().acquireDeviceById(popdist.getDeviceId(1))
+    assert (same.id, same.numIpus) == (device.id, 2)
 
 
 def test_other_ipus_per_replica_than_those_of_the_job_are_refused(

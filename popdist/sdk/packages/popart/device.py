@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from popdist.popdist_core import getNumIpusPerReplica, getNumLocalReplicas
+
 from .enums import (
     DeviceConnectionType,
     DeviceSelectionCriterion,
@@ -28,6 +30,7 @@ class DeviceInfo:
         id: int = 0,
         tilesPerIpu: int = 0,
         connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        version: str = _VERSION,
     ) -> None:
         if numIpus < 1:
             raise popart_exception(f"A device has 1 or more IPUs, not {numIpus}.")
@@ -37,7 +40,7 @@ class DeviceInfo:
         self.tilesPerIPU = self.tilesPerIpu = tilesPerIpu or _TILES
         self.connectionType = connectionType
         self.isAttached = connectionType == DeviceConnectionType.Always
-        self.version = _VERSION
+        self.version = version
         self.numWorkerContexts = _WORKERS
         self.driverIds = list(range(id, id + numIpus))
 
@@ -93,17 +96,16 @@ class DeviceManager:
         id: int,
         pattern: SyncPattern = SyncPattern.Full,
         connectionType: DeviceConnectionType = DeviceConnectionType.Always,
-        numIpus: int = 1,
     ) -> DeviceInfo:
-        """Return the device of that number.
+        """Return the device of that number, with the IPUs of this instance's replicas.
 
         Args:
             id: Its number, such as popdist.getDeviceId() returns.
             pattern: Without effect.
             connectionType: When it is attached.
-            numIpus: How many IPUs it has, which PopART reads from the device.
         """
-        return DeviceInfo(DeviceType.Ipu, numIpus, id=id, connectionType=connectionType)
+        ipus = getNumLocalReplicas() * getNumIpusPerReplica()
+        return DeviceInfo(DeviceType.Ipu, ipus, id=id, connectionType=connectionType)
 
     tryAcquireDeviceById = acquireDeviceById
 
@@ -113,12 +115,16 @@ class DeviceManager:
 
     # Any: options are numbers, strings and booleans.
     def createIpuModelDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
-        """Return an emulated device with `numIPUs` and `tilesPerIPU` of the options."""
+        """Return an emulated device.
+
+        Args:
+            options: `numIPUs`, `tilesPerIPU` and `ipuVersion`; others have no effect.
+        """
         return _from_options(DeviceType.IpuModel, options)
 
     # Any: as above.
     def createSimDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
-        """Return a simulated device with `numIPUs` and `tilesPerIPU` of the options."""
+        """Return a simulated device, with options as for an emulated one."""
         return _from_options(DeviceType.Sim, options)
 
     # Any: as above.
@@ -161,4 +167,5 @@ def _from_options(
         int(options.get("numIPUs", 1)),
         tilesPerIpu=int(options.get("tilesPerIPU", 0)),
         connectionType=connectionType,
+        version=str(options.get("ipuVersion", _VERSION)),
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError
 
 from .errors import popart_exception
@@ -19,7 +20,7 @@ from .tensor_info import TensorInfo
 # What they make depends on nothing but the shapes of their inputs.
 _OF_SHAPES = ("Shape", "Size")
 # They divide, and integers not by zero.
-_DIVIDING = ("Fmod", "Remainder")
+_DIVIDING = ("Div", "Fmod", "Mod", "Remainder")
 
 
 class Inference:
@@ -101,6 +102,9 @@ class Inference:
             output_types = onnx.shape_inference.infer_node_outputs(
                 schema, bare, types, data, opset_imports=opsets
             )
+        except ValidationError:
+            # PopART takes more types than ONNX, such as indices without a sign.
+            return None
         except InferenceError as error:
             raise popart_exception(
                 f"{node.kind} cannot be computed of {', '.join(names)}: {error}"

@@ -29,6 +29,14 @@ class TensorLocation:
     loadTileSet: enums.TileSet = enums.TileSet.Compute
     storageTileSet: enums.TileSet = enums.TileSet.Compute
 
+    def numbers(self) -> list[int]:
+        """Return all of it as the attribute of a node stores it."""
+        return [
+            *(self.storage, self.loadTileSet, self.storageTileSet),
+            *(self.replicatedTensorSharding, self.shardingDomain.type),
+            self.shardingDomain.replicaGroupSize,
+        ]
+
 
 @dataclass(slots=True)
 class TensorLocationSettings:

@@ -202,7 +202,9 @@ def test_operators_that_are_not_available_are_refused_by_name(name: str) -> None
 
 
 def test_methods_that_are_not_available_are_refused() -> None:
-    with pytest.raises(AttributeError, match=r"no Builder.commGroups. Weights that di"):
+    with pytest.raises(
+        AttributeError, match=r"no Builder.commGroups. docs/popart.md s"
+    ):
         popart.Builder().commGroups  # noqa: B018
 
 
@@ -243,6 +245,21 @@ def test_nodes_carry_notes_on_ipus_and_stages() -> None:
     assert (builder.hasVirtualGraph(), builder.hasPipelineStage()) == (False, False)
 
 
+def test_a_block_of_notes_can_be_entered_again() -> None:
+    builder = popart.Builder()
+    (x,) = inputs(builder, [2])
+    layer = builder.outlineAttributes({"layer": 1})
+    names = []
+    for stage in (0, 1):
+        with builder.pipelineStage(stage), layer, layer:
+            names.append(builder.aiOnnx.neg([x]))
+    names.append(builder.aiOnnx.neg([x]))
+
+    noted = [builder.getAllNodeAttributeNames(name) for name in names]
+
+    assert noted == [["__outline_attribute", "__pipeline_stage"]] * 2 + [[]]
+
+
 def test_notes_of_all_kinds_change_no_result() -> None:
     builder = popart.Builder()
     (x,) = inputs(builder, [2, 2])
@@ -251,6 +268,7 @@ def test_notes_of_all_kinds_change_no_result() -> None:
         builder.outlineAttributes({"layer": 1}),
         builder.recomputeOutput(popart.RecomputeType.Checkpoint),
         builder.commGroup(1, 2),
+        builder.outputTensorLocation(popart.TensorLocation()),
     ):
         y = builder.aiOnnx.matmul([x, x])
     builder.setAvailableMemoryProportion(y, 0.3)
@@ -259,7 +277,12 @@ def test_notes_of_all_kinds_change_no_result() -> None:
     builder.recomputeOutputInBackwardPass(y)
     builder.excludePatterns(y, ["InPlace"])
     builder.setInplacePreferences(y, {"MatMul": 1.0})
+    off_chip = popart.TensorLocation(popart.TensorStorage.OffChip)
+    off_chip.shardingDomain = popart.CommGroup(popart.CommGroupType.Consecutive, 4)
+    builder.outputTensorLocation(y, off_chip)
 
+    location = builder.getInt64VectorNodeAttribute("__output_tensor_location", y)
+    assert location == [0, 0, 0, 0, 1, 4]
     assert builder.getPartialsType(y) == "HALF"
     assert builder.getRecomputeOutputInBackwardPass(y)
     assert builder.checkpointOutput(y) == [y]

@@ -372,6 +372,57 @@ def test_an_operator_computes_what_onnxruntime_does(case: Case) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        ("add", np.add),
+        ("sub", np.subtract),
+        ("mul", np.multiply),
+        ("div", np.floor_divide),
+        ("mod", np.mod),
+        ("max", np.maximum),
+        ("min", np.minimum),
+        ("less", np.less),
+        ("greater", np.greater),
+        ("equal", np.equal),
+    ],
+)
+def test_integers_without_a_sign_are_computed_with(
+    kind: str, of: Any, dtype: Any
+) -> None:
+    """As masks and indices of programs are; torch itself computes little with them."""
+    most = np.iinfo(dtype).max
+    a, b = np.array([3, 2, most], dtype), np.array([2, 3, 1], dtype)
+
+    builder = popart.Builder(opsets={"ai.onnx": 10})
+    names = [builder.addInputTensor(popart.TensorInfo(array)) for array in (a, b)]
+    result = getattr(builder.aiOnnx, kind)(names)
+    (found,) = evaluate(builder, dict(zip(names, (a, b), strict=True)), [result])
+
+    expected = of(a, b)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_integers_without_a_sign_are_indices() -> None:
+    """ONNX has no such indices, but PopART's BERT."""
+    builder = popart.Builder()
+    rows = builder.addInputTensor("UINT32", [4, 2])
+    places = builder.addInputTensor("UINT32", [3])
+    picked = builder.aiOnnx.gather([rows, places])
+    best = builder.aiOnnx.argmax([rows], axis=0, keepdims=0)
+    values = np.array([[1, 8], [9, 2], [3, 4], [5, 6]], np.uint32)
+    inputs = {rows: values, places: np.array([3, 0, 3], np.uint32)}
+
+    found, indices = evaluate(builder, inputs, [picked, best])
+
+    np.testing.assert_array_equal(found, values[[3, 0, 3]])
+    assert (found.dtype, indices.tolist()) == (np.uint32, [1, 0])
+    assert builder.getTensorDtypeString(picked) == "uint32"
+    assert builder.getTensorDtypeString(best) == "int64"
+
+
 def test_every_operator_of_onnx_has_a_case() -> None:
     assert {case.kind for case in CASES} == set(operators.ONNX)
 

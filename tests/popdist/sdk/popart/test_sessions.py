@@ -406,7 +406,7 @@ def test_what_no_session_here_can_do_is_refused() -> None:
     session, _, _ = identity(one_batch)
 
     with pytest.raises(
-        AttributeError, match=r"InferenceSession.getCycleCount: nothing"
+        AttributeError, match=r"InferenceSession.getCycleCount. docs/popart.md says"
     ):
         session.getCycleCount()
     assert session.getSummaryReport() == "Execution profiling not enabled"
@@ -419,13 +419,17 @@ def test_devices_are_given_out_as_asked_for() -> None:
     assert not four.isAttached
     demand = popart.DeviceConnectionType.OnDemand
     later = manager.acquireDeviceById(6, connectionType=demand)
-    model = manager.createIpuModelDevice({"numIPUs": 2, "tilesPerIPU": 1216})
+    model = manager.createIpuModelDevice(
+        {"numIPUs": 2, "tilesPerIPU": 1216, "ipuVersion": "ipu1"}
+    )
 
     assert (later.id, later.isAttached, later.attach()) == (6, False, True)
-    assert (model.type, model.numIpus, model.tilesPerIpu) == (
+    assert (later.numIpus, later.version) == (1, "ipu2")
+    assert (model.type, model.numIpus, model.tilesPerIpu, model.version) == (
         popart.DeviceType.IpuModel,
         2,
         1216,
+        "ipu1",
     )
     assert repr(manager.createCpuDevice()) == "DeviceInfo(Cpu, id=0, numIpus=1)"
     assert [found.numIpus for found in manager.enumerateDevices(numIpus=2)] == [2]
@@ -452,7 +456,7 @@ def test_a_device_to_compile_for_runs_nothing() -> None:
         session.run(popart.PyStepIO({}, {}))
 
 
-def test_an_engine_can_be_loaded_after_the_device_is_prepared() -> None:
+def test_an_engine_that_is_not_loaded_yet_is_loaded_by_the_first_step() -> None:
     builder = popart.Builder()
     x = builder.addInputTensor("FLOAT", [2])
     y = builder.aiOnnx.identity([x])
@@ -465,13 +469,11 @@ def test_an_engine_can_be_loaded_after_the_device_is_prepared() -> None:
     anchors = session.initAnchorArrays()
     io = popart.PyStepIO({x: np.ones(2, np.float32)}, anchors)
 
-    with pytest.raises(popart.popart_exception, match=r"no engine to load. Call prep"):
-        session.loadEngineAndConnectStreams()
+    for load in (session.loadEngineAndConnectStreams, lambda: session.run(io)):
+        with pytest.raises(popart.popart_exception, match=r"no compiled engine. Call"):
+            load()
     session.prepareDevice(loadEngine=False)
     assert not demand.isAttached
-    with pytest.raises(popart.popart_exception, match=r"no engine to run. Call prepar"):
-        session.run(io)
-    session.loadEngineAndConnectStreams()
     session.run(io)
 
     assert demand.isAttached
@@ -482,7 +484,7 @@ def test_without_compile_engine_there_is_no_engine() -> None:
     session, x, _ = identity(one_batch, options(compileEngine=False))
     io = popart.PyStepIO({x: np.ones(2, np.float32)}, session.initAnchorArrays())
 
-    with pytest.raises(popart.popart_exception, match=r"no engine to run. Call prepar"):
+    with pytest.raises(popart.popart_exception, match=r"no compiled engine. Call prep"):
         session.run(io)
 
 

@@ -149,19 +149,35 @@ def data(batches: int, seed: int = 3) -> dict[str, Any]:
 
 
 def trained(
-    optimizer: popart.Optimizer, batches: int = 4, made: Any = None, steps: int = 4
+    optimizer: popart.Optimizer,
+    micro_batches: int = 4,
+    made: Any = None,
+    mine: slice = slice(None),
 ) -> dict[str, Any]:
-    """Return the weights of the network after some updates."""
+    """Return the weights of the network after four updates.
+
+    Args:
+        optimizer: How they are updated.
+        micro_batches: How many there are, of all replicas of all instances.
+        made: The session options.
+        mine: Which of all replicas are those of this instance.
+    """
     builder, names = network()
     made = made or options()
     session = popart.TrainingSession(
-        *(builder.getModelProto(), popart.DataFlow(steps, []), names["loss"]),
+        *(builder.getModelProto(), popart.DataFlow(4, []), names["loss"]),
         *(optimizer, device(made.replicatedGraphCount)),
         userOptions=made,
     )
     session.prepareDevice()
     session.weightsFromHost()
-    given = {names[name]: array for name, array in data(batches).items()}
+    steps = 4 * made.accumulationFactor
+    given = {
+        names[name]: np.ascontiguousarray(
+            array.reshape(steps, micro_batches // steps, *array.shape[1:])[:, mine]
+        )
+        for name, array in data(micro_batches).items()
+    }
     session.run(popart.PyStepIO(given, session.initAnchorArrays()))
     return weights_of(session, *WEIGHTS)
 
@@ -169,10 +185,15 @@ def trained(
 def trained_by_torch(
     optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
     clip: float | None = None,
+    micro_batches: int = 1,
 ) -> dict[str, Any]:
-    _, names = network()
-    initial = popart.Builder(network()[0].getModelProto())
-    del initial, names
+    """Return the weights of the network after four updates.
+
+    Args:
+        optimizer: Makes the optimizer for some weights.
+        clip: The largest norm of the gradients.
+        micro_batches: Of how many micro-batches a batch consists.
+    """
     draw = np.random.default_rng(1).normal
     shapes = [(FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,)]
     weights = [
@@ -180,7 +201,10 @@ def trained_by_torch(
         for shape in shapes
     ]
     made = optimizer(weights)
-    given = data(4)
+    given = {
+        name: array.reshape(4, -1, *array.shape[2:])
+        for name, array in data(4 * micro_batches).items()
+    }
     for x, label in zip(given["x"], given["label"], strict=True):
         hidden = torch.relu(torch.from_numpy(x) @ weights[0] + weights[1])
         scores = hidden @ weights[2] + weights[3]
@@ -278,6 +302,39 @@ def test_an_optimizer_updates_weights_as_that_of_torch(name: str) -> None:
     ours, theirs = LIKE_TORCH[name]
 
     assert_alike(trained(ours), trained_by_torch(theirs))
+
+
+@pytest.mark.parametrize(("replicas", "accumulation"), [(2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("name", LIKE_TORCH)
+def test_a_batch_of_replicas_and_accumulation_is_one_batch_of_torch(
+    name: str, replicas: int, accumulation: int
+) -> None:
+    ours, theirs = LIKE_TORCH[name]
+    count = replicas * accumulation
+
+    found = trained(ours, 4 * count, options(replicas, accumulation, **MEAN))
+
+    assert_alike(found, trained_by_torch(theirs, micro_batches=count))
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (2, 2), (1, 2)])
+def test_a_batch_of_instances_is_one_batch_of_torch(rows: tuple[int, ...]) -> None:
+    total, accumulation = sum(rows), 3
+
+    def train(index: int) -> dict[str, dict[str, Any]]:
+        first = sum(rows[:index])
+        mine = slice(first, first + rows[index])
+        found = {}
+        for name, (optimizer, _) in LIKE_TORCH.items():
+            made = options(1, accumulation, **MEAN)
+            popdist.popart.configureSessionOptions(made)
+            found[name] = trained(optimizer, 4 * accumulation * total, made, mine=mine)
+        return found
+
+    for found in results(rows, train):
+        for name, (_, theirs) in LIKE_TORCH.items():
+            expected = trained_by_torch(theirs, micro_batches=accumulation * total)
+            assert_alike(found[name], expected)
 
 
 def test_gradients_are_clipped_by_their_norm() -> None:

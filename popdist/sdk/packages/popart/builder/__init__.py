@@ -98,8 +98,8 @@ class Builder(Annotations):
         if number != name and number.isdecimal():
             return self._opset(int(number))
         raise AttributeError(
-            f"popdist's stand-in for popart has no Builder.{name}. Weights that differ "
-            "between replicas are not available.",
+            f"popdist's stand-in for popart has no Builder.{name}. docs/popart.md says "
+            "what it has.",
             name=name,
             obj=self,
         )

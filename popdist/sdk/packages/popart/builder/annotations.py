@@ -3,14 +3,15 @@
 Where a node runs changes no result here; the notes go into the model, as PopART's do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import onnx
 
 from ..enums import RecomputeType
 from ..errors import popart_exception
+from ..settings import TensorLocation
 
 VIRTUAL_GRAPH = "__ipu_number"
 PIPELINE_STAGE = "__pipeline_stage"
@@ -32,6 +33,24 @@ Outputs = str | Iterable[str]
 
 def _names(outputs: Outputs) -> list[str]:
     return [outputs] if isinstance(outputs, str) else list(outputs)
+
+
+class _Noting:
+    """A `with` block that notes an attribute; it can be entered again, as PopART's."""
+
+    # Any: as in Annotations.
+    def __init__(self, annotations: "Annotations", name: str, value: Any) -> None:
+        self._annotations, self._name, self._value = annotations, name, value
+        # What was noted before each block that is not left yet.
+        self._before: list[dict[str, Any]] = []
+
+    def __enter__(self) -> None:
+        common = self._annotations.common
+        self._before.append(common)
+        self._annotations.common = {**common, self._name: self._value}
+
+    def __exit__(self, *error: object) -> None:
+        self._annotations.common = self._before.pop()
 
 
 class Annotations:
@@ -56,14 +75,8 @@ class Annotations:
         return next(iter(nodes.values()))
 
     # Any: as in __init__().
-    @contextmanager
-    def _noting(self, name: str, value: Any) -> Iterator[None]:
-        before = dict(self.common)
-        self.common[name] = value
-        try:
-            yield
-        finally:
-            self.common = before
+    def _noting(self, name: str, value: Any) -> AbstractContextManager[None]:
+        return _Noting(self, name, value)
 
     # Any: as in __init__().
     def _note(
@@ -117,6 +130,18 @@ class Annotations:
     def checkpointOutput(self, nodeOutputNames: Outputs) -> list[str]:
         """Return the tensors: all of them are kept for the backward pass anyway."""
         return _names(nodeOutputNames)
+
+    # Any: `outputTensorLocation(location)`, or with outputs before it.
+    def outputTensorLocation(
+        self, nodeOutputNames: Any = None, value: TensorLocation | None = None
+    ) -> AbstractContextManager[None] | None:
+        """Note on nodes in which memory their outputs are, or in a `with` block."""
+        if isinstance(nodeOutputNames, TensorLocation):
+            nodeOutputNames, value = None, nodeOutputNames
+        numbers = (value or TensorLocation()).numbers()
+        if nodeOutputNames is None:
+            return self._noting(LOCATION, numbers)
+        return self._note(LOCATION, nodeOutputNames, numbers)
 
     def schedulePriority(self, value: float) -> AbstractContextManager[None]:
         """Note a priority in a `with` block."""

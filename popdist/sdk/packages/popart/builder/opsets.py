@@ -198,7 +198,7 @@ def stored_attribute(name: str, value: Any) -> Any:
         return int(value)
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return [v.item() if isinstance(v, np.generic) else v for v in value] or None
     return value
 

@@ -133,7 +133,7 @@ def scan_numbers(attributes: Attributes, name: str, count: int) -> list[int]:
 
 def _slices(x: torch.Tensor, axis: int, is_reversed: int) -> Sequence[torch.Tensor]:
     """Return the slices of a tensor; as in PopART, those of a vector are vectors."""
-    parts = x.unbind(axis) if x.dim() > 1 else x.split(1)
+    parts = x.unbind(axis) if x.dim() > 1 else torch.split(x, 1)
     return parts[::-1] if is_reversed else parts
 
 

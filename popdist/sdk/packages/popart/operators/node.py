@@ -1,7 +1,7 @@
 """A node of a graph, and the graphs within nodes, evaluated by torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -9,9 +9,14 @@ import torch
 
 from ..errors import popart_exception
 from ..tensor_info import TensorInfo
-from .call import Call, Operator
+from .call import Call, Operator, Outputs
 
 Values = dict[str, torch.Tensor]
+
+# Types of unsigned integers that a signed integer of 64 bits can hold.
+_SHORT = (torch.uint16, torch.uint32)
+# Operators whose results are indices, of 64 bits whatever the type of their input.
+_INDICES = ("ArgMax", "ArgMin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +51,42 @@ class Node:
         inputs = [values[name] if name else None for name in self.inputs]
         call = Call(inputs, self.attributes, training, len(self.outputs), for_shapes)
         try:
-            results = self.operator.convert(call)
+            results = self._convert(call)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise popart_exception(
                 f"{self.kind} cannot be computed of "
                 f"{', '.join(self.inputs) or 'nothing'}: {error}"
             ) from error
-        if isinstance(results, torch.Tensor):
-            results = [results]
         return dict(zip(self.outputs, results, strict=False))
+
+    def _convert(self, call: Call) -> Sequence[torch.Tensor]:
+        """Return the outputs, computed with signed integers where torch has no other.
+
+        It adds, compares and picks none of these types. Results that do not fit wrap
+        around, as those of the type itself do.
+        """
+        try:
+            return _listed(self.operator.convert(call))
+        except NotImplementedError:
+            short = [
+                v.dtype for v in call.inputs if v is not None and v.dtype in _SHORT
+            ]
+            if not short:
+                raise
+        wide = [
+            value.to(torch.int64)
+            if value is not None and value.dtype in _SHORT
+            else value
+            for value in call.inputs
+        ]
+        results = _listed(self.operator.convert(replace(call, inputs=wide)))
+        if self.kind in _INDICES:
+            return results
+        return [r.to(short[0]) if r.dtype == torch.int64 else r for r in results]
+
+
+def _listed(results: Outputs) -> Sequence[torch.Tensor]:
+    return [results] if isinstance(results, torch.Tensor) else results
 
 
 @dataclass(frozen=True, slots=True)

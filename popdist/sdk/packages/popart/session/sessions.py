@@ -136,8 +136,8 @@ class _Session:
         """Get ready to run.
 
         Args:
-            loadEngine: Whether to call loadEngineAndConnectStreams(), too. It is not
-                called if SessionOptions.compileEngine is False.
+            loadEngine: Whether to call loadEngineAndConnectStreams(), too, which run()
+                does otherwise. Without SessionOptions.compileEngine neither does.
 
         Raises:
             popart_runtime_error: The device cannot be attached.
@@ -155,7 +155,7 @@ class _Session:
         """
         if not self._is_prepared or not self._options.compileEngine:
             raise popart_exception(
-                "The session has no engine to load. Call prepareDevice() first, with "
+                "The session has no compiled engine. Call prepareDevice() first, with "
                 "SessionOptions.compileEngine at its default."
             )
         if not self._device.isAttached and not self._device.attach():
@@ -301,10 +301,7 @@ class _Session:
                 "Offline IPU device is not configured for execution"
             )
         if not self._is_loaded:
-            raise popart_exception(
-                "The session has no engine to run. Call prepareDevice() before run(), "
-                "with loadEngine and SessionOptions.compileEngine at their defaults."
-            )
+            self.loadEngineAndConnectStreams()
         if not self._has_weights:
             if self._graph.training and self._graph.weights:
                 raise popart_runtime_error(
@@ -330,8 +327,8 @@ class _Session:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"popdist's stand-in for popart has no {type(self).__name__}.{name}: "
-            "nothing is compiled, profiled or counted here.",
+            f"popdist's stand-in for popart has no {type(self).__name__}.{name}. "
+            "docs/popart.md says what it has: nothing is compiled or counted here.",
             name=name,
             obj=self,
         )
