@@ -216,7 +216,7 @@ class Footprint:
                 text = words.replace(b"\0", b" ").decode(errors="replace")
                 yield process, text, environ.decode(errors="replace")
 
-    def assert_nothing_is_left(self, within: float = 20.0) -> None:
+    def assert_nothing_is_left(self, within: float = 100.0) -> None:
         # Another job's files are seen between the end of its last process and their
         # removal, so each look may be wrong about them: only a lasting one counts.
         seen_at: dict[str, float] = {}
@@ -268,7 +268,7 @@ class Poprun:
         self,
         *words: str,
         environ: Mapping[str, str] | None = None,
-        timeout: float = 50,
+        timeout: float = 200,
         **options: object,
     ) -> Ran:
         """Run poprun to its end."""
@@ -304,7 +304,7 @@ def poprun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Poprun]:
     runner.footprint.assert_nothing_is_left()
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], what: str, limit: float = 200) -> None:
     """Wait until something is so; long, because a busy machine is no failure."""
     end = time.monotonic() + limit
     while not condition():

@@ -129,7 +129,7 @@ class Doomed:
 
     def end(self) -> tuple[int, str]:
         """Wait for the end of poprun; returns its exit code and what it said."""
-        _, err = self.process.communicate(timeout=50)
+        _, err = self.process.communicate(timeout=200)
         return self.process.returncode, err.decode()
 
     def assert_nothing_is_left(self) -> None:

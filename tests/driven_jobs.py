@@ -29,7 +29,7 @@ from poprun.stdio.routes import Routes
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives
 # How long the loop of one test may run.
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 GUARD_PID = 4_100_000
 
 

@@ -24,7 +24,7 @@ from poprun.stdio.stream_ends import OutputReader
 from poprun.stdio.waiter import READ, Interest
 
 # How long the loop of one test may run.
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 
 
 def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:

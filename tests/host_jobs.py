@@ -158,7 +158,7 @@ def run(
     folder: Path,
     *,
     rows: Sequence[int] = (),
-    timeout: float = 50.0,
+    timeout: float = 200.0,
 ) -> Ran:
     """Run a program in instances of which each host has so many.
 

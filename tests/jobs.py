@@ -61,7 +61,7 @@ def run(
     rows: int | Sequence[int],
     body: str,
     environ: Mapping[str, str] | None = None,
-    timeout: float = 40,
+    timeout: float = 200,
 ) -> list[Ended]:
     """Run a program in every instance; `rows` is their number, or what each owns."""
     rows = (1,) * rows if isinstance(rows, int) else rows
@@ -75,7 +75,7 @@ def run_alone(body: str) -> list[Ended]:
 
 
 def _run(
-    environs: Sequence[Mapping[str, str]], body: str, timeout: float = 40
+    environs: Sequence[Mapping[str, str]], body: str, timeout: float = 200
 ) -> list[Ended]:
     before = os.environ.get(BEFORE_PROLOGUE, "")
     with ExitStack() as stack:

@@ -39,7 +39,7 @@ def initialise(memory):
     memory[:5] = b"hello"
 
 def join(nbytes=65536, layout=b"one", memory=None, **changes):
-    settings = dict(instances=range(size), timeout=40, stall=30)
+    settings = dict(instances=range(size), timeout=200, stall=200)
     meeting = arena.Meeting(name, rank, **settings | changes)
     memory = memory or (lambda pids: arena.Memory(nbytes, (0, 0), initialise))
     return arena.share_arena(meeting, memory, layout)
@@ -119,13 +119,13 @@ class Meeting:
         """Return how the members ended, in the order of their start."""
         ended = []
         for member in self._members:
-            out, err = member.communicate(timeout=50)
+            out, err = member.communicate(timeout=240)
             ended.append(Ended(member.returncode, out, err))
         return ended
 
     def wait_for_end(self, started: int) -> None:
         """Wait for the member that was started as number `started`, from 0."""
-        self._members[started].wait(40)
+        self._members[started].wait(200)
 
     def wait_for_line(self, started: int) -> None:
         """Wait until that member has printed a line, and take it."""
@@ -135,7 +135,7 @@ class Meeting:
 
     def wait_for_report(self, started: int) -> None:
         """Wait until that member has printed something on stderr."""
-        assert select.select([self._members[started].stderr], [], [], 40)[0]
+        assert select.select([self._members[started].stderr], [], [], 200)[0]
 
     def sockets(self) -> int:
         """Return how many sockets member 0 has: one that listens, one per joiner."""
@@ -167,9 +167,9 @@ def run(size: int, body: str, others: Mapping[int, str] | None = None) -> list[E
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 200
     while not holds():
-        assert time.monotonic() < deadline, "It did not happen within 40 s."
+        assert time.monotonic() < deadline, "It did not happen within 200 s."
         time.sleep(0.01)
 
 

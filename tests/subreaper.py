@@ -16,6 +16,6 @@ def run_as_subreaper(script: str) -> str:
         [sys.executable, "-c", BECOME_SUBREAPER + script],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=200,
         check=True,
     ).stdout

@@ -1,6 +1,8 @@
 """Programs on a terminal that can be read like a page."""
 
+import signal
 from collections.abc import Callable
+from typing import Any
 
 import pexpect
 import pyte
@@ -22,7 +24,7 @@ class Terminal:
             cwd=str(poprun.directory),
             env={**poprun.environ, "TERM": "xterm", **environ},  # type: ignore[arg-type]
             dimensions=(ROWS, COLUMNS),
-            timeout=40,
+            timeout=200,
         )
 
     def read(self) -> None:
@@ -39,7 +41,7 @@ class Terminal:
             self.read()
             return condition()
 
-        wait_for(is_so, what, 40)
+        wait_for(is_so, what)
 
     def end(self) -> int:
         """Wait for the end; return the exit code."""
@@ -63,3 +65,13 @@ class Terminal:
 
 # Starts a command on a terminal of its own.
 Start = Callable[..., Terminal]
+
+
+def kill(process: "pexpect.spawn[Any]") -> None:
+    """Kill what runs on a terminal, and wait for its end.
+
+    pexpect's own close() gives a process a third of a second to end.
+    """
+    process.kill(signal.SIGKILL)
+    process.wait()
+    process.close()

@@ -30,7 +30,7 @@ def test_what_tests_start_ignores_and_blocks_no_signal() -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert ran.stderr == ""
@@ -94,7 +94,7 @@ def test_a_slow_report_does_not_end_the_run(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-c", settings, "-o", "timeout=1", tmp_path],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert "INTERNALERROR" not in ran.stdout

@@ -53,12 +53,12 @@ class Server:
         return ServerAddress("127.0.0.1", self.port)._replace(**changes)
 
     def inventory(self, *, admin: bool = False, **changes: Any) -> ServerInventory:
-        made = ServerInventory(self.address(**changes), timeout_s=30, admin=admin)
+        made = ServerInventory(self.address(**changes), timeout_s=200, admin=admin)
         self.clients.append(made)
         return made
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=200)
 
     def exchange(self, request: bytes, *, and_close: bool = False) -> bytes:
         """Send bytes, and return what comes until the server closes."""
@@ -74,11 +74,11 @@ class Server:
     def stop(self) -> int:
         """End it by SIGTERM, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(200)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(200)
 
     def restart(self) -> None:
         """Start it again at the same port, with the same database."""

@@ -145,7 +145,7 @@ class Bed:
     def __getitem__(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
 
-    def assert_nothing_is_left(self, within: float = 20) -> None:
+    def assert_nothing_is_left(self, within: float = 100) -> None:
         """Fail if something stays that leftovers() sees."""
         limit = time.monotonic() + within
         while left := self.leftovers():

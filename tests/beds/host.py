@@ -72,7 +72,7 @@ class Host:
         user: str = "root",
         env: Mapping[str, str] | None = None,
         cwd: str = "",
-        timeout: float = 50,
+        timeout: float = 200,
     ) -> "pexpect.spawn[str]":
         """Start a command in the host on a terminal of its own."""
         words, environ = self._login(argv, user, env, cwd)
@@ -101,7 +101,7 @@ class Host:
         self,
         *argv: str,
         stdin: str = "",
-        timeout: float = 50,
+        timeout: float = 200,
         user: str = "root",
         env: Mapping[str, str] | None = None,
         cwd: str = "",

@@ -111,7 +111,9 @@ class Namespaces:
             os.kill(self.init_pid, signal.SIGKILL)
         # The init ends after all processes inside have been reaped.
         for terminal in self._spawned:
-            terminal.close(force=True)
+            # pexpect's close() would give it a third of a second to end.
+            terminal.wait()
+            terminal.close()
         for process in (*self._started, self._unshare):
             process.wait()
             for stream in (process.stdin, process.stdout, process.stderr):

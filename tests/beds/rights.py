@@ -49,7 +49,7 @@ def reason_against_beds(slurm: bool = False) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
     if trial.returncode != 0:
         return f"root may not make hosts in namespaces: {trial.stderr.strip()}"

@@ -27,7 +27,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-KillWait=10
+KillWait=100
 PartitionName=bed Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -73,4 +73,4 @@ def jobs(host: Host) -> list[str]:
 
 def cancel_jobs(host: Host) -> None:
     host.output("scancel", "--partition=bed")
-    wait_for(lambda: not jobs(host), "the end of Slurm's jobs", limit=50)
+    wait_for(lambda: not jobs(host), "the end of Slurm's jobs")

@@ -10,7 +10,7 @@ from beds.bed import Bed
 from beds.rights import need_beds
 from conftest import Poprun
 
-from tests.terminals import Start, Terminal
+from tests.terminals import Start, Terminal, kill
 
 
 @pytest.fixture
@@ -100,4 +100,4 @@ def on_terminal(poprun: Poprun) -> Iterator[Start]:
 
     yield start
     for terminal in started:
-        terminal.process.close(force=True)
+        kill(terminal.process)

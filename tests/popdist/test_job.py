@@ -268,7 +268,7 @@ def test_processes_below_another_launcher_reduce_among_all(by: str) -> None:
         for one in told
     ]
 
-    assert [one.communicate(timeout=50)[0] for one in started] == [
+    assert [one.communicate(timeout=200)[0] for one in started] == [
         "[[0], [1], [2]]\n"
     ] * 3
 
@@ -439,7 +439,7 @@ def test_a_bare_mpirun_is_enough_for_collectives(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=True,
     )
 

@@ -31,12 +31,12 @@ def check(program: Path) -> str:
     return found.stdout + found.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_type_checker_knows_what_every_call_returns() -> None:
     assert check(PROGRAM) == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_type_checker_refuses_what_does_not_fit(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     program.write_text(

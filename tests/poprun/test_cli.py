@@ -78,7 +78,7 @@ def poprun_with(
         env=clean | dict(environ or {}),
         stdout=stdout,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=200,
     )
 
 

@@ -36,7 +36,7 @@ def run(
         [sys.executable, "-c", "\n".join(lines)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
 

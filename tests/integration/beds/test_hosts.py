@@ -127,7 +127,7 @@ def test_a_user_with_a_terminal_is_asked_for_a_password(bed: Bed) -> None:
     terminal.sendline("poprun")
     terminal.expect_exact("h1\r\n")
     terminal.expect(pexpect.EOF)
-    terminal.close()
+    terminal.wait()
 
     assert terminal.exitstatus == 0
 
@@ -137,6 +137,6 @@ def test_a_terminals_signals_reach_the_host(bed: Bed) -> None:
     terminal.expect("/dev/pts/[0-9]+\r\n")
     terminal.sendintr()
     terminal.expect(pexpect.EOF)
-    terminal.close()
+    terminal.wait()
 
     assert terminal.signalstatus == signal.SIGINT

@@ -37,7 +37,7 @@ def test_a_cut_link_loses_what_is_sent_until_it_is_mended(make_bed: MakeBed) -> 
         lambda: bed.front.run(*SSH, "h1", "true").returncode == 0,
         "the mended link",
     )
-    out, _ = connection.communicate(b"kept", timeout=50)
+    out, _ = connection.communicate(b"kept", timeout=200)
     assert (connection.returncode, out) == (0, b"kept")
 
 
@@ -53,7 +53,7 @@ def test_a_killed_host_closes_its_connections(make_bed: MakeBed) -> None:
 
     bed["h1"].kill()
 
-    _, message = connection.communicate(timeout=50)
+    _, message = connection.communicate(timeout=200)
     assert connection.returncode == 255
     assert b"closed by remote host" in message
     assert bed["h1"].processes() == []

@@ -74,7 +74,7 @@ def test_nothing_of_a_bed_outlives_its_owner(end: str) -> None:
         # The owner, the one in the background, ssh, its shell, and its command.
         assert len(processes_with(word)) >= 4
         assert os.listdir("/sys/class/net") == interfaces
-        owner.communicate("\n", timeout=50)
+        owner.communicate("\n", timeout=200)
 
     wait_for(lambda: not processes_with(word), "the end of the bed's processes")
     wait_for(lambda: not namespaces & namespaces_in_use(), "the end of namespaces")

@@ -16,7 +16,7 @@ def test_a_shell_has_a_terminal_and_other_hosts() -> None:
         ["-m", "beds.shell"],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", **settings},
         encoding="utf-8",
-        timeout=50,
+        timeout=200,
     )
     shell.expect_exact("h2: 10.31.0.3")
     shell.expect_exact("$ ")
@@ -29,6 +29,7 @@ def test_a_shell_has_a_terminal_and_other_hosts() -> None:
     shell.expect_exact("$ ")
     shell.sendline("exit 3")
     shell.expect(pexpect.EOF)
+    shell.wait()
     shell.close()
 
     assert shell.exitstatus == 3

@@ -46,7 +46,7 @@ def test_a_cancelled_job_ends_on_both_nodes(slurm_bed: Bed) -> None:
     )
     slurm_bed.front.output("scancel", "--name=long")
 
-    assert srun.wait(timeout=50) != 0
+    assert srun.wait(timeout=200) != 0
     slurm_bed.assert_nothing_is_left()
 
 

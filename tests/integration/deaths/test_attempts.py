@@ -41,7 +41,7 @@ def test_two_attempts_of_one_job_run_in_one_poprun_and_share_the_id_and_the_cach
     mpirun = launcher if launcher == "local" else mpirun_of(launcher)
     process = run_twice(poprun, mpirun, "--offline-mode=yes")
 
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert process.returncode == 0, err
     first, second = (
@@ -95,14 +95,14 @@ def test_two_attempts_run_with_one_partition_which_ends_with_the_second(
 
     process = run_twice(poprun, "local")
     files = [poprun.directory / f"attached.{n}.{r}" for n in (0, 1) for r in (0, 1)]
-    wait_for(lambda: all(file.exists() for file in files), "both attempts", 50)
+    wait_for(lambda: all(file.exists() for file in files), "both attempts")
     [partition] = inventory.list_partitions()
     [lease] = inventory.list_leases()
     if is_killed:
         process.kill()
     else:
         (poprun.directory / "end").touch()
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert process.returncode == (-signal.SIGKILL if is_killed else 0), err
     texts = [file.read_text() for file in files]

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -161,19 +162,24 @@ def first_guard(poprun: int) -> psutil.Process:
     return guards()[0]
 
 
+# The job lives until the test has done to its guard what it will.
+UNTIL_GO = ("sh", "-c", "until [ -e go ]; do sleep 0.02; done; echo done")
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
 def test_a_guard_stopped_while_it_comes_up_is_continued(
     poprun: Poprun, moment: float
 ) -> None:
     process = poprun.start(
         *("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2"),
-        *("echo", "done"),
+        *UNTIL_GO,
     )
     guard = first_guard(process.pid)
     time.sleep(moment)
     guard.suspend()
+    (poprun.directory / "go").touch()
 
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out, err) == (0, b"done\ndone\n", b"")
 
 
@@ -188,7 +194,7 @@ def test_a_guard_stopped_while_it_comes_up_ends_with_poprun(
 
     process.terminate()
 
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
     assert process.returncode == 143
     wait_for(lambda: not is_alive(guard), "the guard to end")
 
@@ -199,13 +205,14 @@ def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
 ) -> None:
     process = poprun.start(
         *("--mpirun", every_mpirun, "--num-instances", "2", "--num-replicas", "2"),
-        *("sh", "-c", "sleep 0.3; echo done"),
+        *UNTIL_GO,
     )
     guard = first_guard(process.pid)
     time.sleep(moment)
     guard.kill()
+    (poprun.directory / "go").touch()
 
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, b"done\ndone\n")
     assert err == (
         b"poprun: warning: poprun's guard was killed; another takes its place.\n"
@@ -275,9 +282,10 @@ def test_the_files_go_when_the_guard_is_killed_while_it_ends_the_job(
 
         process.kill()
         time.sleep(gap)
-        guard.kill()
+        with suppress(psutil.NoSuchProcess):  # it has done its work
+            guard.kill()
 
-        process.communicate(timeout=50)
+        process.communicate(timeout=200)
         wait_for(lambda b=below: not any(map(is_alive, b)), "the last process to end")
         left = [Path(p, f"poprun-{identity}") for p in ("/dev/shm", "/tmp")]
         assert not any(map(Path.exists, left))

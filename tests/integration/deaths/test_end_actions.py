@@ -67,7 +67,7 @@ class Leasing:
 
     def end(self) -> str:
         """Wait until it has ended, and its guard too; return its stderr."""
-        return self.process.communicate(timeout=50)[1].decode()
+        return self.process.communicate(timeout=200)[1].decode()
 
     @property
     def is_undone(self) -> bool:

@@ -24,7 +24,7 @@ def control(poprun: Poprun) -> tuple[str, bytes]:
 def connect(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(address)  # waits while the queue of the listener is full
-    sock.settimeout(20)
+    sock.settimeout(200)
     return sock
 
 
@@ -47,7 +47,7 @@ def start(poprun: Poprun, *options: str) -> tuple[str, bytes]:
 
 def finish(poprun: Poprun) -> tuple[int, bytes, str]:
     (poprun.directory / "stop").touch()
-    out, err = poprun.started[0].communicate(timeout=50)
+    out, err = poprun.started[0].communicate(timeout=200)
     return poprun.started[0].returncode, out, err.decode()
 
 

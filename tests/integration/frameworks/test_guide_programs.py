@@ -75,7 +75,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(240)
 def test_instances_validate_horovod_of_tensorflow(poprun: Poprun) -> None:
     script = poprun.script("validate.py", VALIDATE_TENSORFLOW)
 
@@ -89,7 +88,6 @@ def test_instances_validate_horovod_of_tensorflow(poprun: Poprun) -> None:
     assert sorted(ran.stdout.splitlines()) == ["2 0 2", "2 1 2"]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("enabled", [False, True])
 def test_plain_python_validates_horovod_of_tensorflow(
     tmp_path: Path, enabled: bool

@@ -27,7 +27,6 @@ print(format(one_weight(made, share), ".7f"))
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("instances", "replicas"), [(1, 3), (2, 4), (3, 12)])
 def test_one_weight_is_the_same_in_every_layout(
     poprun: Poprun, instances: int, replicas: int
@@ -36,7 +35,7 @@ def test_one_weight_is_the_same_in_every_layout(
         *("--num-instances", str(instances), "--num-replicas", str(replicas)),
         *("python", "-c", ONE_WEIGHT),
         environ=ENVIRON,
-        timeout=150,
+        timeout=200,
     )
 
     assert ran.code == 0, ran.stderr
@@ -44,14 +43,14 @@ def test_one_weight_is_the_same_in_every_layout(
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_example_learns_under_poprun_and_alone(poprun: Poprun) -> None:
     arguments = ("--epochs", "3")
     ran = poprun(
         *("--num-instances", "2", "--num-replicas", "4"),
         *("python", EXAMPLE, *arguments),
         environ=ENVIRON,
-        timeout=150,
+        timeout=200,
     )
     alone = subprocess.run(
         [sys.executable, "-m", "popdist.sdk", EXAMPLE, *arguments],
@@ -59,7 +58,7 @@ def test_the_example_learns_under_poprun_and_alone(poprun: Poprun) -> None:
         env={**os.environ, **ENVIRON},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=200,
         check=True,
     )
 
@@ -92,14 +91,13 @@ for step in range(1000000):
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(200)
 def test_an_instance_that_is_killed_ends_the_others_and_is_named(
     poprun: Poprun,
 ) -> None:
     ran = poprun(
         *("--num-instances", "2", "--num-replicas", "2", "python", "-c", KILLED),
         environ=ENVIRON,
-        timeout=150,
+        timeout=200,
     )
 
     assert ran.code == 137

@@ -16,7 +16,7 @@ ENVIRON = {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_weights_are_the_same_to_the_bit_in_every_split(
     poprun: Poprun, tmp_path: Path
 ) -> None:
@@ -26,7 +26,7 @@ def test_weights_are_the_same_to_the_bit_in_every_split(
             *("--num-replicas", "8", "--num-instances", str(instances)),
             *("--offline-mode", "yes", "python", PROGRAM, str(tmp_path)),
             environ=ENVIRON,
-            timeout=140,
+            timeout=200,
         )
         assert ran.code == 0, ran.stderr
 

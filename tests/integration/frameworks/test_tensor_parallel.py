@@ -10,14 +10,13 @@ SIZES = [
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(180)
 def test_instances_generate_what_one_process_does(poprun: Poprun) -> None:
     program = str(ROOT / "examples/tensor_parallel.py")
     ran = poprun(
         *("--num-instances", "2", "--num-replicas", "2", "--offline-mode", "yes"),
         *("python", program, *SIZES),
         environ={"OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=200,
     )
     assert ran.code == 0, ran.stderr
     measured, compared = ran.stdout.splitlines()

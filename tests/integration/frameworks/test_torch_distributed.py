@@ -105,7 +105,7 @@ def test_the_variable_serves_jobs_of_torchrun(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
     )
 
@@ -148,7 +148,7 @@ def test_a_bare_mpirun_is_enough_for_process_groups(
             env=environ,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=200,
             check=False,
         )
         assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
@@ -210,7 +210,7 @@ def test_torchrun_starts_a_job_again(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
     )
 
@@ -228,7 +228,7 @@ def test_env_says_what_does_without_its_variables() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=200,
         check=False,
     )
 

@@ -14,7 +14,7 @@ from conftest import mpirun_of
 from tests.host_jobs import DEATH, OPERATIONS
 from tests.jobs import ROOT
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mpi
 
 PROLOGUE = f"""
 import os, sys
@@ -120,7 +120,7 @@ def test_what_instances_tell_at_their_end_is_received_before_mpi_is_finalised(
     ran = bed.front.run(
         *("poprun", "--mpirun", mpirun_of("hydra"), "--host", "h0,h1", "-n", "4"),
         *("--offline-mode=yes", "python3", "-c", program),
-        timeout=120,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

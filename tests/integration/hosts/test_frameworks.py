@@ -6,7 +6,7 @@ from conftest import ROOT, mpirun_of
 
 from poprun.mpirun.identify import library
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mpi
 
 TORCH = """
 import sys
@@ -106,7 +106,7 @@ def test_torch_has_a_process_group_over_all_hosts(
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
         *("--offline-mode=yes", "--mpi-global-args", arguments),
         *("python3", "-c", TORCH, *method),
-        timeout=120,
+        timeout=200,
     )
 
     assert output == TORCHS_OUTPUT
@@ -123,7 +123,7 @@ def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
             "MPI4PY_LIBMPI": library(mpirun_of("hydra"), "hydra") or "",
             "TORCHINDUCTOR_CACHE_DIR": "/root/inductor",
         },
-        timeout=120,
+        timeout=200,
     )
 
     assert output == TORCHS_OUTPUT
@@ -133,7 +133,7 @@ def test_torchs_exchanges_over_hosts_go_on_beside_a_backward_pass(bed: Bed) -> N
     output = bed.front.output(
         *("poprun", "--mpirun", mpirun_of("hydra"), "--host", "h0,h1", "-n", "2"),
         *("--offline-mode=yes", "python3", "-c", BACKWARD),
-        timeout=120,
+        timeout=200,
     )
 
     assert output == "[2.0, 2.0]\n" * 2
@@ -144,7 +144,7 @@ def test_horovods_ranks_are_on_hosts_and_across_them(bed: Bed, mpi: str) -> None
     output = bed.front.output(
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
         *("--offline-mode=yes", "--emulate-sdk=yes", "python3", "-c", HOROVOD),
-        timeout=120,
+        timeout=200,
     )
 
     assert sorted(output.splitlines()) == PLACES
@@ -162,7 +162,7 @@ def test_horovod_learns_the_hosts_from_mpi_where_the_launcher_does_not_tell(
             "PYTHONPATH": f"{ROOT}/popdist/sdk/packages",
             "MPI4PY_LIBMPI": libmpi,
         },
-        timeout=120,
+        timeout=200,
     )
 
     assert sorted(output.splitlines()) == PLACES
@@ -174,7 +174,7 @@ def test_popart_trains_on_devices_of_several_hosts(bed: Bed, mpi: str) -> None:
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "2"),
         *("--num-replicas", "4", "--ipus-per-replica", "2", "--emulate-sdk=yes"),
         *("python3", "-c", POPART),
-        timeout=120,
+        timeout=200,
     )
 
     # Each instance has the IPUs of two replicas.
@@ -189,9 +189,9 @@ def test_a_training_gives_the_same_bits_on_one_host_and_on_several(
     program = ["python3", f"{ROOT}/examples/train.py"]
     environ = {"POPDIST_REPRODUCIBLE": "1"}
 
-    one = bed.front.output("poprun", *job, *program, env=environ, timeout=120)
+    one = bed.front.output("poprun", *job, *program, env=environ, timeout=200)
     several = bed.front.output(
-        *("poprun", "--host", hosts, *job, *program), env=environ, timeout=120
+        *("poprun", "--host", hosts, *job, *program), env=environ, timeout=200
     )
 
     assert sorted(several.splitlines()) == sorted(one.splitlines())

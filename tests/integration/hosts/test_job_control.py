@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 
+import pexpect
 import pytest
 from beds.bed import Bed
 from beds.host import Host
@@ -68,7 +69,7 @@ def test_what_is_stopped_for_a_while_goes_on(hosts: list[Host], mpi: str) -> Non
     wait_for(lambda: are_stopped(hosts), "stopped instances")
     let_them_end(hosts)
     process.send_signal(signal.SIGCONT)
-    out, _ = process.communicate(timeout=50)
+    out, _ = process.communicate(timeout=200)
 
     assert (process.returncode, out) == (0, b"done\ndone\n")
 
@@ -91,7 +92,8 @@ def test_a_shell_s_fg_continues_what_its_ctrl_z_has_stopped(hosts: list[Host]) -
     shell.expect("done\r\n")
     shell.sendline("echo code $?; exit")
     shell.expect("code 0")
-    shell.close()
+    shell.expect(pexpect.EOF)
+    shell.wait()
     hosts[0].output("rm", "/root/program")
 
 
@@ -101,7 +103,7 @@ def test_sigquit_shows_the_stacks_of_all_hosts(hosts: list[Host], mpi: str) -> N
     wait_for_instances(hosts)
 
     process.send_signal(signal.SIGQUIT)
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert process.returncode == 131
     label = r"poprun: Python stacks of instance (\d) \(PID \d+\):\n"

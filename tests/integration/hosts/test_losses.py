@@ -68,7 +68,7 @@ class RunningJob:
             stderr=subprocess.PIPE,
             text=True,
         )
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 200
         for rank in range(4):
             host = bed[hosts.split(",")[rank // 2]]
             while not host.path(f"/tmp/runs-{rank}").exists():
@@ -88,7 +88,7 @@ class RunningJob:
         self.bed[host].run("kill", f"-{number}", *map(str, pids))
 
     def end(self) -> tuple[int, str]:
-        _, stderr = self.poprun.communicate(timeout=60)
+        _, stderr = self.poprun.communicate(timeout=200)
         return self.poprun.returncode, stderr
 
 
@@ -157,7 +157,7 @@ def test_instances_that_catch_the_loss_of_another_go_on_and_succeed(
     ran = bed.front.run(
         *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes", "--keep-going"),
         *("--host", "h0,h1", "-n", "4", "python3", "-c", CATCHES),
-        timeout=120,
+        timeout=200,
     )
 
     assert ran.returncode == 128 + signal.SIGKILL
@@ -180,7 +180,7 @@ def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(bed: Bed) -> No
     job = RunningJob(bed, "openmpi5")
 
     bed["h1"].link.cut()
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 200
     try:
         code, stderr = job.end()
         # sshd has not heard that its connection is gone.
@@ -204,7 +204,7 @@ def test_a_host_that_is_cut_off_cleans_up_although_its_agent_was_killed(
     h1.link.cut()
     try:
         job.send(signal.SIGKILL, "h1", f"{AGENT}|{SHIM}")
-        limit = time.monotonic() + 15
+        limit = time.monotonic() + 200
         while left := [p for p in [*h1.processes(), *h1.files()] if "sshd" not in p]:
             assert time.monotonic() < limit, left
             time.sleep(0.1)
@@ -238,7 +238,7 @@ def test_nothing_waits_for_a_host_that_is_cut_off_when_poprun_is_gone(
     job.send(signal.SIGKILL, "h0", f"{GUARD}|{POPRUN}")
     job.end()
 
-    limit = time.monotonic() + 15
+    limit = time.monotonic() + 200
     while left := bed.front.processes():
         assert time.monotonic() < limit, left
         time.sleep(0.1)
@@ -256,7 +256,7 @@ def test_a_host_that_is_cut_off_cleans_up_although_its_sshd_was_stopped(
 
     assert code == 125
     assert "The host h1 was lost" in stderr
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 200
     while left := [p for p in bed["h1"].processes() if "sshd" not in p]:
         assert time.monotonic() < limit, left
         time.sleep(0.1)
@@ -270,7 +270,7 @@ def test_an_instance_that_exits_while_others_need_it_is_the_cause(
     job = bed.front.run(
         *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes"),
         *("--host", "h0,h1", "-n", "4", "python3", "-c", EXITS, f"{rank}"),
-        timeout=100,
+        timeout=200,
     )
 
     assert job.returncode == 3, job.stderr

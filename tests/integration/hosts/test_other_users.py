@@ -28,7 +28,7 @@ fields = {
 }
 for kind, values in fields.items():
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(20)
+        sock.settimeout(200)
         sock.connect("\\0" + address[1:])
         texts = (v.encode() if isinstance(v, str) else v for v in values)
         try:
@@ -58,7 +58,7 @@ def running_job(bed: Bed, mpi: str) -> Iterator[dict[Host, str]]:
         paths = [host.path(file) for host, file in controls.items()]
         return all(path.exists() and path.read_text() for path in paths)
 
-    wait_for(is_running, "the instances", limit=50)
+    wait_for(is_running, "the instances")
     yield {host: host.path(file).read_text() for host, file in controls.items()}
     for host, file in controls.items():
         host.path(file).unlink()

@@ -91,7 +91,8 @@ OTHER_KEY = (
         ),
         pytest.param(
             "h1",
-            "echo 'sleep 7' >/root/.bashrc",
+            # Until poprun has closed the connection.
+            "echo 'exec cat >/dev/null' >/root/.bashrc",
             "rm /root/.bashrc",
             "it does not answer within 6 s. See: ssh h1 true",
             id="login-shell-hangs",
@@ -290,22 +291,27 @@ def test_a_login_shell_may_print_and_a_home_may_be_missing(hosts: Bed) -> None:
 def test_a_preflight_that_is_interrupted_leaves_nothing(
     hosts: Bed, number: signal.Signals
 ) -> None:
-    # The ssh that connects to the jump host is a child of the other.
-    poprun = hosts.front.start(
-        *(*JOB, "--ssh", f"ssh -J {NO_ADDRESS}", "--host", "h1,h2", "-n", "2"),
-        "hostname",
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for(
-        lambda: any(" -W " in process for process in hosts.front.processes()),
-        "the connection to the jump host",
-    )
+    # It is a child of ssh, as the ssh is that connects to a jump host.
+    ssh = "ssh -o ProxyCommand='sleep 1000'"
+    code = 125
+    # On a busy machine poprun may have given up before the signal comes.
+    while code == 125:
+        poprun = hosts.front.start(
+            *(*JOB, "--ssh", ssh, "--host", "h1,h2", "-n", "2", "hostname"),
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for(
+            lambda: (
+                "sleep 1000" in str(hosts.front.processes())
+                or poprun.poll() is not None  # noqa: B023
+            ),
+            "ssh's connection",
+        )
+        poprun.send_signal(number)
+        code = poprun.wait(200)
 
-    poprun.send_signal(number)
-
-    assert poprun.wait(20) in (-number, 128 + number)
-    # Before ssh gives up.
-    hosts.assert_nothing_is_left(within=2)
+    assert code in (-number, 128 + number)
+    hosts.assert_nothing_is_left()
 
 
 def configure(bed: Bed, text: str) -> None:
@@ -392,15 +398,15 @@ def test_a_machine_is_one_host_under_all_its_names(hosts: Bed) -> None:
 
 
 def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> None:
-    bed = make_bed(hosts=2, sshd=["MaxStartups 3:60:100"])
-    names = [f"n{number}" for number in range(16)]
+    bed = make_bed(hosts=2, sshd=["MaxStartups 2"])
+    names = [f"n{number}" for number in range(6)]
     shell(
         bed.front,
         f"for name in {' '.join(names)}; do echo 10.31.0.2 $name >>/etc/hosts; done; "
         f"sed 's/^[^ ]*/n*/' {KNOWN} >/etc/all; mv /etc/all {KNOWN}",
     )
 
-    ran = bed.front.run(*JOB, "--host", ",".join(names), "-n", "16", "hostname")
+    ran = bed.front.run(*JOB, "--host", ",".join(names), "-n", "6", "hostname")
 
     assert ran.stderr == (
         "poprun: error: n0 and n1 are one machine. Name it once; -n says how many "

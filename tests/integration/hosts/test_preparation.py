@@ -46,7 +46,7 @@ def run_on_terminal(
     shown, seen = "", 0
     for question, answer in answers:
         while (at := shown.find(question, seen)) < 0:
-            readable, _, _ = select.select([process.stdout], [], [], 30)
+            readable, _, _ = select.select([process.stdout], [], [], 200)
             data = os.read(process.stdout.fileno(), 4096) if readable else b""
             assert data, shown
             shown += data.decode()

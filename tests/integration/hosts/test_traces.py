@@ -7,7 +7,7 @@ import pytest
 from beds.bed import Bed
 from conftest import mpirun_of
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mpi
 
 PROGRAM = """
 import time

@@ -25,14 +25,13 @@ def doctor(
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        timeout=150,
+        timeout=200,
         check=False,
     )
     [host] = json.loads(ran.stdout)["hosts"]
     return ran.returncode, {check["name"]: check for check in host["checks"]}
 
 
-@pytest.mark.timeout(180)
 def test_a_sound_machine_fails_no_check_and_runs_both_jobs(poprun: Poprun) -> None:
     code, checks = doctor(poprun)
 
@@ -43,7 +42,6 @@ def test_a_sound_machine_fails_no_check_and_runs_both_jobs(poprun: Poprun) -> No
     assert "among 2 instances" in checks["all-reduce"]["text"]
 
 
-@pytest.mark.timeout(180)
 def test_variables_of_the_users_jobs_change_no_check(poprun: Poprun) -> None:
     code, checks = doctor(
         poprun,
@@ -58,7 +56,6 @@ def test_variables_of_the_users_jobs_change_no_check(poprun: Poprun) -> None:
     assert checks["all-reduce"]["text"].startswith("1 MiB among 2 instances")
 
 
-@pytest.mark.timeout(180)
 def test_without_an_mpirun_the_check_and_the_jobs_fail(poprun: Poprun) -> None:
     code, checks = doctor(poprun, POPRUN_MPIRUN="/no/mpirun")
 
@@ -68,7 +65,6 @@ def test_without_an_mpirun_the_check_and_the_jobs_fail(poprun: Poprun) -> None:
     assert "/no/mpirun" in checks["two instances"]["text"]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_dev_shm_is_seen(poprun: Poprun) -> None:
     mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
@@ -80,7 +76,6 @@ def test_a_full_dev_shm_is_seen(poprun: Poprun) -> None:
     assert "remount" in checks["shared memory"]["mend"]
 
 
-@pytest.mark.timeout(180)
 def test_other_hosts_are_checked_there_and_reduce_with_this_one(bed: Bed) -> None:
     output = bed.hosts[0].output("popctl", "doctor", "--host", "h0,h1", "--json")
 
@@ -92,14 +87,13 @@ def test_other_hosts_are_checked_there_and_reduce_with_this_one(bed: Bed) -> Non
     assert "mpirun" in {check["name"] for check in hosts["h1"]}
 
 
-@pytest.mark.timeout(180)
 def test_a_host_that_ssh_does_not_reach_is_a_failure_with_ssh_s_words(
     bed: Bed,
 ) -> None:
     process = bed.hosts[0].start(
         *("popctl", "doctor", "--host", "h0,nowhere"), stdout=subprocess.PIPE
     )
-    out, _ = process.communicate(timeout=150)
+    out, _ = process.communicate(timeout=200)
 
     assert process.returncode == 1
     failure = next(line for line in out.decode().splitlines() if "FAIL" in line)
@@ -123,7 +117,8 @@ BROKEN = {
     ),
     "hanging": (
         1,
-        "echo 'sleep 7' >/root/.bashrc",
+        # Until the connection is closed.
+        "echo 'exec cat >/dev/null' >/root/.bashrc",
         "rm /root/.bashrc",
         "it does not answer within 6 s",
     ),
@@ -136,7 +131,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_host_whose_ssh_is_broken_is_a_failure_with_the_reason(
     own_homes: Bed, kind: str

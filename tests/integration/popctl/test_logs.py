@@ -33,7 +33,7 @@ def start(poprun: Poprun, *options: str) -> str:
         found[:] = [v["id"] for v in views]
         return bool(views) and views[0].get("num_running") == 2
 
-    wait_for(runs, "the instances", limit=50)
+    wait_for(runs, "the instances")
     return found[0]
 
 
@@ -43,12 +43,12 @@ def logs(*words: str) -> "subprocess.CompletedProcess[bytes]":
 
 def end(poprun: Poprun) -> None:
     (poprun.directory / "stop").touch()
-    assert poprun.started[0].wait(timeout=50) == 0
+    assert poprun.started[0].wait(timeout=200) == 0
 
 
 def test_the_files_of_all_instances_or_of_one_are_written(poprun: Poprun) -> None:
     job = start(poprun, "--output-filename", "log")
-    wait_for(lambda: logs(job).stdout.count(b"\xff") == 2, "the output", limit=50)
+    wait_for(lambda: logs(job).stdout.count(b"\xff") == 2, "the output")
 
     every, one, last = logs(job), logs(job, "1"), logs(job, "1", "-n", "1")
     end(poprun)

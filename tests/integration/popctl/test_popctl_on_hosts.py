@@ -51,7 +51,7 @@ def show(here: Host) -> dict[str, Any]:
 
 def test_the_instances_of_all_hosts_are_shown_dumped_and_stopped(here: Host) -> None:
     process = start(here)
-    wait_for(lambda: show(here).get("num_running") == 2, "the instances", limit=50)
+    wait_for(lambda: show(here).get("num_running") == 2, "the instances")
 
     job = show(here)
     assert job["hosts"] == ["h0", "h1"]
@@ -72,19 +72,19 @@ def test_the_instances_of_all_hosts_are_shown_dumped_and_stopped(here: Host) -> 
     attached.communicate()
 
     assert "has ended with exit code 130" in here.output("popctl", "stop")
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert b"Stopped by popctl (PID " in err.splitlines()[-1]
 
 
 def test_another_host_of_the_job_does_not_control_it(bed: Bed, here: Host) -> None:
     process = start(here)
-    wait_for(lambda: show(here).get("num_running") == 2, "the instances", limit=50)
+    wait_for(lambda: show(here).get("num_running") == 2, "the instances")
 
     there = bed.hosts[1].output("popctl", "ps", "--json")
     for host in bed.hosts[:2]:
         host.output("touch", "/tmp/stop")
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert json.loads(there) == []
     assert (process.returncode, err) == (0, b"")

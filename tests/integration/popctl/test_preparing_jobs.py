@@ -24,7 +24,7 @@ def one_rack(vipu_inventory: Path) -> None:
 
 
 def popctl(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([POPCTL, *words], capture_output=True, text=True, timeout=50)
+    return subprocess.run([POPCTL, *words], capture_output=True, text=True, timeout=200)
 
 
 def wait_until_listed(process: "subprocess.Popen[bytes]") -> str:
@@ -38,7 +38,7 @@ def wait_until_listed(process: "subprocess.Popen[bytes]") -> str:
         listed[:] = [v["id"] for v in own if v["phase"] == "preparing" and v["step"]]
         return bool(listed)
 
-    wait_for(is_listed, "the job in the list", limit=50)
+    wait_for(is_listed, "the job in the list")
     return listed[0]
 
 
@@ -46,7 +46,7 @@ def start_job_that_waits(poprun: Poprun, *words: str) -> "subprocess.Popen[bytes
     """Start a job for which another one leaves no IPUs until there is a file."""
     hold = "touch holds; while test ! -e free; do sleep 0.05; done"
     poprun.start(*LOCAL, "--num-replicas=64", "sh", "-c", hold)
-    wait_for((poprun.directory / "holds").exists, "the first job", limit=50)
+    wait_for((poprun.directory / "holds").exists, "the first job")
     return poprun.start(*LOCAL, "--num-replicas=8", "--wait-for-ipus", *words)
 
 
@@ -68,8 +68,8 @@ def test_a_job_that_waits_for_ipus_is_listed_and_becomes_one_that_runs(
     assert attached.stderr.readline().startswith("popctl: Instance 0 of job ")
     (poprun.directory / "free").touch()
 
-    assert attached.communicate(timeout=50)[0] == "it has them\n"
-    assert waits.wait(timeout=50) == 0
+    assert attached.communicate(timeout=200)[0] == "it has them\n"
+    assert waits.wait(timeout=200) == 0
     [line] = [line for line in shown.stdout.splitlines() if job[:8] in line]
     assert "0 of 1" in line
     assert "waiting for IPUs" in line
@@ -89,7 +89,7 @@ def test_a_job_that_waits_for_ipus_is_stopped(poprun: Poprun) -> None:
     job = wait_until_listed(waits)
     stopped = popctl("stop", job)
 
-    assert waits.wait(timeout=50) == 130
+    assert waits.wait(timeout=200) == 130
     (poprun.directory / "free").touch()
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert f"Job {job[:8]} has ended with exit code 130. Stopped by popctl" in (
@@ -97,5 +97,5 @@ def test_a_job_that_waits_for_ipus_is_stopped(poprun: Poprun) -> None:
     )
     assert not (poprun.directory / "started").exists()
     # Its place in the queue is free: another job gets the IPUs.
-    assert poprun.started[0].wait(timeout=50) == 0
+    assert poprun.started[0].wait(timeout=200) == 0
     assert poprun(*LOCAL, "--num-replicas=64", "true").code == 0

@@ -43,10 +43,10 @@ def job(poprun: Poprun) -> Iterator[str]:
         lines = [i["last_line"] for i in json.loads(shown.stdout)["instances"]]
         return lines == [f"ready, instance {rank}" for rank in range(3)]
 
-    wait_for(has_written, "the lines of the instances", limit=50)
+    wait_for(has_written, "the lines of the instances")
     yield found[0]
     (poprun.directory / "stop").touch()
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
     assert process.returncode == 0
 
 
@@ -90,8 +90,9 @@ def test_without_textual_it_names_the_extra(job: str) -> None:
         "import sys; sys.modules['textual'] = None; "
         "from poprun.popctl.entry_point import main; sys.exit(main(sys.argv[1:]))"
     )
-    client = pexpect.spawn(sys.executable, ["-c", code, "top", job], timeout=50)
+    client = pexpect.spawn(sys.executable, ["-c", code, "top", job], timeout=200)
     client.expect(pexpect.EOF)
+    client.wait()
     client.close()
 
     assert client.exitstatus == 1
@@ -111,6 +112,7 @@ def spawn_top(job: str, width: int) -> "pexpect.spawn[bytes]":
         ["top", "--interval", "0.5", job],
         dimensions=(12, width),
         env={**environ, "TERM": "xterm-256color"},
+        timeout=200,
     )
 
 
@@ -128,7 +130,7 @@ def test_the_screen_shows_all_instances_and_leaves_the_terminal_as_it_was(
             stream.feed(client.read_nonblocking(65536, timeout=0.2))
         return all(any(t in line for line in screen.display) for t in texts)
 
-    wait_for(lambda: shows("ready", "q quits"), "the table", limit=50)
+    wait_for(lambda: shows("ready", "q quits"), "the table")
     lines = [line.rstrip() for line in screen.display]
     assert lines[0] == f"Job {job[:8]}: python program.py"
     assert lines[1].startswith("running for ")
@@ -139,7 +141,8 @@ def test_the_screen_shows_all_instances_and_leaves_the_terminal_as_it_was(
     assert lines[11] == "q quits, arrows scroll"
 
     client.send("q")
-    client.expect(pexpect.EOF, timeout=50)
+    client.expect(pexpect.EOF)
+    client.wait()
     client.close()
     assert client.exitstatus == 0
     # The alternate screen is left, and the cursor is shown.
@@ -151,10 +154,11 @@ def test_the_screen_ends_with_the_job_and_says_how_it_ended(
     poprun: Poprun, job: str
 ) -> None:
     client = spawn_top(job, 80)
-    client.expect("ready", timeout=50)
+    client.expect("ready")
     (poprun.directory / "stop").touch()
-    client.expect(f"Job {job[:8]} has ended with exit code 0", timeout=50)
-    client.expect(pexpect.EOF, timeout=50)
+    client.expect(f"Job {job[:8]} has ended with exit code 0")
+    client.expect(pexpect.EOF)
+    client.wait()
     client.close()
 
     assert client.exitstatus == 0

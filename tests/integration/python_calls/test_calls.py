@@ -35,7 +35,7 @@ def start(poprun: Poprun, text: str, **options: object) -> "subprocess.Popen[byt
 
 def output_of(poprun: Poprun, text: str) -> tuple[int, str, str]:
     process = start(poprun, text)
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=200)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -221,7 +221,7 @@ except KeyboardInterrupt:
 
     # As Ctrl-C and a notebook's stop button do.
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert process.returncode == 0, err
     assert Path(poprun.directory, "interrupted").exists()
@@ -240,7 +240,7 @@ poprun.launch(wait, num_instances=2, options={LOCAL})
     wait_for(lambda: Path(poprun.directory, "runs").exists(), "the instances")
 
     process.kill()
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
 
     # The fixture waits until nothing of it is left.
 
@@ -262,7 +262,7 @@ class Notebook:
         self._manager.start_kernel(env=poprun.environ, cwd=str(poprun.directory))
         self._client = self._manager.client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=50)
+        self._client.wait_for_ready(timeout=200)
 
     def run(self, text: str) -> str:
         """Start a cell, and return its identity."""
@@ -275,7 +275,7 @@ class Notebook:
         """Return what a cell has printed, and its error, when it is done."""
         printed = ""
         while True:
-            message = self._client.get_iopub_msg(timeout=50)
+            message = self._client.get_iopub_msg(timeout=200)
             if message["parent_header"].get("msg_id") != cell:
                 continue
             content = message["content"]
@@ -291,7 +291,6 @@ class Notebook:
         self._manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.timeout(180)
 def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
     poprun: Poprun, notebook: Notebook
 ) -> None:

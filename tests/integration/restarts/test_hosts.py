@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from conftest import ROOT, mpirun_of
+from conftest import mpirun_of
+from integration.restarts.test_checkpoints import STOPS
 
 pytestmark = pytest.mark.mpi
 
@@ -33,7 +34,7 @@ def start(bed: Bed, mpi: str, restarts: int, *program: str) -> "subprocess.Popen
 
 
 def wait_for_file(bed: Bed, host: str, path: str, job: "subprocess.Popen[str]") -> None:
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 200
     while not bed[host].path(path).exists():
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < limit
@@ -51,14 +52,13 @@ def clean(bed: Bed) -> None:
         host.run("sh", "-c", "rm -f /tmp/runs-*")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mpi", MPIS)
 def test_a_host_that_was_lost_and_answers_again_takes_part(bed: Bed, mpi: str) -> None:
     job = start(bed, mpi, 1, "sh", "-c", PROGRAM)
     for rank in range(4):
         wait_for_file(bed, f"h{rank // 2}", f"/tmp/runs-{rank}", job)
     kill(bed, "h1", AGENT)
-    out, err = job.communicate(timeout=100)
+    out, err = job.communicate(timeout=200)
     clean(bed)
 
     assert job.returncode == 0, err
@@ -68,7 +68,6 @@ def test_a_host_that_was_lost_and_answers_again_takes_part(bed: Bed, mpi: str) -
     assert err.endswith("    attempt 1: succeeded\n")
 
 
-@pytest.mark.timeout(150)
 def test_a_host_that_stays_away_is_named_and_the_job_ends(
     make_bed: Callable[..., Bed],
 ) -> None:
@@ -78,7 +77,7 @@ def test_a_host_that_stays_away_is_named_and_the_job_ends(
         wait_for_file(bed, f"h{rank // 2}", f"/tmp/runs-{rank}", job)
     bed["h1"].stop_sshd()
     kill(bed, "h1", AGENT)
-    _, err = job.communicate(timeout=130)
+    _, err = job.communicate(timeout=200)
 
     assert job.returncode == 125, err
     lines = err.splitlines()
@@ -87,7 +86,6 @@ def test_a_host_that_stays_away_is_named_and_the_job_ends(
     assert lines[-1].startswith("    attempt 2: not started: The host h1 cannot be")
 
 
-@pytest.mark.timeout(120)
 def test_a_signal_while_poprun_waits_for_a_lost_host_leaves_nothing(bed: Bed) -> None:
     job = start(bed, "local", 1, "sh", "-c", PROGRAM)
     for rank in range(4):
@@ -100,28 +98,25 @@ def test_a_signal_while_poprun_waits_for_a_lost_host_leaves_nothing(bed: Bed) ->
         assert line, seen
         seen += line
     job.send_signal(signal.SIGINT)
-    job.communicate(timeout=60)
+    job.communicate(timeout=200)
     clean(bed)
 
     assert job.returncode == 130
 
 
-@pytest.mark.timeout(150)
 def test_a_training_goes_on_from_its_checkpoint_after_the_loss_of_a_host(
     bed: Bed,
 ) -> None:
     # A directory that the hosts share.
     home = bed.front.output("sh", "-c", "echo $HOME").strip()
     checkpoint = f"{home}/checkpoint.npz"
-    example = f"{ROOT}/examples/restart.py"
-    job = start(bed, "hydra", 1, "python3", example, checkpoint, "40", "0.1")
+    job = start(bed, "hydra", 1, "python3", "-c", STOPS, checkpoint, "40")
     wait_for_file(bed, "h0", checkpoint, job)
     kill(bed, "h1", AGENT)
-    out, err = job.communicate(timeout=120)
+    out, err = job.communicate(timeout=200)
     bed.front.run("rm", "-f", checkpoint)
 
     assert job.returncode == 0, err
     begins = [line for line in out.splitlines() if "begins" in line]
-    assert begins[0] == "attempt 0 begins at step 0"
-    assert begins[1] in {f"attempt 1 begins at step {n}" for n in (10, 20, 30, 40)}
+    assert begins == ["attempt 0 begins at step 0", "attempt 1 begins at step 10"]
     assert "step  40" in out

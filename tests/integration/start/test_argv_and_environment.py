@@ -323,7 +323,7 @@ def test_two_jobs_at_once_have_ports_of_their_own(poprun: Poprun) -> None:
         wait_for((poprun.directory / name).exists, f"job {name}")
     (poprun.directory / "go").touch()
 
-    assert [process.communicate(timeout=50)[1] for process in started] == [b"", b""]
+    assert [process.communicate(timeout=200)[1] for process in started] == [b"", b""]
     assert [process.returncode for process in started] == [0, 0]
 
 
@@ -386,7 +386,7 @@ def test_words_and_values_are_on_nobody_elses_command_line(
         wait_for((poprun.directory / f"on.{rank}").exists, f"instance {rank}")
     seen = command_lines()
     process.terminate()
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     assert not [words for words in seen.values() if secret.encode() in words]
     knowing = [words for words in seen.values() if word.encode() in words]
@@ -467,7 +467,7 @@ def test_a_directory_that_is_gone_is_a_sentence(
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stdout) == (125, b"")

@@ -49,7 +49,7 @@ def cgroup(controller: str, settings: Mapping[str, str]) -> Iterator[Path]:
                 (group / name).write_text(value)
         yield group
     finally:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 200
         while (group / "cgroup.procs").read_text() and time.monotonic() < limit:
             time.sleep(0.01)
         group.rmdir()
@@ -64,7 +64,7 @@ def run_in(
         cwd=poprun.directory,
         env={**poprun.environ, "SLURMD_NODENAME": "localhost"},
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
 
@@ -171,7 +171,7 @@ def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
         cwd=poprun.directory,
         env={name: poprun.environ[name] for name in (*OF_THE_TEST, "PATH")},
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -218,7 +218,7 @@ def run_with_open_files(
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
 
@@ -275,7 +275,7 @@ def test_with_any_umask_the_job_can_use_its_files_and_programs_have_the_callers(
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -308,7 +308,7 @@ libc.execve(argv[0].encode(), array(argv), array(env))
         [sys.executable, "-c", script],
         cwd=poprun.directory,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -325,7 +325,7 @@ def run_with_mounts(
         cwd=poprun.directory,
         env={**poprun.environ, **environ},
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
 
@@ -395,6 +395,6 @@ def test_a_signal_that_the_caller_has_blocked_still_ends_a_job(poprun: Poprun) -
     poprun.started.append(process)
     wait_for((poprun.directory / "ready").exists, "the instance")
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=50)
+    out, _ = process.communicate(timeout=200)
 
     assert (process.returncode, out.split()) == (143, [b"SigBlk:", b"0" * 16])

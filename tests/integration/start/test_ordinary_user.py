@@ -24,7 +24,7 @@ def run(poprun: Poprun, *words: str) -> "subprocess.CompletedProcess[bytes]":
         cwd=poprun.directory,
         env={name: poprun.environ[name] for name in names},
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
 

@@ -39,7 +39,7 @@ def run_on(cpus: list[int], poprun: Poprun, *options: str) -> str:
         cwd=poprun.directory,
         env=environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
     assert (ran.returncode, ran.stdout) == (0, b"")
     return ran.stderr.decode()
@@ -118,7 +118,7 @@ def test_the_binding_that_v_shows_is_the_kernels(
         if found := re.search(r"Instance (\d) \(PID \d+\) runs on CPUs (.*)", line):
             shown[int(found[1])] = found[2]
     (poprun.directory / "wait").unlink()
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
 
     assert [cpus for cpus, _ in told(poprun, 2)] == [TWO[:1], TWO[1:]]
     assert shown == {0: str(TWO[0]), 1: str(TWO[1])}

@@ -15,7 +15,9 @@ import poprun.result
 
 SCHEMAS = Path(poprun.result.__file__).parent / "schemas"
 JOB = ("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2")
-FAIL = ("sh", "-c", "test $RANK = 0 || exit 3; sleep 60")
+# Both are up before one of them fails.
+FAIL = "echo up; until test $RANK = 0 -o -e go; do sleep 0.02; done; "
+FAIL += "test $RANK = 0 || exit 3; exec sleep 600"
 
 
 def check(name: str, values: list[Any]) -> None:
@@ -30,13 +32,17 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_failed_job_says_how_it_ended_to_people_and_programs(poprun: Poprun) -> None:
-    ran = poprun(
-        *(*JOB, "--result", "r", "--events", "e", *FAIL),
+    process = poprun.start(
+        *(*JOB, "--grace", "200", "--result", "r", "--events", "e", "sh", "-c", FAIL),
         environ={"POPRUN_SUMMARY": ""},
     )
+    assert process.stdout
+    assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+    (poprun.directory / "go").touch()
+    _, err = process.communicate(timeout=200)
 
-    assert ran.code == 3
-    summary, cause = ran.stderr.splitlines()
+    assert process.returncode == 3
+    summary, cause = err.decode().splitlines()
     assert summary.startswith("poprun: 2 instances: 1 failed (1), 1 stopped (0); ")
     assert cause == "poprun: error: Instance 1 on localhost exited with code 3."
     [result] = lines(poprun.directory / "r")
@@ -60,7 +66,7 @@ def test_events_are_written_while_the_job_runs(poprun: Poprun) -> None:
         "both events",
     )
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
 
     received = [e for e in lines(path) if e["event"] == "signal_received"]
     assert [e["signal"] for e in received] == ["SIGINT"]
@@ -75,7 +81,7 @@ def test_events_go_to_a_pipe_that_the_caller_reads(poprun: Poprun) -> None:
     os.close(writer)
     with open(reader) as file:
         events = [json.loads(line) for line in file]
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
 
     check("events", events)
     assert events[-1]["event"] == "job_ended"

@@ -257,8 +257,7 @@ def test_a_dry_run_starts_no_process_and_makes_no_file(
     # Asked who it is, and nothing else.
     assert calls.read_text() == "--version\n"
     assert [path.name for path in poprun.directory.iterdir()] == ["mpirun"]
-    assert ran.job.processes() == []
-    assert ran.job.files() == set()
+    ran.job.assert_nothing_is_left()
 
 
 def test_a_dry_run_shows_the_command_that_the_job_is_started_with(

@@ -3,10 +3,10 @@
 import os
 import random
 import re
-import select
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -155,7 +155,7 @@ def test_tracebacks_of_several_do_not_mix_and_say_whose_they_are(
     )
     process = poprun.start(*job(3), "--keep-going", "python", script)
     Path(poprun.directory, "go").touch()
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     shown = err.decode().partition("poprun: the last lines of")[0]
     first, *others = shown.split("Traceback (most recent call last):\n")
@@ -177,7 +177,7 @@ def test_one_mistake_of_all_instances_is_shown_once(poprun: Poprun) -> None:
     words = ["--keep-going", "--output-filename", "logs", "python", script]
     process = poprun.start(*job(3), *words)
     Path(poprun.directory, "go").touch()
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
 
     _, *rest = err.decode().split("Traceback (most recent call last):\n")
     text = rest[0].partition("poprun: ")[0]
@@ -196,7 +196,7 @@ def test_prints_of_python_come_at_once(poprun: Poprun) -> None:
 
     assert read(process.stdout.fileno(), 6) == b"ready\n"
     (poprun.directory / "go").touch()
-    assert process.communicate(timeout=50) == (b"ok\n", b"")
+    assert process.communicate(timeout=200) == (b"ok\n", b"")
     assert process.returncode == 0
 
 
@@ -225,7 +225,7 @@ else:
     (poprun.directory / "asked").touch()
     assert read(descriptor, 18) == b"a line of another\n"
     (poprun.directory / "answer").touch()
-    assert process.communicate(timeout=50) == (b"Ann\n", b"")
+    assert process.communicate(timeout=200) == (b"Ann\n", b"")
 
 
 def test_stderr_that_is_merged_keeps_its_place_among_the_lines(poprun: Poprun) -> None:
@@ -351,7 +351,7 @@ def test_a_reader_that_has_seen_enough_ends_the_job(
     assert read(process.stdout.fileno(), 2) == b"y\n"
     process.stdout.close()
 
-    assert process.wait(timeout=50) == 141
+    assert process.wait(timeout=200) == 141
     assert process.stderr
     assert process.stderr.read() == b""
 
@@ -364,8 +364,9 @@ import os, select
 os.set_blocking(1, False)
 written, poll = 0, select.poll()
 poll.register(1, select.POLLOUT)
-while poll.poll(3000):
-    written += os.write(1, b"x" * 4096)
+# poprun itself may be slow to read.
+while (ready := poll.poll(3000)) or written <= 1_000_000:
+    written += os.write(1, b"x" * 4096) if ready else 0
 open("written", "w").write(str(written))
 """,
     )
@@ -373,22 +374,27 @@ open("written", "w").write(str(written))
     written = poprun.directory / "written"
     wait_for(lambda: written.exists() and bool(written.read_text()), "full pipes")
     time.sleep(1.5)  # longer than poprun waits for the last words of a dead program
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=200)
 
     assert (process.returncode, err) == (0, b"")
     assert len(out) == int(written.read_text()) > 1_000_000
 
 
-def wait_until_full(pipe: int) -> None:
-    poll = select.poll()
-    poll.register(pipe, select.POLLOUT)
-    wait_for(lambda: not poll.poll(0), "a full pipe")
+def is_pending(pid: int, number: int) -> bool:
+    """Return whether a process has been sent a signal that it has not received."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = re.findall(r"(?:Sig|Shd)Pnd:\s*(\w+)", status)
+    return any(int(mask, 16) & 1 << number - 1 for mask in masks)
 
 
 def written_below(pid: int) -> int:
     """Return how many bytes the instances of a job have written, if they are `yes`."""
-    below = psutil.Process(pid).children(recursive=True)
-    return sum(p.io_counters().write_chars for p in below if p.name() == "yes")
+    written = 0
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "yes":
+                written += process.io_counters().write_chars
+    return written
 
 
 def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
@@ -399,7 +405,7 @@ def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     # More than the pipe and the terminals of both hold: the rest is poprun's to write.
     wait_for(lambda: written_below(process.pid) > 1 << 19, "a queue in poprun")
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=50)
+    process.wait(timeout=200)
     os.close(read_end)
     os.close(write_end)
 
@@ -426,12 +432,19 @@ def test_where_nothing_can_be_written_a_job_ends_all_the_same(
     poprun: Poprun, options: tuple[str, ...], numbers: tuple[int, ...], code: int
 ) -> None:
     read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write_end, bytes(4096))
+    os.set_blocking(write_end, True)
     process = poprun.start(*job(2), *options, "yes", stdout=write_end, stderr=write_end)
-    wait_until_full(write_end)
+    if numbers:
+        wait_for(lambda: written_below(process.pid) > 0, "the instances")
     for number in numbers:
         process.send_signal(number)
-        time.sleep(0.2)  # or the kernel makes one of two
-    process.wait(timeout=50)
+        # Or the kernel makes one of two.
+        wait_for(lambda: not is_pending(process.pid, number), "the signal")  # noqa: B023
+    process.wait(timeout=200)
     os.close(read_end)
     os.close(write_end)
 
@@ -524,7 +537,7 @@ def test_a_stream_that_the_caller_has_closed_is_not_taken_for_another(
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", said)
@@ -551,7 +564,7 @@ def test_a_log_that_fills_its_disk_loses_only_itself(poprun: Poprun) -> None:
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     said = ran.stderr.decode().splitlines()
@@ -602,7 +615,7 @@ def test_a_log_that_is_removed_while_it_is_written_is_no_reason_to_stop(
     subprocess.run(["rm", "-r", logs], check=True)
     Path(poprun.directory, "go").touch()
 
-    assert process.communicate(timeout=50) == (b"one\ntwo\n", b"")
+    assert process.communicate(timeout=200) == (b"one\ntwo\n", b"")
     assert process.returncode == 0
 
 

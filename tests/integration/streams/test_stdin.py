@@ -23,14 +23,18 @@ def test_a_loop_that_reads_lines_loses_none_to_poprun(
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"1\n2\n3\n4\n5\n", b"")
 
 
 INPUT = {
-    "pipe": ("printf data | {}", "4 bytes"),
+    # The data is there before poprun looks.
+    "pipe": (
+        "(printf data; : > w) | (until [ -e w ]; do sleep 0.02; done; {})",
+        "4 bytes",
+    ),
     "file": ("printf d > data; (exec {} < data); exit $?", "1 byte"),
     "pipe-that-ends": ("printf '' | {}", ""),
     "pipe-without-data": ("mkfifo pipe; {} <> pipe", ""),
@@ -49,7 +53,7 @@ def test_input_that_no_instance_reads_is_reported(poprun: Poprun, shape: str) ->
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
         text=True,
     )
 
@@ -186,7 +190,7 @@ def test_a_stdin_that_is_closed_is_at_its_end(poprun: Poprun, which: str) -> Non
         cwd=poprun.directory,
         env=poprun.environ,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, b"", b"")
@@ -218,7 +222,7 @@ def test_a_terminal_stays_a_terminal_for_the_one_that_reads_it(
     process = poprun.start(*job(2), "--stdin", "1", "python", script, stdin=theirs)
     wait_for((poprun.directory / "asked.1").exists, "a question")
     os.write(ours, b"Ann\n")
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=200)
     os.close(ours)
     os.close(theirs)
 

@@ -28,11 +28,11 @@ def step():
 
 for number in range(10):
     step()
-with open("new." + str(rank), "w") as file:
-    print(os.getpid(), file=file)
-os.rename("new." + str(rank), "steps." + str(rank))
 if len(sys.argv) > 2:
     with popdist.trace("last"):
+        with open("new." + str(rank), "w") as file:
+            print(os.getpid(), file=file)
+        os.rename("new." + str(rank), "steps." + str(rank))
         if rank == 0:
             group.barrier()
         time.sleep(1000)
@@ -83,7 +83,7 @@ def test_calls_of_a_killed_instance_are_in_the_trace(poprun: Poprun) -> None:
     steps = poprun.directory / "steps.0"
 
     def kill() -> None:
-        wait_for(steps.exists, "the steps", 60)
+        wait_for(steps.exists, "the steps")
         os.kill(int(steps.read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -116,7 +116,7 @@ def test_the_trace_of_a_poprun_that_was_killed_is_valid(poprun: Poprun) -> None:
     file = poprun.directory / "trace.json"
     words = [*job(2, "--trace", str(file)), "python", script, "-1", "and wait"]
     started = poprun.start(*words)
-    wait_for((poprun.directory / "steps.0").exists, "the steps", 60)
+    wait_for((poprun.directory / "steps.0").exists, "the steps")
 
     started.send_signal(signal.SIGKILL)
     started.wait()
@@ -133,7 +133,8 @@ def test_a_job_that_is_interrupted_has_a_complete_trace(
     file = poprun.directory / "trace.json"
     words = [*job(2, "--trace", str(file)), "python", script, "-1", "and wait"]
     started = poprun.start(*words)
-    wait_for((poprun.directory / "steps.0").exists, "the steps", 60)
+    for rank in range(2):
+        wait_for((poprun.directory / f"steps.{rank}").exists, "the steps")
 
     started.send_signal(number)
     started.wait()

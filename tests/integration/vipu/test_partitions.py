@@ -70,7 +70,7 @@ def holding(poprun: Poprun, *words: str, ranks: int = 2) -> "subprocess.Popen[by
     script = poprun.script("hold.py", HOLD)
     job = poprun.start(*LOCAL, *size(ranks), *words, sys.executable, script)
     files = [poprun.directory / f"holds-{rank}" for rank in range(ranks)]
-    wait_for(lambda: all(f.exists() for f in files), "instances that are attached", 60)
+    wait_for(lambda: all(f.exists() for f in files), "instances that are attached")
     for file in files:
         file.unlink()
     return job
@@ -433,7 +433,7 @@ def test_ipus_of_a_server_that_is_away_at_the_end_are_free_when_it_is_back(
         )
         server.kill()
         job.terminate()
-        _, error = job.communicate(timeout=60)
+        _, error = job.communicate(timeout=200)
         server.restart()
         inventory = server.inventory(admin=True)
         wait_for(lambda: inventory.list_leases() == (), "no lease")
@@ -495,14 +495,14 @@ def test_of_many_launches_for_the_last_ipus_those_that_fit_win(
     def ended() -> int:
         return sum(job.poll() is not None for job in jobs)
 
-    wait_for(lambda: ended() == losers, "jobs that are refused", 50)
+    wait_for(lambda: ended() == losers, "jobs that are refused")
     wait_for(
         lambda: len(list(poprun.directory.glob("won-*"))) == 4, "jobs that run", 50
     )
     devices = [r.device for r in p64.list_reservations() if r.child is None]
     assert sorted(device.first for device in devices) == [0, 16, 32, 48]
     (poprun.directory / "go").touch()
-    said = [job.communicate(timeout=50)[1].decode() for job in jobs]
+    said = [job.communicate(timeout=200)[1].decode() for job in jobs]
     assert sorted(job.returncode for job in jobs) == [0] * 4 + [125] * 8
     assert sum("is in use" in text for text in said) == losers
     assert is_free(p64)
@@ -533,7 +533,7 @@ def test_ipus_are_free_after_kill_9(
             lambda: any(p.pid != guard.pid for p in guards_of(me)), "another guard"
         )
         me.kill()
-    job.wait(30)
+    job.wait(200)
 
     wait_for(lambda: is_free(inventory), "free IPUs")
     wait_for(lambda: inventory.list_partitions() == (), "no partition")
@@ -555,7 +555,7 @@ def test_a_guard_that_is_killed_takes_no_ipus_along(
         "the new guard to hold the parent device",
     )
     job.terminate()
-    assert job.wait(30) == 128 + signal.SIGTERM
+    assert job.wait(200) == 128 + signal.SIGTERM
     assert is_free(inventory)
     assert inventory.list_partitions() == ()
 
@@ -590,7 +590,7 @@ def test_a_process_is_attached_as_long_as_it_lives(
     wait_for(lambda: (poprun.directory / "gone").exists(), "the end of the process")
     wait_for(lambda: attached() == [], "no process that is attached")
     (poprun.directory / "end").touch()
-    assert job.wait(30) == 0
+    assert job.wait(200) == 0
 
 
 def test_the_processes_of_one_instance_share_its_device(poprun: Poprun) -> None:
@@ -627,7 +627,7 @@ def test_a_device_that_was_taken_away_is_an_error_in_words(
     inventory.remove_partition("P", force=True)
     (poprun.directory / "go").touch()
 
-    _, err = job.communicate(timeout=40)
+    _, err = job.communicate(timeout=200)
 
     assert job.returncode == 1
     assert (
@@ -648,7 +648,7 @@ def test_a_job_whose_partition_is_removed_by_force_is_stopped_in_words(
     job = holding(poprun, "--vipu-partition=P")
     inventory.remove_partition("P", force=True)
 
-    _, err = job.communicate(timeout=40)
+    _, err = job.communicate(timeout=200)
 
     assert job.returncode == 125
     assert err.decode().splitlines()[-1] == (
@@ -665,7 +665,7 @@ def test_a_job_that_ends_without_its_ipus_does_not_succeed(
     inventory.remove_partition("P", force=True)
     (poprun.directory / "go").touch()
 
-    _, err = job.communicate(timeout=40)
+    _, err = job.communicate(timeout=200)
 
     # On a slow machine it is stopped before it ends by itself.
     ended = (

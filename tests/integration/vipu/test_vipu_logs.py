@@ -178,7 +178,7 @@ def test_the_second_job_on_a_partition_gets_the_next_devices(
         "D Attached to device 65",
         "D Found 2 children (expected 2) of device 65 with 1 IPUs each",
     ]
-    assert first.wait(40) == 0
+    assert first.wait(200) == 0
 
 
 def test_a_partition_of_a_whole_rack_that_is_reset(

@@ -40,7 +40,7 @@ def admin(server: Server, tmp_path: Path) -> Iterator[ServerInventory]:
     address = find_server({}, config_file=tmp_path / "admin.vipu-cli.hcl")
     assert address is not None
     address = address._replace(ca_cert=str(tmp_path / "ca.pem"))
-    inventory = ServerInventory(address, timeout_s=30, admin=True)
+    inventory = ServerInventory(address, timeout_s=200, admin=True)
     yield inventory
     inventory.close()
 
@@ -72,7 +72,7 @@ def start(poprun: Poprun) -> "subprocess.Popen[bytes]":
     """Start a job, and wait until each instance is attached to its device."""
     job = poprun.start(*JOB, "python", "hold.py")
     files = [poprun.directory / f"holds-{rank}" for rank in range(2)]
-    wait_for(lambda: all(file.exists() for file in files), "attached instances", 60)
+    wait_for(lambda: all(file.exists() for file in files), "attached instances")
     return job
 
 
@@ -94,7 +94,7 @@ def test_the_guard_releases_the_ipus_with_the_key_of_the_user(
         server.restart()
 
     job.kill()
-    job.wait(30)
+    job.wait(200)
 
     wait_for(lambda: is_free(admin), "free IPUs")
 
@@ -109,7 +109,7 @@ def test_the_job_of_a_user_who_is_removed_goes_on_and_is_released(
     (alice.directory / "go").touch()
 
     # The id of its lease is the right to it.
-    _, error = job.communicate(timeout=60)
+    _, error = job.communicate(timeout=200)
     assert (job.returncode, error) == (0, b"")
     wait_for(lambda: is_free(admin), "free IPUs")
     assert late.code == 125
@@ -157,4 +157,4 @@ def test_another_user_cannot_use_the_partition_of_a_job(
     assert ran.code == 125
     assert len(ran.stderr.splitlines()) == 1
     (alice.directory / "go").touch()
-    assert job.wait(60) == 0
+    assert job.wait(200) == 0

@@ -42,7 +42,7 @@ def holding(poprun: Poprun, replicas: int) -> tuple["subprocess.Popen[bytes]", P
     script = f"touch {file}; while [ -e {file} ]; do sleep 0.1; done"
     words = (f"--num-replicas={replicas}", "--vipu-partition=first", "sh", "-c", script)
     job = poprun.start(*LOCAL, *words)
-    wait_for(file.exists, "the job that holds the IPUs", 60)
+    wait_for(file.exists, "the job that holds the IPUs")
     return job, file
 
 
@@ -68,7 +68,7 @@ def test_jobs_run_in_the_order_in_which_they_began_to_wait(
 
     file.unlink()
 
-    assert first.wait(60) == large.wait(60) == small.wait(60) == 0
+    assert first.wait(200) == large.wait(200) == small.wait(200) == 0
     assert order.read_text() == "large\nsmall\n"
     assert large.stderr is not None
     said = large.stderr.read().decode()
@@ -92,11 +92,11 @@ def test_a_job_that_is_stopped_while_it_waits_leaves_nothing(
 
     large.send_signal(number)
 
-    code = large.wait(60)
+    code = large.wait(200)
     assert code == (-number if number is signal.SIGKILL else 128 + number)
-    wait_for(lambda: len(inventory.list_waiting()) == 1, "the queue without it", 60)
+    wait_for(lambda: len(inventory.list_waiting()) == 1, "the queue without it")
     assert len(inventory.list_leases()) == 1
     file.unlink()
-    assert first.wait(60) == small.wait(60) == 0
+    assert first.wait(200) == small.wait(200) == 0
     assert inventory.list_waiting() == inventory.list_leases() == ()
     assert inventory.list_partitions() == ()

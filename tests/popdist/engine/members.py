@@ -31,10 +31,10 @@ from popdist.engine.tuning import Tuning
 SMALL = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spin_us=4)
 
 # How long a test waits for what should take much less.
-LONG = 40.0
+LONG = 200.0
 
 # A little longer, so that a group's own error, which says more, comes first.
-LONGER = 50.0
+LONGER = 240.0
 
 # What most members work on: a line or two, and some blocks.
 ONES = np.ones(10, np.float32)

@@ -179,7 +179,8 @@ def test_handles_waited_for_in_another_order_all_name_who_was_lost() -> None:
 
 def test_members_that_both_receive_before_they_send_are_told_why_it_ended() -> None:
     def member(me: Me) -> Any:
-        group = me.join(timeout=2)
+        group = me.join()
+        group.set_timeout(2)
         handle = group.recv(np.zeros(3), 1 - me.rank, async_op=True)
         # It waits for the recv before it, and so does the other member's.
         with pytest.raises(GroupUnusableError) as refusal:
@@ -346,9 +347,9 @@ AT_THE_END = """
     import select, threading
     import numpy
     from tests.popdist.engine.members import group_of
-    group = group_of(name, rank, size, timeout=40, stall=30)
+    group = group_of(name, rank, size, timeout=200, stall=200)
     if rank == 1:
-        select.select([group.pidfds[0]], [], [], 40)
+        select.select([group.pidfds[0]], [], [], 200)
         sys.exit()
 
     class Last:
@@ -435,7 +436,7 @@ def test_an_error_of_a_callback_is_reported_and_breaks_no_call() -> None:
     begin = threading.Event()
     usual, threading.excepthook = threading.excepthook, reported.append
     try:
-        first = group.submit("first", lambda: begin.wait(40), async_op=True)
+        first = group.submit("first", lambda: begin.wait(200), async_op=True)
         for error in (ValueError("a callback's own"), KeyboardInterrupt()):
 
             def fail(_: Any, error: BaseException = error) -> None:
@@ -470,12 +471,12 @@ def test_a_callback_that_waits_for_a_later_call_is_refused() -> None:
         refused.append(str(error.value))
         ended.set()
 
-    first = group.submit("first", lambda: begin.wait(40), async_op=True)
+    first = group.submit("first", lambda: begin.wait(200), async_op=True)
     assert isinstance(first, Handle)
     first.add_done_callback(wait_for_calls)
     begin.set()
 
-    assert ended.wait(40)
+    assert ended.wait(200)
     assert later[0].wait().tolist() == [1, 1]
     assert group.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
     group.close()

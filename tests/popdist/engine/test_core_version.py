@@ -30,7 +30,7 @@ except ImportError as error:
     ran = subprocess.run(
         [sys.executable, "-c", program],
         check=True,
-        timeout=50,
+        timeout=200,
         stdout=subprocess.PIPE,
         text=True,
     )

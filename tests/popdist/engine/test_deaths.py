@@ -413,7 +413,7 @@ def test_a_member_that_comes_late_is_told_the_reason_too() -> None:
 
 def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
     def member(me: Me) -> Any:
-        # Longer than a busy machine needs for the barrier.
+        # Longer than a busy machine needs for the barrier, as a rule.
         group = me.join(stall=3.0, instances=(8, 9))
         group.barrier()
         me.say("here")
@@ -424,8 +424,7 @@ def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
         members.hear_all()
         members.signal(1, signal.SIGSTOP)
         members.tell(0, "go")
-        while not members.stderr(0):
-            time.sleep(0.01)
+        wait_until(lambda: "in all_reduce" in members.stderr(0))
         members.tell(1, "go")
         members.signal(1, signal.SIGCONT)
         ended = members.finish()
@@ -437,7 +436,7 @@ def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
     )
     told += r"all_reduce \(sum, oneshot\) of 10 float32\.\n"
     told += r"popdist: instance 9 is in no call since call 1, barrier\.\n"
-    assert re.fullmatch(told + STACKS, ended[0].stderr)
+    assert re.search(told + STACKS + r"\Z", ended[0].stderr)
     # Of the caller, not of the engine alone.
     assert "in member\n" in ended[0].stderr
     assert ended[1].stderr == ""
@@ -492,9 +491,10 @@ def test_each_call_that_waits_long_for_one_member_is_told(call: str) -> None:
 @pytest.mark.parametrize("operation", ["barrier", "direct", "all_gather"])
 def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) -> None:
     def member(me: Me) -> None:
-        group = me.join(timeout=1.5)
+        group = me.join()
         call = OPERATIONS[operation](group)
         call()
+        group.set_timeout(3.0)
         if me.rank == 1:
             me.say("here")
             me.hear()
@@ -513,7 +513,7 @@ def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) 
     kind, message = found[0] or (None, "")
     assert kind is CollectiveTimeoutError
     assert re.fullmatch(
-        r"Instance 1 did not take its part in .* within 1\.5 s, so instance [02] gave "
+        r"Instance 1 did not take its part in .* within 3 s, so instance [02] gave "
         r"up\. Look at what it does instead; if it was only slow, raise "
         r"POPDIST_TIMEOUT\. Instance 1 is in no call since call \d+, .*\.",
         message,
@@ -522,9 +522,10 @@ def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) 
 
 def test_all_members_that_are_missing_are_named_with_their_last_calls() -> None:
     def member(me: Me) -> None:
-        group = me.join(timeout=6.0, stall=2.0, instances=(4, 5, 6, 7))
+        group = me.join(stall=2.0, instances=(4, 5, 6, 7))
         group.barrier()
         group.all_reduce(ONES)
+        group.set_timeout(6.0)
         if me.rank in (1, 3):
             me.say("here")
             me.hear()
@@ -559,7 +560,7 @@ def test_all_members_that_are_missing_are_named_with_their_last_calls() -> None:
         rf"popdist: instance 5 {re.escape(recent)}\n"
         rf"popdist: instance 7 {re.escape(recent)}\n"
     )
-    assert re.fullmatch(told + STACKS, ended[0].stderr)
+    assert re.search(told + STACKS + r"\Z", ended[0].stderr)
 
 
 @pytest.mark.parametrize("operation", ["barrier", "oneshot", "direct", "broadcast"])

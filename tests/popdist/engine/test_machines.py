@@ -53,7 +53,7 @@ def run(before: Sequence[str], program: str) -> list[tuple[int, str, str]]:
         for told in environments((1, 1))
     ]
     try:
-        said = [one.communicate(timeout=40) for one in started]
+        said = [one.communicate(timeout=200) for one in started]
     finally:
         for one in started:
             one.kill()
@@ -79,7 +79,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
         (group / name).write_text(str(limit))
         yield group
     finally:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 200
         while (group / "cgroup.procs").read_text() and time.monotonic() < until:
             time.sleep(0.01)
         group.rmdir()

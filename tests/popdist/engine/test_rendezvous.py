@@ -34,8 +34,13 @@ HOST = Hello(rank=0, size=3, member=MEMBER, layout=b"one")
 LAST_WORDS = "Look above for its last output.\n"
 # A member says so when it is asked to end.
 KEEP = "join()\nprint('met', flush=True)"
+# A member that is up, and goes on at SIGUSR1.
+UNTIL_SIGNAL = """signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("up", flush=True)
+signal.sigwait([signal.SIGUSR1])
+"""
 # Member 0 answers those that come after a failure, however long they take to start.
-ANSWER_LATE = "late.LINGER = 40\njoin()"
+ANSWER_LATE = "late.LINGER = 1000\njoin()"
 
 
 def anonymous(ended: Ended) -> str:
@@ -148,7 +153,7 @@ def test_those_who_connect_and_go_or_say_nothing_do_not_disturb() -> None:
                 one.close()
         many = [connect(address_of(name)) for _ in range(300)]
         print("gone", flush=True)
-        time.sleep(40)
+        time.sleep(1000)
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
@@ -250,8 +255,10 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
 
 def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
     with Meeting(4) as meeting:
-        for rank in (0, 3):
-            meeting.start(rank, "join(timeout=5)")
+        third = meeting.start(3, UNTIL_SIGNAL + "join()")
+        meeting.wait_for_line(0)
+        os.kill(third, signal.SIGUSR1)
+        meeting.start(0, "join(timeout=5)")
         ended = meeting.finish()
 
     refusal = (
@@ -287,7 +294,7 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 
     report = (
         r"popdist: instance 0 has waited [\d.]+ s for instances 1, 2 and 3 "
-        r"to join the group of instances 0 to 3, and gives up after 40 s\.\n" + STACKS
+        r"to join the group of instances 0 to 3, and gives up after 200 s\.\n" + STACKS
     )
     assert [e.out for e in ended] == ["met\n"] * 4
     assert re.fullmatch(report, ended[0].err)
@@ -296,11 +303,12 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 
 def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
     with Meeting(3) as meeting:
-        meeting.start(0, "join(stall=0.1, timeout=3)")
-        meeting.wait_for_joiners(0)
-        time.sleep(0.5)
-        meeting.start(1, "join(stall=0.1)")
-        first, second = meeting.finish()
+        late = meeting.start(1, UNTIL_SIGNAL + "join(stall=0.1)")
+        meeting.wait_for_line(0)
+        meeting.start(0, "join(stall=0.1, timeout=5)")
+        meeting.wait_for_report(1)
+        os.kill(late, signal.SIGUSR1)
+        second, first = meeting.finish()
 
     assert first.err.count(" has waited ") == 1
     assert second.err == ""
@@ -320,7 +328,7 @@ def test_a_stopped_member_0_is_reported_by_the_others() -> None:
     assert [e.out for e in ended] == ["met\n"] * 2
     assert re.fullmatch(
         r"popdist: instance 1 has waited [\d.]+ s for instance 0 to join the group "
-        r"of instances 0 and 1, and gives up after 41 s\.\n" + STACKS,
+        r"of instances 0 and 1, and gives up after 201 s\.\n" + STACKS,
         ended[1].err,
     )
 
@@ -346,7 +354,7 @@ def test_a_report_that_cannot_be_printed_does_not_end_the_meeting(waits: int) ->
 
 def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
     told = """
-        late.LINGER = 40
+        late.LINGER = 1000
         try:
             join()
         except PeerLostError as error:
@@ -439,7 +447,7 @@ def test_a_member_that_dies_with_the_memory_in_hand_is_named(victim: int) -> Non
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) -> None:
     with Meeting(3) as meeting:
-        victim = meeting.start(2, "time.sleep(40)")
+        victim = meeting.start(2, "time.sleep(1000)")
         meeting.start(
             rank,
             f"known = {{9: Pidfd({victim}, os.pidfd_open({victim}))}}\n"
@@ -485,7 +493,7 @@ def test_one_that_ends_before_it_comes_is_named_if_the_launcher_says_so(
 
 def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> None:
     with Meeting(3) as meeting:
-        victim = meeting.start(2, "time.sleep(40)")
+        victim = meeting.start(2, "time.sleep(1000)")
         # It ends with a member at its door, which it has not let in.
         meeting.start(
             0,
@@ -523,7 +531,7 @@ def test_members_are_called_by_the_names_of_their_instances() -> None:
 
 def test_a_lost_member_is_known_by_its_instance() -> None:
     with Meeting(3) as meeting:
-        join = "late.LINGER = 40\njoin(instances=(4, 6, 8))"
+        join = "late.LINGER = 1000\njoin(instances=(4, 6, 8))"
         pids = [meeting.start(rank, join) for rank in range(2)]
         meeting.wait_for_joiners(1)
         os.kill(pids[1], signal.SIGKILL)
@@ -618,7 +626,7 @@ def test_a_group_of_another_size_is_reported_to_all() -> None:
 
 def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> None:
     with Meeting(3) as meeting:
-        meeting.start(0, "size = 2\nlate.LINGER = 40\njoin()")
+        meeting.start(0, "size = 2\nlate.LINGER = 1000\njoin()")
         meeting.wait_for_joiners(0)
         meeting.start(1)
         meeting.wait_for_end(1)
@@ -649,12 +657,14 @@ def test_a_rank_that_two_processes_have_is_reported_to_all() -> None:
 
 def test_one_that_takes_the_place_of_a_known_one_is_refused_alone() -> None:
     with Meeting(3) as meeting:
-        real = meeting.start(1, f"time.sleep(2)\n{KEEP}")
+        real = meeting.start(1, UNTIL_SIGNAL + KEEP)
+        meeting.wait_for_line(0)
         known = f"known = {{1: Pidfd({real}, os.pidfd_open({real}))}}"
         meeting.start(0, f"{known}\njoin(known=known)\nprint('met', flush=True)")
         meeting.wait_for_joiners(0)
         false = meeting.start(1)
         meeting.wait_for_end(2)
+        os.kill(real, signal.SIGUSR1)
         meeting.start(2, KEEP)
         ended = meeting.finish()
 
@@ -670,10 +680,7 @@ def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
     with Meeting(2) as meeting:
         false = meeting.start(0)
         meeting.wait_for_joiners(0)
-        go = "import signal\nsignal.sigwait([signal.SIGUSR1])"
-        real = meeting.start(
-            0, f"signal.pthread_sigmask(0, [10])\nprint()\n{go}\n{KEEP}"
-        )
+        real = meeting.start(0, UNTIL_SIGNAL + KEEP)
         meeting.wait_for_line(1)
         known = f"known = {{0: Pidfd({real}, os.pidfd_open({real}))}}"
         meeting.start(1, f"{known}\njoin(known=known)\nprint('met', flush=True)")
@@ -777,7 +784,7 @@ def test_another_user_that_comes_without_the_name_does_not_disturb() -> None:
                 except ConnectionError:
                     pass
         print("said", flush=True)
-        time.sleep(40)
+        time.sleep(1000)
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
@@ -805,7 +812,7 @@ def test_another_user_that_listens_first_is_ignored_and_named() -> None:
         os.close(connection)
         listener.close()
         print("heard", flush=True)
-        time.sleep(40)
+        time.sleep(1000)
     """
     with Meeting(2) as meeting:
         pid = meeting.start(0, squatter)
@@ -827,7 +834,7 @@ def test_an_address_that_another_user_holds_is_an_error() -> None:
         from popdist.engine.meet.connection import listen
         from popdist.engine.meet.group_name import address_of
         listener = listen(address_of(name), 1)
-        time.sleep(40)
+        time.sleep(1000)
     """
     with Meeting(2) as meeting:
         pid = meeting.start(0, squatter)

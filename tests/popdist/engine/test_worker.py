@@ -59,7 +59,7 @@ def test_a_call_that_is_not_waited_for_is_made_by_the_group(group: Group) -> Non
     for _ in range(3):
         ended = threading.Event()
         handle = started(group, action=lambda ended=ended: (ended.set(), thread())[1])
-        assert ended.wait(40)
+        assert ended.wait(200)
         assert handle.wait() == "popdist"
 
 
@@ -79,7 +79,7 @@ def test_a_handle_that_is_not_waited_for_has_the_groups_thread_make_the_call(
     called = threading.Event()
     called_back = started(group)
     called_back.add_done_callback(lambda _: called.set())
-    assert called.wait(40)
+    assert called.wait(200)
     limited = started(group)
     assert limited.is_done_in(40)
     assert (called_back.wait(), limited.wait()) == ("popdist", "popdist")
@@ -112,7 +112,7 @@ def test_the_thread_refers_to_no_data_of_a_call_that_is_over(
             over.set()
 
     def action(argument: Data, result: Data) -> Data:
-        assert begins.wait(40)
+        assert begins.wait(200)
         return result
 
     argument, result = Data(), Data()
@@ -121,7 +121,7 @@ def test_the_thread_refers_to_no_data_of_a_call_that_is_over(
     handle._done = NotingEvent()
     del handle, argument, result
     begins.set()
-    assert over.wait(40)
+    assert over.wait(200)
 
     assert leftovers == [None, None]
 

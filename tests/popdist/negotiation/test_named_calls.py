@@ -67,7 +67,7 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
     from popdist.negotiation.named_calls import NamedCall, named_calls_among
 
     def start(group, name):
-        begin.wait(40)
+        begin.wait(200)
         group.barrier(name=name)
 
     call = NamedCall("first", "first", np.ones(100), start, start)
@@ -75,7 +75,7 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
     second = collectives.allReduceSum(np.ones(1), "second", async_op=True)
     first.add_done_callback(wait_for_calls)
     begin.set()
-    called.wait(40)
+    called.wait(200)
     print(refused, second.wait().tolist())
     """
 
@@ -105,7 +105,7 @@ def test_the_thread_refers_to_no_data_of_a_call_that_is_over() -> None:
     begin = threading.Event()
 
     def carry_out(data, result, group, name):
-        begin.wait(40)
+        begin.wait(200)
         group.barrier(name=name)
         return result
 
@@ -115,7 +115,7 @@ def test_the_thread_refers_to_no_data_of_a_call_that_is_over() -> None:
     handle._done = NotingEvent()
     del data, result, carry_out, call, handle
     begin.set()
-    over.wait(40)
+    over.wait(200)
     print(leftovers)
     """
 
@@ -351,23 +351,40 @@ def test_all_threads_of_a_failed_group_get_an_error() -> None:
     assert "PeerLostError" in ended[1].out
 
 
+# Sends SIGINT once the main thread is in a call of popdist's.
+INTERRUPT = """
+def interrupt():
+    frame = None
+    while frame is None:
+        time.sleep(0.1)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None and "/popdist/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+    os.kill(os.getpid(), signal.SIGINT)
+
+thread = threading.Thread(target=interrupt)
+"""
+
+
 def test_ctrl_c_ends_a_call_that_waits_for_its_turn() -> None:
     body = """
-    collectives.barrier("begin")
-    if rank == 0:
-        try:
-            collectives.barrier("never")
-        except popdist.PopdistError as error:
-            print(type(error).__name__)
-    else:
-        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
-        try:
-            collectives.barrier("other")
-        except KeyboardInterrupt:
-            print("interrupted")
-    """
+collectives.barrier("begin")
+if rank == 0:
+    try:
+        collectives.barrier("never")
+    except popdist.PopdistError as error:
+        print(type(error).__name__)
+else:
+    thread.start()
+    try:
+        collectives.barrier("other")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
 
-    assert outputs(run(2, body)) == ["CollectiveAbortedError", "interrupted"]
+    said = outputs(run(2, INTERRUPT + body))
+
+    assert said == ["CollectiveAbortedError", "interrupted"]
 
 
 # Out of order in the one thread that makes calls, on two instances.
@@ -459,21 +476,21 @@ def test_threads_that_python_does_not_list_may_still_make_the_awaited_call() -> 
 
 def test_ctrl_c_in_the_wait_for_a_handle_ends_the_call_for_all() -> None:
     body = """
-    collectives.barrier("begin")
-    try:
-        if rank == 0:
-            collectives.barrier("never")
-        else:
-            handle = collectives.allReduceSum(np.ones(1), "other", async_op=True)
-            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
-            handle.wait()
-    except popdist.CollectiveAbortedError as error:
-        print(error)
-    except KeyboardInterrupt:
-        print("interrupted")
-    """
+collectives.barrier("begin")
+try:
+    if rank == 0:
+        collectives.barrier("never")
+    else:
+        handle = collectives.allReduceSum(np.ones(1), "other", async_op=True)
+        thread.start()
+        handle.wait()
+except popdist.CollectiveAbortedError as error:
+    print(error)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 
-    words, interrupted = outputs(run(2, body))
+    words, interrupted = outputs(run(2, INTERRUPT + body))
 
     # Between two exchanges of requests, or in one.
     assert words in (

@@ -25,7 +25,7 @@ def run(
         env={"PATH": "/usr/bin:/bin", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 

@@ -21,7 +21,7 @@ from tests.jobs import environments
 from tests.popdist.engine.members import Ended, Me, run
 
 # Tracing takes seconds of CPU, which a loaded machine has few of.
-TIMEOUT = pytest.mark.timeout(300)
+TIMEOUT = pytest.mark.timeout(600)
 
 
 def on_all(

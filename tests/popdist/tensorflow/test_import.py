@@ -8,7 +8,7 @@ def run(program: str) -> str:
     """Return what a Python prints that runs this program."""
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, check=True, timeout=50, stdout=subprocess.PIPE, text=True
+        command, check=True, timeout=200, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
 
 

@@ -35,7 +35,7 @@ def _in_group(
 
 def on_all(path: Path, size: int, function: Callable[[int, int], Any]) -> list[Any]:
     """Return what function(rank, size) returns on each member of a process group."""
-    return results(size, _in_group(path, function, 40))
+    return results(size, _in_group(path, function, 200))
 
 
 def ends_of(

@@ -1,12 +1,12 @@
 """A monitored barrier names the members that do not come."""
 
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import wait_for
 
 from tests.popdist.torch.distributed import ends_of, on_all, world
 
@@ -17,14 +17,16 @@ def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> str:
         dist.monitored_barrier()
         if rank == 2:
-            time.sleep(1)
+            for other in (0, 1):
+                wait_for((tmp_path / f"{other}").exists, "the others' errors")
             return ""
         with pytest.raises(dist.DistBackendError) as late:
-            dist.monitored_barrier(timeout=timedelta(seconds=0.3))
+            dist.monitored_barrier(timeout=timedelta(seconds=3))
+        (tmp_path / f"{rank}").touch()
         return str(late.value)
 
     texts = on_all(tmp_path, 3, member)
-    assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms."
+    assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 3000 ms."
     assert "Rank 1 successfully reached monitoredBarrier, but received" in texts[1]
 
 
@@ -34,7 +36,7 @@ def test_a_monitored_barrier_follows_one_that_has_failed(tmp_path: Path) -> None
         if rank == 2:
             dist.recv(torch.ones(1), 0)
         with pytest.raises(dist.DistBackendError) as failure:
-            dist.monitored_barrier(timeout=timedelta(seconds=30 if rank else 0.3))
+            dist.monitored_barrier(timeout=timedelta(seconds=200 if rank else 3))
         if rank == 0:
             dist.send(torch.ones(1), 2)
         for _ in range(3):
@@ -46,7 +48,7 @@ def test_a_monitored_barrier_follows_one_that_has_failed(tmp_path: Path) -> None
         "send/recv from rank 0: it gave up, because rank 2 has not come."
     )
     assert on_all(tmp_path, 3, member) == [
-        "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms.",
+        "popdist: Rank 2 failed to pass monitoredBarrier in 3000 ms.",
         f"popdist: Rank 1 {received}",
         f"popdist: Rank 2 {received}",
     ]
@@ -86,5 +88,5 @@ def test_a_monitored_barrier_names_who_has_ended(tmp_path: Path) -> None:
             world().monitored_barrier(timedelta(0))
         return str(late.value)
 
-    ended = ends_of(tmp_path, 3, member, timeout=20)
+    ended = ends_of(tmp_path, 3, member, timeout=1000)
     assert str(ended[0].value).startswith("popdist: Ranks 1, 2 failed to pass")

@@ -142,7 +142,7 @@ def test_nothing_stays_when_it_is_killed_before_an_instance_runs(
     below = served.children(recursive=True)
 
     served.kill()
-    agent.wait(30)
+    agent.wait(200)
 
     assert not psutil.wait_procs(below, 0)[1]
     assert not list(tmp_path.iterdir())
@@ -171,7 +171,7 @@ def test_it_ends_and_undoes_the_job(
 
     agent.stdin.write(nonsense)
     agent.stdin.flush()
-    agent.wait(30)
+    agent.wait(200)
 
     assert not directory.exists()
     assert not psutil.wait_procs(below, 0)[1]
@@ -182,7 +182,7 @@ def test_a_job_that_makes_no_sense_is_none(agent: "subprocess.Popen[bytes]") -> 
     agent.stdin.write(protocol.pack(messages.START_JOB, b'{"name": 5}', b""))
     agent.stdin.flush()
 
-    assert agent.wait(30) == 0
+    assert agent.wait(200) == 0
 
 
 def test_a_job_that_cannot_be_started_leaves_nothing(

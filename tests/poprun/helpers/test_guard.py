@@ -22,7 +22,7 @@ from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import RunCommand
 
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()
 
 
@@ -320,7 +320,7 @@ def test_end_actions_are_performed_when_the_tree_has_ended(
         guard.send(protocol.END_ACTION, *write_word(guard.directory, word))
     guard.send(protocol.WITHDRAW, *write_word(guard.directory, "withdrawn"))
     script = "trap 'echo ended >> words; exit' TERM; : > up; while :; do :; done"
-    guard.start("/bin/sh", "-c", script)
+    guard.start("/bin/sh", "-c", script, grace=LIMIT_S)
     guard.appears("up")
 
     if finish:
@@ -413,7 +413,7 @@ def test_known_processes_get_the_grace_to_end_by_themselves(guard: Driven) -> No
     script = ": > up; sleep 0.3; echo done > words"
     with subprocess.Popen(["sh", "-c", script], cwd=guard.directory) as known:
         guard.appears("up")
-        guard.send(protocol.ADOPT, 1000, MARK)
+        guard.send(protocol.ADOPT, int(LIMIT_S * 1000), MARK)
         guard.send(protocol.KNOWN, known.pid, processes.start_time(known.pid))
 
         guard.end()

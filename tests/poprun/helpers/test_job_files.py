@@ -167,7 +167,7 @@ def test_what_another_performs_meanwhile_is_not_performed_again(
         purpose="write",
         argv=[b"/bin/sh", b"-c", f"echo done >> {words}".encode()],
         environment=[],
-        timeout_s=30,
+        timeout_s=200,
     )
     os.write(lock, EndActions().register(action))
     os.close(lock)
@@ -197,7 +197,7 @@ def test_the_last_supervisor_performs_end_actions_and_reports_failures(
             purpose="do it",
             argv=[b"/bin/sh", b"-c", script.encode()],
             environment=[],
-            timeout_s=30,
+            timeout_s=200,
         )
         os.write(lock, EndActions().register(action))
     os.close(lock)
@@ -241,7 +241,7 @@ def test_of_a_damaged_lock_file_the_directory_is_removed_at_least(
 def test_what_fails_is_tried_again_until_the_final_attempt(tmp_path: Path) -> None:
     directory, lock = make_job(tmp_path)
     action = RunCommand(
-        purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=30
+        purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=200
     )
     os.write(lock, EndActions().register(action))
     os.close(lock)

@@ -51,12 +51,12 @@ def test_it_waits_for_all_and_ends_with_a_code_that_one_of_them_had(
     words = [word for script in scripts for word in (*sh(script), ":")][:-1]
 
     with local(*words, cwd=tmp_path) as launcher:
-        assert launcher.wait(30) == code
+        assert launcher.wait(200) == code
 
 
 def test_a_program_that_is_not_there_ends_with_127(tmp_path: Path) -> None:
     with local("/nothing/there", cwd=tmp_path) as launcher:
-        assert launcher.wait(30) == 127
+        assert launcher.wait(200) == 127
 
 
 def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
         [sys.executable, "-I", "-S", ENTRY, "local", *words],
         cwd=tmp_path,
         capture_output=True,
-        timeout=50,
+        timeout=200,
     )
 
     assert launcher.returncode == 137
@@ -85,7 +85,7 @@ def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:
         assert launcher.stdout
         assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         launcher.send_signal(signal.SIGTERM)
-        assert launcher.wait(30) == 1
+        assert launcher.wait(200) == 1
         # The end of file: no process is left that could write.
         assert launcher.stdout.read() == ""
         assert os.listdir(tmp_path) == []

@@ -68,7 +68,7 @@ import select
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
 wake = own_process.wake_up_on(signal.SIGTERM)
 os.kill(os.getpid(), signal.SIGTERM)
-print(bool(select.select([wake], [], [], 20)[0]))
+print(bool(select.select([wake], [], [], 200)[0]))
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 """).splitlines() == ["True", "{<Signals.SIGUSR2: 12>}"]
 

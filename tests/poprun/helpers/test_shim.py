@@ -41,10 +41,10 @@ kind = Unprivileged if "unprivileged" in sys.argv else Shim
 kind = Late if "late" in sys.argv else kind
 shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
-    shim.LINGER_S = 30.0
+    shim.LINGER_S = 200.0
 kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
 """
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 IN_SLURM = {own_process.IN_SLURM: "1"}
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="two users take root to start them"

@@ -92,7 +92,7 @@ def run(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -612,7 +612,7 @@ def test_a_program_without_mpi_sees_nothing_of_it(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     ran = run(python, *words[way], cwd=tmp_path, **given)
@@ -647,7 +647,7 @@ def test_a_program_with_mpi_sees_the_same_exit_functions(
         env=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 

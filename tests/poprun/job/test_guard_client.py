@@ -205,7 +205,7 @@ def test_behind_another_guard_poprun_signals_mpirun_itself(
         guarding.remember(mpirun.pid, start)
         guarding.signal_mpirun(mpirun.pid, signal.SIGTERM)
 
-        assert mpirun.wait(30) == -signal.SIGTERM
+        assert mpirun.wait(200) == -signal.SIGTERM
 
 
 def test_a_guard_that_is_stopped_goes_on(guards: Guards, guarding: GuardClient) -> None:
@@ -219,7 +219,7 @@ def test_a_guard_that_is_stopped_goes_on(guards: Guards, guarding: GuardClient) 
         assert guarding.keep_running()
         os.waitid(os.P_PID, guard.pid, os.WCONTINUED)
         guarding.kill()
-        assert guard.wait(30) == -signal.SIGKILL
+        assert guard.wait(200) == -signal.SIGKILL
 
 
 def test_without_any_guard_the_files_are_poprun_s_to_remove(

@@ -49,7 +49,7 @@ def test_a_dash_is_stdin_and_stdout(trace: Path) -> None:
             stdin=file,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=50,
+            timeout=200,
             check=True,
         )
 
@@ -68,7 +68,7 @@ def test_a_page_that_cannot_be_written_leaves_what_was_there(trace: Path) -> Non
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
         stderr=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
     )
 

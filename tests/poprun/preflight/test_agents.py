@@ -33,17 +33,33 @@ class FakeSsh:
         path.chmod(0o700)
         self.ssh = find_ssh(str(path), {})
 
-    def open(self, *hosts: HostSpec) -> list[str]:
-        """Start agents, end them, and return the names of their hosts."""
+    def open(
+        self, *hosts: HostSpec, until: Callable[[], bool] = lambda: True
+    ) -> list[str]:
+        """Start agents, end them, and return the names of their hosts.
+
+        Args:
+            until: What is so before poprun looks for answers.
+        """
+        phases: list[str] = []
+
+        def stop(phase: str) -> None:
+            # The first phase is before ssh is started.
+            if phases:
+                wait_for(until, "what the hosts do")
+            phases.append(phase)
+
         environ = {"PATH": os.environ["PATH"]}
-        connections = open_agents(hosts, [self.ssh] * len(hosts), environ)
+        connections = open_agents(hosts, [self.ssh] * len(hosts), environ, stop)
         for connection in connections:
             connection.end()
         return [connection.name for connection in connections]
 
-    def refusal(self, *hosts: HostSpec) -> str:
+    def refusal(
+        self, *hosts: HostSpec, until: Callable[[], bool] = lambda: True
+    ) -> str:
         with pytest.raises(HostUnreachableError) as refusal:
-            self.open(*hosts)
+            self.open(*hosts, until=until)
         return str(refusal.value)
 
 
@@ -112,16 +128,16 @@ def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
 ) -> None:
     monkeypatch.setattr(agents, "LIMIT_S", 0.5)
     # As ssh has a process of its own to reach a jump host.
-    fake = FakeSsh(tmp_path, f"sleep 99 & echo $! >{tmp_path}/pid; exec sleep 99")
+    fake = FakeSsh(
+        tmp_path,
+        f"cd {tmp_path}; sleep 999 & echo $! >new; mv new pid; exec sleep 999",
+    )
 
-    text = fake.refusal(A)
+    text = fake.refusal(A, until=(tmp_path / "pid").exists)
 
     assert text.startswith("The host a cannot be used: it does not answer within")
     pid = int((tmp_path / "pid").read_text())
-    limit = time.monotonic() + 20
-    while Path(f"/proc/{pid}/cmdline").exists():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_for(lambda: not Path(f"/proc/{pid}/cmdline").exists(), "the end of ssh")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +231,7 @@ def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> No
     [connection] = open_agents([A], [fake.ssh], {"PATH": os.environ["PATH"]})
     try:
         connection.channel.send(messages.pack(messages.READ_MEMORY, None))
-        assert select.select([connection], [], [], 50)[0]
+        assert select.select([connection], [], [], 200)[0]
         reply = connection.answer(within=-60)
     finally:
         connection.end()
@@ -226,15 +242,16 @@ def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> No
 def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "LIMIT_S", 3.0)
+    monkeypatch.setattr(agents, "LIMIT_S", 1.0)
     octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE)
-    half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 99"
+    half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 999"
     # The other host answers when half of this one's answer is there.
-    whole = f"until test -e {tmp_path}/half; do sleep 0.01; done; sleep 0.3; {hello()}"
+    whole = hello().replace("; cat", f"; touch {tmp_path}/whole; cat")
+    whole = f"until test -e {tmp_path}/half; do sleep 0.01; done; {whole}"
     fake = FakeSsh(tmp_path, f'case "$*" in *" a "*) {half};; esac; {whole}')
 
-    assert fake.refusal(A, B) == (
-        "The host a cannot be used: it does not answer within 3 s. See: "
+    assert fake.refusal(A, B, until=(tmp_path / "whole").exists) == (
+        "The host a cannot be used: it does not answer within 1 s. See: "
         f"{fake.ssh.shown(A)}"
     )
 

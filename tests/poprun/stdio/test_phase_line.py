@@ -13,7 +13,7 @@ from poprun.stdio import phase_line, terminal
 from poprun.stdio.phase_line import PhaseLine
 
 # Not by SIGALRM, whose timer the line uses.
-pytestmark = pytest.mark.timeout(60, method="thread")
+pytestmark = pytest.mark.timeout(300, method="thread")
 
 ERASE = "\r\x1b[K"
 
@@ -38,6 +38,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(phase_line, "write_text", lambda fd, text: texts.append(text))
     monkeypatch.setattr(phase_line, "os", Stderr(texts))
     monkeypatch.setattr(phase_line, "FIRST_AFTER_S", 0.01)
+    # The line is drawn once, however long a test takes.
+    monkeypatch.setattr(phase_line, "INTERVAL_S", 1000.0)
     yield texts
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -45,7 +47,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def wait_until_drawn(texts: list[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not texts and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -42,7 +42,7 @@ class Peer:
         self.process.communicate()
         poll = select.poll()
         poll.register(self.connection, select.POLLRDHUP)
-        assert poll.poll(30_000)
+        assert poll.poll(200_000)
 
     def __enter__(self) -> "Peer":
         return self

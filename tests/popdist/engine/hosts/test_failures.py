@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import POPRUN, ROOT
 from tests.host_jobs import DEATH, run
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mpi
 
 HOST = os.uname().nodename
 SUM = "all_reduce (sum, oneshot)"
@@ -117,7 +117,7 @@ def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
     body = """
     group = popdist.instance_group()
     group.barrier()
-    group.set_timeout(0.5)
+    group.set_timeout(4)
     if rank == 2:
         # Until the others have given up.
         while not all(os.path.exists(f"{sys.argv[1]}.{one}.done") for one in (0, 1)):
@@ -131,7 +131,7 @@ def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
 
     text = (
         f"CollectiveTimeoutError: Instance 2 did not take its part in {SUM} of 3 "
-        "float64 within 0.5 s, so instance 0 gave up. Look at what it does instead; if "
+        "float64 within 4 s, so instance 0 gave up. Look at what it does instead; if "
         "it was only slow, raise POPDIST_TIMEOUT."
     )
     assert lines_of(ran.outputs) == [[text], [text], []]
@@ -143,7 +143,7 @@ def test_a_long_wait_for_another_host_is_reported_once(
     body = """
     os.environ["POPDIST_STALL_TIMEOUT"] = "0.3"
     group = popdist.instance_group()
-    group.barrier()
+    group.all_reduce(np.ones(1))
     if rank == 1:
         while "in barrier" not in open(f"{sys.argv[1]}.0.err").read():
             time.sleep(0.01)
@@ -153,21 +153,23 @@ def test_a_long_wait_for_another_host_is_reported_once(
     ran = run(hydra, (1, 1), body, tmp_path)
 
     assert ran.code == 0
-    # MPI may take long to start, too.
-    assert re.findall("popdist: instance.*in barrier.*", ran.instances[0].err) == [
-        f"popdist: instance 0 on {HOST} has waited 0 s for instance 1 on {HOST} in "
-        "barrier."
-    ]
+    # The calls before may take long, too.
+    [report] = re.findall("popdist: instance.*in barrier.*", ran.instances[0].err)
+    assert re.fullmatch(
+        rf"popdist: instance 0 on {HOST} has waited \d+ s for instance 1 on {HOST} in "
+        r"barrier\.",
+        report,
+    )
 
 
 def test_a_member_behind_the_leader_of_another_host_is_named_everywhere(
     hydra: str, tmp_path: Path
 ) -> None:
     body = """
-    os.environ["POPDIST_STALL_TIMEOUT"] = "0.5"
+    os.environ["POPDIST_STALL_TIMEOUT"] = "2"
     group = popdist.instance_group()
     group.barrier()
-    group.set_timeout(4)
+    group.set_timeout(6)
     if rank == 3:
         while not all(os.path.exists(f"{sys.argv[1]}.{i}.done") for i in range(3)):
             time.sleep(0.01)
@@ -345,7 +347,7 @@ def test_an_instance_that_exits_before_it_meets_the_others_is_named_on_all_hosts
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -373,7 +375,7 @@ def test_the_death_of_an_instance_is_named_on_all_hosts(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
         check=False,
     )
 

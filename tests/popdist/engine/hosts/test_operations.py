@@ -8,7 +8,7 @@ import pytest
 
 from tests.host_jobs import OPERATIONS, run
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("per_host", [(2, 2), (1, 1, 1, 1), (3, 1), (1, 2)])

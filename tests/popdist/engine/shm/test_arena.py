@@ -20,7 +20,7 @@ from tests.popdist.engine.members import group_of
 
 def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
     return arena.share_arena(
-        arena.Meeting("alone", 0, [0], timeout=40, stall=30),
+        arena.Meeting("alone", 0, [0], timeout=200, stall=200),
         lambda pids: arena.Memory(nbytes, seldom, lambda memory: None),
         b"",
     )
@@ -69,7 +69,7 @@ def test_the_end_of_a_member_makes_its_pidfd_readable() -> None:
         """
         import select
         shared = join()
-        print(select.select([shared.pidfds[1 - rank]], [], [], 40)[0] != [])
+        print(select.select([shared.pidfds[1 - rank]], [], [], 200)[0] != [])
         """,
         {1: "join()"},
     )
@@ -397,7 +397,7 @@ def test_the_start_of_a_process_is_read_behind_any_name() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
-        select.select([process.stdout], [], [], 40)
+        select.select([process.stdout], [], [], 200)
         renamed = started(process.pid)
         stat = Path(f"/proc/{process.pid}/stat").read_text()
         process.kill()

@@ -42,7 +42,7 @@ def test_the_helpers_of_multiprocessing_end_before_the_program(last: str) -> Non
         [sys.executable, "-c", PROGRAM + last],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
     assert (ran.returncode, ran.stderr) == (0, "")

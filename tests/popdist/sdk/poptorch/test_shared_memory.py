@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PROGRAM = """
 import popdist.sdk
 
@@ -84,13 +82,12 @@ def run_with_dev_shm(option: str, program: Path) -> "subprocess.CompletedProcess
         [*within, sys.executable, str(program)],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=200,
         # Half of the data is this process's.
         env=os.environ | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
     )
 
 
-@pytest.mark.timeout(180)
 def test_data_is_loaded_without_dev_shm(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -105,7 +102,6 @@ def test_data_is_loaded_without_dev_shm(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.timeout(180)
 def test_more_data_is_loaded_than_dev_shm_has_room_for(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(LARGE_PROGRAM)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python import ipu
 
 # Keras is imported.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from tensorflow.python import ipu
 import popdist
 
 # TensorFlow is imported by each instance.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM = """
 import os

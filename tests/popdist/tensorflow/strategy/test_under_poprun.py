@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import Poprun
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.mpi
 
 # It runs an operation before it imports anything of popdist's.
 PROGRAM = """

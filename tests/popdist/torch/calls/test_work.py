@@ -72,7 +72,7 @@ def test_the_thread_of_calls_refers_to_no_tensor_when_one_is_over(
         works[-1]._handle._done = NotingEvent()
         del calls, works, x, parts
         gate.set()
-        assert over.wait(40)
+        assert over.wait(200)
         return leftovers
 
     assert on_all(tmp_path, 2, member) == [[0], [0]]

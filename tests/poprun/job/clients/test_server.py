@@ -25,7 +25,7 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Phase
 
 JOB = "c0ffee" + os.urandom(13).hex()
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 
 
 class Supervisor:

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
@@ -109,13 +108,15 @@ def test_a_stream_that_a_process_holds_open_is_given_up(
 def test_what_comes_by_a_slow_connection_is_waited_for(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "STREAMS_END_S", 0.1)
+    now = 0.0
+    monkeypatch.setattr(drain.time, "monotonic", lambda: now)
     source = FramedSource()
     ends.streams.open(source, 1, "stdout")
     frames = [b"a", b"b", b"c", b"d", b"e"]
 
     def serve(due: float) -> None:
-        time.sleep(0.05)
+        nonlocal now
+        now += 0.6 * drain.STREAMS_END_S
         if frames:
             source.receive(frames.pop(0))
         else:

@@ -292,12 +292,12 @@ def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
         connection.sendall(http(200, b"[]"))
 
     with answering(once) as address:
-        inventory = ServerInventory(address, timeout_s=20)
+        inventory = ServerInventory(address, timeout_s=200)
         for _ in range(3):
             assert inventory.list_partitions() == ()
             # The end of the connection has arrived before the next request.
             (idle,) = inventory._connections._idle
-            idle.settimeout(20)
+            idle.settimeout(200)
             assert idle.recv(1, socket.MSG_PEEK) == b""
         inventory.close()
 

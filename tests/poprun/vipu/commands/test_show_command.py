@@ -142,7 +142,7 @@ def on_terminal(environ: Environ, *words: str) -> str:
     except OSError:
         pass  # its end
     os.close(main)
-    process.wait(60)
+    process.wait(200)
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from conftest import wait_for
+
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 
 # Forks processes that wait for each other, then all act at once. Each writes one line
@@ -32,7 +34,7 @@ start, begin = os.pipe()
 def contend(rank):
     os.close(begin)
     os.read(start, 1)  # ends when the parent closes its end
-    inventory = EmbeddedInventory(Path(path), host="h1", timeout_s=50)
+    inventory = EmbeddedInventory(Path(path), host="h1", timeout_s=200)
     if first_use == "yes":
         inventory.ensure_cluster(replicas)
     job = name.format(rank)
@@ -152,6 +154,8 @@ def test_killed_processes_free_their_ipus_and_no_others(
         pids = [one["pid"] for one in first]
         for pid in pids[:5]:
             os.kill(pid, signal.SIGKILL)
+        for pid in pids[:5]:
+            wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its end")
         with contenders(path, 10, 8, "Q{}") as second:
             freed = sorted(one["blocks"] for one in first[:5])
 
@@ -176,7 +180,7 @@ path, kills = Path(sys.argv[1]), int(sys.argv[2])
 def work(seed):
     chance = random.Random(seed)
     me = liveness.identify()
-    inventory = EmbeddedInventory(path, host="h1", timeout_s=50)
+    inventory = EmbeddedInventory(path, host="h1", timeout_s=200)
     while True:
         size, name = 2 ** chance.randrange(6), f"P{chance.randrange(8)}"
         asked = Acquisition(

@@ -318,7 +318,7 @@ def test_where_files_cannot_be_locked_it_is_said_at_once(
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=50,
+        timeout=200,
     ).stdout
 
     assert said == (

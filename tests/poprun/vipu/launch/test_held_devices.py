@@ -24,7 +24,7 @@ from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
 
 Launch = Callable[..., Grant]
 # For what must happen; a test that waits for it in vain fails.
-SOON_S = 30.0
+SOON_S = 200.0
 # What `deliver` has replied with.
 ANSWERS: list[Answer] = []
 

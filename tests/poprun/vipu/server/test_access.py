@@ -61,7 +61,7 @@ def admin(server: Server, authority: Path) -> ServerInventory:
     address = find_server({}, config_file=file)
     assert address is not None
     address = address._replace(ca_cert=str(authority / "ca.pem"))
-    made = ServerInventory(address, timeout_s=30, admin=True)
+    made = ServerInventory(address, timeout_s=200, admin=True)
     server.clients.append(made)
     return made
 
@@ -151,7 +151,7 @@ def test_who_is_no_administrator_changes_no_clusters(
         users["bob"].create_cluster(ClusterRequest("c1", num_machines=1))
     with pytest.raises(AccessError):
         users["bob"].list_users()
-    as_admin = ServerInventory(users["bob"]._address, timeout_s=30, admin=True)
+    as_admin = ServerInventory(users["bob"]._address, timeout_s=200, admin=True)
     with pytest.raises(AccessError):
         as_admin.list_partitions()
     as_admin.close()
@@ -360,7 +360,7 @@ def test_a_server_that_is_started_again_keeps_its_users(
         server.restart()
         address = find_server({}, config_file=file)
         assert address is not None
-        inventory = ServerInventory(address, timeout_s=30)
+        inventory = ServerInventory(address, timeout_s=200)
         server.clients.append(inventory)
 
         assert [user.name for user in inventory.list_users()] == ["admin"]
@@ -396,6 +396,6 @@ def test_connections_without_a_handshake_are_counted_and_given_up(
         assert server.log.read_text() == ""
 
         address = server.address(tls=True, ca_cert=str(authority / "ca.pem"))
-        inventory = ServerInventory(address, timeout_s=30)
+        inventory = ServerInventory(address, timeout_s=200)
         assert inventory.server_version() == __version__
         inventory.close()

@@ -92,7 +92,7 @@ def test_a_signal_ends_it_in_spite_of_open_connections(
         other.sendall(b"POST /user/acquire HTTP/1.1\r\n")
         server.process.send_signal(number)
 
-        assert server.process.wait(30) == 0
+        assert server.process.wait(200) == 0
 
 
 def test_what_is_asked_works_as_in_the_embedded_inventory(server: Server) -> None:

@@ -66,7 +66,6 @@ if hvd.rank() == 0:
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(240)
 def test_a_program_for_tf_keras_trains_as_it_does_with_horovod(
     poprun: Poprun, tmp_path: Path
 ) -> None:

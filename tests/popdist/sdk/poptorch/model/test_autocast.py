@@ -136,9 +136,9 @@ def test_threads_have_regions_of_their_own() -> None:
     met = threading.Barrier(2)
 
     def waits(x: torch.Tensor) -> Any:
-        met.wait(30)
+        met.wait(200)
         found = product(x)
-        met.wait(30)
+        met.wait(200)
         return found
 
     shared = nn.Linear(3, 3)
@@ -156,7 +156,7 @@ def test_threads_have_regions_of_their_own() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
 
     assert found == {0: [HALF] * 3, 1: [FLOAT] * 3}
 

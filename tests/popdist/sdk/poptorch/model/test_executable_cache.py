@@ -61,7 +61,7 @@ def test_one_of_several_makes_an_entry_while_the_others_wait(tmp_path: Path) -> 
     def make() -> dict[str, int]:
         made.append(1)
         begun.set()
-        assert go.wait(30)
+        assert go.wait(200)
         return {"ipus": 3}
 
     def run() -> None:
@@ -69,12 +69,12 @@ def test_one_of_several_makes_an_entry_while_the_others_wait(tmp_path: Path) -> 
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     threads[0].start()
-    assert begun.wait(30)
+    assert begun.wait(200)
     for thread in threads[1:]:
         thread.start()
     go.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(200)
 
     assert made == [1]
     assert found == [{"ipus": 3}] * 3
