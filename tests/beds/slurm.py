@@ -28,6 +28,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 KillWait=100
+MessageTimeout=100
 PartitionName=bed Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
