@@ -9,6 +9,10 @@ PARTIAL_WAIT_S = 0.05
 # written only if nothing is added to it for so long.
 LONG_PARTIAL = 4096
 LONG_PARTIAL_WAIT_S = 0.5
+# A program that buffers its output writes whole blocks of so many bytes, and not lines:
+# it has the rest of an unfinished line already. It may have to wait for a processor.
+BLOCK = 4096
+BLOCK_WAIT_S = 5.0
 # A stream with more bytes of whole lines than this does not wait for others.
 OWN_TURN_BYTES = 1 << 16
 
@@ -49,6 +53,7 @@ class PendingStream:
         self.size_when_checked = 0
         self.oldest_at = 0.0  # when the oldest of them came
         self.newest_at = 0.0  # and the newest
+        self._is_block = False  # whether that was whole blocks
         self.ended = False
         # A newline was written after its unfinished line, for other text.
         self.broken = False
@@ -73,6 +78,8 @@ class PendingStream:
 
     @property
     def partial_due(self) -> float:
+        if self._is_block:
+            return self.newest_at + BLOCK_WAIT_S
         if self.unfinished_size > LONG_PARTIAL:
             return self.newest_at + LONG_PARTIAL_WAIT_S
         return self.oldest_at + PARTIAL_WAIT_S
@@ -81,6 +88,7 @@ class PendingStream:
         if not self.size:
             self.oldest_at = now
         self.newest_at = now
+        self._is_block = bool(data) and len(data) % BLOCK == 0
         cut = data.rfind(b"\n") + 1
         if cut:
             lines = data if cut == len(data) else data[:cut]

@@ -70,6 +70,17 @@ def test_a_partial_line_is_shown_when_it_stays_one_for_50_ms() -> None:
     assert screen.console.deadline() == inf
 
 
+def test_the_rest_of_a_line_that_a_block_has_cut_is_waited_for() -> None:
+    screen = Screen("a", "b", tags=True)
+    block = b"line\n" * 819 + b"l"
+
+    assert screen.says("a", block) == b"[a]line\n" * 819
+    assert screen.at(4.9) == b""
+    assert screen.says("b", b"one\n", 4.9) == b"[b]one\n"
+    assert screen.says("a", b"ine\nNa", 4.9) == b"[a]line\n"
+    assert screen.at(4.95) == b"[a]Na"
+
+
 def test_what_follows_a_partial_line_has_no_tag_of_its_own() -> None:
     screen = Screen("a", tags=True)
     screen.says("a", b"10%")
