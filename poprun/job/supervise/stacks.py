@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 # How long a shim may take to answer, and a process to begin to write.
-ANSWER_S = 0.5
+ANSWER_S = 2.0
 # A process has shown its stacks when stderr has been quiet for so long.
-QUIET_S = 0.1
+QUIET_S = 0.2
 
 
 class Stacks:

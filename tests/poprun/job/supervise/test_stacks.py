@@ -44,7 +44,7 @@ def test_programs_come_first_and_their_children_then_one_after_the_other() -> No
     job.stacks.tick(1 + ANSWER_S)
     assert job.take() == label(0, 11)
     assert not job.stacks.over
-    job.stacks.tick(2 + ANSWER_S)
+    job.stacks.tick(1 + 2 * ANSWER_S)
     assert (job.take(), job.stacks.over, job.stacks.deadline()) == ([], True, inf)
 
 
