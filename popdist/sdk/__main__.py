@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from popdist import sdk
 from popdist.sdk import switch
 
+NAME = "python -m popdist.sdk"
+# The exit code of a mistake in the arguments, as of most commands.
+INVALID = 2
 USAGE = """\
 usage: python -m popdist.sdk PROGRAM [ARGUMENTS]...
        python -m popdist.sdk -m MODULE [ARGUMENTS]...
@@ -32,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
         try:
             print(COMMANDS[first]())
         except switch.SwitchError as error:
-            sys.exit(f"error: {error}")
+            sys.exit(f"{NAME}: error: {error}")
     elif first == "-m" and len(argv) > 1:
         run_module(argv[1:])
     elif not first or first.startswith("-"):
@@ -45,7 +48,11 @@ def main(argv: Sequence[str]) -> None:
 
 def refuse(reason: str) -> None:
     """End with an error about the arguments."""
-    sys.exit(f"{USAGE}\nerror: {reason}")
+    print(
+        f"{NAME}: error: {reason}\n{NAME}: hint: {NAME} --help shows what there is.",
+        file=sys.stderr,
+    )
+    sys.exit(INVALID)
 
 
 def run_program(argv: Sequence[str]) -> None:

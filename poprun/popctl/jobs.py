@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from poprun.errors import JobRequestError
+from poprun.errors import JobRequestError, OptionError
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
 from poprun.users import user_name
@@ -264,15 +264,16 @@ def words_of(
     A last word of one to five digits is an instance.
 
     Raises:
-        JobRequestError: They name none.
+        OptionError: They name none.
     """
     instance = None
     rest = list(words)
     if rest and re.fullmatch("[0-9]{1,5}", rest[-1]):
         instance = int(rest.pop())
     if len(rest) > 1 or (needs_instance and instance is None):
-        raise JobRequestError(
-            f"{' '.join(words)!r} is no job and instance: write JOB INSTANCE, or only "
-            "INSTANCE if one job runs."
+        problem = f"{' '.join(words)!r} is no job and instance"
+        raise OptionError(
+            f"{problem if words else 'The instance is missing'}: write JOB INSTANCE, "
+            "or only INSTANCE if one job runs."
         )
     return (rest[0] if rest else None), instance

@@ -10,6 +10,7 @@ from poprun.helpers import protocol
 from poprun.popctl.job_table import instance_lines, rates_of, summary
 from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
 from poprun.popctl.output import output_width
+from poprun.texts.click_program import Seconds
 from poprun.texts.stdout import write
 from poprun.texts.tables import cut
 
@@ -21,7 +22,7 @@ ONCE_MS = 1000
 @click.argument("job", required=False)
 @click.option(
     "--interval",
-    type=click.FloatRange(0.5, 3600),
+    type=Seconds(0.5, 3600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -10,9 +10,25 @@ from operator import attrgetter
 
 import click
 
+from poprun.annotations import Any
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
 from poprun.texts.stdout import OutputError, discard_unwritten, write
+
+# Of the options for which click itself writes a page.
+_PAGES = {"-h", "--help", "--version"}
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds in a range. click's own ranges accept NaN."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"'{value}' is no number.", param, ctx)
+        return number
 
 
 def carry_out(
@@ -50,6 +66,11 @@ def carry_out(
         if error.is_closed_by_reader:
             return OUTPUT_CLOSED
         return refuse(f"The output cannot be written: {error}.", UNWRITTEN)
+    except OSError as error:
+        if _PAGES.isdisjoint(arguments):
+            raise
+        discard_unwritten(sys.stdout)
+        return refuse(f"The output cannot be written: {error.strerror}.", UNWRITTEN)
     # click returns the exit code of --help, and what a subcommand returns.
     return result if isinstance(result, int) else 0
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from poprun.texts.click_program import Seconds
 from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
@@ -27,8 +28,6 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value == "":
             # An unset variable of a script must not mean the embedded inventory.
             raise click.BadParameter("It is empty.")
-        if value != value:  # NaN, which a range does not refuse
-            raise click.BadParameter(f"'{value}' is no number.")
         session = ctx.find_object(Session)
         if session is not None:
             session.given[name] = value
@@ -57,7 +56,7 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
     ),
     _global_option(
         "--api-timeout",
-        type=click.FloatRange(0, 86400, min_open=True),
+        type=Seconds(0, 86400, min_open=True),
         metavar="SECONDS",
         help=f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import click
 
+from poprun.texts.click_program import Seconds
 from poprun.texts.stdout import write
 from poprun.vipu.commands.command_line import Command
 from poprun.vipu.commands.nouns import names_of, read_states
@@ -25,7 +26,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
+from poprun.log import printable
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Block
 from poprun.vipu.wire import items_of, optional_of
@@ -28,7 +30,18 @@ class Transaction(NamedTuple):
     longest_step_s: float
 
     def execute(self, statement: str, *arguments: Any) -> Cursor:
-        return self.connection.execute(statement, arguments)
+        """Execute a statement.
+
+        Raises:
+            VipuRuleError: A text has bytes of no character: a command's argument.
+        """
+        try:
+            return self.connection.execute(statement, arguments)
+        except UnicodeEncodeError as error:
+            raise VipuRuleError(
+                f"'{printable(str(error.object))}' is no text in UTF-8, so nothing in "
+                "an inventory has it as its name. 'vipu list' shows the names."
+            ) from None
 
     def insert(self, table: str, *values: Any) -> None:
         """Insert a row of some values, each with as many columns as it has fields."""

@@ -16,13 +16,14 @@ import click
 import uvloop
 
 from poprun import __version__
-from poprun.texts.click_program import carry_out
+from poprun.errors import PoprunError
+from poprun.texts.click_program import Seconds, carry_out
 from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.errors import InventoryUnavailableError, VipuRuleError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.location import find_server_inventory
+from poprun.vipu.inventory.location import VARIABLE, find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
 from poprun.vipu.server.http_server import BACKLOG, HttpServer
@@ -75,7 +76,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1, 600),
+    type=Seconds(0.1, 600),
     default=10.0,
     show_default=True,
     help="Seconds to wait while another process keeps the inventory locked.",
@@ -157,7 +158,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: By default that of this process.
     """
-    return carry_out(serve, "vipu-server", argv)
+    return carry_out(serve, "vipu-server", argv, code_of=_code_of)
+
+
+def _code_of(error: PoprunError) -> int:
+    # The place of a user's inventory is named by the variable, a server's is not.
+    error.args = (str(error).replace(VARIABLE, "--database"),)
+    return error.exit_code
 
 
 def _make_first_admin(

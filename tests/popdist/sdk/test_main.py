@@ -90,9 +90,12 @@ def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     done = command(*words, cwd=tmp_path)
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("usage: python -m popdist.sdk PROGRAM")
-    assert done.stderr.endswith(f"\nerror: {reason}\n")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"python -m popdist.sdk: error: {reason}\n"
+        "python -m popdist.sdk: hint: python -m popdist.sdk --help shows what there "
+        "is.\n"
+    )
 
 
 def test_an_environment_is_enabled_and_disabled(
@@ -149,9 +152,10 @@ def test_an_environment_that_cannot_be_written_to_is_named(
 
         assert done.returncode == 1
         assert done.stderr == (
-            f"error: {path} cannot be changed: Is a directory. It is in the "
-            f"site-packages of {python}; make a virtual environment (python3 -m venv "
-            "DIR), install poprun in it, and run this command with its Python.\n"
+            f"python -m popdist.sdk: error: {path} cannot be changed: Is a directory. "
+            f"It is in the site-packages of {python}; make a virtual environment "
+            "(python3 -m venv DIR), install poprun in it, and run this command with "
+            "its Python.\n"
         )
     path.rmdir()
     assert [path.name for path in packages.iterdir()] == ["ours.pth"]

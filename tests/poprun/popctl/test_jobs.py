@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from poprun.errors import JobRequestError
+from poprun.errors import JobRequestError, OptionError
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.popctl import jobs
@@ -219,8 +219,16 @@ def test_a_short_number_at_the_end_is_an_instance(
 
 @pytest.mark.parametrize("words", [[], ["cafe"], ["1", "cafe"], ["a", "b", "1"]])
 def test_words_that_name_no_instance_are_refused(words: list[str]) -> None:
-    with pytest.raises(JobRequestError, match="write JOB INSTANCE"):
+    with pytest.raises(OptionError) as raised:
         words_of(words, needs_instance=True)
+
+    typed = " ".join(words)
+    problem = (
+        f"'{typed}' is no job and instance" if words else "The instance is missing"
+    )
+    assert str(raised.value) == (
+        f"{problem}: write JOB INSTANCE, or only INSTANCE if one job runs."
+    )
 
 
 def test_an_instance_may_be_left_out_where_all_are_meant() -> None:

@@ -187,6 +187,16 @@ def test_a_partition_that_exists_otherwise_is_no_jobs(
         inventory.create_partition(Request(name="P", size=4))
 
 
+def test_a_name_that_is_no_text_is_refused(inventory: EmbeddedInventory) -> None:
+    with pytest.raises(VipuRuleError) as refusal:
+        inventory.get_partition("P\udcff")
+
+    assert str(refusal.value) == (
+        "'P\\xff' is no text in UTF-8, so nothing in an inventory has it as its name. "
+        "'vipu list' shows the names."
+    )
+
+
 def test_unknown_names_get_those_there_are(
     inventory: EmbeddedInventory, launch: Launch
 ) -> None:

@@ -344,6 +344,32 @@ def test_a_database_that_is_none_gets_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_way_out_of_a_place_that_does_not_do_is_the_servers_option() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--port=0", "--database=/proc/none/x.db"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr == (
+        "vipu-server: error: The V-IPU inventory /proc/none/x.db cannot be opened: No "
+        "such file or directory. Name another place with --database.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("--timeout=nan", "Invalid value for '--timeout': 'nan' is no number."),
+        ("--nonsense", "No such option '--nonsense'."),
+        ("extra", "Got unexpected extra argument (extra)"),
+    ],
+)
+def test_a_mistake_is_one_sentence(argument: str, sentence: str) -> None:
+    assert refused(argument) == f"vipu-server: error: {sentence}"
+
+
 def test_a_locked_inventory_is_a_refusal_and_not_a_stuck_server(
     tmp_path: Path,
 ) -> None:
