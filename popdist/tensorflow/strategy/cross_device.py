@@ -12,10 +12,8 @@ from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
-from popdist.tensorflow.tensors.reduction import (
-    are_operations_available,
-    reduce_in_graph,
-)
+from popdist.tensorflow.tensors.reduction import reduce_in_graph
+from popdist.tensorflow.tensors.registration import are_operations_available
 
 # As what a bool is reduced.
 _FLAG = np.dtype(np.uint8)

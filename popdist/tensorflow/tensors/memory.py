@@ -38,11 +38,16 @@ def memory_of(tensor: Tensor) -> Array:
     # numpy() would copy, and the buffer protocol lacks bfloat16.
     array: Array = np.asarray(tensor._numpy())
     if array.dtype.kind in "OS":
-        raise TypeError(
-            f"The tensor's dtype is {tensor.dtype.name}, but popdist exchanges numbers "
-            "and bools. Encode it as numbers first, such as tf.io.decode_raw does."
-        )
+        raise objects_error(tensor)
     return array
+
+
+def objects_error(tensor: Tensor) -> TypeError:
+    """Return the error for a tensor of strings or other objects."""
+    return TypeError(
+        f"The tensor's dtype is {tensor.dtype.name}, but popdist exchanges numbers "
+        "and bools. Encode it as numbers first, such as tf.io.decode_raw does."
+    )
 
 
 def new_memory(shape: Sequence[int], dtype: DType) -> Array:

@@ -3,6 +3,7 @@
 Gradients do not pass through them by themselves: see tf.custom_gradient.
 """
 
+import ctypes
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,7 +15,17 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from popdist.engine.calls.rows import Array
-from popdist.tensorflow.tensors.memory import Tensor, memory_of, tensor_of
+from popdist.tensorflow.tensors.memory import (
+    Tensor,
+    memory_of,
+    objects_error,
+    tensor_of,
+)
+from popdist.tensorflow.tensors.registration import (
+    add_call,
+    add_operation,
+    are_operations_available,
+)
 
 # What makes a call: it returns arrays of its own, and only reads those of the tensors.
 Function = Callable[[list[Array]], Sequence[Array]]
@@ -29,6 +40,9 @@ class UnderWay(Protocol):
 
 # What begins a call.
 Begin = Callable[[list[Array]], UnderWay]
+
+# The dtypes of tensors that have no numbers.
+_OBJECTS = (tf.string, tf.variant, tf.resource)
 
 # The name of a placeholder for an eager tensor that a function captures: a number of
 # this process's, which counts all that TensorFlow has made in it.
@@ -49,21 +63,20 @@ def call_in_order(
     """
     if tf.executing_eagerly():
         return _tensors_of(function(_arrays_of(tensors)))
-    check_graph()
+    check_graph(tensors)
+    dtypes = [spec.dtype for spec in specs]
 
     def call(_: Array, *inputs: Array) -> Sequence[Array]:
         # They are the memory of the tensors; a scalar comes as a number.
-        return function([np.asarray(array) for array in inputs])
+        arrays = [np.asarray(array) for array in inputs]
+        return _results_and_error(lambda: function(arrays), dtypes)
 
     # TensorFlow orders what uses one resource, and also a condition or a function whose
     # calls use it. Of what has a state alone it orders no conditions.
-    results = tf.numpy_function(
-        call,
-        [call_order(), *tensors],
-        [spec.dtype for spec in specs],
-        name="popdist",
+    *results, error = tf.numpy_function(
+        call, [call_order(), *tensors], [*dtypes, tf.int64], name="popdist"
     )
-    return _with_shapes(results, specs)
+    return _with_shapes(_checked(results, error, call_order()), specs)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -81,10 +94,13 @@ def call_by_name(
     """
     if tf.executing_eagerly():
         return _tensors_of(begin(_arrays_of(tensors)).wait())
-    check_graph()
+    check_graph(tensors)
 
     def request(_: Tensor, *inputs: Tensor) -> int:
-        return _UNDER_WAY.add(begin(_arrays_of(inputs)))
+        try:
+            return _UNDER_WAY.add(begin(_arrays_of(inputs)))
+        except Exception as error:
+            return _UNDER_WAY.add(_FailedCall(error))
 
     # A tf.function of its own: in the one around it, TensorFlow orders operations by
     # the resources that they use, and the others among themselves.
@@ -93,7 +109,8 @@ def call_by_name(
         number = tf.py_function(
             request, [resource, *inputs], tf.int64, name="popdist_begin"
         )
-        return _await(number, [spec.dtype for spec in specs])
+        *results, error = _await(number, [spec.dtype for spec in specs])
+        return _checked(results, error, resource)
 
     return _with_shapes(call(_resource(), *tensors), specs)
 
@@ -113,12 +130,16 @@ def zeros_after(tensor: Tensor) -> Tensor:
         return tf.identity(tf.zeros_like(tensor))
 
 
-def check_graph() -> None:
-    """Raise an error if calls cannot be made in the graph that is built.
+def check_graph(tensors: Sequence[Tensor]) -> None:
+    """Raise an error if a call on tensors cannot be made in the graph that is built.
 
     Raises:
         NotImplementedError: XLA compiles it.
+        TypeError: A tensor has strings or other objects, which are not exchanged.
     """
+    for tensor in tensors:
+        if tensor.dtype in _OBJECTS:
+            raise objects_error(tensor)
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
             "XLA compiles this function, and popdist's collectives are no part of what "
@@ -142,7 +163,36 @@ class _CallsUnderWay:
         return self._handles.pop(number).wait()
 
 
+class _Errors:
+    """STATE: errors of calls in graphs, by numbers that travel in the graphs."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._errors: dict[int, Exception] = {}
+
+    def add(self, error: Exception) -> int:
+        number = next(self._numbers)
+        self._errors[number] = error
+        return number
+
+    def check(self, number: int) -> None:
+        """Raise the error of this number, if it is one."""
+        if number:
+            raise self._errors.pop(number)
+
+
 _UNDER_WAY = _CallsUnderWay()
+_ERRORS = _Errors()
+
+
+class _FailedCall:
+    """A call that could not begin."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def wait(self) -> Sequence[Array]:
+        raise self._error
 
 
 @cache
@@ -158,7 +208,7 @@ def _resource() -> Tensor:
 
 
 def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
-    """Return the results of a call under way, in a graph.
+    """Return the results of a call under way and its error's number, in a graph.
 
     An operation that waits keeps a thread of the graph's from others, which may have to
     begin the call that it waits for; a graph may have a single thread. Those that fetch
@@ -168,23 +218,68 @@ def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
     @tf.function(autograph=False)
     def finish(number: Tensor) -> Any:
         def take(number: Tensor) -> list[Tensor]:
-            return _tensors_of(_UNDER_WAY.take(int(number)))
+            arrays = _results_and_error(lambda: _UNDER_WAY.take(int(number)), dtypes)
+            return _tensors_of(arrays)
 
-        return tf.py_function(take, [number], dtypes)
+        return tf.py_function(take, [number], types)
 
-    shapes = [tf.TensorShape(None)] * len(dtypes)
+    types = [*dtypes, tf.int64]
+    shapes = [tf.TensorShape(None)] * len(types)
     element = tf.raw_ops.TensorDataset(components=[number], output_shapes=[()])
     results = tf.raw_ops.MapDataset(
         input_dataset=element,
         other_arguments=[],
         f=finish.get_concrete_function(tf.TensorSpec((), tf.int64)),
-        output_types=dtypes,
+        output_types=types,
         output_shapes=shapes,
         use_inter_op_parallelism=False,
     )
     return tf.raw_ops.DatasetToSingleElement(
-        dataset=results, output_types=dtypes, output_shapes=shapes, name="popdist_end"
+        dataset=results, output_types=types, output_shapes=shapes, name="popdist_end"
     )
+
+
+def _results_and_error(
+    call: Callable[[], Sequence[Array]], dtypes: Sequence[tf.DType]
+) -> list[Array]:
+    """Return the results of a call and 0, or empty arrays and its error's number."""
+    try:
+        return [*call(), np.array(0)]
+    except Exception as error:
+        if not are_operations_available():
+            raise
+        empty = [np.empty(0, dtype.as_numpy_dtype) for dtype in dtypes]
+        return [*empty, np.array(_ERRORS.add(error))]
+
+
+def _checked(
+    results: Sequence[Tensor], number: Tensor, resource: Tensor
+) -> list[Tensor]:
+    """Return the results of a call in a graph, or raise the error of this number there.
+
+    What TensorFlow's own functions of Python raise is an UnknownError, as a rule.
+    """
+    if not are_operations_available():
+        return list(results)
+    checked = add_operation(
+        "PopdistReduce",
+        order=resource,
+        tensors=[number],
+        others=[],
+        key=_check_key(),
+    )
+    with tf.control_dependencies([*results, *checked]):
+        return [tf.identity(result) for result in results]
+
+
+@cache
+def _check_key() -> int:
+    def check(table: bytes) -> None:
+        # The table of one scalar: 0 axes, where it lies, and where the result goes.
+        _, address, _ = np.frombuffer(table, np.uint64)
+        _ERRORS.check(ctypes.c_int64.from_address(int(address)).value)
+
+    return add_call(check)
 
 
 def _arrays_of(tensors: Sequence[Tensor]) -> list[Array]:

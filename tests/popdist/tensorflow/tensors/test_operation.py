@@ -112,6 +112,65 @@ def test_named_calls_of_a_graph_wait_beside_each_other_on_one_thread(mode: str) 
     assert alone(program) == [6, 6, 6]
 
 
+class FailingCall:
+    """A call that fails when it begins, or when it is waited for."""
+
+    def __init__(self, arrays: list[Array]) -> None:
+        if arrays[0][0] == 0:
+            raise ValueError("Zero is not valid.")
+
+    def wait(self) -> list[Array]:
+        raise tf.errors.AbortedError(None, None, "It has ended.")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (0.0, tf.errors.InvalidArgumentError, "ValueError: Zero is not valid."),
+        (1.0, tf.errors.AbortedError, "AbortedError: It has ended."),
+    ],
+)
+def test_a_named_call_of_a_graph_fails_with_the_status_of_its_error(
+    value: float, kind: type[Exception], text: str
+) -> None:
+    def program() -> tuple[str, list[float]]:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, (3,))
+            (failing,) = call_by_name(FailingCall, [x], [THREE])
+            (a,) = call_by_name(SlowCall, [x], [THREE])
+            (b,) = call_by_name(SlowCall, [x], [THREE])
+            with pytest.raises(kind) as caught:
+                session.run(failing + 1, {x: [value] * 3})
+            # The graph can go on with its other calls.
+            return str(caught.value), session.run(a + b, {x: [1, 2, 3]}).tolist()
+
+    message, after = alone(program)
+    assert text in message
+    assert after == [4, 8, 12]
+
+
+def test_strings_are_refused_while_a_graph_is_built() -> None:
+    def program() -> list[str]:
+        def in_order(x: Any) -> Any:
+            return call_in_order(lambda arrays: arrays, [x], [THREE])
+
+        def by_name(x: Any) -> Any:
+            return call_by_name(SlowCall, [x], [THREE])
+
+        texts = []
+        for call in in_order, by_name:
+            with pytest.raises(TypeError) as caught:
+                tf.function(call).get_concrete_function(tf.TensorSpec(3, tf.string))
+            texts.append(str(caught.value))
+        return texts
+
+    for text in alone(program):
+        assert text.endswith(
+            "TypeError: The tensor's dtype is string, but popdist exchanges numbers "
+            "and bools. Encode it as numbers first, such as tf.io.decode_raw does.\n"
+        )
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist.tensorflow.tensors import reduction
-from popdist.tensorflow.tensors.reduction import (
-    are_operations_available,
-    reduce_in_graph,
-)
+from popdist.tensorflow.tensors import registration
+from popdist.tensorflow.tensors.reduction import reduce_in_graph
+from popdist.tensorflow.tensors.registration import are_operations_available
 from tests.popdist.tensorflow.instances import TIMEOUT, on_all
 
 pytestmark = TIMEOUT
@@ -255,6 +253,7 @@ def test_devices_must_have_tensors_of_one_shape() -> None:
         (MemoryError("why"), "ResourceExhaustedError"),
         (RuntimeError("why\0not"), "UnknownError"),
         (KeyboardInterrupt("why"), "UnknownError"),
+        (tf.errors.AbortedError(None, None, "why"), "AbortedError"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -286,9 +285,9 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
     def program() -> str:
         @tf.function
         def step(x: Any) -> Any:
-            (bundle,) = reduction._operation("PopdistPack", tensors=[x])
+            (bundle,) = registration.add_operation("PopdistPack", tensors=[x])
             copy = tf.concat([bundle[:1], bundle[1:]], 0)
-            return reduction._operation("PopdistUnpack", bundle=copy, T=[x.dtype])
+            return registration.add_operation("PopdistUnpack", bundle=copy, T=[x.dtype])
 
         with pytest.raises(tf.errors.InternalError) as error:
             step(tf.ones(3))
@@ -300,7 +299,7 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
 def test_a_tensorflow_without_the_functions_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reduction, "_LIBRARY", "libm.so.6")
+    monkeypatch.setattr(registration, "_LIBRARY", "libm.so.6")
     monkeypatch.setattr(tf.sysconfig, "get_lib", lambda: "")
 
     def program(_: int) -> Any:

@@ -11,7 +11,7 @@ from popdist.negotiation.calls import CarryOut
 from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE, Job
 
-from .exceptions import internal_errors
+from .exceptions import NotInitializedError, internal_errors
 from .process_sets import ProcessSet, checked_ranks
 from .registered_sets import RegisteredSets
 from .timeline import Timeline
@@ -209,6 +209,11 @@ class HorovodBasics:
         """
         return self._initialized().ranks_by_id()
 
+    def check_registered(self, process_set: ProcessSet) -> None:
+        """Raise ValueError after init() unless a process set is registered."""
+        if self._sets is not None:
+            self._sets.id_of(process_set)
+
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a process set.
 
@@ -225,13 +230,10 @@ class HorovodBasics:
         """Return the process sets.
 
         Raises:
-            ValueError: init() has not been called.
+            NotInitializedError: init() has not been called.
         """
         if self._sets is None:
-            raise ValueError(
-                "Horovod has not been initialized; use hvd.init() before any other "
-                "call of it."
-            )
+            raise NotInitializedError
         return self._sets
 
     def _start_timeline_of_environment(self) -> None:

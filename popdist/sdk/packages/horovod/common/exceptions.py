@@ -10,6 +10,16 @@ class HorovodInternalError(RuntimeError):
     """A collective call failed, or the ranks' calls did not match."""
 
 
+class NotInitializedError(ValueError):
+    """A function was called before hvd.init(), or after hvd.shutdown()."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Horovod has not been initialized; use hvd.init() before any other "
+            "call of it."
+        )
+
+
 @contextmanager
 def internal_errors() -> Iterator[None]:
     """Raise popdist's errors, within this block, as Horovod's."""

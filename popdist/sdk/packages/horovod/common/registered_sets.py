@@ -52,7 +52,7 @@ class RegisteredSets:
         self.negotiator(global_process_set)
         for ranks in process_sets:
             process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
-            if self._id_of(process_set.ranks or []) is None:
+            if self._id_of_ranks(process_set.ranks or []) is None:
                 self.add(process_set)
 
     def add(self, process_set: ProcessSet) -> None:
@@ -68,7 +68,7 @@ class RegisteredSets:
                 f"A process set of the ranks {ranks} is given, but there are only "
                 f"{self.size} ranks, from 0."
             )
-        existing = self._id_of(ranks)
+        existing = self._id_of_ranks(ranks)
         if existing is not None:
             raise ValueError(
                 f"Process set {existing} has the ranks {ranks} already. Use that one."
@@ -94,6 +94,20 @@ class RegisteredSets:
         process_set.invalidate()
         return True
 
+    def id_of(self, process_set: ProcessSet) -> int:
+        """Return the id of a set.
+
+        Raises:
+            ValueError: It is not registered.
+        """
+        set_id = process_set.process_set_id
+        if set_id is None or set_id not in self._sets:
+            raise ValueError(
+                f"{process_set} is not registered. Give it to hvd.init(), or call "
+                "hvd.add_process_set()."
+            )
+        return set_id
+
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a set.
 
@@ -107,11 +121,7 @@ class RegisteredSets:
             return existing
         # Not while another thread shuts Horovod down.
         with self._lock:
-            if set_id is None or set_id not in self._sets:
-                raise ValueError(
-                    f"{process_set} is not registered. Give it to hvd.init(), or call "
-                    "hvd.add_process_set()."
-                )
+            set_id = self.id_of(process_set)
             if not process_set.included():
                 raise ValueError(
                     f"Rank {self.rank} is not in {process_set}, so it makes no calls "
@@ -169,7 +179,7 @@ class RegisteredSets:
         process_set.register(set_id, ranks, self.rank)
         self._sets[set_id] = process_set
 
-    def _id_of(self, ranks: Sequence[int]) -> int | None:
+    def _id_of_ranks(self, ranks: Sequence[int]) -> int | None:
         """Return the id of the registered process set that has these ranks."""
         for set_id, registered in self._sets.items():
             if registered.ranks == list(ranks):

@@ -6,7 +6,6 @@ session's graph are made in any order, and have names that the graph gives them.
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,16 +21,19 @@ from popdist.engine.spec.dtypes import DTYPES
 from popdist.replicated.shares import even_share
 from popdist.tensorflow.tensors.memory import Tensor, new_memories, new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order, name_of
-from popdist.tensorflow.tensors.reduction import (
-    are_operations_available,
-    reduce_in_graph,
-)
+from popdist.tensorflow.tensors.reduction import reduce_in_graph
+from popdist.tensorflow.tensors.registration import are_operations_available
 
 from ..common.calls.library import NUMPY_ARRAYS
 from ..common.calls.reduce_ops import Adasum, Average, Reduction
-from ..common.calls.submission import HorovodHandle, TableReduction, TensorCalls
+from ..common.calls.submission import (
+    BASICS,
+    HorovodHandle,
+    TableReduction,
+    TensorCalls,
+)
 from ..common.process_sets import ProcessSet
-from .errors import argument_errors, tensorflow_errors
+from .errors import InvalidArgumentError, tensorflow_errors
 
 # Any: tensors, variables, and what TensorFlow can turn into tensors.
 TensorLike = Any
@@ -59,25 +61,19 @@ def reduce_tensors(
 ) -> list[Tensor]:
     """Return the ranks' tensors, reduced to one each."""
     if _is_for_table(tensors, reduction):
-        layouts = [(each.dtype.name, _known_shape(each)) for each in tensors]
-        name = name or _name_in_graph("Allreduce", tensors)
-        reduce = TableReduction(layouts, name, reduction, process_set)
-        device = ["/device:CPU:0"]
-        values = [[tensor] for tensor in tensors]
-        return [total for (total,) in reduce_in_graph(reduce, values, device, False)]
-    begin = partial(
-        TENSORFLOW_CALLS.reduce, reduction=reduction, process_set=process_set
-    )
-    return _make_call(begin, "Allreduce", tensors, _specs_of(tensors), name)
+        return _reduce_by_table(tensors, reduction, name, process_set)
+    begin = partial(TENSORFLOW_CALLS.reduce, reduction=reduction)
+    specs = _specs_of(tensors)
+    return _make_call(begin, "Allreduce", tensors, specs, name, process_set)
 
 
 def gather_tensors(
     tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet
 ) -> list[Tensor]:
     """Return the ranks' tensors, one after the other along the first dimension."""
-    begin = partial(TENSORFLOW_CALLS.gather, process_set=process_set)
     specs = [_with_length(tensor, None) for tensor in tensors]
-    return _make_call(begin, "Allgather", tensors, specs, name)
+    begin = TENSORFLOW_CALLS.gather
+    return _make_call(begin, "Allgather", tensors, specs, name, process_set)
 
 
 def broadcast_tensors(
@@ -87,10 +83,9 @@ def broadcast_tensors(
     process_set: ProcessSet,
 ) -> list[Tensor]:
     """Return the tensors of one rank."""
-    begin = partial(
-        TENSORFLOW_CALLS.broadcast, root_rank=root_rank, process_set=process_set
-    )
-    return _make_call(begin, "Broadcast", tensors, _specs_of(tensors), name)
+    begin = partial(TENSORFLOW_CALLS.broadcast, root_rank=root_rank)
+    specs = _specs_of(tensors)
+    return _make_call(begin, "Broadcast", tensors, specs, name, process_set)
 
 
 def exchange_rows(
@@ -98,21 +93,18 @@ def exchange_rows(
 ) -> list[Tensor]:
     """Return the rows that the ranks have for this one, and how many each has sent."""
 
-    def begin(
-        arrays: list[Array], *, name: str | None, now: bool = False
-    ) -> HorovodHandle:
+    # Any: the arguments of all such calls.
+    def begin(arrays: list[Array], **arguments: Any) -> HorovodHandle:
         rows, *rest = arrays
-        with argument_errors() if tf.executing_eagerly() else nullcontext():
-            return TENSORFLOW_CALLS.exchange(
-                [rows], rest[0] if rest else None, name, process_set, now=now
-            )
+        given = rest[0] if rest else None
+        return TENSORFLOW_CALLS.exchange([rows], given, **arguments)
 
     specs = [
         _with_length(tensor, None),
         tf.TensorSpec((process_set.size(),), tf.int32),
     ]
     tensors = [tensor] if splits is None else [tensor, splits]
-    return _make_call(begin, "Alltoall", tensors, specs, name)
+    return _make_call(begin, "Alltoall", tensors, specs, name, process_set)
 
 
 def scatter_tensors(
@@ -122,9 +114,14 @@ def scatter_tensors(
     process_set: ProcessSet,
 ) -> list[Tensor]:
     """Return this rank's rows of the ranks' tensors, reduced to one each."""
-    begin = partial(
-        TENSORFLOW_CALLS.scatter, reduction=reduction, process_set=process_set
-    )
+    if any(tensor.shape.rank == 0 for tensor in tensors):
+        # AutoGraph keeps the types of Python's own errors alone.
+        kind = InvalidArgumentError if tf.executing_eagerly() else ValueError
+        raise kind(
+            "A tensor of reducescatter has no dimensions, but needs a first one. "
+            "Reshape it."
+        )
+    begin = partial(TENSORFLOW_CALLS.scatter, reduction=reduction)
     member, size = process_set.rank() or 0, process_set.size() or 1
 
     def length_of(tensor: Tensor) -> int | None:
@@ -132,7 +129,7 @@ def scatter_tensors(
         return None if rows is None else even_share(rows, member, size).length
 
     specs = [_with_length(tensor, length_of(tensor)) for tensor in tensors]
-    return _make_call(begin, "Reducescatter", tensors, specs, name)
+    return _make_call(begin, "Reducescatter", tensors, specs, name, process_set)
 
 
 def make_call(begin: Callable[..., HorovodHandle]) -> Tensor:
@@ -157,17 +154,35 @@ class _NumberHandle(HorovodHandle):
         return [array]
 
 
+class _NamedCall:
+    """A call of a session's graph, which has begun."""
+
+    def __init__(
+        self, begin: Callable[..., HorovodHandle], arrays: list[Array]
+    ) -> None:
+        with tensorflow_errors():
+            self._handle = begin(arrays, now=False)
+
+    def wait(self) -> list[Array]:
+        with tensorflow_errors():
+            results: list[Array] = self._handle.wait()
+            return results
+
+
 def _make_call(
     begin: Callable[..., HorovodHandle],
     kind: str,
     tensors: Sequence[Tensor],
     specs: Sequence[tf.TensorSpec],
     name: str | None,
+    process_set: ProcessSet,
 ) -> list[Tensor]:
     """Make a call that is matched by its name, or eagerly by its number without one."""
-    if name is None and not tf.executing_eagerly():
-        name = _name_in_graph(kind, tensors)
-    return _carried_out(partial(begin, name=name), tensors, specs)
+    if not tf.executing_eagerly():
+        BASICS.check_registered(process_set)
+        name = name or _name_in_graph(kind, tensors)
+    begin = partial(begin, name=name, process_set=process_set)
+    return _carried_out(begin, tensors, specs)
 
 
 def _name_in_graph(kind: str, tensors: Sequence[Tensor]) -> str:
@@ -175,6 +190,27 @@ def _name_in_graph(kind: str, tensors: Sequence[Tensor]) -> str:
     tensor = re.sub("[^a-zA-Z0-9_]", "_", name_of(tensors[0]))
     name: str = tf.compat.v1.get_default_graph().unique_name(f"Horovod{kind}_{tensor}")
     return name
+
+
+def _reduce_by_table(
+    tensors: Sequence[Tensor],
+    reduction: Reduction,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """Return the ranks' tensors, reduced by popdist's operations in a graph."""
+    BASICS.check_registered(process_set)
+    layouts = [(each.dtype.name, _known_shape(each)) for each in tensors]
+    name = name or _name_in_graph("Allreduce", tensors)
+    reduction_of_tables = TableReduction(layouts, name, reduction, process_set)
+
+    def reduce(*tables: bytes) -> None:
+        with tensorflow_errors():
+            reduction_of_tables(*tables)
+
+    device = ["/device:CPU:0"]
+    values = [[tensor] for tensor in tensors]
+    return [total for (total,) in reduce_in_graph(reduce, values, device, False)]
 
 
 def _is_for_table(tensors: Sequence[Tensor], reduction: Reduction) -> bool:
@@ -205,17 +241,16 @@ def _carried_out(
     tensors: Sequence[Tensor],
     specs: Sequence[tf.TensorSpec],
 ) -> list[Tensor]:
-    if not tf.executing_eagerly() and not executing_eagerly_outside_functions():
-        return call_by_name(partial(begin, now=False), tensors, specs)
-
     def call(arrays: list[Array]) -> list[Array]:
         results: list[Array] = begin(arrays, now=True).wait()
         return results
 
-    if not tf.executing_eagerly():
-        return call_in_order(call, tensors, specs)
-    with tensorflow_errors():
-        return call_in_order(call, tensors, specs)
+    if tf.executing_eagerly():
+        with tensorflow_errors():
+            return call_in_order(call, tensors, specs)
+    if executing_eagerly_outside_functions():
+        return call_in_order(tensorflow_errors()(call), tensors, specs)
+    return call_by_name(partial(_NamedCall, begin), tensors, specs)
 
 
 def _specs_of(tensors: Sequence[Tensor]) -> list[tf.TensorSpec]:

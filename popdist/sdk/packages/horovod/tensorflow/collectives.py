@@ -58,10 +58,11 @@ def allreduce(
         ignore_name_scope: In a graph, match by the name without its scope.
 
     Raises:
-        ValueError: The arguments are not valid.
+        ValueError: The arguments are not valid. Eagerly it is a
+            tf.errors.InvalidArgumentError, too; where a graph runs it is only that.
         HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
             ended. Eagerly it is a tf.errors.FailedPreconditionError or an UnknownError,
-            too; in a graph it is a tf.errors.UnknownError that names it.
+            too; in a graph it is only that.
     """
     (result,) = grouped_allreduce(
         [tensor],

@@ -1,6 +1,7 @@
-"""The errors of Horovod's calls in eager execution, which are TensorFlow's, too.
+"""The errors of Horovod's calls on TensorFlow's tensors, which are TensorFlow's, too.
 
-Horovod's operations raise TensorFlow's, which programs catch.
+Horovod's operations raise TensorFlow's, which programs catch. In a graph, TensorFlow
+raises the ones of the same codes.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from popdist.errors import MismatchError
 
+from ..common import exceptions
 from ..common.exceptions import HorovodInternalError
 
 
@@ -28,24 +30,24 @@ class FailedCallError(HorovodInternalError, tf.errors.UnknownError):
 
 
 class InvalidArgumentError(ValueError, tf.errors.InvalidArgumentError):
-    """The splits of a tensor are not valid."""
+    """The arguments of a call are not valid, whatever those of the other ranks are."""
 
     def __init__(self, message: str) -> None:
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
 
 
-@contextmanager
-def argument_errors() -> Iterator[None]:
-    """Raise a ValueError, within this block, as one of TensorFlow."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidArgumentError(str(error)) from None
+class UninitializedCallError(
+    exceptions.NotInitializedError, tf.errors.FailedPreconditionError
+):
+    """A call was made before hvd.init(), or after hvd.shutdown()."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
 @contextmanager
 def tensorflow_errors() -> Iterator[None]:
-    """Raise Horovod's errors, within this block, as those of TensorFlow."""
+    """Raise the errors of calls, within this block, as those of TensorFlow."""
     try:
         yield
     except HorovodInternalError as error:
@@ -53,3 +55,7 @@ def tensorflow_errors() -> Iterator[None]:
         mismatched = isinstance(cause, MismatchError)
         kind = MismatchedCallError if mismatched else FailedCallError
         raise kind(str(error)) from cause
+    except exceptions.NotInitializedError as error:
+        raise UninitializedCallError(str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(str(error)) from error

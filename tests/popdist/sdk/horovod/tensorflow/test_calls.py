@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -332,12 +333,13 @@ def test_calls_that_differ_raise_an_error_on_all_ranks() -> None:
         x, y = tf.ones(2 + me), tf.ones(2, [tf.int32, tf.float32][me])
         traced = tf.function(lambda x: hvd.allreduce(x, name="traced"))
         name, text = error_of(lambda: traced(x))
+        in_graphs = name, *re.findall("MismatchedCallError: (.*)", text)[:1]
         return [
             error_of(lambda: hvd.allreduce(x, name="shape")),
             error_of(lambda: hvd.allreduce(y, name="dtype")),
             error_of(lambda: hvd.allreduce(x[:2], op=hvd.Sum + 2 * me, name="op")),
             error_of(lambda: hvd.broadcast(x[:2], me, name="root")),
-            (name, *re.findall("HorovodInternalError: (.*)", text)[:1]),
+            in_graphs,
             plain(hvd.allreduce(x[:2], name="shape")),
         ]
 
@@ -357,7 +359,7 @@ def test_calls_that_differ_raise_an_error_on_all_ranks() -> None:
     for found in results(2, rank):
         *eager, traced, again = found
         assert eager == [("MismatchedCallError", text) for text in texts[:4]]
-        assert traced == ("UnknownError", texts[4])
+        assert traced == ("FailedPreconditionError", texts[4])
         assert again == [1.0, 1.0]
 
 
@@ -375,6 +377,109 @@ def test_a_program_can_catch_errors_of_tensorflow_and_of_horovod(
         return str(type(copy).__name__)
 
     assert results(2, rank) == ["MismatchedCallError"] * 2
+
+
+def outcome(mode: str, call: Callable[[Any], Any], x: Any) -> int | str | None:
+    """Return the code, or else the type of the error of a call; None if it has none."""
+    try:
+        if mode == "eager":
+            call(x)
+        elif mode == "function":
+            tf.function(call)(x)
+        else:
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                session.run(call(tf.constant(x.numpy())))
+    except tf.errors.OpError as error:
+        code: int = error.error_code
+        return code
+    except (TypeError, ValueError) as error:
+        return type(error).__name__
+    return None
+
+
+MISMATCHED = {
+    "dtypes": lambda x, me: hvd.allreduce(tf.cast(x, [tf.int32, tf.int64][me])),
+    "shapes": lambda x, me: hvd.allreduce(x[me:]),
+    "shapes, scaled": lambda x, me: hvd.allreduce(x[me:], prescale_factor=2.0),
+    "operations": lambda x, me: hvd.allreduce(x, op=[hvd.Sum, hvd.Max][me]),
+    "numbers": lambda x, me: hvd.grouped_allreduce([x, x + 1][me:], name="group"),
+    "gathered shapes": lambda x, me: hvd.allgather(tf.reshape(x, [[2, 2], [1, 4]][me])),
+    "gathered scalars": lambda x, me: hvd.allgather(x[0]),
+    "roots": lambda x, me: hvd.broadcast(x, me),
+    "exchanged dtypes": lambda x, me: hvd.alltoall(tf.cast(x, [tf.int32, "int8"][me])),
+    "scattered shapes": lambda x, me: hvd.reducescatter(x[me:]),
+}
+INVALID = {
+    "splits": lambda x, me: hvd.alltoall(x, [3, 3]),
+    "unequal splits": lambda x, me: hvd.alltoall(x[1:]),
+    "root": lambda x, me: hvd.broadcast(x, 2),
+    "process set": lambda x, me: hvd.allreduce(x, process_set=SETS[1 - me]),
+    "average of bools": lambda x, me: hvd.allreduce(x > 1),
+}
+# Those for which no graph can be built.
+UNBUILDABLE = {
+    "scattered scalars": lambda x, me: hvd.reducescatter(x[0]),
+    "strings": lambda x, me: hvd.broadcast(tf.strings.as_string(x), 0),
+    "unknown process set": lambda x, me: hvd.allreduce(x, process_set=UNKNOWN),
+}
+SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
+UNKNOWN = hvd.ProcessSet([0])
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "session"])
+def test_errors_have_the_codes_of_horovods(mode: str) -> None:
+    """Ranks go on with their next calls after each of them."""
+
+    def rank(me: int) -> list[dict[str, int | str | None]]:
+        hvd.shutdown()
+        hvd.init(process_sets=SETS)
+        x = tf.constant([1.0, 2, 3, 4])
+
+        def outcomes(calls: dict[str, Any]) -> dict[str, int | str | None]:
+            return {
+                name: outcome(mode, lambda x, call=call: call(x, me), x)
+                for name, call in calls.items()
+            }
+
+        found = [outcomes(MISMATCHED), outcomes(INVALID), outcomes(UNBUILDABLE)]
+        assert outcome(mode, hvd.allreduce, x) is None
+        hvd.shutdown()
+        found.append(outcomes({"not initialized": lambda x, _: hvd.allreduce(x)}))
+        hvd.init()
+        return found
+
+    types = ["ValueError", "TypeError", "ValueError"]
+    if mode == "eager":
+        types = [tf.errors.INVALID_ARGUMENT] * 3
+    for mismatched, invalid, unbuildable, not_initialized in results(2, rank):
+        assert mismatched == dict.fromkeys(MISMATCHED, tf.errors.FAILED_PRECONDITION)
+        assert invalid == dict.fromkeys(INVALID, tf.errors.INVALID_ARGUMENT)
+        assert unbuildable == dict(zip(UNBUILDABLE, types, strict=True))
+        assert not_initialized == {"not initialized": tf.errors.FAILED_PRECONDITION}
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "session"])
+def test_two_calls_of_one_name_at_once_are_an_invalid_argument(mode: str) -> None:
+    """The first one waits for a rank that has not called it."""
+
+    def rank(me: int) -> int | str | None:
+        from horovod.common.calls.reduce_ops import Reduction
+        from horovod.tensorflow.calls import TENSORFLOW_CALLS
+
+        x = tf.ones(3)
+        if me == 1:
+            hvd.barrier()
+            hvd.allreduce(x, name="same")
+            return tf.errors.INVALID_ARGUMENT
+        first = TENSORFLOW_CALLS.reduce(
+            [x.numpy()], "same", Reduction(hvd.Average), hvd.global_process_set
+        )
+        code = outcome(mode, lambda x: hvd.allreduce(x, name="same"), x)
+        hvd.barrier()
+        first.wait()
+        return code
+
+    assert results(2, rank) == [tf.errors.INVALID_ARGUMENT] * 2
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -423,7 +528,7 @@ def test_strings_are_refused() -> None:
 
     assert results(1, rank) == [
         (
-            "TypeError",
+            "InvalidArgumentError",
             "The tensor's dtype is string, but popdist exchanges numbers and bools. "
             "Encode it as numbers first, such as tf.io.decode_raw does.",
         )

@@ -1,0 +1,99 @@
+"""Registers popdist's operations with TensorFlow, and adds them to graphs.
+
+They are registered when the first graph needs them.
+"""
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_library
+
+from popdist.tensorflow.tensors import _kernels
+from popdist.tensorflow.tensors.memory import Tensor
+
+# What reduces the arrays of tables, one of each dtype in the order in which these come
+# first: see popdist.engine.group.Group.all_reduce_table.
+ReduceTables = Callable[..., None]
+
+_LIBRARY = "libtensorflow_cc.so.2"
+
+
+@cache
+def are_operations_available() -> bool:
+    """Register popdist's operations, and return whether this TensorFlow has them now.
+
+    It warns once where it does not.
+    """
+    path = os.path.join(tf.sysconfig.get_lib(), _LIBRARY)
+    try:
+        _kernels.register_operations(path, _CALLS.carry_out)
+    except (LookupError, RuntimeError) as error:
+        warnings.warn(
+            f"TensorFlow {tf.__version__} does not take popdist's operations ({error}),"
+            " so collectives in graphs are slower: tf.numpy_function carries them.",
+            stacklevel=2,
+        )
+        return False
+    for name in ("PopdistReduce", "PopdistPack", "PopdistUnpack"):
+        tf.no_gradient(name)
+    return True
+
+
+class _Calls:
+    """STATE: what carries out the calls of graphs, by the keys that are in these.
+
+    They are kept as long as TensorFlow keeps the functions that its graphs call: for
+    good.
+    """
+
+    def __init__(self) -> None:
+        self._functions: list[ReduceTables] = []
+
+    def add(self, function: ReduceTables) -> int:
+        self._functions.append(function)
+        return len(self._functions) - 1
+
+    def carry_out(self, key: int, tables: tuple[bytes, ...]) -> tuple[int, str] | None:
+        """Carry out a call; return the code and the text of its error."""
+        try:
+            self._functions[key](*tables)
+        # Whatever it is: the thread is TensorFlow's.
+        except BaseException as error:
+            return _status_of(error)
+        return None
+
+
+_CALLS = _Calls()
+
+
+def _status_of(error: BaseException) -> tuple[int, str]:
+    """Return a status for an error: an OpError's own, or as tf.numpy_function does."""
+    code = tf.errors.UNKNOWN
+    if isinstance(error, tf.errors.OpError):
+        code = error.error_code
+    elif isinstance(error, ValueError | TypeError):
+        code = tf.errors.INVALID_ARGUMENT
+    elif isinstance(error, MemoryError):
+        code = tf.errors.RESOURCE_EXHAUSTED
+    elif isinstance(error, NotImplementedError):
+        code = tf.errors.UNIMPLEMENTED
+    lines = traceback.format_exception(error)
+    text = f"{type(error).__name__}: {error}\n{''.join(lines)}"
+    return code, text.replace("\0", "")
+
+
+def add_call(function: ReduceTables) -> int:
+    """Return the key by which a PopdistReduce of a graph calls a function."""
+    return _CALLS.add(function)
+
+
+# Any: arguments and attributes of many types.
+def add_operation(name: str, **arguments: Any) -> list[Tensor]:
+    """Add one of popdist's operations to the graph, and return its results."""
+    _, _, operation, _ = op_def_library._apply_op_helper(name, **arguments)
+    return list(operation.outputs)
