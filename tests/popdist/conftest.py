@@ -10,6 +10,13 @@ from tests.popdist import other_transports
 from tests.popdist.engine import members
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests of TensorFlow take minutes, as tracing does on a loaded machine."""
+    for item in items:
+        if "tensorflow" in item.nodeid and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
     """Run tests of TensorFlow in forks.

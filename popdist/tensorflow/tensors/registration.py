@@ -73,18 +73,19 @@ _CALLS = _Calls()
 
 def _status_of(error: BaseException) -> tuple[int, str]:
     """Return a status for an error: an OpError's own, or as tf.numpy_function does."""
-    code = tf.errors.UNKNOWN
+    text = f"{type(error).__name__}: {error}"
     if isinstance(error, tf.errors.OpError):
-        code = error.error_code
-    elif isinstance(error, ValueError | TypeError):
+        # Where popdist raised it says nothing about the program.
+        return error.error_code, text.replace("\0", "")
+    code = tf.errors.UNKNOWN
+    if isinstance(error, ValueError | TypeError):
         code = tf.errors.INVALID_ARGUMENT
     elif isinstance(error, MemoryError):
         code = tf.errors.RESOURCE_EXHAUSTED
     elif isinstance(error, NotImplementedError):
         code = tf.errors.UNIMPLEMENTED
-    lines = traceback.format_exception(error)
-    text = f"{type(error).__name__}: {error}\n{''.join(lines)}"
-    return code, text.replace("\0", "")
+    lines = "".join(traceback.format_exception(error))
+    return code, f"{text}\n{lines}".replace("\0", "")
 
 
 def add_call(function: ReduceTables) -> int:

@@ -109,7 +109,8 @@ def alltoall(
     ) -> list[Tensor]:
         returned, _ = alltoall(grads[0], results[1], None, process_set)
         # Rows that went nowhere.
-        unsent = tf.zeros_like(inputs[0][tf.shape(returned)[0] :])
+        rest = inputs[0][tf.shape(returned)[0] :]
+        unsent = tf.zeros_like(rest, dtype=returned.dtype)
         return [tf.concat([returned, unsent], axis=0)]
 
     return _results_of(call, gradient, [tensor])

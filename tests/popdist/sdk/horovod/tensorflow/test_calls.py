@@ -232,6 +232,23 @@ def test_gradients_flow_through_calls_eagerly_in_functions_and_in_sessions() -> 
         assert found == [*[gradients] * 3, refusal]
 
 
+def test_a_gradient_of_another_dtype_goes_back_to_where_rows_came_from() -> None:
+    """TensorFlow takes float32 as the gradient of a result of float64."""
+
+    def rank(me: int) -> list[Any]:
+        def gradient() -> Any:
+            x = tf.constant([1.0, 2, 3], tf.float64)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y, _ = hvd.alltoall(x, [1, 1])
+            return tape.gradient(y, x, tf.ones(2) * (me + 1))
+
+        return [plain(gradient()), plain(tf.function(gradient)())]
+
+    # The last row went nowhere.
+    assert results(2, rank) == [[[1, 2, 0]] * 2] * 2
+
+
 def test_process_sets_and_joined_ranks_take_part_as_for_torch() -> None:
     def rank(me: int) -> list[Any]:
         pair = hvd.add_process_set(hvd.ProcessSet([0, 2]))
