@@ -14,33 +14,46 @@ from tests.popdist.engine.members import error_of
 from tests.popdist.sdk.torch_instances import results, start
 
 
-def step_of(
-    micro_batches: int = 1, weights: tuple[str, ...] = ("w",), size: int = 2
-) -> Any:
-    """Return what runs one update of this instance's session.
+def model_of(weights: tuple[str, ...] = ("w",), size: int = 2) -> tuple[bytes, str]:
+    """Return a model, and the name of its loss.
 
     Args:
-        micro_batches: Of how many the session has data; an update needs one.
-        weights: The names of the model's weights, which are added up.
-        size: How many elements each weight has.
+        weights: The names of its weights, by which its input `x` is multiplied.
+        size: How many elements each of these has.
     """
-    settings = options()
-    popdist.popart.configureSessionOptions(settings)
     builder = popart.Builder()
     x = builder.addInputTensor("FLOAT", [size], "x")
     initial = np.ones(size, np.float32)
     for name in weights:
         x = builder.aiOnnx.mul([x, builder.addInitializedInputTensor(initial, name)])
     loss = builder.aiGraphcore.identityloss([x])
+    return builder.getModelProto(), loss
+
+
+def step_of(micro_batches: int = 1, **model: Any) -> Any:
+    """Return what runs one update of this instance's session.
+
+    Args:
+        micro_batches: Of how many the session has data; an update needs one.
+        model: As in `model_of`.
+    """
+    session = session_of(**model)
+    data = {"x": np.ones((micro_batches, model.get("size", 2)), np.float32)}
+    return lambda: session.run(popart.PyStepIO(data, {}))
+
+
+def session_of(batches: int = 1, **model: Any) -> popart.TrainingSession:
+    """Return a session of that many batches in a step, ready to run."""
+    settings = options()
+    popdist.popart.configureSessionOptions(settings)
+    proto, loss = model_of(**model)
     session = popart.TrainingSession(
-        *(builder.getModelProto(), popart.DataFlow(1, []), loss),
-        *(popart.ConstSGD(0.1), device()),
+        *(proto, popart.DataFlow(batches, []), loss, popart.ConstSGD(0.1), device()),
         userOptions=settings,
     )
     session.prepareDevice()
     session.weightsFromHost()
-    data = {"x": np.ones((micro_batches, size), np.float32)}
-    return lambda: session.run(popart.PyStepIO(data, {}))
+    return session
 
 
 def test_an_instance_that_is_killed_ends_the_training_of_the_others() -> None:
@@ -58,6 +71,30 @@ def test_an_instance_that_is_killed_ends_the_training_of_the_others() -> None:
         kind, text = survivor.value
         assert kind == "PeerLostError"
         assert "Instance 1 has ended" in text
+
+
+def test_an_instance_that_is_killed_within_a_step_ends_that_of_the_others() -> None:
+    def train(index: int) -> tuple[str, str]:
+        session = session_of(batches=3)
+        batches = []
+
+        def data(name: str, is_prefetched: bool) -> Any:
+            batches.append(name)
+            if (len(batches), index) == (2, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return np.ones(2, np.float32)
+
+        def ignore(name: str) -> Any:
+            return None
+
+        io = popart.PyStepIOCallback(data, ignore, ignore, ignore)
+        return error_of(lambda: session.run(io))
+
+    survivor, killed = start((1, 1), train)
+
+    assert killed.code == -signal.SIGKILL
+    assert survivor.value[0] == "PeerLostError"
+    assert "Instance 1 has ended" in survivor.value[1]
 
 
 def test_an_instance_with_fewer_steps_ends_the_training_of_the_others() -> None:
@@ -86,7 +123,7 @@ def test_an_instance_without_enough_data_is_told_so() -> None:
     assert ended[0].value[0] == "PeerLostError"
 
 
-@pytest.mark.parametrize(
+DIFFERENCES = pytest.mark.parametrize(
     ("difference", "weights"),
     [
         ({"size": 3}, "w FLOAT [3]"),
@@ -95,18 +132,38 @@ def test_an_instance_without_enough_data_is_told_so() -> None:
         ({"weights": ()}, "none"),
     ],
 )
+
+
+@DIFFERENCES
 def test_instances_whose_weights_differ_are_told_so(
     difference: Any, weights: str
 ) -> None:
     def train(index: int) -> tuple[str, str]:
         return error_of(lambda: step_of(**(difference if index == 2 else {})))
 
-    errors = results((1, 1, 1), train)
+    assert results((1, 1, 1), train) == refusals(weights)
 
-    assert errors == [
+
+@DIFFERENCES
+def test_instances_whose_weights_differ_broadcast_none(
+    difference: Any, weights: str
+) -> None:
+    """Without training, too: weights of another name would take their values."""
+
+    def broadcast(index: int) -> tuple[str, str]:
+        proto, loss = model_of(**(difference if index == 2 else {}))
+        session = popart.InferenceSession(proto, popart.DataFlow(1, [loss]), device())
+        return error_of(session.broadcastWeights)
+
+    assert results((1, 1, 1), broadcast) == refusals(weights)
+
+
+def refusals(weights: str) -> list[tuple[str, str]]:
+    """Return the errors of three instances of which the last has these weights."""
+    return [
         (
             "popart_exception",
-            f"Instances [2] train other weights than instance 0. Those of this one are "
+            f"Instances [2] have other weights than instance 0. Those of this one are "
             f"{names}. Create the same model on all instances.",
         )
         for names in ("w FLOAT [2]", "w FLOAT [2]", weights)

@@ -9,6 +9,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
+from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.torch import tensors
 
@@ -28,7 +29,7 @@ from ..tensor_names import GRADIENT
 from .anchors import anchor_arrays
 from .replicas import Replicas
 from .synthetic import SyntheticInputs
-from .training import PURPOSE, Training, join, meet
+from .training import PURPOSE, Training, check_weights, join, meet
 
 
 class _Session:
@@ -284,9 +285,13 @@ class _Session:
         """Overwrite the weights on the hosts of all instances with those of one.
 
         All instances of the job must call it. weightsFromHost() copies them on.
+
+        Raises:
+            popart_exception: The weights of instances differ in name, type or shape.
         """
         if STATE.job.place.size > 1:
             group = STATE.group(PURPOSE, STATE.job.members)
+            check_weights(Members(instances=group), self._graph.weights)
             names = sorted(self._graph.weights)
             tensors.broadcast(group, [self._host[name] for name in names], rootRank)
 

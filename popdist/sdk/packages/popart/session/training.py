@@ -73,7 +73,7 @@ def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None
     if len(set(digests)) > 1:
         others = [i for i, digest in enumerate(digests) if digest != digests[0]]
         raise popart_exception(
-            f"Instances {others} train other weights than instance 0. Those of this "
+            f"Instances {others} have other weights than instance 0. Those of this "
             f"one are {shorten(text, 200, placeholder=' and others') or 'none'}. "
             "Create the same model on all instances."
         )
