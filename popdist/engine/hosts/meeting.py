@@ -21,7 +21,7 @@ from popdist.errors import MismatchError, PopdistError
 
 # How long a member sleeps between two looks for messages, at most.
 _PAUSE = 0.005
-# For how long member 0 waits for members that come after one that does not fit.
+# For how long member 0 waits for living members that come after one that does not fit.
 _LATE_SECONDS = 2.0
 
 
@@ -138,10 +138,13 @@ class MeetOverHosts:
     ) -> None:
         """Wait a little for members that come later, to tell them of an error, too."""
         until = monotonic() + _LATE_SECONDS
-        while len(hellos) < len(self.instances) and monotonic() < until:
+        while monotonic() < until:
             world.find_deaths()
             for hello in world.mail.of("hello", group):
                 hellos[hello["rank"]] = hello
+            come = {self.instances[rank] for rank in hellos}
+            if set(self.instances) <= come | world.dead.keys():
+                return
             sleep(_PAUSE)
 
     def _answer(
@@ -152,7 +155,7 @@ class MeetOverHosts:
         answer: dict[str, Any],
     ) -> None:
         for rank, hello in hellos.items():
-            if rank != 0:
+            if rank != 0 and world.may_reach(self.instances[rank]):
                 to = {"kind": "welcome", "group": group, "to": hello["tag"]}
                 world.mail.send(self.instances[rank], to | answer)
         world.mail.flush(0.2)

@@ -72,6 +72,48 @@ def test_an_instance_of_another_host_with_another_popdist_is_refused(
     )
 
 
+def test_a_mismatch_is_told_at_once_where_the_missing_instance_has_died(
+    hydra: str, tmp_path: Path
+) -> None:
+    # Instance 0 learns of the death in the middle of the meeting. If it waited for
+    # instance 1 all the same, the job would last an hour.
+    body = """
+    from types import SimpleNamespace
+    from popdist.engine.hosts import meeting
+    from popdist.engine.hosts.mpi_thread import started
+    from popdist.session import STATE
+    popdist.instance_group().barrier()
+    meeting._LATE_SECONDS = 3600.0
+    check = meeting._check_alike
+
+    def check_and_learn(*arguments):
+        try:
+            check(*arguments)
+        finally:
+            started().note_death(1)
+
+    if rank == 0:
+        meeting._check_alike = check_and_learn
+    if rank == 2:
+        meeting._core = SimpleNamespace(arena_layout=lambda: 7)
+    if rank != 1:
+        fail(lambda: STATE.group("test", (0, 1, 2)))
+    # mpirun ends the others once one ends as after a death.
+    while not all(os.path.getsize(f"{sys.argv[1]}.{n}.out") for n in (0, 2)):
+        time.sleep(0.01)
+    """
+
+    instances = run(hydra, (1, 1, 1), body, tmp_path).instances
+    first, _, last = lines_of([one.out for one in instances])
+
+    assert first == last
+    assert re.fullmatch(
+        "MismatchError: Instance 0 has a group of 3 members and layout [0-9a-f]{16}, "
+        "but instance 2 one of 3 and layout 0{15}7. .*",
+        *first,
+    )
+
+
 def test_different_operations_on_two_hosts_are_a_mismatch(
     hydra: str, tmp_path: Path
 ) -> None:
