@@ -44,6 +44,8 @@ _PROCESS_FAILED = (
 )
 # A daemon on another host was killed; 5.0 ends with exit code 0 then.
 _DAEMON_LOST = r"has lost communication with a remote daemon"
+# Begins and ends what mpirun has to say; lines that it only logs have none.
+_RULE = r"(?m)^-{50,}$"
 # mpirun counts fewer slots than processes, or does not know an option.
 _NOT_STARTED = (
     r"not enough slots available|already filled",
@@ -153,4 +155,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
 def _without_reason(text: str, exit_code: int) -> MpiVerdict:
     if exit_code:
         return MpiVerdict(Failure.UNEXPLAINED, code=exit_code, text=text)
+    # It says something else where it could not start a daemon on another host.
+    if re.search(_RULE, text):
+        return MpiVerdict(Failure.NONE, code=0, text=text)
     return MpiVerdict(Failure.NONE, code=0, text=text, if_running=Failure.ABORTED)

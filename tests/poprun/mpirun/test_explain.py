@@ -95,6 +95,16 @@ LOST_DAEMON_5 = f"""\
   HNP daemon   : [prterun-h0-173@0,0] on node h0
   Remote daemon: [prterun-h0-173@0,1] on node h1
 {RULE}"""
+UNSTARTED_DAEMON_5 = f"""\
+{RULE}A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries.
+
+  Local host:    h0
+  Remote host:   h1
+  Daemon exit status: 0
+{RULE}"""
 SLOTS = """\
 There are not enough slots available in the system to satisfy the 5
 slots that were requested by the application:
@@ -151,6 +161,20 @@ def test_the_messages_of_mpirun_explain_what_failed(
     verdict = adapter(flavour).explain(text, exit_code)
 
     assert (verdict.failure, verdict.rank, verdict.code) == (failure, rank, code)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("", Failure.ABORTED),
+        (LOST_WORDS_4, Failure.ABORTED),
+        (UNSTARTED_DAEMON_5, Failure.UNEXPLAINED),
+    ],
+)
+def test_open_mpi_that_ends_with_0_too_early_and_says_why_has_not_seen_mpi_abort(
+    text: str, meaning: Failure
+) -> None:
+    assert adapter("openmpi5").explain(text, 0).if_running is meaning
 
 
 def test_the_error_code_of_mpi_abort_is_the_whole_one() -> None:

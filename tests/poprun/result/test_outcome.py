@@ -664,6 +664,22 @@ def test_open_mpi_that_ends_with_0_too_early_has_seen_mpi_abort(
     )
 
 
+def test_a_daemon_that_open_mpi_could_not_start_is_no_mpi_abort() -> None:
+    # The shell that starts it on the other host was killed, for one.
+    rule = "-" * 60
+    text = f"{rule}\nA daemon failed to report back after being spawned.\n{rule}"
+    events = [exited(0, signal.SIGTERM, by_itself=False)]
+
+    found = outcome(None, events, 0, openmpi.explain(text, 0))
+
+    assert found.exit_code == 125
+    assert found.quote_mpirun
+    assert found.sentence == (
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped."
+    )
+
+
 @pytest.mark.parametrize(
     "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
 )
