@@ -12,6 +12,11 @@ END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
 NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
 NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
+READ_ONLY = (
+    "MPICH keeps shared memory in /dev/shm, where this process could make none: "
+    "'findmnt /dev/shm' shows whether it is read-only. Mount it for writing on that "
+    "host, or use Open MPI, which needs none there (--mpirun)."
+)
 # By what the last line contains, in any case of letters.
 SHORTAGES = {
     "address already in use": "Another process listens there, perhaps one of an "
@@ -19,6 +24,9 @@ SHORTAGES = {
     "MASTER_PORT.",
     "no space left on device": "A disk or /dev/shm is full: see 'df -h'. Loaders of "
     "torch and other libraries keep data in /dev/shm.",
+    # Of its part for the network, UCX, and of its own.
+    "mpidi_ucx_init_worker shared memory error": READ_ONLY,
+    "mpidi_posix_comm_bootstrap": READ_ONLY,
     "too many open files": "Raise the limit of open files with 'ulimit -n'.",
     "cannot allocate memory": "Memory is short, or limited: see 'free -m', 'ulimit -v' "
     "and memory.max of the cgroup.",

@@ -20,6 +20,12 @@ from poprun.result.report import Evidence, render
         ("OSError: [Errno 12] Cannot allocate memory", "memory.max"),
         ("terminate called after throwing 'std::bad_alloc'", "memory.max"),
         (
+            "MPIDI_UCX_init_worker(86):  ucx function returned with failed status("
+            "ucx_init.c 86 MPIDI_UCX_init_worker Shared memory error)",
+            "findmnt /dev/shm",
+        ),
+        ("MPIDI_POSIX_comm_bootstrap(288).......: Out of memory", "findmnt /dev/shm"),
+        (
             "ImportError: libx.so.1: cannot open shared object file: No such file",
             "LD_LIBRARY_PATH",
         ),
