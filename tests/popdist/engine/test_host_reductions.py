@@ -4,6 +4,7 @@ Members are threads of this process: those of a host share an arena, and their l
 reach each other by FakeLinks.
 """
 
+import ctypes
 import gc
 import mmap
 import os
@@ -210,11 +211,25 @@ class Job:
             return list(threads.map(function, self.members))
 
 
-def arena_of(members: int) -> mmap.mmap:
-    sizes = members, SMALL.block_bytes, SMALL.oneshot_bytes, SMALL.spin_us
+def arena_of(members: int, spin_us: int = SMALL.spin_us) -> mmap.mmap:
+    sizes = members, SMALL.block_bytes, SMALL.oneshot_bytes, spin_us
     memory = mmap.mmap(-1, _core.arena_sizes(*sizes)[0])
     _core.initialise(memory, sizes)
     return memory
+
+
+class ReadingLinks(FakeLinks):
+    """A fake of MPI, where the test of the second message completes the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tested: list[int] = []
+
+    def _test(self, request: int, done: int, _: int) -> int:
+        number = ctypes.c_size_t.from_address(request).value
+        ctypes.c_int.from_address(done).value = number == 2 or 2 in self.tested
+        self.tested.append(number)
+        return 0
 
 
 def rows_of(row: Array, count: int) -> Array:
@@ -258,6 +273,27 @@ def test_any_split_into_hosts_gives_the_bits_of_one_host(split: Split) -> None:
             for x, unchanged, out in zip(inputs, before, outs, strict=True):
                 assert in_place or same(x, unchanged), (str(dtype), op, count)
                 assert same(out, rows_of(row, len(x))), (str(dtype), op, count)
+
+
+def test_a_message_that_the_test_of_another_one_completes_is_not_slept_for() -> None:
+    # Data that MPI has read wakes no sleep of this member.
+    with Job(Split([0, 1], [1, 1])) as job:
+        job.links = links = ReadingLinks()
+        arena = arena_of(1, spin_us=0)
+        layout = Layout(0, range(2), [0, 1])
+        member = Member(layout, Split([0, 1], [1, 1]), arena, job, None)
+        requests = np.array([1, 2], np.uint64)
+        at = requests.ctypes.data
+
+        member.comm.run_larger_call(
+            *(Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0),
+            lambda: member.comm.await_requests([at, at + 8], [1, 1]),
+        )
+
+        _, yields, _, sleeps = member.comm.waits()
+        member.comm.close()
+    assert links.tested == [1, 2, 1]
+    assert (yields, sleeps) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", samples.DTYPES, ids=str)

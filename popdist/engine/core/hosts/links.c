@@ -98,16 +98,18 @@ status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void 
     return error ? l->on_mpi_error(c, error) : DONE;
 }
 
-/* Test which of the messages are done. Of those that are not, `open` gets the number, and
- * `peer` who is at the other end of the first one. */
-static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int *peer)
+/* Test each message that is not done once, and count these tests. Of those that are still
+ * not done, `open` gets the number, and `peer` who is at the other end of the first one. */
+static status test_each(comm *c, message *m, uint32_t count, uint32_t *open, int *peer,
+                        uint32_t *tests)
 {
     unsigned char unused[STATUS_BYTES];
-    *open = 0;
+    *open = *tests = 0;
     for (uint32_t i = 0; i < count; i++) {
         int done = 0;
         if (m[i].done)
             continue;
+        ++*tests;
         const int error = c->links->test(m[i].request, &done, unused);
         if (error)
             return c->links->on_mpi_error(c, error);
@@ -116,6 +118,16 @@ static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int 
             *peer = m[i].peer;
     }
     return DONE;
+}
+
+/* Test which of the messages are done. A test lets MPI read from all connections, and may
+ * so complete a message that was tested before. Then no connection has data by which a
+ * sleep would end, so they are tested once more. */
+static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int *peer)
+{
+    uint32_t tests;
+    const status s = test_each(c, m, count, open, peer, &tests);
+    return s == DONE && *open && tests > 1 ? test_each(c, m, count, open, peer, &tests) : s;
 }
 
 /* Look at what may end a wait. */
