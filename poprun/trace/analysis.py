@@ -123,8 +123,8 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
             lines[event["pid"], event["tid"]] = event["args"]["name"]
         elif event["ph"] == "X":
             slices.setdefault(event.get("cat", ""), []).append(_slice(event))
-        elif number := event.get("args", {}).get(UNRECORDED):
-            unrecorded[event["pid"]] = int(number)
+        elif event["ph"] == "i" and UNRECORDED in event.get("args", {}):
+            unrecorded[event["pid"]] = int(event["args"][UNRECORDED])
     calls = slices.get(CALL, [])
     together = _together(calls)
     everything = [one for several in slices.values() for one in several]
