@@ -79,8 +79,10 @@ def read_request(
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
     bindings = _bindings(settings, arguments.job, topology, facts)
-    cache = _named_cache(settings, environ)
-    needs_cache = cache is None and topology.instances_per_host > 1
+    cache_path, cache_is_temporary = _read_cache(
+        settings, environ, f"{temporary}/poprun-cache-{identity}", topology
+    )
+    job, each = arguments.job, arguments.each
     return Request(
         identity=identity,
         topology=topology,
@@ -93,13 +95,11 @@ def read_request(
         directories=find_directories(arguments, topology, facts),
         stdin=stdin,
         output_folder=output_folder,
-        cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
-        cache_is_temporary=needs_cache,
+        cache_path=cache_path,
+        cache_is_temporary=cache_is_temporary,
         target_options=_target_options(environ),
         settings_variables=_settings_variables(settings, environ, mpi),
-        exports=look_up_exports(
-            {**arguments.job.exports, **arguments.each.exports}, environ
-        ),
+        exports=look_up_exports({**job.exports, **each.exports}, environ),
         instance_exports={
             rank: look_up_exports(single.exports, environ)
             for rank, single in arguments.single.items()
@@ -267,11 +267,22 @@ def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _named_cache(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the path of the cache that the user names."""
+def _read_cache(
+    settings: Settings,
+    environ: Mapping[str, str],
+    temporary: str,
+    topology: Topology,
+) -> tuple[str | None, bool]:
+    """Return the path of the cache, if the job has one, and whether it is temporary.
+
+    Args:
+        temporary: Its path where the user names none, but instances share a host.
+    """
     path = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
-    # Instances may run in directories of their own.
-    return None if path is None else os.path.abspath(path)
+    if path is not None:
+        # Instances may run in directories of their own.
+        return os.path.abspath(path), False
+    return (temporary, True) if topology.instances_per_host > 1 else (None, False)
 
 
 def _settings_variables(

@@ -67,7 +67,6 @@ def run(
     has_color = uses_color(settings["color"], environ, 2)
     log = Log(settings.verbosity, phase_line.write, has_color=has_color)
     check_current_directory()
-    temporary = temporary_directory(environ)
     open_hosts = partial(_open_hosts, settings, environ, log, phase_line)
     # A dry run plans a job on several hosts as if all were this one.
     opener = None if guard is None else partial(open_hosts, guard)
@@ -79,12 +78,7 @@ def run(
     ):
         phase_line.show("checking the hosts")
         _enter(trace, "plan")
-        find_servers = reservation.find_host_servers
-        request = read_request(
-            settings, environ, temporary, hosts.describe, find_servers, identity
-        )
-        for note in (*request.notes, *output.note_on_terminal(request)):
-            log.warn(note)
+        request = _read_request(settings, environ, hosts, identity, log)
         if guard is None:
             expected = preview(request, environ)
             return _dry_run(request, expected, settings, program, log)
@@ -118,6 +112,27 @@ def _phase_line(
     """Return the line of what poprun does, which popctl shows, too."""
     is_possible = runs and settings["progress"] and terminal.has_status_line(environ)
     return PhaseLine(is_possible=is_possible, on_phase=preparing.enter)
+
+
+def _read_request(
+    settings: Settings,
+    environ: Mapping[str, str],
+    hosts: Preflights,
+    identity: str,
+    log: Log,
+) -> Request:
+    """Return the request of the job, after the warnings about it."""
+    request = read_request(
+        settings,
+        environ,
+        temporary_directory(environ),
+        hosts.describe,
+        reservation.find_host_servers,
+        identity,
+    )
+    for note in (*request.notes, *output.note_on_terminal(request)):
+        log.warn(note)
+    return request
 
 
 def _dry_run(
