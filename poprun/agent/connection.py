@@ -21,6 +21,7 @@ from poprun.agent.srun import SRUN, failures_in
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
+from poprun.helpers.patience import patience
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
@@ -147,7 +148,7 @@ class AgentConnection:
             PoprunError: The host refuses, or does not answer.
         """
         self.channel.send(messages.pack(kind, value))
-        return self.answer(REPLY_S)
+        return self.answer(REPLY_S * patience())
 
     def answer(self, within: float = START_S) -> Any:
         """Return the answer to a question.

@@ -16,12 +16,13 @@ from poprun.agent.messages import AgentHello
 from poprun.agent.srun import SRUN
 from poprun.errors import HostUnreachableError
 from poprun.helpers import processes
+from poprun.helpers.patience import patience
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.srun import Srun
 from poprun.preflight.ssh import Ssh
 from poprun.preflight.ssh_failures import SshFailure
 
-# How long all hosts together may take to answer.
+# How long all hosts together may take to answer, times the patience.
 LIMIT_S = 5.5
 # How long an ssh whose output has ended may take to end itself.
 EXIT_S = 0.5
@@ -98,12 +99,12 @@ class _AgentStart:
         ended = SshFailure(exit_code=exit_code, text=text)
         return ended.explain(self._host, self._tool, ENTRY)
 
-    def give_up(self) -> None:
-        """Take in that the host has not answered in time."""
+    def give_up(self, limit_s: float) -> None:
+        """Take in that the host has not answered in so many seconds."""
         if self.connection is None or not (text := self.connection.ssh_text):
             self.failure = self._last or (
                 f"The host {self._host.name} cannot be used: it does not answer within "
-                f"{LIMIT_S:.0f} s. See: {self._tool.shown(self._host)}"
+                f"{limit_s:.0f} s. See: {self._tool.shown(self._host)}"
             )
         else:
             self.failure = self._explain(None, text)
@@ -129,13 +130,13 @@ def open_agents(
         HostUnreachableError: A host does not answer, or not as it must; names all.
         LaunchError: ssh or srun cannot be started.
     """
-    limit = time.monotonic() + LIMIT_S
+    limit_s = LIMIT_S * patience()
     starts = [
         _AgentStart(host, tool, environ)
         for host, tool in zip(hosts, tools, strict=True)
     ]
     try:
-        _wait_for_all(starts, limit, show_phase)
+        _wait_for_all(starts, limit_s, show_phase)
         failures = [start.failure for start in starts if start.failure]
         if failures:
             raise HostUnreachableError("\n".join(failures))
@@ -147,8 +148,9 @@ def open_agents(
 
 
 def _wait_for_all(
-    starts: Sequence[_AgentStart], limit: float, show_phase: Callable[[str], None]
+    starts: Sequence[_AgentStart], limit_s: float, show_phase: Callable[[str], None]
 ) -> None:
+    limit = time.monotonic() + limit_s
     while pending := [start for start in starts if start.is_pending]:
         answered = len(starts) - len(pending)
         show_phase(f"connecting to the hosts, {answered} of {len(starts)} answered")
@@ -172,7 +174,7 @@ def _wait_for_all(
         if now >= limit and not ready:
             break
     for start in pending:
-        start.give_up()
+        start.give_up(limit_s)
 
 
 def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:

@@ -1,5 +1,6 @@
 """Hosts that cannot be used: each real mistake has its sentence, and leaves nothing."""
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -145,6 +146,8 @@ def test_a_host_that_cannot_be_used_is_named_with_the_reason_and_what_mends_it(
     finally:
         shell(hosts[place], correction)
 
+    # A busy machine is given longer.
+    text = re.sub(r"within \d+ s", "within 6 s", text)
     assert text == f"The host h1 cannot be used: {sentences}\n"
 
 

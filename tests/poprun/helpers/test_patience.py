@@ -1,0 +1,17 @@
+import os
+
+import pytest
+
+from poprun.helpers.patience import patience
+
+
+@pytest.mark.parametrize(
+    ("load", "times"), [(0.0, 1.0), (4.0, 1.0), (8.0, 2.0), (99.0, 4.0)]
+)
+def test_a_busy_machine_is_given_longer(
+    monkeypatch: pytest.MonkeyPatch, load: float, times: float
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+    assert patience() == times
