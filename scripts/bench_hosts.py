@@ -42,7 +42,9 @@ PARTS = "exchange, MPICH", "popdist, one host"
 BUSY = "while True: pass"
 
 
-def measure(bed: Bed, name: str, sizes: str, instances: int) -> dict[int, float]:
+def measure(
+    bed: Bed, name: str, sizes: str, instances: int, *, own_cores: bool
+) -> dict[int, float]:
     """Return how long each size takes with an engine."""
     engine, mpi = ENGINES[name]
     program = ["env", f"PYTHONPATH={ROOT}", sys.executable]
@@ -50,6 +52,8 @@ def measure(bed: Bed, name: str, sizes: str, instances: int) -> dict[int, float]
     hosts = bed.hosts
     if name == "popdist, one host":
         hosts, instances = hosts[:1], instances * len(hosts)
+    elif own_cores:
+        program.append("own-core")
     words = command(hosts, mpi, instances, program)
     process = bed.front.start(*words, env=AS_ROOT, stdout=subprocess.PIPE)
     assert process.stdout
@@ -100,6 +104,11 @@ def main() -> None:
     parser.add_argument(
         "--busy", action="store_true", help="with a busy process a core"
     )
+    parser.add_argument(
+        "--own-cores",
+        action="store_true",
+        help="give each host a core, so that hosts share none (if there are enough)",
+    )
     given = parser.parse_args()
     parts = given.engines.split(",")
     names = [name for name in ENGINES if any(part in name for part in parts)]
@@ -110,9 +119,10 @@ def main() -> None:
             bed.shape(given.rate, given.delay, given.loss / 100)
         for _ in range(given.rounds):
             for name in names:
-                for size, us in measure(
-                    bed, name, given.sizes, given.instances
-                ).items():
+                took = measure(
+                    bed, name, given.sizes, given.instances, own_cores=given.own_cores
+                )
+                for size, us in took.items():
                     found[name, size].append(us)
     sizes = [int(size) for size in given.sizes.split(",")]
     medians = {key: median(values) for key, values in found.items()}

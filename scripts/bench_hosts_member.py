@@ -1,6 +1,8 @@
 """One instance of scripts/bench_hosts.py: times all-reduces of one engine."""
 
 import json
+import os
+import socket
 import sys
 from collections.abc import Callable
 from statistics import median
@@ -85,7 +87,15 @@ def calls_of(nbytes: int) -> int:
     return max(7, min(300, (40 << 20) // max(nbytes, 1)))
 
 
+def move_to_own_core() -> None:
+    """Use one core alone, that of this host: h0 has the first one."""
+    number = int(socket.gethostname().removeprefix("h"))
+    os.sched_setaffinity(0, {number % (os.cpu_count() or 1)})
+
+
 def main() -> None:
+    if "own-core" in sys.argv:
+        move_to_own_core()
     rank, all_reduce = ENGINES[sys.argv[1]]()
     sizes = [int(size) for size in sys.argv[2].split(",")]
     found = {nbytes: times(all_reduce, nbytes) for nbytes in sizes}
