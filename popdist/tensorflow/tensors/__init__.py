@@ -1,1 +1,9 @@
 """TensorFlow's tensors as arrays that the engine reads and writes, without copies."""
+
+from popdist.engine import check_compiled
+from popdist.tensorflow.tensors import _kernels
+
+# As in kernels/kernels.c: both go up when Python's side needs other operations.
+KERNELS_VERSION = 1
+
+check_compiled(_kernels, KERNELS_VERSION)

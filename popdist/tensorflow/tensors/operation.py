@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
+from popdist.engine._core import address_of
 from popdist.engine.calls.rows import Array
 from popdist.tensorflow.tensors.memory import (
     Tensor,
@@ -22,6 +23,7 @@ from popdist.tensorflow.tensors.memory import (
     tensor_of,
 )
 from popdist.tensorflow.tensors.registration import (
+    KernelFunction,
     add_call,
     add_operation,
     are_operations_available,
@@ -65,18 +67,53 @@ def call_in_order(
         return _tensors_of(function(_arrays_of(tensors)))
     check_graph(tensors)
     dtypes = [spec.dtype for spec in specs]
+    # TensorFlow orders what uses one resource, and also a condition or a function whose
+    # calls use it. Of what has a state alone it orders no conditions.
+    order = call_order()
+    if are_operations_available():
+        key = add_call(_on_memory(function, tensors, dtypes))
+        results = add_operation(
+            "PopdistCall", order=order, tensors=list(tensors), U=dtypes, key=key
+        )
+        return _with_shapes(results, specs)
 
     def call(_: Array, *inputs: Array) -> Sequence[Array]:
         # They are the memory of the tensors; a scalar comes as a number.
-        arrays = [np.asarray(array) for array in inputs]
-        return _results_and_error(lambda: function(arrays), dtypes)
+        return function([np.asarray(array) for array in inputs])
 
-    # TensorFlow orders what uses one resource, and also a condition or a function whose
-    # calls use it. Of what has a state alone it orders no conditions.
-    *results, error = tf.numpy_function(
-        call, [call_order(), *tensors], [*dtypes, tf.int64], name="popdist"
-    )
-    return _with_shapes(_checked(results, error, call_order()), specs)
+    results = tf.numpy_function(call, [order, *tensors], dtypes, name="popdist")
+    return _with_shapes(results, specs)
+
+
+def _on_memory(
+    function: Function, tensors: Sequence[Tensor], dtypes: Sequence[tf.DType]
+) -> KernelFunction:
+    """Return a function that carries out the calls of a PopdistCall.
+
+    Args:
+        tensors: Some of the dtypes that the calls are given.
+        dtypes: Those of their results.
+    """
+    given = [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
+    wanted = [np.dtype(dtype.as_numpy_dtype) for dtype in dtypes]
+
+    # Any: an object that has the memory of a tensor.
+    def call(*inputs: tuple[Any, tuple[int, ...]]) -> list[tuple[Any, ...]]:
+        arrays = [
+            np.ndarray(shape, dtype, memory)
+            for dtype, (memory, shape) in zip(given, inputs, strict=True)
+        ]
+        results = []
+        for result, dtype, kind in zip(function(arrays), wanted, dtypes, strict=True):
+            if result.dtype != dtype:
+                raise TypeError(f"A result is of {result.dtype}, but must be {dtype}.")
+            array = np.asarray(result, order="C")
+            number = kind.as_datatype_enum
+            place = address_of(array), array.nbytes
+            results.append((array, *place, number, array.shape))
+        return results
+
+    return call
 
 
 @tf.autograph.experimental.do_not_convert

@@ -5,17 +5,17 @@ so does each tensor that goes from one device to another. popdist's operations t
 tensors at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import call_order, check_graph
-from popdist.tensorflow.tensors.registration import (
-    ReduceTables,
-    add_call,
-    add_operation,
-)
+from popdist.tensorflow.tensors.registration import add_call, add_operation
+
+# What reduces the arrays of tables, one of each dtype in the order in which these come
+# first: see popdist.engine.group.Group.all_reduce_table.
+ReduceTables = Callable[..., None]
 
 
 @tf.autograph.experimental.do_not_convert

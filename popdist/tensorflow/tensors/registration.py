@@ -16,9 +16,9 @@ from tensorflow.python.framework import op_def_library
 from popdist.tensorflow.tensors import _kernels
 from popdist.tensorflow.tensors.memory import Tensor
 
-# What reduces the arrays of tables, one of each dtype in the order in which these come
-# first: see popdist.engine.group.Group.all_reduce_table.
-ReduceTables = Callable[..., None]
+# What an operation calls with its arguments: see _kernels.pyi. It returns what the
+# operation results in, or None.
+KernelFunction = Callable[..., list[tuple[Any, ...]] | None]
 
 _LIBRARY = "libtensorflow_cc.so.2"
 
@@ -39,7 +39,7 @@ def are_operations_available() -> bool:
             stacklevel=2,
         )
         return False
-    for name in ("PopdistReduce", "PopdistPack", "PopdistUnpack"):
+    for name in ("PopdistCall", "PopdistReduce", "PopdistPack", "PopdistUnpack"):
         tf.no_gradient(name)
     return True
 
@@ -52,20 +52,22 @@ class _Calls:
     """
 
     def __init__(self) -> None:
-        self._functions: list[ReduceTables] = []
+        self._functions: list[KernelFunction] = []
 
-    def add(self, function: ReduceTables) -> int:
+    def add(self, function: KernelFunction) -> int:
         self._functions.append(function)
         return len(self._functions) - 1
 
-    def carry_out(self, key: int, tables: tuple[bytes, ...]) -> tuple[int, str] | None:
-        """Carry out a call; return the code and the text of its error."""
+    def carry_out(
+        self, key: int, arguments: tuple[Any, ...]
+    ) -> tuple[int, str, tuple[Any, ...]]:
+        """Carry out a call; return the code and text of its status, and its results."""
         try:
-            self._functions[key](*tables)
+            results = self._functions[key](*arguments)
         # Whatever it is: the thread is TensorFlow's.
         except BaseException as error:
-            return _status_of(error)
-        return None
+            return *_status_of(error), ()
+        return tf.errors.OK, "", tuple(results or ())
 
 
 _CALLS = _Calls()
@@ -88,8 +90,8 @@ def _status_of(error: BaseException) -> tuple[int, str]:
     return code, f"{text}\n{lines}".replace("\0", "")
 
 
-def add_call(function: ReduceTables) -> int:
-    """Return the key by which a PopdistReduce of a graph calls a function."""
+def add_call(function: KernelFunction) -> int:
+    """Return the key by which an operation of a graph calls a function."""
     return _CALLS.add(function)
 
 

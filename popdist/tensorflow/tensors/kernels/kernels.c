@@ -1,23 +1,28 @@
 /* Operations of graphs that hand their tensors' memory to a Python function at once.
  *
+ * PopdistCall gives the function the tensors' memory, and takes that of its results, whose
+ * shapes only the function knows.
+ *
  * PopdistReduce takes the tensors of this instance's first replica, and those of its other
  * ones as bundles. It gives the function tables of where they lie and where the results
  * go, which are those of Group.all_reduce_table(): one for each run of tensors of one dtype.
  * A complex tensor is one of real numbers with one more axis. Results replace the first
  * replica's tensors where nothing else needs those. PopdistPack and PopdistUnpack make a
  * bundle, and tensors of it. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "memory.h"
 
 #include "bundle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* As KERNELS_VERSION in ../__init__.py: both go up when Python's side needs other ones. */
+#define KERNELS_VERSION 1
+
 /* TensorFlow's tensors have at most 254 axes. Most of them have fewer than these. */
 enum { MOST_AXES = 254, USUAL_AXES = 4 };
 
-/* What carries out the calls of all PopdistReduce. */
+/* What carries out the calls of all PopdistReduce and PopdistCall. */
 static PyObject *carry_out;
 
 /* An operation as it stands in a graph. */
@@ -67,7 +72,7 @@ static void delete_all(TF_Tensor **tensors, int64_t count)
 
 /* --- Kernels. */
 
-static void *create(TF_OpKernelConstruction *construction, bool reduces)
+static void *create(TF_OpKernelConstruction *construction, bool has_others, bool has_key)
 {
     TF_Status *status = TF_NewStatus();
     int32_t count = 0, unused;
@@ -76,9 +81,9 @@ static void *create(TF_OpKernelConstruction *construction, bool reduces)
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
     else
         TF_OpKernelConstruction_GetAttrSize(construction, "T", &count, &unused, status);
-    if (TF_GetCode(status) == TF_OK && reduces)
+    if (TF_GetCode(status) == TF_OK && has_others)
         TF_OpKernelConstruction_GetAttrInt64(construction, "N", &op->others, status);
-    if (TF_GetCode(status) == TF_OK && reduces)
+    if (TF_GetCode(status) == TF_OK && has_key)
         TF_OpKernelConstruction_GetAttrInt64(construction, "key", &op->key, status);
     if (TF_GetCode(status) != TF_OK)
         TF_OpKernelConstruction_Failure(construction, status);
@@ -90,12 +95,17 @@ static void *create(TF_OpKernelConstruction *construction, bool reduces)
 
 static void *create_reduce(TF_OpKernelConstruction *construction)
 {
-    return create(construction, true);
+    return create(construction, true, true);
+}
+
+static void *create_call(TF_OpKernelConstruction *construction)
+{
+    return create(construction, false, true);
 }
 
 static void *create_other(TF_OpKernelConstruction *construction)
 {
-    return create(construction, false);
+    return create(construction, false, false);
 }
 
 /* Run an operation's steps, with room for so many tensors. */
@@ -116,6 +126,42 @@ static void execute(void *of, TF_OpKernelContext *context, int64_t tensors,
     free(e.numbers);
     free(e.begins);
     TF_DeleteStatus(e.status);
+}
+
+/* --- Calls of Python. */
+
+/* Let Python carry a call out. Returns what it results in, a tuple with an item for each
+ * output, or NULL. */
+static PyObject *call_python(execution *e, PyObject *arguments)
+{
+    int code;
+    const char *text;
+    PyObject *results = NULL;
+    PyObject *answer = PyObject_CallFunction(carry_out, "LN", (long long)e->of->key,
+                                             arguments);
+    if (answer
+        && PyArg_ParseTuple(answer, "isO!", &code, &text, &PyTuple_Type, &results)) {
+        if (code == TF_OK)
+            Py_INCREF(results);
+        else
+            results = NULL, fail(e, code, text);
+    }
+    Py_XDECREF(answer);
+    return results;
+}
+
+/* Take steps that need Python's lock. */
+static bool with_python(execution *e, void (*steps)(execution *))
+{
+    const PyGILState_STATE state = PyGILState_Ensure();
+    release_owners();
+    steps(e);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        fail(e, TF_INTERNAL, "popdist could not say why a call has not succeeded.");
+    }
+    PyGILState_Release(state);
+    return is_well(e);
 }
 
 /* --- PopdistPack and PopdistUnpack. */
@@ -297,23 +343,9 @@ static PyObject *tables_of(const execution *e)
     return tables;
 }
 
-/* Let Python carry a call out. It returns None, or a status's code and text. */
-static bool call_python(execution *e)
+static void reduce_tables(execution *e)
 {
-    int code;
-    const char *text;
-    const PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *result = PyObject_CallFunction(carry_out, "LN", (long long)e->of->key,
-                                             tables_of(e));
-    if (result && result != Py_None && PyArg_ParseTuple(result, "is", &code, &text))
-        fail(e, code, text);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        fail(e, TF_INTERNAL, "popdist could not say why a call has not succeeded.");
-    }
-    Py_XDECREF(result);
-    PyGILState_Release(state);
-    return is_well(e);
+    Py_XDECREF(call_python(e, tables_of(e)));
 }
 
 static bool reduce(execution *e)
@@ -327,7 +359,7 @@ static bool reduce(execution *e)
     for (int64_t i = 0; i < e->of->count; i++)
         if (!add_tensor(e, i, &type))
             return false;
-    if (!call_python(e) || !e->of->others)
+    if (!with_python(e, reduce_tables) || !e->of->others)
         return is_well(e);
     return set_bundle(e, e->tensors + e->of->others, e->of->count, e->of->others);
 }
@@ -335,6 +367,77 @@ static bool reduce(execution *e)
 static void compute_reduce(void *of, TF_OpKernelContext *context)
 {
     execute(of, context, ((kernel *)of)->others + ((kernel *)of)->count, reduce);
+}
+
+/* --- PopdistCall. */
+
+/* Return a tensor's memory and shape. The tensor is the memory's from now on. */
+static PyObject *argument_of(TF_Tensor *tensor)
+{
+    const int axes = TF_NumDims(tensor);
+    PyObject *shape = PyTuple_New(axes);
+    for (int axis = 0; shape && axis < axes; axis++) {
+        PyObject *length = PyLong_FromLongLong(TF_Dim(tensor, axis));
+        if (length)
+            PyTuple_SetItem(shape, axis, length);
+        else
+            Py_CLEAR(shape);
+    }
+    return Py_BuildValue("(NN)", memory_of(tensor), shape);
+}
+
+/* Set an output to what Python has made: its owner, address, bytes, type and shape. */
+static bool set_result(execution *e, int64_t index, PyObject *result)
+{
+    PyObject *owner, *shape;
+    unsigned long long address, bytes;
+    int type;
+    int64_t lengths[MOST_AXES];
+    if (!PyArg_ParseTuple(result, "OKKiO!", &owner, &address, &bytes, &type, &PyTuple_Type,
+                          &shape))
+        return false;
+    const Py_ssize_t axes = PyTuple_Size(shape);
+    if (axes > MOST_AXES)
+        return fail(e, TF_INVALID_ARGUMENT, "A tensor has over 254 axes.");
+    for (Py_ssize_t axis = 0; axis < axes; axis++)
+        lengths[axis] = PyLong_AsLongLong(PyTuple_GetItem(shape, axis));
+    if (PyErr_Occurred())
+        return false;
+    TF_Tensor *tensor = tensor_over(owner, type, lengths, (int)axes,
+                                    (void *)(uintptr_t)address, (size_t)bytes);
+    if (!tensor)
+        return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for a result.");
+    TF_SetOutput(e->context, (int)index, tensor, e->status);
+    TF_DeleteTensor(tensor);
+    return is_well(e);
+}
+
+static void call_with_tensors(execution *e)
+{
+    PyObject *arguments = PyTuple_New((Py_ssize_t)e->of->count);
+    for (int64_t i = 0; arguments && i < e->of->count; i++) {
+        TF_Tensor *tensor = input(e, i + 1);
+        PyObject *argument = tensor ? argument_of(tensor) : NULL;
+        if (argument)
+            PyTuple_SetItem(arguments, (Py_ssize_t)i, argument);
+        else
+            Py_CLEAR(arguments);
+    }
+    PyObject *results = arguments ? call_python(e, arguments) : NULL;
+    for (Py_ssize_t i = 0; results && i < PyTuple_Size(results); i++)
+        if (!set_result(e, i, PyTuple_GetItem(results, i)))
+            break;
+    Py_XDECREF(results);
+}
+
+static bool call(execution *e)
+{
+    return with_python(e, call_with_tensors);
+}
+
+static void compute_call(void *of, TF_OpKernelContext *context)
+{
+    execute(of, context, 0, call);
 }
 
 /* --- Registration. */
@@ -352,6 +455,14 @@ typedef struct {
 } operation;
 
 static const operation operations[] = {
+    {
+        "PopdistCall",
+        {"T: list(type) >= 0", "U: list(type) >= 0", "key: int"},
+        {"order: resource", "tensors: T"},
+        {"results: U"},
+        create_call,
+        compute_call,
+    },
     {
         "PopdistReduce",
         {"T: list(type) >= 1", "N: int >= 0", "key: int"},
@@ -439,5 +550,10 @@ PyMODINIT_FUNC PyInit__kernels(void);
 
 PyMODINIT_FUNC PyInit__kernels(void)
 {
-    return PyModule_Create(&definition);
+    if (!make_memory_type())
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "VERSION", KERNELS_VERSION) != 0)
+        Py_CLEAR(module);
+    return module;
 }

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from popdist.engine.calls.rows import Array
 from popdist.engine.handle import Handle
-from popdist.tensorflow.tensors.memory import new_memory
+from popdist.tensorflow.tensors.memory import memory_of, new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
 from tests.meeting import wait_until
 from tests.popdist.tensorflow.instances import TIMEOUT, on_all
@@ -91,6 +92,109 @@ def test_a_function_makes_its_calls_in_the_order_in_which_it_is_traced() -> None
         "in a loop",
         "unused",
     ]
+
+
+def test_a_function_takes_and_returns_every_dtype_and_shape_as_it_is() -> None:
+    def program() -> list[Any]:
+        tensors = [
+            tf.constant([1.5, -2], tf.bfloat16),
+            tf.constant([[1 + 2j]], tf.complex64),
+            tf.constant(True),
+            tf.constant([[2**63]], tf.uint64),
+            tf.zeros((0, 3), tf.int8),
+            tf.constant(0.5, tf.float16),
+        ]
+        seen = []
+
+        def function(arrays: list[Array]) -> list[Array]:
+            seen.extend((array.dtype.name, array.shape) for array in arrays)
+            # Each second result is not in one piece.
+            copies = [np.array(array) for array in arrays]
+            return [np.stack([copy, copy], -1)[..., 0] for copy in copies]
+
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in tensors]
+
+        @tf.function(input_signature=specs)
+        def step(*given: Any) -> Any:
+            return call_in_order(function, given, specs)
+
+        results = step(*tensors)
+        operations = step.get_concrete_function().graph.get_operations()
+        kinds = {operation.type for operation in operations}
+        same = [
+            bool(tf.reduce_all(result == tensor)) and result.dtype == tensor.dtype
+            for result, tensor in zip(results, tensors, strict=True)
+        ]
+        return [seen, same, "PopdistCall" in kinds, "PyFunc" in kinds]
+
+    assert alone(program) == [
+        [
+            ("bfloat16", (2,)),
+            ("complex64", (1, 1)),
+            ("bool", ()),
+            ("uint64", (1, 1)),
+            ("int8", (0, 3)),
+            ("float16", ()),
+        ],
+        [True] * 6,
+        True,
+        False,
+    ]
+
+
+def test_tensors_are_the_memory_of_arrays_for_as_long_as_they_are_used() -> None:
+    def program() -> list[Any]:
+        given: list[Any] = []
+        made: list[Any] = []
+        ended: list[str] = []
+
+        def function(arrays: list[Array]) -> list[Array]:
+            given.extend(arrays)
+            result = new_memory((1000,), np.dtype(np.float32))
+            result[...] = 7
+            made.append(result.ctypes.data)
+            weakref.finalize(result, ended.append, "an array")
+            return [result]
+
+        @tf.function
+        def step(x: Any) -> Any:
+            spec = tf.TensorSpec((1000,), tf.float32)
+            return call_in_order(function, [x * 2], [spec])[0]
+
+        result = step(tf.ones(1000))
+        found: list[Any] = [memory_of(result).ctypes.data == made[0], *ended]
+        # Nothing in TensorFlow needs what the function was given.
+        found.append(given[0].tolist() == [2] * 1000)
+        with pytest.raises(ValueError, match="read-only"):
+            given[0][0] = 1
+        found.append(result.numpy().tolist() == [7] * 1000)
+        del result
+        step(tf.ones(1000))
+        return [*found, ended]
+
+    assert alone(program) == [True, True, True, ["an array"]]
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ([np.zeros(3)], "TypeError: A result is of float64, but must be float32."),
+        ([], "ValueError: zip() argument 2 is longer than argument 1"),
+    ],
+)
+def test_results_must_be_those_that_were_described(
+    results: list[Array], expected: str
+) -> None:
+    def program() -> str:
+        @tf.function
+        def step(x: Any) -> Any:
+            return call_in_order(lambda _: results, [x], [THREE])
+
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            step(tf.ones(3))
+        return str(error.value)
+
+    assert expected in alone(program)
 
 
 @pytest.mark.parametrize("mode", ["function", "session"])
