@@ -7,7 +7,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
 
-from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
+from tests.popdist.tensorflow.instances import (
+    TIMEOUT,
+    keras_of,
+    on_all,
+    one_weight_model,
+    train_in_float16,
+)
 
 pytestmark = TIMEOUT
 
@@ -36,8 +42,7 @@ def test_gradients_of_several_steps_are_applied_at_once_on_all_replicas(
 
     def program(rank: int) -> Any:
         with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
-            layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-            model = keras.Sequential([keras.layers.Input((1,)), layer])
+            model = one_weight_model(keras)
             model.compile(
                 keras.optimizers.SGD(1.0, momentum=0.5),
                 # Its gradient is the sample.
@@ -110,8 +115,7 @@ def test_keras_is_given_numbers_of_batches_of_which_each_local_replica_takes_one
 
     def program(rank: int) -> Any:
         with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
-            layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-            model = keras.Sequential([keras.layers.Input((1,)), layer])
+            model = one_weight_model(keras)
             model.compile("sgd", "mse")
         data = tf.data.Dataset.from_tensor_slices([[1.0]] * 5)
         data = data.map(lambda x: (x, x)).repeat().batch(1)
@@ -153,34 +157,11 @@ def test_all_replicas_skip_the_sum_of_gradients_of_which_one_overflows(
     monkeypatch.setattr("tensorflow.keras", keras)
 
     def program(rank: int) -> Any:
-        keras.mixed_precision.set_global_policy("mixed_float16")
-        with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
-            model = keras.Sequential(
-                [
-                    keras.layers.Input((1,)),
-                    keras.layers.Dense(1, kernel_initializer="ones", use_bias=False),
-                    keras.layers.Activation("linear", dtype="float32"),
-                ]
-            )
-            optimizer = keras.mixed_precision.LossScaleOptimizer(
-                keras.optimizers.SGD(0.125), initial_scale=64.0
-            )
-            model.set_gradient_accumulation_options(2)
-            model.compile(optimizer, "mean_absolute_error", steps_per_execution=2)
-        samples = np.ones((6 * rows[rank], 1), np.float32)
+        samples = [1] * (6 * rows[rank])
         if rank == 1:
             # The last replica's in the second step, which completes the first sum.
             samples[3] = 60000
-        data = tf.data.Dataset.from_tensor_slices((samples, -samples)).batch(1)
-        weights: list[float] = []
-        seen = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda *_, **__: weights.append(
-                float(model.get_weights()[0].item())
-            )
-        )
-        model.fit(data, verbose=0, shuffle=False, callbacks=[seen])
-        scale = optimizer.dynamic_scale if keras_version == 3 else optimizer.loss_scale
-        return weights, float(tf.convert_to_tensor(scale))
+        return train_in_float16(keras, samples, accumulated=2)
 
     # The means of the replicas are 1, and two steps are added up.
     assert on_all(rows, program) == [([1.0, 0.75, 0.5], 32.0)] * 2
