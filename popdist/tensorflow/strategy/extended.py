@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from secrets import randbits
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +28,7 @@ from popdist.tensorflow.strategy.keras_checks import check_models
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
-from popdist.tensorflow.strategy.saving import keep_files_whole
+from popdist.tensorflow.strategy.saving import Saver
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -64,6 +65,8 @@ class PopDistExtended(MirroredExtended):
         self._functions: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
+        job = members.gather(randbits(62))[0]
+        self._saver = Saver(f"{job:016x}", self._rank)
         super().__init__(strategy, list(devices), cross_device_ops)
         make_steps(type(strategy))
         record_functions(type(strategy))
@@ -226,7 +229,7 @@ class PopDistExtended(MirroredExtended):
         allow_empty_batches(strategy_class)
         check_models(strategy_class, self.members.replicas)
         if self._instances > 1:
-            keep_files_whole(self._rank)
+            self._saver.extend_savers()
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         self._extend_kerases()

@@ -24,6 +24,8 @@ def check_models(strategy_class: type[Any], replicas: int) -> None:
     check = partial(_checked_fit, strategy_class, replicas)
     extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", check)
     extend("tf_keras.src.engine.training", "Model", "fit", check)
+    begin = partial(_begin_alike, strategy_class)
+    extend("keras.src.callbacks.callback_list", "CallbackList", "on_train_begin", begin)
 
 
 def _checked_fit(
@@ -56,6 +58,31 @@ def _checked_fit(
             _SCOPE,
         )
     return fit(model, *args, **kwargs)
+
+
+def _begin_alike(
+    strategy_class: type[Any],
+    begin: Callable[..., None],
+    callbacks: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Begin a training, in which all instances have restored the same backup or none.
+
+    A callback of Keras 3 restores it, and sets the epoch with which fit begins.
+    """
+    begin(callbacks, *args, **kwargs)
+    model = callbacks._model
+    strategy = getattr(model, "_distribute_strategy", None)
+    if not isinstance(strategy, strategy_class):
+        return
+    epochs = strategy.extended.members.gather(model._initial_epoch or 0)
+    if len(set(epochs)) > 1:
+        raise ValueError(
+            f"The instances begin with the epochs {epochs}, from instance 0 on: not "
+            "all have restored the same backup. Give all of them a BackupAndRestore "
+            "with a folder that all hosts share, or copy it to each host."
+        )
 
 
 # Any: neither Keras declares types.

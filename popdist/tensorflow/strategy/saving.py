@@ -1,80 +1,173 @@
 """Files that several instances save at once, which would write over each other.
 
-Instances have the same variables, so it does not matter which of them saves last, but
-what it leaves must be whole: a file is replaced by a complete one, and folders and
-checkpoints, which are several files, are written by one instance after the other.
+Any instance may save alone, so that none can wait here for what another one does in
+collectives. Instances have the same variables, so it does not matter which of them
+saves last, but its files must be whole: a file gets its name when it is complete, and
+what is several files is written by one instance after the other. Nothing depends on
+locks of the file system, which NFS has none of for folders: instances that share a
+folder see in it which of them saves.
 """
 
-import fcntl
-import logging
+import errno
 import os
+import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
+from popdist.engine.meet.members import read_ended
+from popdist.session import STATE
 from popdist.tensorflow.strategy.extending import extend
 
-logger = logging.getLogger("popdist.tensorflow")
-
-# The methods of models that write a file, and the functions that write several.
-_OF_FILES = (
+# The methods of models, which save a file or several.
+_OF_MODELS = (
     ("keras.src.models.model", "Model", "save"),
     ("keras.src.models.model", "Model", "save_weights"),
     ("tf_keras.src.engine.training", "Model", "save"),
     ("tf_keras.src.engine.training", "Model", "save_weights"),
 )
+# What saves several files: its path is the second argument, or one of these names.
 _OF_FOLDERS = (
     ("tensorflow.python.checkpoint.checkpoint", "TrackableSaver", "save"),
     ("tensorflow.python.saved_model.save", "", "save_and_return_nodes"),
 )
+_PATHS = ("file_prefix", "export_dir")
+# What writes to the folder of a Keras callback, or removes it.
+_OF_BACKUPS = ("_save_model", "on_train_end")
+# What Keras saves as one file.
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 
+_PREFIX = ".popdist-saving-"
+# How long an instance waits between two looks whether another one has saved.
+_LOOK_SECONDS = 0.02
 
-def keep_files_whole(rank: int) -> None:
-    """Let the Kerases that are imported, and TensorFlow, save files so.
+# The folders that name this instance as the one that saves, in the running call.
+_ALONE: ContextVar[frozenset[Path]] = ContextVar("popdist.saving", default=frozenset())
 
-    Args:
-        rank: That of this instance.
+
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """How an instance saves.
+
+    job: A name that the instances of the job share, and no other job has: sixteen
+        hexadecimal digits.
+    rank: That of this instance.
     """
-    for place in _OF_FILES:
-        extend(*place, partial(save_file, rank))
-    for place in _OF_FOLDERS:
-        extend(*place, save_folder)
 
+    job: str
+    rank: int
 
-def save_file(
-    rank: int,
-    save: Callable[..., Any],
-    model: Any,
-    filepath: Any,
-    overwrite: bool = True,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Save a model to a file, which has its name when it is complete."""
-    path = _local_path(filepath)
-    if path is None or path.suffix not in _SUFFIXES or not overwrite:
-        return save(model, filepath, overwrite, *args, **kwargs)
-    temporary = path.with_name(f".{rank}-{path.name}")
-    try:
-        result = save(model, str(temporary), overwrite, *args, **kwargs)
-        if temporary.exists():
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return result
+    def extend_savers(self) -> None:
+        """Let the Kerases that are imported, and TensorFlow, save files so."""
+        for place in _OF_MODELS:
+            extend(*place, self.save_model)
+        for place in _OF_FOLDERS:
+            extend(*place, self.save_folder)
+        for name in _OF_BACKUPS:
+            module = "keras.src.callbacks.backup_and_restore"
+            extend(module, "BackupAndRestore", name, self.back_up)
 
+    def save_model(
+        self,
+        save: Callable[..., Any],
+        model: Any,
+        filepath: Any,
+        overwrite: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Save a model to a file, which has its name when it is complete."""
+        path = _local_path(filepath)
+        if path is None or path.suffix not in _SUFFIXES or not overwrite:
+            # Without `overwrite`, Keras may ask the user before it saves.
+            with self._alone_at(path if overwrite else None):
+                return save(model, filepath, overwrite, *args, **kwargs)
+        with self._own_folder(path) as folder:
+            temporary = folder / path.name
+            result = save(model, str(temporary), overwrite, *args, **kwargs)
+            if temporary.exists():
+                os.replace(temporary, path)
+        return result
 
-def save_folder(save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Save something to several files while no other instance saves beside them."""
-    named = kwargs.get("file_prefix", kwargs.get("export_dir"))
-    path = _local_path(args[1] if len(args) > 1 else named)
-    if path is None:
-        return save(*args, **kwargs)
-    with _alone_in(path.parent):
-        return save(*args, **kwargs)
+    def save_folder(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Save several files while no other instance saves to the same path."""
+        named = next((kwargs[name] for name in _PATHS if name in kwargs), None)
+        with self._alone_at(_local_path(args[1] if len(args) > 1 else named)):
+            return save(*args, **kwargs)
+
+    def back_up(
+        self, method: Callable[..., Any], callback: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Change a backup, which is a folder, while no other instance does."""
+        with self._alone_at(_local_path(callback.backup_dir)):
+            return method(callback, *args, **kwargs)
+
+    @contextmanager
+    def _alone_at(self, path: Path | None) -> Iterator[None]:
+        """Wait until no other instance of the job saves to a path, unless it is None.
+
+        The instance that saves has a file of its name in a folder beside the path. The
+        file system lets no other folder take this one's name unless it is empty.
+
+        Raises:
+            TimeoutError: Another instance has not come to an end.
+        """
+        folder = None if path is None else _folder_beside(path)
+        if path is None or folder is None or folder in _ALONE.get():
+            yield
+            return
+        own = f"{self.job}-{self.rank}"
+        with self._own_folder(path) as offered:
+            (offered / own).touch()
+            until = monotonic() + STATE.settings.timeout
+            while not _renamed(offered, folder):
+                self._remove_ended(folder)
+                if monotonic() > until:
+                    raise TimeoutError(_why_waiting(folder, path))
+                sleep(_LOOK_SECONDS)
+        token = _ALONE.set(_ALONE.get() | {folder})
+        try:
+            yield
+        finally:
+            _ALONE.reset(token)
+            (folder / own).unlink(missing_ok=True)
+            _remove_empty(folder)
+
+    @contextmanager
+    def _own_folder(self, path: Path) -> Iterator[Path]:
+        """Return a new folder beside a path, and remove those of jobs that have ended.
+
+        Jobs that run at the same time must not save to one path.
+        """
+        beside = _folder_beside(path)
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        own = re.compile(re.escape(beside.name) + r"-([0-9a-f]{16})-[^-]*")
+        for name in os.listdir(beside.parent):
+            found = own.fullmatch(name)
+            if found and found[1] != self.job:
+                shutil.rmtree(beside.with_name(name), ignore_errors=True)
+        prefix = f"{beside.name}-{self.job}-"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=beside.parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_ended(self, folder: Path) -> None:
+        """Remove from a folder the file of an instance that has ended, or of a job."""
+        ended = read_ended(STATE.job.ended_file)
+        for owner in _owners(folder):
+            job, _, rank = owner.partition("-")
+            if job != self.job or int(rank) in ended:
+                (folder / owner).unlink(missing_ok=True)
+        _remove_empty(folder)
 
 
 def _local_path(path: Any) -> Path | None:
@@ -82,23 +175,48 @@ def _local_path(path: Any) -> Path | None:
     if not isinstance(path, str | os.PathLike):
         return None
     text = os.fspath(path)
-    return None if not isinstance(text, str) or "://" in text else Path(text)
+    if not isinstance(text, str) or "://" in text:
+        return None
+    absolute = Path(os.path.abspath(text))
+    return absolute if absolute.name else None
 
 
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other instance saves something in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def _folder_beside(path: Path) -> Path:
+    """Return the folder in which the instance is named that saves to a path."""
+    # A name may be as long as a file system allows.
+    digest = blake2b(os.fsencode(path.name), digest_size=6).hexdigest()
+    is_writable = os.access(path.parent, os.W_OK) or not path.is_dir()
+    return (path.parent if is_writable else path) / f"{_PREFIX}{digest}"
+
+
+def _renamed(folder: Path, name: Path) -> bool:
+    """Give a folder another name, unless a folder that is not empty has that."""
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            logger.warning(
-                "%s cannot be locked: %s. Let instance 0 alone save there.",
-                folder,
-                error.strerror,
-            )
-        yield
-    finally:
-        os.close(descriptor)
+        os.rename(folder, name)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    # Another instance may have taken or removed it.
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _owners(folder: Path) -> list[str]:
+    # It may have been removed by now.
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _why_waiting(folder: Path, path: Path) -> str:
+    ranks = " and ".join(owner.rpartition("-")[2] for owner in _owners(folder))
+    return (
+        f"Instance {ranks} has not ended saving to {path} in "
+        f"{STATE.settings.timeout:g} seconds. If it is no longer running, remove the "
+        f"folder {folder}; else set POPDIST_TIMEOUT to more seconds."
+    )

@@ -86,6 +86,37 @@ weight = one_weight(made, share)
 assert device.id == popdist.getDeviceId()
 print(device.numIpus, device.isAttached, format(weight, ".7f"))
 """
+# The hosts share /root, and each has a /tmp of its own.
+SAVING = """
+import os
+import shutil
+
+import numpy as np
+import tensorflow as tf
+
+from popdist import collectives
+from popdist.tensorflow import PopDistStrategy
+
+with PopDistStrategy().scope():
+    layers = [tf.keras.layers.Input((64,)), tf.keras.layers.Dense(64)]
+    model = tf.keras.Sequential(layers)
+checkpoint = tf.train.Checkpoint(model=model)
+for folder in ("/root/saved", "/tmp/saved"):
+    collectives.barrier()
+    for _ in range(3):
+        model.save(f"{folder}/model.keras")
+        model.export(f"{folder}/exported", verbose=False)
+        checkpoint.write(f"{folder}/checkpoint")
+    collectives.barrier()
+    loaded = tf.keras.models.load_model(f"{folder}/model.keras")
+    exported = tf.saved_model.load(f"{folder}/exported")
+    weights = loaded.get_weights(), [each.numpy() for each in exported.variables]
+    checkpoint.read(f"{folder}/checkpoint").assert_existing_objects_matched()
+    same = [np.array_equal(own[0], model.get_weights()[0]) for own in weights]
+    print(*same, *sorted(os.listdir(folder)))
+    collectives.barrier()
+    shutil.rmtree(folder, ignore_errors=True)
+"""
 PLACES = [
     "0 0 2 0 2 10.0 10.0",
     "1 1 2 0 2 10.0 10.0",
@@ -179,6 +210,23 @@ def test_popart_trains_on_devices_of_several_hosts(bed: Bed, mpi: str) -> None:
 
     # Each instance has the IPUs of two replicas.
     assert output == "4 True 0.3111111\n" * 2
+
+
+@pytest.mark.timeout(900)
+def test_instances_on_several_hosts_may_save_to_one_path_and_to_their_own(
+    bed: Bed,
+) -> None:
+    variables = ["-x TF_CPP_MIN_LOG_LEVEL=3", "-x PYTHONDONTWRITEBYTECODE=1"]
+
+    output = bed.front.output(
+        *("poprun", "--mpirun", mpirun_of("openmpi5"), "--host", "h0,h1", "-n", "2"),
+        *("--offline-mode=yes", "--mpi-global-args", " ".join(variables)),
+        *("python3", "-c", SAVING),
+        timeout=600,
+    )
+
+    files = "checkpoint.data-00000-of-00001 checkpoint.index exported model.keras"
+    assert output == f"True True {files}\n" * 4
 
 
 @pytest.mark.parametrize("hosts", ["h0,h1", "h0,h1,h2"])

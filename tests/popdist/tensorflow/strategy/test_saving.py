@@ -1,7 +1,8 @@
 """Files that all instances save at once, which stay whole."""
 
 import os
-import time
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -13,10 +14,20 @@ import tensorflow as tf
 
 from popdist import collectives
 from popdist.tensorflow import PopDistStrategy
-from popdist.tensorflow.strategy.saving import save_file, save_folder
-from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
+from popdist.tensorflow.strategy.saving import Saver
+from tests.meeting import wait_until
+from tests.popdist.tensorflow.instances import (
+    TIMEOUT,
+    ends_of,
+    keras_of,
+    on_all,
+    one_weight_model,
+)
 
 pytestmark = TIMEOUT
+
+SAVER = Saver("0123456789abcdef", 1)
+EARLIER = Saver("fedcba9876543210", 0)
 
 
 def writer(text: str, error: Exception | None = None) -> Callable[..., None]:
@@ -28,14 +39,35 @@ def writer(text: str, error: Exception | None = None) -> Callable[..., None]:
     return save
 
 
+def die_in_saving(path: Path, saver: Saver = EARLIER) -> None:
+    """Save with an instance, by default of an earlier job, that is killed meanwhile."""
+
+    def save(_: object, path: str | Path, overwrite: bool) -> None:
+        if Path(path).suffix:
+            Path(path).write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ended = ends_of(1, lambda _: saver.save_model(save, None, path))
+
+    assert [end.code for end in ended] == [-signal.SIGKILL]
+
+
 def test_a_file_is_replaced_by_a_complete_one(tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
-    save_file(1, writer("first"), None, path)
+    SAVER.save_model(writer("first"), None, path)
     with pytest.raises(OSError, match="no space"):
-        save_file(1, writer("sec", OSError("no space")), None, str(path))
+        SAVER.save_model(writer("sec", OSError("no space")), None, str(path))
 
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["model.keras"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / f"{'m' * 249}.keras"
+
+    SAVER.save_model(writer("whole"), None, path)
+
+    assert path.read_text() == "whole"
 
 
 def test_a_file_that_must_not_be_replaced_is_left_to_keras(tmp_path: Path) -> None:
@@ -44,22 +76,45 @@ def test_a_file_that_must_not_be_replaced_is_left_to_keras(tmp_path: Path) -> No
     for arguments, named in cases:
         save = writer("half", OSError("no space"))
         with pytest.raises(OSError, match="no space"):
-            save_file(1, save, None, path, *arguments, **named)
+            SAVER.save_model(save, None, path, *arguments, **named)
         assert path.read_text() == "half"
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model"])
+def test_a_save_removes_what_an_instance_left_that_was_killed(
+    tmp_path: Path, name: str
+) -> None:
+    other = tmp_path / "other.keras"
+    die_in_saving(tmp_path / name)
+    die_in_saving(other)
+    assert len(os.listdir(tmp_path)) == 2
+
+    SAVER.save_model(writer("whole"), None, tmp_path / name)
+
+    # A job that saves to another path may still run.
+    (left,) = {*os.listdir(tmp_path)} - {name}
+    assert (tmp_path / left / "other.keras").read_text() == "half"
+    assert (tmp_path / name).read_text() == "whole"
+    SAVER.save_model(writer("whole"), None, other)
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "other.keras"])
 
 
 def test_folders_are_saved_one_after_the_other(tmp_path: Path) -> None:
     events: list[str] = []
+    prefix = tmp_path / "folder" / "checkpoint"
 
     def save(owner: str, prefix: Path | None = None, **_: Path) -> None:
         events.append(f"{owner} begins")
-        time.sleep(0.2)
+        # Until the other one waits, which has a folder, too.
+        if len(events) == 1:
+            wait_until(lambda: len(os.listdir(tmp_path / "folder")) == 2)
         events.append(f"{owner} ends")
 
-    prefix = tmp_path / "folder" / "checkpoint"
     threads = [
-        Thread(target=save_folder, args=(save, "a", prefix)),
-        Thread(target=save_folder, args=(save, "b"), kwargs={"file_prefix": prefix}),
+        Thread(target=SAVER.save_folder, args=(save, "a", prefix)),
+        Thread(
+            target=SAVER.save_folder, args=(save, "b"), kwargs={"file_prefix": prefix}
+        ),
     ]
     for thread in threads:
         thread.start()
@@ -68,6 +123,50 @@ def test_folders_are_saved_one_after_the_other(tmp_path: Path) -> None:
 
     assert [event[2:] for event in events] == ["begins", "ends"] * 2
     assert events[0][0] == events[1][0]
+    assert os.listdir(tmp_path / "folder") == []
+
+
+def test_a_save_within_another_one_to_the_same_path_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    def save(model: object, path: Path, overwrite: bool) -> str:
+        inner: str = SAVER.save_folder(lambda *_: "saved", None, path)
+        return inner
+
+    assert SAVER.save_model(save, None, tmp_path / "weights") == "saved"
+
+
+def test_an_instance_waits_for_none_that_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "checkpoint"
+    ended = tmp_path / "ended"
+    ended.write_text("2\n")
+    die_in_saving(path, Saver(SAVER.job, 2))
+
+    def program(_: int) -> str:
+        os.environ["POPDIST_ENDED_INSTANCES"] = str(ended)
+        saved: str = SAVER.save_folder(lambda *_: "saved", None, path)
+        return saved
+
+    assert on_all(1, program) == ["saved"]
+    assert os.listdir(path.parent) == []
+
+
+def test_an_instance_that_does_not_come_to_an_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    die_in_saving(path, Saver(SAVER.job, 2))
+    (folder,) = os.listdir(tmp_path)
+
+    def program(_: int) -> str:
+        os.environ["POPDIST_TIMEOUT"] = "0.1"
+        with pytest.raises(TimeoutError) as error:
+            SAVER.save_folder(lambda *_: None, None, path)
+        return str(error.value)
+
+    assert on_all(1, program) == [
+        f"Instance 2 has not ended saving to {path} in 0.1 seconds. If it is no longer "
+        f"running, remove the folder {tmp_path / folder}; else set POPDIST_TIMEOUT to "
+        "more seconds."
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -81,23 +180,93 @@ def test_all_instances_may_save_to_one_path(tmp_path: Path, keras_version: int) 
                 [keras.layers.Input((64,)), keras.layers.Dense(64)]
             )
         checkpoint = tf.train.Checkpoint(model=model)
+        manager = tf.train.CheckpointManager(checkpoint, tmp_path / "kept", 2)
         collectives.barrier()
         for _ in range(3):
             model.save(tmp_path / "model.keras")
+            if keras_version == 2:
+                model.save(tmp_path / "folder")
+            model.export(tmp_path / "exported")
             model.save_weights(tmp_path / "model.weights.h5")
             checkpoint.write(f"{tmp_path}/checkpoint")
+            manager.save()
         collectives.barrier()
         with strategy.scope():
             loaded = keras.models.load_model(tmp_path / "model.keras")
+        found = [loaded.get_weights()]
         loaded.load_weights(tmp_path / "model.weights.h5")
-        checkpoint.read(f"{tmp_path}/checkpoint").assert_existing_objects_matched()
-        pairs = zip(loaded.get_weights(), model.get_weights(), strict=True)
-        return all(np.array_equal(a, b) for a, b in pairs)
+        found.append(loaded.get_weights())
+        for name in folders:
+            restored = tf.saved_model.load(f"{tmp_path}/{name}")
+            found.append([weight.numpy() for weight in restored.variables])
+        for prefix in (f"{tmp_path}/checkpoint", manager.latest_checkpoint):
+            checkpoint.read(prefix).assert_existing_objects_matched()
+        return [np.array_equal(each[0], model.get_weights()[0]) for each in found]
 
-    assert on_all(2, program) == [True, True]
+    folders = ["exported", "folder"][: 4 - keras_version]
+    assert on_all(2, program) == [[True] * (2 + len(folders))] * 2
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoint.data-00000-of-00001",
         "checkpoint.index",
+        *folders,
+        "kept",
         "model.keras",
         "model.weights.h5",
     ]
+    assert sorted(os.listdir(tmp_path / "kept")) == [
+        "checkpoint",
+        "ckpt-2.data-00000-of-00001",
+        "ckpt-2.index",
+        "ckpt-3.data-00000-of-00001",
+        "ckpt-3.index",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_goes_on_from_a_backup_on_all_instances_or_on_none(
+    tmp_path: Path,
+) -> None:
+    def program(rank: int) -> Any:
+        data = tf.data.Dataset.from_tensors(([[1.0]], [[2.0]]))
+
+        def fit(folder: Path, last: int = 4) -> Any:
+            """Train up to an epoch; return those that were made, and the weight."""
+            epochs: list[int] = []
+
+            class Interrupt(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+                def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                    if epoch == last:
+                        raise InterruptedError
+                    epochs.append(epoch)
+
+            with PopDistStrategy().scope():
+                model = one_weight_model(tf.keras)
+                model.compile("sgd", "mse")
+            backup = tf.keras.callbacks.BackupAndRestore(folder)
+            try:
+                model.fit(data, epochs=4, verbose=0, callbacks=[backup, Interrupt()])
+            except InterruptedError:
+                pass
+            except ValueError as error:
+                return str(error)
+            return epochs, model.get_weights()[0].item()
+
+        shared, own = tmp_path / "shared", tmp_path / f"{rank}"
+        found = [fit(tmp_path / "unused"), fit(shared, 2), fit(shared), fit(own, 3)]
+        collectives.barrier()
+        if rank == 1:
+            shutil.rmtree(own)
+        return [*found, fit(own)]
+
+    first, second = on_all(2, program)
+
+    assert first == second
+    whole, begun, resumed, _, refusal = first
+    assert [whole[0], begun[0], resumed[0]] == [[0, 1, 2, 3], [0, 1], [2, 3]]
+    assert resumed[1] == whole[1]
+    assert refusal == (
+        "The instances begin with the epochs [3, 0], from instance 0 on: not all have "
+        "restored the same backup. Give all of them a BackupAndRestore with a folder "
+        "that all hosts share, or copy it to each host."
+    )
+    assert not (tmp_path / "shared" / "latest.weights.h5").exists()
