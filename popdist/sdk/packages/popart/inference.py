@@ -102,10 +102,16 @@ class Inference:
             output_types = onnx.shape_inference.infer_node_outputs(
                 schema, bare, types, data, opset_imports=opsets
             )
-        except ValidationError:
-            # PopART takes more types than ONNX, such as indices without a sign.
-            return None
-        except InferenceError as error:
+        except (InferenceError, ValidationError) as error:
+            # PopART takes more types than ONNX, such as indices without a sign, but
+            # only integers of different types: a device has none of 64 bits.
+            kinds = {self.infos[name].data_type() for name in names}
+            if isinstance(error, ValidationError) and (
+                len(kinds) == 1
+                or kinds & {"UINT16", "UINT32"}
+                or kinds >= {"INT32", "INT64"}
+            ):
+                return None
             raise popart_exception(
                 f"{node.kind} cannot be computed of {', '.join(names)}: {error}"
             ) from None

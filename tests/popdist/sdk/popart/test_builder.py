@@ -162,6 +162,30 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     assert builder.getValueTensorIds() == []
 
 
+def test_types_that_an_operator_does_not_take_are_refused() -> None:
+    builder = popart.Builder()
+    (x,) = inputs(builder, [2])
+    whole = builder.addInputTensor("INT32", [2])
+
+    with pytest.raises(
+        popart.popart_exception,
+        match=r"^Gather cannot be computed of .*: indices must be integers\.$",
+    ):
+        builder.aiOnnx.gather([x, x])
+    with pytest.raises(
+        popart.popart_exception, match=r"^Add cannot be computed of .* inconsistent typ"
+    ):
+        builder.aiOnnx.add([x, whole])
+
+
+def test_fractions_can_be_compared_in_all_versions() -> None:
+    """ONNX compares only integers before version 11."""
+    builder = popart.Builder(opsets={"ai.onnx": 7})
+    (x,) = inputs(builder, [2])
+
+    assert builder.getTensorDtypeString(builder.aiOnnx.equal([x, x])) == "bool"
+
+
 def test_what_an_operator_reads_while_it_is_compiled_is_a_constant() -> None:
     builder = popart.Builder()
     (x,) = inputs(builder, [2, 3])

@@ -423,6 +423,21 @@ def test_integers_without_a_sign_are_indices() -> None:
     assert builder.getTensorDtypeString(best) == "int64"
 
 
+def test_indices_are_compared_with_labels_of_32_bits() -> None:
+    builder = popart.Builder()
+    scores = builder.addInputTensor("FLOAT", [2, 3])
+    labels = builder.addInputTensor("INT32", [2])
+    best = builder.aiOnnx.argmax([scores], axis=1, keepdims=0)
+    equal = builder.aiOnnx.equal([best, labels])
+    values = np.array([[1, 3, 2], [6, 5, 4]], np.float32)
+
+    (found,) = evaluate(
+        builder, {scores: values, labels: np.array([1, 1], np.int32)}, [equal]
+    )
+
+    assert found.tolist() == [True, False]
+
+
 def test_every_operator_of_onnx_has_a_case() -> None:
     assert {case.kind for case in CASES} == set(operators.ONNX)
 

@@ -159,6 +159,8 @@ def _scatter(call: Call) -> torch.Tensor:
 
 def _indices(indices: torch.Tensor, size: int) -> torch.Tensor:
     """Return indices of torch's, without negative ones."""
+    if indices.is_floating_point():
+        raise TypeError("indices must be integers.")
     indices = indices.to(torch.int64)
     return torch.where(indices < 0, indices + size, indices)
 
