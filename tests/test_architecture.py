@@ -409,6 +409,8 @@ THIRD_PARTY = {
     # ONNX stores models by it.
     "google": ("popart.graph",),
     "onnx": ("popart",),
+    # TensorFlow and Keras need it.
+    "packaging": ("horovod.common.util",),
     "prometheus_client": ("poprun.vipu.server",),
     "cloudpickle": (
         "poprun.python_calls.functions",

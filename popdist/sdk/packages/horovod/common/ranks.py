@@ -9,6 +9,7 @@ from .util import (
     ddl_built,
     gloo_built,
     gloo_enabled,
+    gpu_available,
     mpi_built,
     mpi_enabled,
     nccl_built,

@@ -12,6 +12,7 @@ from ..common.calls.reduce_ops import Adasum, Average, Max, Min, Product, Sum, c
 from ..common.calls.submission import BASICS as _basics
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.ranks import *  # noqa: F403
+from ..common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 from .calls import make_call
 from .collectives import (
     allgather,
@@ -25,11 +26,6 @@ from .collectives import (
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
     """Return the operation that the arguments op and average of a call ask for."""
     return choose_op(op, average)
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Return whether Adasum can combine so many ranks: a power of two."""
-    return num_rank.bit_count() == 1
 
 
 # Any: None, or an operation in a graph.

@@ -92,3 +92,21 @@ def test_what_does_not_exist_says_so() -> None:
         hvd.elastic.TensorFlowState()
     with pytest.raises(AttributeError, match="has no attribute 'allreduces'"):
         _ = hvd.allreduces
+
+
+def test_functions_that_programs_import_from_horovods_utilities() -> None:
+    from horovod.common.util import (
+        is_version_greater_equal_than,
+        num_rank_is_power_2,
+        split_list,
+    )
+
+    assert split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
+    assert split_list([1], 2) == [[1], []]
+    assert [num_rank_is_power_2(number) for number in (0, 1, 6, 8)] == [0, 1, 0, 1]
+    assert is_version_greater_equal_than("2.21.0-rc1", "2.6.0")
+    assert not is_version_greater_equal_than("2.5.3", "2.6.0")
+    with pytest.raises(ValueError, match=r"'2\.6', but must be of the form major\."):
+        is_version_greater_equal_than("2.21.0", "2.6")
+    assert hvd.check_num_rank_power_of_2(4)
+    assert not hvd.gpu_available("tensorflow")
