@@ -540,7 +540,7 @@ def test_shutdown_fails_what_is_under_way_on_all_ranks_and_init_begins_anew() ->
         (
             "HorovodInternalError",
             (
-                "ValueError",
+                "NotInitializedError",
                 "Horovod has not been initialized; use hvd.init() before any other "
                 "call of it.",
             ),

@@ -23,7 +23,8 @@ class Distributed:
     """The part of a distributed optimizer that all of them have."""
 
     _horovod_reduction: GradientReduction
-    _horovod_aggregation: LocalAggregation
+    # Programs read its counter by this name.
+    _agg_helper: LocalAggregation
     # Whether the gradients of the call that is under way are reduced already.
     _horovod_has_reduced = False
     # Of Keras.
@@ -51,7 +52,7 @@ class Distributed:
         Raises:
             ValueError: They are reduced after several passes only.
         """
-        passes = self._horovod_aggregation.passes
+        passes = self._agg_helper.passes
         if passes > 1:
             raise ValueError(
                 f"A LossScaleOptimizer is around a DistributedOptimizer with "
@@ -67,7 +68,7 @@ class Distributed:
             vars(self)["_horovod_has_reduced"] = False
 
     def _reduced(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        if self._horovod_aggregation.passes > 1:
+        if self._agg_helper.passes > 1:
             return pairs
         gradients, variables = zip(*pairs, strict=True)
         reduced = self._horovod_reduction.reduce(gradients, variables)
@@ -87,7 +88,7 @@ class Distributed:
         def reduce(sums: Sequence[Gradient]) -> Any:
             return update(self._horovod_reduction.reduce(sums, variables))
 
-        if self._horovod_aggregation.passes == 1:
+        if self._agg_helper.passes == 1:
             return reduce(gradients)
         # Variables cannot be made in the branch of a graph.
         build: Any = getattr(self, "build", None)
@@ -99,7 +100,7 @@ class Distributed:
             # Schedules of learning rates count batches.
             self.iterations.assign_add(1)
 
-        return self._horovod_aggregation.step(gradients, reduce, skip)
+        return self._agg_helper.step(gradients, reduce, skip)
 
 
 class _OfKeras3(Distributed):
@@ -183,7 +184,7 @@ def distributed(
     wrapped: Any = object.__new__(subclass)
     # Not by attributes, which both Keras and TensorFlow track.
     vars(wrapped).update(vars(optimizer))
-    vars(wrapped).update(_horovod_reduction=reduction, _horovod_aggregation=aggregation)
+    vars(wrapped).update(_horovod_reduction=reduction, _agg_helper=aggregation)
     return wrapped
 
 

@@ -33,7 +33,7 @@ class LocalAggregation:
         self.passes = passes
         self._average = average
         # Made at the first pass. Any: TensorFlow has no types.
-        self._count: Any = None
+        self.counter: Any = None
         self._sums: list[Any] = []
 
     @tf.autograph.experimental.do_not_convert
@@ -53,9 +53,9 @@ class LocalAggregation:
         Returns the number of passes that are added up then.
         """
         present = [tf.convert_to_tensor(each) for each in gradients if each is not None]
-        if self._count is None:
+        if self.counter is None:
             with tf.init_scope():
-                self._count = tf.Variable(0, trainable=False, name="passes")
+                self.counter = tf.Variable(0, trainable=False, name="passes")
                 self._sums = [
                     tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False)
                     for each in present
@@ -64,7 +64,7 @@ class LocalAggregation:
             total.assign_add(each, read_value=False)
             for total, each in zip(self._sums, present, strict=True)
         ]
-        added.append(self._count.assign_add(1, read_value=False))
+        added.append(self.counter.assign_add(1, read_value=False))
 
         def last() -> Tensor:
             sums = iter([self._total(total) for total in self._sums])
@@ -74,16 +74,18 @@ class LocalAggregation:
                     total.assign(tf.zeros_like(total), read_value=False)
                     for total in self._sums
                 ]
-                cleared.append(self._count.assign(0, read_value=False))
+                cleared.append(self.counter.assign(0, read_value=False))
             with _after(cleared):
-                return self._count.read_value()
+                return self.counter.read_value()
 
         def other() -> Tensor:
             with _after([skip()]):
-                return self._count.read_value()
+                return self.counter.read_value()
 
         with _after(added):
-            return tf.cond(tf.equal(self._count.read_value(), self.passes), last, other)
+            return tf.cond(
+                tf.equal(self.counter.read_value(), self.passes), last, other
+            )
 
     def _total(self, total: Any) -> Tensor:
         value = total.read_value()

@@ -118,6 +118,8 @@ def test_several_backward_passes_make_one_step(kind: str) -> None:
                 run(tf.constant(me + 1.0 + passed % 2))
                 found.append(float(variable.numpy()[0]))
             assert int(optimizer.iterations.numpy()) == 5
+            # By the name that Horovod gives it.
+            assert int(optimizer._agg_helper.counter.numpy()) == 1
         return found
 
     # Ranks add 1 + 2 and 2 + 3, 4 on average.
@@ -317,7 +319,7 @@ def test_gradients_are_not_left_alone_without_init() -> None:
         results(2, rank)
         == [
             (
-                "ValueError",
+                "NotInitializedError",
                 "Horovod has not been initialized; use hvd.init() before any other "
                 "call of it.",
             )
