@@ -10,14 +10,15 @@ from tensorflow.python.distribute.values import DistributedValues, Mirrored
 
 from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
-from popdist.tensorflow.tensors.memory import Tensor
+from popdist.tensorflow.tensors.memory import Tensor, objects_error
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 from popdist.tensorflow.tensors.registration import are_operations_available
 
 # As what a bool is reduced.
+_BYTE = tf.uint8
 _FLAG = np.dtype(np.uint8)
-_FLAG_SPEC = tf.TensorSpec((), tf.uint8)
+_FLAG_SPEC = tf.TensorSpec((), _BYTE)
 
 # A value of tf.distribute: a tensor, or one for each local replica.
 Value = Any
@@ -115,7 +116,15 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return self._gather([tensors], axis)[0]
 
     def from_first_instance(self, tensor: Tensor) -> Tensor:
-        """Return the tensor of instance 0."""
+        """Return the tensor of instance 0, which may be a sparse one."""
+        if isinstance(tensor, tf.IndexedSlices):
+            rows = [tensor.values, tensor.indices]
+            specs = [tf.TensorSpec([None, *r.shape[1:]], r.dtype) for r in rows]
+            first = self.call("first", _parts_of_first, rows, specs)
+            return tf.IndexedSlices(*first, tensor.dense_shape)
+        tensor = tf.convert_to_tensor(tensor)
+        if _reduces_in_graph():
+            return self._from_first_in_graph(tensor)
 
         def share(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
             return [exchange.from_first_instance(arrays[0])]
@@ -123,9 +132,21 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         spec = tf.TensorSpec(tensor.shape, tensor.dtype)
         return self.call("broadcast", share, [tensor], [spec])[0]
 
+    def _from_first_in_graph(self, tensor: Tensor) -> Tensor:
+        is_bool = tensor.dtype is tf.bool
+        # The others add zeros to its bytes.
+        own = tf.cast(tensor, _BYTE) if is_bool else tf.bitcast(tensor, _BYTE)
+        if self._exchange.instances.rank:
+            own = tf.zeros_like(own)
+        reduce = self._exchange.reduction([_FLAG], "sum", of_instances=True)
+        ((first,),) = reduce_in_graph(reduce, [[own]], self._devices[:1], False)
+        if is_bool:
+            return tf.cast(first, tf.bool)
+        return tf.ensure_shape(tf.bitcast(first, tensor.dtype), tensor.shape)
+
     def true_on_all(self, flag: Tensor) -> Tensor:
         """Return whether a tensor, which is a bool, is true on all instances."""
-        number = tf.cast(flag, tf.uint8)
+        number = tf.cast(flag, _BYTE)
         if _reduces_in_graph():
             reduce = self._exchange.reduction([_FLAG], "min", of_instances=True)
             device = self._devices[:1]
@@ -163,8 +184,9 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
         specs = []
         for tensors in values:
-            shape = tensors[0].shape.as_list()
-            shape[axis] = None
+            shape = tensors[0].shape
+            if shape.rank is not None:
+                shape = _with_any_length(shape, axis)
             specs.append(tf.TensorSpec(shape, tensors[0].dtype))
         flat = [tensor for tensors in values for tensor in tensors]
         return self.call("gather", gather, flat, specs)
@@ -244,10 +266,14 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         # One that is the same object on all local replicas is given once.
         if len(tensors) < self._replicas:
             tensors = tensors[:1] * self._replicas
-        return [
+        converted = [
             each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
             for each in tensors
         ]
+        for each in converted:
+            if each.dtype in (tf.string, tf.variant, tf.resource):
+                raise objects_error(each)
+        return converted
 
 
 def _reduces_in_graph() -> bool:
@@ -257,6 +283,22 @@ def _reduces_in_graph() -> bool:
         and bool(tf.compat.v1.executing_eagerly_outside_functions())
         and are_operations_available()
     )
+
+
+def _with_any_length(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
+    """Return a shape whose length along an axis is not known."""
+    lengths = shape.as_list()
+    if not -len(lengths) <= axis < len(lengths):
+        raise ValueError(
+            f"The axis is {axis}, but tensors of the shape {shape} that are gathered "
+            f"have {len(lengths)}. tf.expand_dims adds one."
+        )
+    lengths[axis] = None
+    return tf.TensorShape(lengths)
+
+
+def _parts_of_first(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
+    return [exchange.instances.all_gather(array)[0] for array in arrays]
 
 
 def _smallest(exchange: Exchange, flags: Sequence[Array]) -> list[Array]:

@@ -87,10 +87,13 @@ class Exchange:
 
     def all_gather(self, arrays: ReplicaArrays, axis: int) -> Array:
         """Return the arrays of all replicas, one behind the other along an axis."""
+        own = [_with_parts(array) for array in arrays]
         if self.replicas is self.instances:
-            parts = self.instances.all_gather(arrays[0])
+            parts = self.instances.all_gather(own[0])
         else:
-            parts = self.replicas.all_gather(list(arrays))
+            parts = self.replicas.all_gather(own)
+        if arrays[0].dtype.kind == "c":
+            parts = [part.view(arrays[0].dtype)[..., 0] for part in parts]
         shape = list(arrays[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         result = new_memory(shape, arrays[0].dtype)
@@ -100,7 +103,7 @@ class Exchange:
     def from_first_instance(self, array: Array) -> Array:
         """Return the array of instance 0."""
         result = new_memory(array.shape, array.dtype)
-        self.instances.broadcast(array, 0, out=result)
+        self.instances.broadcast(_real(array), 0, out=_real(result))
         return result
 
     def request(
@@ -124,4 +127,12 @@ def _real(array: Array) -> Array:
     if array.dtype.kind != "c":
         return array
     parts = array.reshape(-1).view(array.real.dtype)
+    return parts
+
+
+def _with_parts(array: Array) -> Array:
+    """Return the array, or a complex one with its parts along a last axis."""
+    if array.dtype.kind != "c":
+        return array
+    parts = array[..., None].view(array.real.dtype)
     return parts

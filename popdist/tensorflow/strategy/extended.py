@@ -36,20 +36,36 @@ from popdist.tensorflow.tensors.memory import Tensor
 class PopDistExtended(MirroredExtended):
     """The local replicas are logical CPUs; all others are reached by the engine."""
 
+    # STATE: whether a strategy of this process has a variable that is trained.
+    trains = False
+
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
         devices: Sequence[str],
         members: Members,
         cross_device_ops: EngineCrossDeviceOps,
+        adds_reductions: bool = True,
     ) -> None:
         """Make what the strategy works with.
 
         Args:
             devices: That of each local replica.
+            adds_reductions: Whether what replicas all-reduce in a run is reduced, as
+                optimizers do with gradients; else each keeps its own.
         """
         self.members = members
         self._engine = cross_device_ops
+        # Programs and tests for IPUs change it by this name.
+        self._add_ipu_cross_replica_reductions = adds_reductions
+        # Its addresses are names alone: instances do not meet through TensorFlow.
+        self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(
+                {"worker": [f"instance-{rank}" for rank in range(self._instances)]}
+            ),
+            task_type="worker",
+            task_id=self._rank,
+        )
         # Whether Keras is taught how many steps an epoch has, and other methods.
         self.extends_keras = True
         # Whether data sets are shared out among the instances.
@@ -70,6 +86,8 @@ class PopDistExtended(MirroredExtended):
         super().__init__(strategy, list(devices), cross_device_ops)
         make_steps(type(strategy))
         record_functions(type(strategy))
+        # A program may never enter the scope, by mistake.
+        self._extend_kerases()
 
     def _scope(self, strategy: tf.distribute.Strategy) -> Any:
         if (
@@ -136,7 +154,15 @@ class PopDistExtended(MirroredExtended):
         self, reduce_op: Any, value_destination_pairs: Any, options: Any
     ) -> list[Value]:
         pairs = list(value_destination_pairs)
+        if self._running and not self._add_ipu_cross_replica_reductions:
+            return [value for value, _ in pairs]
         return self._engine.batch_reduce_implementation(reduce_op, pairs, options)
+
+    def _broadcast_to(self, tensor: Value, destinations: Any) -> Value:
+        # What variables get that take the value of the first replica: of the job.
+        if self._instances > 1 and _is_exchanged(tensor):
+            tensor = self._engine.from_first_instance(tensor)
+        return super()._broadcast_to(tensor, destinations)
 
     def _gather_to_implementation(
         self, value: Value, destinations: Any, axis: int, options: Any
@@ -227,12 +253,20 @@ class PopDistExtended(MirroredExtended):
         count_steps(strategy_class)
         build_with_batch(strategy_class)
         allow_empty_batches(strategy_class)
-        check_models(strategy_class, self.members.replicas)
+        check_models(strategy_class, self._is_without_model)
         if self._instances > 1:
             self._saver.extend_savers()
 
+    def _is_without_model(self) -> bool:
+        """Return whether the instances train nothing together, though they should."""
+        return self.members.replicas > 1 and not PopDistExtended.trains
+
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         self._extend_kerases()
+        is_on_read = kwargs.get("synchronization") is tf.VariableSynchronization.ON_READ
+        # TensorFlow has None for what is trained unless it is aggregated on reads.
+        if kwargs.get("trainable") is not False and not is_on_read:
+            PopDistExtended.trains = True
         colocated = kwargs.pop("colocate_with", None)
         if isinstance(colocated, SingleDevice):
             with tf.device(colocated.device):
@@ -277,7 +311,7 @@ class PopDistExtended(MirroredExtended):
             if isinstance(initial, CheckpointInitialValue):
                 initial = initial.wrapped_value
             tensor = tf.convert_to_tensor(initial, dtype=kwargs.get("dtype"))
-            if self._instances > 1 and tensor.dtype != tf.string:
+            if self._instances > 1 and _is_exchanged(tensor):
                 tensor = self._engine.from_first_instance(tensor)
             return own_seed(kwargs.get("name"), tensor, number)
 
@@ -317,22 +351,27 @@ class PopDistExtended(MirroredExtended):
     # --- Runs.
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        in_session = not tf.compat.v1.executing_eagerly_outside_functions()
-        if in_session or self._running:
+        if self._running:
             return super()._call_for_each_replica(fn, args, kwargs)
-        if isinstance(fn, Function):
-            aggregating = self._functions.get(fn)
-            if aggregating is None:
-                python = self._aggregating(fn.python_function)
-                aggregating = fn._clone(python_function=python)
-                self._functions[fn] = aggregating
-        else:
-            aggregating = self._aggregating(fn)
+        # In sessions no run has an end.
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            fn = self._aggregating_function(fn)
         self._running = True
         try:
-            return super()._call_for_each_replica(aggregating, args, kwargs)
+            return super()._call_for_each_replica(fn, args, kwargs)
         finally:
             self._running = False
+
+    def _aggregating_function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return _aggregating() of a function, which may be a tf.function."""
+        if not isinstance(fn, Function):
+            return self._aggregating(fn)
+        aggregating = self._functions.get(fn)
+        if aggregating is None:
+            python = self._aggregating(fn.python_function)
+            aggregating = fn._clone(python_function=python)
+            self._functions[fn] = aggregating
+        return aggregating
 
     def _aggregating(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of replicas that aggregates what they write at its end."""
@@ -365,6 +404,10 @@ class PopDistExtended(MirroredExtended):
             totals = self._engine.reduce_tensors(reduce_op, values)
             for variable, (total,) in zip(variables, totals, strict=True):
                 variable.set_aggregate(tf.cast(total, variable.dtype))
+        for variable in written:
+            if variable.reduce_op is None:
+                first = variable.values[0].read_value()
+                variable.set_aggregate(self._broadcast_to(first, self._devices[0]))
 
     @property
     def _rank(self) -> int:
@@ -385,3 +428,8 @@ class PopDistExtended(MirroredExtended):
                 "InputReplicationMode.PER_REPLICA is for "
                 "distribute_datasets_from_function. Call that, or leave the option out."
             )
+
+
+def _is_exchanged(tensor: Value) -> bool:
+    """Return whether a tensor can be that of instance 0: a string cannot."""
+    return tf.is_tensor(tensor) and tensor.dtype != tf.string

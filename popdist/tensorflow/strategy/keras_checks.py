@@ -1,7 +1,8 @@
 """Mistakes with models of Keras and strategies, which fit names before it trains."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,15 @@ logger = logging.getLogger("popdist.tensorflow")
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
 
-def check_models(strategy_class: type[Any], replicas: int) -> None:
+def check_models(strategy_class: type[Any], is_mistake: Callable[[], bool]) -> None:
     """Let the Kerases that are imported check what they train.
 
     Args:
         strategy_class: The class of strategies whose models are checked.
-        replicas: How many replicas the job has.
+        is_mistake: Returns whether a model that no strategy trains should be one of a
+            PopDistStrategy.
     """
-    check = partial(_checked_fit, strategy_class, replicas)
+    check = partial(_checked_fit, strategy_class, is_mistake)
     extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", check)
     extend("tf_keras.src.engine.training", "Model", "fit", check)
     begin = partial(_begin_alike, strategy_class)
@@ -30,7 +32,7 @@ def check_models(strategy_class: type[Any], replicas: int) -> None:
 
 def _checked_fit(
     strategy_class: type[Any],
-    replicas: int,
+    is_mistake: Callable[[], bool],
     fit: Callable[..., Any],
     model: Any,
     *args: Any,
@@ -43,14 +45,14 @@ def _checked_fit(
     current = tf.distribute.get_strategy()
     if isinstance(own, strategy_class):
         _check_optimizer(model, own)
-    elif isinstance(current, strategy_class) or isinstance(
-        _strategy_of_optimizer(model), strategy_class
+    elif isinstance(current, strategy_class) or any(
+        isinstance(each, strategy_class) for each in _strategies_of_parts(model)
     ):
         raise ValueError(
             "The model was not made in the scope of the PopDistStrategy in which it is "
             f"compiled or trained, so the replicas do not share it. {_SCOPE}"
         )
-    elif replicas > 1:
+    elif own is None and is_mistake():
         logger.warning(
             "The model %s was not made in the scope of the PopDistStrategy, so each "
             "instance trains one of its own. %s",
@@ -86,6 +88,22 @@ def _begin_alike(
 
 
 # Any: neither Keras declares types.
+def _strategies_of_parts(model: Any) -> list[Any]:
+    """Return the strategies of a model's optimizer and variables; None for none."""
+    # Those of Keras 3 have variables of TensorFlow as values.
+    variables = [getattr(each, "_value", each) for each in _variables_of(model)]
+    strategies = [getattr(each, "_distribute_strategy", None) for each in variables]
+    return [_strategy_of_optimizer(model), *strategies]
+
+
+def _variables_of(model: Any) -> Iterator[Any]:
+    """Return the variables of a model's layers, of those that are built."""
+    for layer in model.layers:
+        # Keras 2 has an error for a model that is not.
+        with suppress(ValueError):
+            yield from layer.variables
+
+
 def _strategy_of_optimizer(model: Any) -> Any:
     optimizer = getattr(model, "optimizer", None)
     return getattr(optimizer, "_distribution_strategy", None)

@@ -36,8 +36,9 @@ class PopDistStrategy(tf.distribute.Strategy):
 
         Args:
             ipu_device: The name of an IPU; each local replica has a logical CPU.
-            add_ipu_cross_replica_reductions: True: optimizers add up the gradients of
-                all replicas.
+            add_ipu_cross_replica_reductions: Whether what replicas all-reduce in a run
+                is reduced, as optimizers do with gradients. Programs leave it out that
+                add up gradients themselves, as by CrossReplicaOptimizer.
             enable_dataset_iterators: TensorFlow's own iterators feed the replicas in
                 either case, as there are no infeeds.
             enable_keras_extensions: Whether Keras counts the steps of an epoch right
@@ -45,14 +46,8 @@ class PopDistStrategy(tf.distribute.Strategy):
 
         Raises:
             RuntimeError: TensorFlow has fewer devices than there are local replicas.
-            ValueError: The reductions are not wanted, or the device is no IPU.
+            ValueError: The device is no IPU.
         """
-        if not add_ipu_cross_replica_reductions:
-            raise ValueError(
-                "PopDistStrategy always adds up the gradients of all replicas, so it "
-                "cannot do without add_ipu_cross_replica_reductions. To train the "
-                "instances apart, make the model outside its scope."
-            )
         if "IPU" not in ipu_device.upper():
             raise ValueError(
                 f"ipu_device is {ipu_device!r}, but names no IPU. Leave it out: each "
@@ -63,7 +58,9 @@ class PopDistStrategy(tf.distribute.Strategy):
         members = Members.meet("tensorflow", len(devices), {})
         group = STATE.group("tensorflow", STATE.job.members)
         engine = EngineCrossDeviceOps(Exchange.among(group), devices)
-        extended = PopDistExtended(self, devices, members, engine)
+        extended = PopDistExtended(
+            self, devices, members, engine, add_ipu_cross_replica_reductions
+        )
         extended.extends_keras = enable_keras_extensions
         super().__init__(extended)
 

@@ -19,7 +19,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from popdist.tensorflow.tensors.memory import Tensor
 
 _SUM = tf.VariableAggregation.SUM
-_OF_ALL_REPLICAS = (_SUM, tf.VariableAggregation.MEAN)
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+_AGGREGATED = (_SUM, tf.VariableAggregation.MEAN, _FIRST)
 
 
 class IPUMirroredVariable(values.MirroredVariable):
@@ -30,7 +31,8 @@ class IPUMirroredVariable(values.MirroredVariable):
     as the states of random generators.
     """
 
-    reduce_op = tf.distribute.ReduceOp.MEAN
+    # None stands for the value of the first replica.
+    reduce_op: Any = tf.distribute.ReduceOp.MEAN
 
     def _update(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         _check_strategy(self)
@@ -52,22 +54,24 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The sum over all replicas. A mean is given to all of them instead.
-        # Any, because TensorFlow declares no types.
-        self._sum: Any = None
+        # The sum over all replicas, or the value of the first one. A mean is given to
+        # all of them instead. Any, because TensorFlow declares no types.
+        self._aggregate: Any = None
         if tf.executing_eagerly():
-            self._make_sum()
+            self._make_aggregate()
 
     @property
-    def reduce_op(self) -> tf.distribute.ReduceOp:
-        """How the replicas' values are aggregated."""
+    def reduce_op(self) -> Any:
+        """How the replicas' values are aggregated; None for that of the first one."""
+        if self._aggregation == _FIRST:
+            return None
         return tf.distribute.ReduceOp.from_variable_aggregation(self._aggregation)
 
     def set_aggregate(self, value: Tensor) -> None:
         """Keep the aggregate of all replicas for reads outside of replicas."""
-        if self._aggregation == _SUM:
-            self._make_sum()
-            self._sum.assign(value)
+        if self._aggregation in (_SUM, _FIRST):
+            self._make_aggregate()
+            self._aggregate.assign(value)
         else:
             for variable in self.values:
                 variable.assign(value)
@@ -81,8 +85,9 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
             or distribute_lib.get_replica_context().strategy
             is not self.distribute_strategy
         )
-        if self._sum is not None and is_outside and not in_replica_update_context():
-            self._sum.assign(value)
+        is_update = in_replica_update_context()
+        if self._aggregate is not None and is_outside and not is_update:
+            self._aggregate.assign(value)
         return result
 
     def assign_add(self, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +101,7 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
         return super().assign_sub(value, *args, **kwargs)
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        if self._aggregation in _OF_ALL_REPLICAS:
+        if self._aggregation in _AGGREGATED:
             self.distribute_strategy.extended.record_write(self)
         return super()._update_replica(update_fn, value, **kwargs)
 
@@ -105,8 +110,8 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
         if in_session or is_saving_non_distributed():
             return super()._get_cross_replica()
         self.distribute_strategy.extended.aggregate_within_run(self)
-        if self._aggregation == _SUM and self._sum is not None:
-            return self._sum.read_value()
+        if self._aggregate is not None:
+            return self._aggregate.read_value()
         return self._get_replica(0).read_value()
 
     def _gather_saveables_for_checkpoint(self) -> dict[str, Any]:
@@ -116,15 +121,16 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
             for key in saveables
         }
 
-    def _make_sum(self) -> None:
-        if self._sum is not None or self._aggregation != _SUM:
+    def _make_aggregate(self) -> None:
+        if self._aggregate is not None or self._aggregation not in (_SUM, _FIRST):
             return
-        replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, self.dtype)
         with tf.init_scope(), tf.device(self._primary.device):
-            self._sum = ResourceVariable(
-                self._primary.read_value() * replicas,
-                trainable=False,
-                name=f"{self._common_name}/sum",
+            value = self._primary.read_value()
+            if self._aggregation == _SUM:
+                replicas = self.distribute_strategy.num_replicas_in_sync
+                value *= tf.cast(replicas, self.dtype)
+            self._aggregate = ResourceVariable(
+                value, trainable=False, name=f"{self._common_name}/aggregate"
             )
 
 
@@ -148,9 +154,9 @@ class _Saveable(_OnReadSaveable):
     def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
         restored = super().restore(restored_tensors, restored_shapes)
         variable = self._sync_on_read_variable
-        if variable._sum is None:
+        if variable._aggregate is None:
             return restored
-        return tf.group(restored, variable._sum.assign(restored_tensors[0]))
+        return tf.group(restored, variable._aggregate.assign(restored_tensors[0]))
 
 
 VARIABLE_CLASSES = {

@@ -5,6 +5,7 @@ from operator import attrgetter
 import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
+from tensorflow.python.ipu.horovod import ipu_multi_replica_strategy
 
 # Names of the original as programs spell them, by how often they do.
 WORKING = """
@@ -17,7 +18,8 @@ test_utils.test_uses_ipus ops.cross_replica_ops.cross_replica_mean
 distributed.allreduce config.DeviceConnectionType.PRE_COMPILE
 distributed.popdist_strategy.PopDistStrategy
 distributed.popdist_strategy.IPUMirroredVariable
-distributed.popdist_strategy.IPUSyncOnReadVariable
+distributed.popdist_strategy.IPUSyncOnReadVariable ipu_infeed_queue.IPUOwnedIterator
+ipu_multi_worker_strategy.IPUSyncOnReadVariable
 pipelining_ops.PipelineStageOptions config.SchedulingAlgorithm
 ops.pipelining_ops.PipelineSchedule dataset_benchmark.dataset_benchmark
 config.reset_ipu_configuration distributed.host_collective_ops.broadcast
@@ -87,6 +89,12 @@ keras.layers.EffectiveTransformer keras.layers.CTCInferenceLayer
 @pytest.mark.parametrize("name", WORKING.split())
 def test_a_name_that_programs_use_exists(name: str) -> None:
     assert attrgetter(name)(ipu) is not None
+
+
+def test_the_strategy_has_its_earlier_name_too() -> None:
+    strategy = ipu.distributed.popdist_strategy.PopDistStrategy
+
+    assert ipu_multi_replica_strategy.IPUMultiReplicaStrategy is strategy
 
 
 @pytest.mark.parametrize("name", REFUSED.split())

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
 
+import popdist.tensorflow
 from tests.popdist.tensorflow.instances import (
     TIMEOUT,
     keras_of,
@@ -165,3 +166,52 @@ def test_all_replicas_skip_the_sum_of_gradients_of_which_one_overflows(
 
     # The means of the replicas are 1, and two steps are added up.
     assert on_all(rows, program) == [([1.0, 0.75, 0.5], 32.0)] * 2
+
+
+@pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
+def test_an_optimizer_adds_up_the_gradients_that_the_strategy_leaves_apart(
+    rows: tuple[int, ...],
+) -> None:
+    def program(rank: int) -> Any:
+        config = ipu.config.IPUConfig()
+        popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)
+        config.configure_ipu_system()
+        strategy = ipu.distributed.popdist_strategy.PopDistStrategy(
+            add_ipu_cross_replica_reductions=False
+        )
+        with strategy.scope():
+            weight = tf.Variable(0.0)
+        descent = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        optimizer = ipu.optimizers.CrossReplicaOptimizer(descent)
+
+        @tf.function
+        def step() -> None:
+            context = tf.distribute.get_replica_context()
+            own = tf.cast(context.replica_id_in_sync_group + 1, tf.float32)
+            optimizer.apply_gradients([(own, weight)])
+
+        strategy.run(step)
+        return [float(part) for part in weight.values]
+
+    # The mean of 1 and 2.
+    assert on_all(rows, program) == [[-1.5] * local for local in rows]
+
+
+@pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
+def test_replicas_take_batches_from_one_iterator(rows: tuple[int, ...]) -> None:
+    def program(rank: int) -> Any:
+        strategy = ipu.distributed.popdist_strategy.PopDistStrategy()
+        data = tf.data.Dataset.range(8).shard(len(rows), rank)
+        iterator = ipu.ipu_infeed_queue.IPUIterator(dataset=data)
+
+        @tf.function
+        def step(batches: Any) -> Any:
+            return next(batches)
+
+        steps = [strategy.run(step, args=[iterator]) for _ in range(2)]
+        totals = [int(strategy.reduce("sum", own, axis=None)) for own in steps]
+        with pytest.raises(ValueError, match="drop_remainder=True"):
+            ipu.ipu_infeed_queue.IPUIterator(data.batch(2))
+        return totals
+
+    assert on_all(rows, program) == [[0 + 1, 2 + 3]] * len(rows)

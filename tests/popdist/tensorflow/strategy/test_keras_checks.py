@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from popdist.tensorflow import PopDistStrategy
 from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
@@ -32,10 +33,6 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
             model.compile(optimizer, "mse")
             return model
 
-        said: list[str] = []
-        handler = logging.Handler()
-        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("popdist.tensorflow").addHandler(handler)
         outside = model_of(keras.optimizers.SGD())
         with strategy.scope(), pytest.raises(ValueError, match="scope") as model:
             outside.fit(samples, samples, verbose=0)
@@ -53,8 +50,13 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
             with pytest.raises(ValueError, match="scope") as model:
                 compiled.fit(samples, samples, verbose=0)
             errors.append(str(model.value))
-        outside.fit(samples, samples, verbose=0)
-        return errors, [text.replace(outside.name, "NAME") for text in said]
+        with strategy.scope():
+            shared = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        around = keras.Sequential([shared, keras.layers.Dense(1)])
+        around.compile(optimizer if keras_version == 2 else "sgd", "mse")
+        with pytest.raises(ValueError, match="scope") as model:
+            around.fit(samples, samples, verbose=0)
+        return [*errors, str(model.value)]
 
     model = (
         "The model was not made in the scope of the PopDistStrategy in which it is "
@@ -64,12 +66,50 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
         "The optimizer was not made in the scope of the PopDistStrategy of the model. "
         f"{SCOPE}"
     )
+    errors = [model, model] if keras_version == 2 else [model, optimizer, model, model]
+    assert on_all(2, program) == [errors] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+@pytest.mark.parametrize("rows", [(1,), (1, 1)], ids=str)
+def test_a_program_that_never_enters_the_scope_is_warned_when_it_trains(
+    keras_version: int, rows: tuple[int, ...]
+) -> None:
+    def program(rank: int) -> Any:
+        keras = keras_of(keras_version)
+        strategy = PopDistStrategy()
+        samples = np.ones((4, 1), np.float32)
+        said: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("popdist.tensorflow").addHandler(handler)
+
+        def model(name: str) -> Any:
+            layers = [keras.layers.Input((1,)), keras.layers.Dense(1)]
+            made = keras.Sequential(layers, name=name)
+            made.compile("sgd", "mse")
+            return made
+
+        helper = model("helper")
+        helper.evaluate(samples, samples, verbose=0)
+        helper.predict(samples, verbose=0)
+        with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+            other = model("other")
+        other.fit(samples, samples, verbose=0)
+        nothing_yet = list(said)
+        model("outside").fit(samples, samples, verbose=0)
+        # The instances train something together, and this beside it.
+        with strategy.scope():
+            tf.Variable(1.0)
+        model("beside").fit(samples, samples, verbose=0)
+        return nothing_yet, said
+
     warning = (
-        "The model NAME was not made in the scope of the PopDistStrategy, so each "
+        "The model outside was not made in the scope of the PopDistStrategy, so each "
         f"instance trains one of its own. {SCOPE}"
     )
-    errors = [model] if keras_version == 2 else [model, optimizer, model]
-    assert on_all(2, program) == [(errors, [warning])] * 2
+    assert on_all(rows, program) == [([], [warning] * (len(rows) > 1))] * len(rows)
 
 
 @pytest.mark.filterwarnings("ignore")

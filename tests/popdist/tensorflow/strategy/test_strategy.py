@@ -44,6 +44,7 @@ def test_collectives_are_among_all_replicas_of_the_job(rows: tuple[int, ...]) ->
                 context.all_reduce(SUM, tf.complex(x, -x)),
                 context.all_reduce(SUM, tf.IndexedSlices(x[None], number[None])).values,
                 context.all_gather(rows, axis=0),
+                context.all_gather(tf.complex(x, -x)[None], axis=0),
             ), x
 
         found = []
@@ -63,6 +64,7 @@ def test_collectives_are_among_all_replicas_of_the_job(rows: tuple[int, ...]) ->
         complex(total, -total),
         [*numbers],
         [number for number in numbers for _ in range(number)],
+        [complex(number, -number) for number in numbers],
     )
     assert on_all(rows, program) == [
         (replicas, ([inside] * local, [total, mean])) for local in rows
@@ -290,30 +292,114 @@ def test_other_operations_are_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            {"add_ipu_cross_replica_reductions": False},
-            "PopDistStrategy always adds up the gradients of all replicas, so it "
-            "cannot do without add_ipu_cross_replica_reductions. To train the "
-            "instances apart, make the model outside its scope.",
-        ),
-        (
-            {"ipu_device": "/gpu:0"},
-            "ipu_device is '/gpu:0', but names no IPU. Leave it out: each local "
-            "replica has a logical CPU.",
-        ),
-    ],
-    ids=["reductions", "device"],
-)
-def test_arguments_that_cannot_be_followed_are_refused(
-    options: dict[str, Any], text: str
-) -> None:
-    with pytest.raises(ValueError, match=r"PopDistStrategy|names no IPU") as error:
-        PopDistStrategy(**options)
+def test_a_device_that_is_no_ipu_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no IPU") as error:
+        PopDistStrategy("/gpu:0")
 
-    assert str(error.value) == text
+    assert str(error.value) == (
+        "ipu_device is '/gpu:0', but names no IPU. Leave it out: each local replica "
+        "has a logical CPU."
+    )
+
+
+def test_gathers_along_no_axis_and_strings_are_refused_with_the_way_out() -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        told = []
+        for value, axis in ((tf.constant(1.0), 0), (tf.ones((2, 1)), 2), ("a", 0)):
+            for gather in (strategy.gather, tf.function(strategy.gather)):
+                with pytest.raises((TypeError, ValueError)) as error:
+                    gather(tf.convert_to_tensor(value), axis)
+                # A function adds where it was called, and the class.
+                last = str(error.value).strip().splitlines()[-1].strip()
+                told.append(last.partition("Error: ")[2] or last)
+        return told[::2], told[1::2]
+
+    axis = "that are gathered have {}. tf.expand_dims adds one."
+    expected = [
+        f"The axis is 0, but tensors of the shape () {axis.format(0)}",
+        f"The axis is 2, but tensors of the shape (2, 1) {axis.format(2)}",
+        "The tensor's dtype is string, but popdist exchanges numbers and bools. Encode "
+        "it as numbers first, such as tf.io.decode_raw does.",
+    ]
+    assert on_all(2, program) == [(expected, expected)] * 2
+
+
+@pytest.mark.parametrize("rows", [(2,), (1, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
+def test_variables_that_only_the_first_replica_writes_are_alike_on_all_instances(
+    rows: tuple[int, ...], in_function: bool
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        values = [3.5, -(2**40), True, 1 - 2j]
+        dtypes = [tf.float16, tf.int64, tf.bool, tf.complex64]
+        with strategy.scope():
+            dense = [
+                tf.Variable(tf.zeros((), dtype), aggregation=first) for dtype in dtypes
+            ]
+            sparse = tf.Variable([0.0, 0.0], aggregation=first)
+            on_read = tf.Variable(0.0, synchronization=ON_READ, aggregation=first)
+
+        def step() -> None:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for variable, value in zip(dense, values, strict=True):
+                own = tf.constant(value, variable.dtype)
+                variable.assign(tf.where(number == 0, own, tf.zeros_like(own)))
+            rows = tf.range(1 - number % 2)
+            slices = tf.IndexedSlices(tf.ones_like(rows, tf.float32), rows)
+            sparse.scatter_add(slices)
+            on_read.assign_add(tf.cast(number, tf.float32) + 1)
+
+        run = lambda: strategy.run(step)  # noqa: E731
+        (tf.function(run) if in_function else run)()
+        parts = [*dense, sparse]
+        own = [[part.numpy().tolist() for part in each.values] for each in parts]
+        return own, float(on_read.numpy())
+
+    kept = [3.5, -(2**40), True, 1 - 2j, [1.0, 0.0]]
+    assert on_all(rows, program) == [
+        ([[value] * local for value in kept], 1.0) for local in rows
+    ]
+
+
+@pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
+def test_what_replicas_all_reduce_stays_apart_where_a_program_reduces_it_itself(
+    rows: tuple[int, ...],
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy(add_ipu_cross_replica_reductions=False)
+        with strategy.scope():
+            weight = tf.Variable(0.0)
+            optimizer = tf.keras.optimizers.SGD(1.0)
+
+        def step() -> Any:
+            context = tf.distribute.get_replica_context()
+            own = tf.cast(context.replica_id_in_sync_group + 1, tf.float32)
+            optimizer.apply_gradients([(own, weight)])
+            return context.all_reduce(SUM, own)
+
+        own = strategy.run(tf.function(step))
+        weights = [float(part) for part in weight.values]
+        return lists(strategy, own), weights, float(strategy.reduce(SUM, own))
+
+    found = on_all(rows, program)
+    numbers = [1.0, 2.0]
+    for part in (0, 1):
+        every = [number for instance in found for number in instance[part]]
+        assert every == (numbers if part == 0 else [-number for number in numbers])
+    assert {instance[2] for instance in found} == {3.0}
+
+
+def test_programs_for_several_workers_learn_which_instance_they_are() -> None:
+    def program(rank: int) -> Any:
+        resolver = PopDistStrategy().cluster_resolver
+        workers = resolver.cluster_spec().as_dict()
+        return resolver.task_type, resolver.task_id, workers
+
+    workers = {"worker": ["instance-0", "instance-1"]}
+    assert on_all(2, program) == [("worker", 0, workers), ("worker", 1, workers)]
 
 
 def test_a_variable_from_outside_the_scope_is_refused_with_the_way_out() -> None:

@@ -3,10 +3,11 @@
 from typing import Any, NoReturn
 
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from .loops import split_arguments
 
-__all__ = ["IPUInfeedQueue"]
+__all__ = ["IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"]
 
 
 class IPUInfeedQueue:
@@ -36,12 +37,7 @@ class IPUInfeedQueue:
         """
         self._dataset = dataset
         spec = dataset.element_spec
-        for each in tf.nest.flatten(spec):
-            if not each.shape.is_fully_defined():
-                raise ValueError(
-                    f"Output shape {each.shape} is not fully defined. If using "
-                    "tf.Dataset.batch, set `drop_remainder=True`."
-                )
+        _check_shapes(spec)
         if prefetch_depth is not None and not 0 < prefetch_depth < 256:
             raise ValueError(
                 f"prefetch_depth is {prefetch_depth}, but must be from 1 to 255."
@@ -77,6 +73,36 @@ class IPUInfeedQueue:
             "`get_next()` is now obsolete as the IPUInfeedQueue is now automatically "
             "dequeued by the loop."
         )
+
+
+# Any: TensorFlow declares no types.
+_Iterator: Any = OwnedIterator
+
+
+class IPUIterator(_Iterator):
+    """An iterator of a data set, which functions for IPUs take as an argument."""
+
+    def __init__(self, dataset: Any, **kwargs: Any) -> None:
+        """Make one, in eager execution.
+
+        Args:
+            dataset: The data set, whose batches are all of one size.
+            kwargs: Settings of an IPUInfeedQueue, which change no batch.
+        """
+        _check_shapes(dataset.element_spec)
+        super().__init__(dataset)
+
+
+IPUOwnedIterator = IPUIterator
+
+
+def _check_shapes(spec: Any) -> None:
+    for each in tf.nest.flatten(spec):
+        if not each.shape.is_fully_defined():
+            raise ValueError(
+                f"Output shape {each.shape} is not fully defined. If using "
+                "tf.Dataset.batch, set `drop_remainder=True`."
+            )
 
 
 def _make_iterator(dataset: Any) -> Any:

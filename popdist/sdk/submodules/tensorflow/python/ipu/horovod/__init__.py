@@ -24,7 +24,13 @@ from horovod.tensorflow import allgather as _allgather
 from horovod.tensorflow import allreduce as _allreduce
 from horovod.tensorflow import broadcast as _broadcast
 
-from . import basics, gen_horovod_ops, ipu_horovod_strategy, popdist_strategy
+from . import (
+    basics,
+    gen_horovod_ops,
+    ipu_horovod_strategy,
+    ipu_multi_replica_strategy,
+    popdist_strategy,
+)
 
 # Any, here and below: tensors, and what TensorFlow turns into them.
 

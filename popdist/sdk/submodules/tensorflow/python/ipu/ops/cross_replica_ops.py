@@ -58,7 +58,7 @@ def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Ten
     # With one local replica calls are matched by their names, in loops of graphs, too.
     if popdist.getNumLocalReplicas() > 1 and _is_of_popdist(context):
         _check_group_size(group_size, context.num_replicas_in_sync)
-        total = x if group_size == 1 else context.all_reduce(operation, x)
+        total = x if group_size == 1 else _reduce_replicas(x, operation)
         return tf.identity(total, name)
     is_late = not is_configured() and popdist.getNumInstances() > 1
     replicas = popdist.getNumInstances() if is_late else process_count() or 1
@@ -70,6 +70,21 @@ def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Ten
     if is_late:
         return _reduce_if_distributed(x, operation)
     return tf.identity(allreduce(x, operation), name)
+
+
+def _reduce_replicas(x: Tensor, operation: Any) -> Tensor:
+    """Return a reduction over replicas, also where the strategy adds none itself."""
+
+    @tf.custom_gradient
+    def reduce(value: Tensor) -> Any:
+        context = tf.distribute.get_replica_context()
+        total = context.merge_call(
+            lambda strategy, own: strategy.extended.reduce_to(operation, own, own),
+            args=(value,),
+        )
+        return total, lambda gradient: _reduce_replicas(gradient, operation)
+
+    return reduce(x)
 
 
 def _is_of_popdist(context: Any) -> bool:
