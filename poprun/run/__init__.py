@@ -60,13 +60,13 @@ def run(
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
+    check_current_directory()
     identity = os.urandom(16).hex()
     shape = settings["num-instances"], settings["num-replicas"]
     preparing = PreparingJob(identity, program, shape)
     phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
     has_color = uses_color(settings["color"], environ, 2)
     log = Log(settings.verbosity, phase_line.write, has_color=has_color)
-    check_current_directory()
     open_hosts = partial(_open_hosts, settings, environ, log, phase_line)
     # A dry run plans a job on several hosts as if all were this one.
     opener = None if guard is None else partial(open_hosts, guard)

@@ -40,6 +40,8 @@ class PreparingView:
         self._identity = identity
         self._program = program
         self.num_instances, self._num_replicas = shape
+        # The directory may be deleted while the job waits.
+        self._directory = json_text(os.getcwd())
         self._began, self._began_at = time.monotonic(), time.time()
         # What poprun does at the moment.
         self.step = ""
@@ -61,7 +63,7 @@ class PreparingView:
             "attempt": 0,
             "pid": os.getpid(),
             "program": [json_text(word) for word in self._program],
-            "directory": json_text(os.getcwd()),
+            "directory": self._directory,
             "started": self._began_at,
             "elapsed": time.monotonic() - self._began,
             "phase": "preparing",

@@ -6,13 +6,14 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from job_clients import LIMIT_S, TestClient, close_opened, serve
 
 from poprun.errors import LaunchError
 from poprun.helpers import protocol
-from poprun.job.clients.preparing_job import PreparingJob
+from poprun.job.clients.preparing_job import PreparingJob, PreparingView
 from poprun.popctl.jobs import listening_names
 
 IDENTITY = os.urandom(16).hex()
@@ -60,6 +61,18 @@ def test_a_client_may_take_its_time_before_its_request(job: PreparingJob) -> Non
     assert ask(TestClient(IDENTITY)) == "waiting for IPUs"
 
     assert ask(slow) == "waiting for IPUs"
+
+
+def test_clients_are_told_a_directory_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory := tmp_path / "work").mkdir()
+    monkeypatch.chdir(directory)
+    view = PreparingView(IDENTITY, ["echo"], (2, 4))
+    directory.rmdir()
+
+    shown = json.loads(view.as_json(None, with_instances=False))
+    assert shown["directory"] == str(directory)
 
 
 def test_signals_are_the_main_threads(job: PreparingJob) -> None:
