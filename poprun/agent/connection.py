@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +22,7 @@ from poprun.agent.srun import SRUN, failures_in
 from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
-from poprun.helpers.patience import patience
+from poprun.helpers.load import timeout_factor
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
@@ -148,7 +149,7 @@ class AgentConnection:
             PoprunError: The host refuses, or does not answer.
         """
         self.channel.send(messages.pack(kind, value))
-        return self.answer(REPLY_S * patience())
+        return self.answer(REPLY_S * timeout_factor())
 
     def answer(self, within: float = START_S) -> Any:
         """Return the answer to a question.
@@ -296,7 +297,7 @@ def _start(
     """
     parent = os.getpid()
     failure, report = os.pipe()
-    pid = os.fork()
+    pid = _fork()
     if not pid:
         try:
             if own_process.die_with_parent(signal.SIGKILL, parent):
@@ -321,6 +322,14 @@ def _start(
         os.waitpid(pid, 0)
         raise OSError(int(number), os.strerror(int(number)))
     return pid
+
+
+def _fork() -> int:
+    # From Python 3.12 on it warns of threads, such as the one that serves popctl. The
+    # child takes no lock of theirs before exec.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _bounded_file() -> int:

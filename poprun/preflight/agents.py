@@ -16,13 +16,13 @@ from poprun.agent.messages import AgentHello
 from poprun.agent.srun import SRUN
 from poprun.errors import HostUnreachableError
 from poprun.helpers import processes
-from poprun.helpers.patience import patience
+from poprun.helpers.load import timeout_factor
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.srun import Srun
 from poprun.preflight.ssh import Ssh
 from poprun.preflight.ssh_failures import SshFailure
 
-# How long all hosts together may take to answer, times the patience.
+# How long all hosts together may take to answer, times timeout_factor().
 LIMIT_S = 5.5
 # How long an ssh whose output has ended may take to end itself.
 EXIT_S = 0.5
@@ -130,7 +130,7 @@ def open_agents(
         HostUnreachableError: A host does not answer, or not as it must; names all.
         LaunchError: ssh or srun cannot be started.
     """
-    limit_s = LIMIT_S * patience()
+    limit_s = LIMIT_S * timeout_factor()
     starts = [
         _AgentStart(host, tool, environ)
         for host, tool in zip(hosts, tools, strict=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from poprun.errors import LaunchError, explain_errno
-from poprun.helpers.patience import patience
+from poprun.helpers.load import timeout_factor
 from poprun.record import Record
 
 MOST_AT_ONCE = 64
@@ -33,13 +33,13 @@ def run_all(
     """Run some commands, and return how each ended.
 
     Args:
-        limit_s: How long each may take, times the patience.
+        limit_s: How long each may take, times timeout_factor().
 
     Raises:
         LaunchError: One cannot be started.
     """
     if limit_s is not None:
-        limit_s *= patience()
+        limit_s *= timeout_factor()
     run = partial(_run, environ=environ, limit_s=limit_s)
     with ThreadPoolExecutor(max(1, min(at_once, len(commands)))) as pool:
         return list(pool.map(run, commands))

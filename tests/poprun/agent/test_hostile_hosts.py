@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -284,6 +285,20 @@ def test_a_refusal_is_one_of_popruns_own_errors(kind: str) -> None:
     connection.end()
 
     assert type(refusal) is LaunchError
+
+
+def test_ssh_is_started_without_a_warning_of_the_thread_that_serves_popctl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = os.fork
+
+    def fork_as_python_3_12() -> int:
+        warnings.warn("multi-threaded", DeprecationWarning, stacklevel=2)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_as_python_3_12)
+    connection = AgentConnection("n1", ["/bin/true"], {})
+    connection.end()
 
 
 def test_what_a_host_writes_beside_the_connection_is_bounded() -> None:

@@ -208,7 +208,7 @@ def test_answers_that_came_while_poprun_was_stopped_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "LIMIT_S", 0.1)
-    monkeypatch.setattr(agents, "patience", lambda: 1.0)
+    monkeypatch.setattr(agents, "timeout_factor", lambda: 1.0)
     stopped, answered = tmp_path / "stopped", tmp_path / "answered"
     answer = hello().replace("; cat", f"; touch {answered}; cat")
     fake = FakeSsh(tmp_path, f"until test -e {stopped}; do sleep 0.01; done; {answer}")
@@ -244,7 +244,7 @@ def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "LIMIT_S", 1.0)
-    monkeypatch.setattr(agents, "patience", lambda: 1.0)
+    monkeypatch.setattr(agents, "timeout_factor", lambda: 1.0)
     octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE)
     half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 999"
     # The other host answers when half of this one's answer is there.

@@ -1,4 +1,4 @@
-"""How much longer than usual others may take because this machine is busy."""
+"""How busy this machine is, and how much longer timeouts are for that."""
 
 import os
 
@@ -7,8 +7,8 @@ MOST = 4.0
 USUAL_LOAD = 2.0
 
 
-def patience() -> float:
-    """Return by what a limit is multiplied: 1, or up to 4 on a busy machine."""
+def timeout_factor() -> float:
+    """Return by what a timeout is multiplied: 1, or up to 4 on a busy machine."""
     try:
         load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     except OSError:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from poprun.helpers.patience import patience
+from poprun.helpers.load import timeout_factor
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ def test_a_busy_machine_is_given_longer(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
-    assert patience() == times
+    assert timeout_factor() == times
