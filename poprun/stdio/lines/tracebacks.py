@@ -18,10 +18,11 @@ SYNTAX = rb'^  File %s".*"%s, line %s[0-9]+%s$' % ((COLOUR,) * 4)
 # From the line of the exception on: more lines of its message, or the exception that
 # was raised while it was handled.
 AFTER_EXCEPTION_S = 0.05
-# From one line of a traceback to the next, on a busy machine.
-BETWEEN_LINES_S = 0.3
+# From one line of a traceback to the next, on a busy machine or disk: Python reads the
+# source of each.
+BETWEEN_LINES_S = 1.0
 # From the first line to the last, whatever comes.
-LONGEST_S = 1.0
+LONGEST_S = 3.0
 # For the same traceback of other instances, when one is whole.
 SAME_S = 0.25
 # What may differ in the same traceback of two instances: torch's prefix, and addresses

@@ -457,7 +457,7 @@ def test_a_traceback_that_was_cut_off_by_the_end_is_no_other_one() -> None:
     screen.says("0", TRACEBACK[0])
     screen.says("1", traceback(b"a"))
     screen.says("2", b"loading\n" + TRACEBACK[0] + b"  Fi")
-    shown = screen.ends("0") + screen.ends("2") + screen.at(1.0)
+    shown = screen.ends("0") + screen.ends("2") + screen.at(2.0)
 
     assert shown == traceback(b"a") + b"loading\n"
 
