@@ -1,6 +1,5 @@
 """Start vipu-server as a user does, and ask it."""
 
-import re
 import signal
 import socket
 import subprocess
@@ -23,19 +22,25 @@ COMMAND = [sys.executable, "-m", "poprun.vipu.server.serve"]
 class Server:
     """A vipu-server that runs, with the database in a file of the test."""
 
-    def __init__(self, database: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(self, database: Path, *arguments: str) -> None:
         self.database = database
         self.arguments = arguments
         self.log = database.with_suffix(".log")
         self.clients: list[ServerInventory] = []
-        self.start(port)
+        # Keeps the port while the server is away: the kernel gives it to no other
+        # process. It does not listen, so the server can bind to it as well.
+        self.reserved = socket.socket()
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port: int = self.reserved.getsockname()[1]
+        self.start()
 
-    def start(self, port: int) -> None:
+    def start(self) -> None:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [
                     *COMMAND,
-                    f"--port={port}",
+                    f"--port={self.port}",
                     f"--database={self.database}",
                     *self.arguments,
                 ],
@@ -45,9 +50,8 @@ class Server:
             )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline()
-        match = re.search(r"https?://127\.0\.0\.1:(\d+) ", self.first_line)
-        assert match, self.first_line + self.log.read_text()
-        self.port = int(match[1])
+        address = f"://127.0.0.1:{self.port} "
+        assert address in self.first_line, self.first_line + self.log.read_text()
 
     def address(self, **changes: Any) -> ServerAddress:
         return ServerAddress("127.0.0.1", self.port)._replace(**changes)
@@ -84,7 +88,7 @@ class Server:
         """Start it again at the same port, with the same database."""
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.start(self.port)
+        self.start()
 
 
 @contextmanager
@@ -96,6 +100,7 @@ def serving(database: Path, *arguments: str) -> Iterator[Server]:
         for client in server.clients:
             client.close()
         server.kill()
+        server.reserved.close()
         assert server.process.stdout is not None
         server.process.stdout.close()
 
