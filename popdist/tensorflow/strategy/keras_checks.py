@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from popdist.tensorflow.strategy.extending import extend
 
 logger = logging.getLogger("popdist.tensorflow")
 
+# The model that fit trains, in the running call.
+_IN_FIT: ContextVar[Any] = ContextVar("popdist.fit", default=None)
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
 
@@ -59,7 +62,11 @@ def _checked_fit(
             model.name,
             _SCOPE,
         )
-    return fit(model, *args, **kwargs)
+    token = _IN_FIT.set(model)
+    try:
+        return fit(model, *args, **kwargs)
+    finally:
+        _IN_FIT.reset(token)
 
 
 def _begin_alike(
@@ -71,12 +78,13 @@ def _begin_alike(
 ) -> None:
     """Begin a training, in which all instances have restored the same backup or none.
 
-    A callback of Keras 3 restores it, and sets the epoch with which fit begins.
+    A callback of Keras 3 restores it, and sets the epoch with which fit begins. In a
+    loop of the program's own, one instance may call its callbacks alone.
     """
     begin(callbacks, *args, **kwargs)
     model = callbacks._model
     strategy = getattr(model, "_distribute_strategy", None)
-    if not isinstance(strategy, strategy_class):
+    if model is not _IN_FIT.get() or not isinstance(strategy, strategy_class):
         return
     epochs = strategy.extended.members.gather(model._initial_epoch or 0)
     if len(set(epochs)) > 1:

@@ -270,3 +270,16 @@ def test_a_training_goes_on_from_a_backup_on_all_instances_or_on_none(
         "that all hosts share, or copy it to each host."
     )
     assert not (tmp_path / "shared" / "latest.weights.h5").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_instance_may_call_its_callbacks_alone_in_a_loop_of_the_program() -> None:
+    def program(rank: int) -> Any:
+        with PopDistStrategy().scope():
+            model = one_weight_model(tf.keras)
+        if rank == 0:
+            tf.keras.callbacks.CallbackList(model=model).on_train_begin()
+        # Instances that do not make the same calls learn it here.
+        collectives.barrier()
+
+    assert on_all(2, program) == [None, None]
