@@ -10,8 +10,12 @@ from tensorflow.python.distribute.values import DistributedValues, Mirrored
 
 from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
-from popdist.tensorflow.tensors.memory import Tensor, objects_error
-from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
+from popdist.tensorflow.tensors.memory import Tensor
+from popdist.tensorflow.tensors.operation import (
+    call_by_name,
+    call_in_order,
+    check_dtypes,
+)
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 from popdist.tensorflow.tensors.registration import are_operations_available
 
@@ -270,9 +274,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
             for each in tensors
         ]
-        for each in converted:
-            if each.dtype in (tf.string, tf.variant, tf.resource):
-                raise objects_error(each)
+        check_dtypes(converted)
         return converted
 
 

@@ -150,8 +150,8 @@ class Saver:
         beside.parent.mkdir(parents=True, exist_ok=True)
         own = re.compile(re.escape(beside.name) + r"-([0-9a-f]{16})-[^-]*")
         for name in os.listdir(beside.parent):
-            found = own.fullmatch(name)
-            if found and found[1] != self.job:
+            match = own.fullmatch(name)
+            if match and match[1] != self.job:
                 shutil.rmtree(beside.with_name(name), ignore_errors=True)
         prefix = f"{beside.name}-{self.job}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=beside.parent))

@@ -94,17 +94,18 @@ def _on_memory(
         tensors: Some of the dtypes that the calls are given.
         dtypes: Those of their results.
     """
-    given = [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
-    wanted = [np.dtype(dtype.as_numpy_dtype) for dtype in dtypes]
+    input_dtypes = [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
+    result_dtypes = [np.dtype(dtype.as_numpy_dtype) for dtype in dtypes]
 
     # Any: an object that has the memory of a tensor.
     def call(*inputs: tuple[Any, tuple[int, ...]]) -> list[tuple[Any, ...]]:
         arrays = [
             np.ndarray(shape, dtype, memory)
-            for dtype, (memory, shape) in zip(given, inputs, strict=True)
+            for dtype, (memory, shape) in zip(input_dtypes, inputs, strict=True)
         ]
         results = []
-        for result, dtype, kind in zip(function(arrays), wanted, dtypes, strict=True):
+        outputs = function(arrays)
+        for result, dtype, kind in zip(outputs, result_dtypes, dtypes, strict=True):
             if result.dtype != dtype:
                 raise TypeError(f"A result is of {result.dtype}, but must be {dtype}.")
             array = np.asarray(result, order="C")
@@ -174,14 +175,19 @@ def check_graph(tensors: Sequence[Tensor]) -> None:
         NotImplementedError: XLA compiles it.
         TypeError: A tensor has strings or other objects, which are not exchanged.
     """
-    for tensor in tensors:
-        if tensor.dtype in _OBJECTS:
-            raise objects_error(tensor)
+    check_dtypes(tensors)
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
             "XLA compiles this function, and popdist's collectives are no part of what "
             "it compiles. Leave jit_compile out, or set it to False."
         )
+
+
+def check_dtypes(tensors: Sequence[Tensor]) -> None:
+    """Raise TypeError for a tensor of strings or other objects."""
+    for tensor in tensors:
+        if tensor.dtype in _OBJECTS:
+            raise objects_error(tensor)
 
 
 class _CallsUnderWay:
