@@ -183,7 +183,11 @@ STAGES = {
     ),
     "popxl": (("popxl",),),
     "tensorflow": (
-        ("tensorflow.python.ipu.enums", "tensorflow.python.ipu.refusals"),
+        (
+            "tensorflow.python.ipu.enums",
+            "tensorflow.python.ipu.refusals",
+            "tensorflow.python.ipu.side_effects",
+        ),
         ("tensorflow.python.ipu.config", "tensorflow.python.ipu.tensorflow_settings"),
         ("tensorflow.python.ipu.replication", "tensorflow.python.ipu.scopes"),
         ("tensorflow.python.ipu.utils", "tensorflow.python.ipu.loops"),

@@ -66,6 +66,82 @@ def test_operations_of_a_computation_run_before_its_tensors_are_returned() -> No
 
 
 @pytest.mark.usefixtures("graph")
+def test_operations_with_side_effects_run_though_they_are_not_returned() -> None:
+    x = v1.placeholder(tf.float32, [3])
+
+    def computation(x: tf.Tensor) -> list[tf.Tensor]:
+        mean = v1.get_variable("mean", initializer=0.0)
+        mean.assign_add(tf.reduce_sum(x))
+        tf.cond(x[0] > 0, lambda: mean.assign_add(1.0), lambda: mean.assign_add(2.0))
+        return [x[0]]
+
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        result = ipu.ipu_compiler.compile(computation, [x])
+        [mean] = v1.global_variables()
+
+    [first, *_, ended] = run(result, result, mean, feeds={x: [1.0, 2.0, 3.0]})
+
+    assert (first, ended) == ([1.0], 14.0)
+
+
+@pytest.mark.usefixtures("graph")
+def test_a_computation_gives_its_variables_no_initial_values_again() -> None:
+    def computation() -> tf.Tensor:
+        start = tf.random.uniform([]) + 1.0
+        weight = v1.get_variable("weight", initializer=lambda: 5.0)
+        v1.get_variable("unused", initializer=lambda: 1.0)
+        optimizer = v1.train.MomentumOptimizer(1.0, 0.5)
+        with tf.control_dependencies([optimizer.minimize(lambda: weight * 2.0)]):
+            return start
+
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        step = ipu.ipu_compiler.compile(computation)
+    variables = {each.op.name: each for each in v1.global_variables()}
+
+    # The momentum is 2, and then 3.
+    *_, weight, momentum = run(
+        step, step, variables["weight"], variables["weight/Momentum"]
+    )
+
+    assert (weight, momentum) == (0.0, 3.0)
+
+
+@pytest.mark.usefixtures("graph")
+def test_an_assertion_is_not_compiled() -> None:
+    """Nor is it by XLA."""
+
+    def computation() -> tf.Tensor:
+        v1.assert_equal(tf.constant([1]) + v1.get_variable("one", initializer=1), 3)
+        return tf.constant(4.0)
+
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        result = ipu.ipu_compiler.compile(computation)
+
+    assert run(result) == [[4.0]]
+
+
+@pytest.mark.usefixtures("loops")
+def test_side_effects_run_in_each_iteration() -> None:
+    counter = v1.get_variable("counter", initializer=0, use_resource=True)
+    branches = v1.get_variable("branches", initializer=0, use_resource=True)
+
+    def body(total: tf.Tensor) -> tf.Tensor:
+        counter.assign_add(2)
+        held = v1.get_variable("held", initializer=lambda: 7, use_resource=True)
+        held.assign_add(total)
+        branches.assign_add(tf.cond(total > 1, lambda: 10, lambda: 1))
+        return total + 1
+
+    def computation() -> list[tf.Tensor]:
+        return ipu.loops.repeat(3, body, [0])
+
+    result = ipu.ipu_compiler.compile(computation)
+    [held] = (each for each in v1.global_variables() if each.op.name == "held")
+
+    assert run(result, counter, branches, held) == [[3], 6, 12, 10]
+
+
+@pytest.mark.usefixtures("graph")
 def test_a_computation_of_a_dictionary_returns_one() -> None:
     result = ipu.ipu_compiler.compile(lambda: {"a": tf.constant(1), "b": [tf.ones(1)]})
 

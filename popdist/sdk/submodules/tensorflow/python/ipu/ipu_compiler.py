@@ -10,6 +10,7 @@ from .config import check_when_configured
 from .loops import as_list, check_arguments, is_operation, split_outputs
 from .replication import check_one_replica
 from .scopes import counted_shards
+from .side_effects import recorded_side_effects
 
 __all__ = ["compile"]
 
@@ -19,7 +20,8 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     """Return what a computation returns, as a program for an IPU would.
 
     One tensor comes in a list. A computation that returns operations alone, or nothing,
-    becomes an operation. In eager execution it runs at once, as a tf.function.
+    becomes an operation. Operations with side effects run with it, returned or not. In
+    eager execution it runs at once, as a tf.function.
 
     Args:
         computation: The function, which takes the inputs.
@@ -30,10 +32,11 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     if tf.executing_eagerly():
         return _run(computation, arguments)
     tensors = _tensors(arguments)
-    with counted_shards() as counts:
+    with counted_shards() as counts, recorded_side_effects() as side_effects:
         outputs = computation(*tensors)
     check_when_configured(partial(check_one_replica, counts[0]))
-    return _outputs(outputs)
+    with tf.control_dependencies(side_effects):
+        return _outputs(outputs)
 
 
 def _tensors(arguments: list[Any]) -> list[Any]:

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from .side_effects import recorded_side_effects
+
 # Any: TensorFlow's tensors and operations have no types.
 Body = Callable[..., Any]
 
@@ -67,7 +69,8 @@ def while_loop(
 
     def checked_body(count: Any, *values: Any) -> Any:
         args, kwargs = fed_arguments(infeed_queue)
-        outputs, operations = split_outputs(body(*values, *args, **kwargs))
+        with recorded_side_effects() as side_effects:
+            outputs, operations = split_outputs(body(*values, *args, **kwargs))
         output_types = [output.dtype for output in outputs]
         if output_types != types:
             raise TypeError(
@@ -75,7 +78,7 @@ def while_loop(
                 f"{types} vs {output_types}."
             )
         # The count carries what is run in iterations that return no value.
-        with tf.control_dependencies(operations):
+        with tf.control_dependencies([*operations, *side_effects]):
             return [tf.identity(value) for value in (count + 1, *outputs)]
 
     count, *values = tf.while_loop(
