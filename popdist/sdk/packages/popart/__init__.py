@@ -4,6 +4,7 @@ Without onnx or torch there are only the enumerations, by which programs for Pop
 set options.
 """
 
+import sys
 from typing import NoReturn
 
 from .enums import *  # noqa: F403
@@ -98,6 +99,15 @@ def packageHash() -> str:
     return ""
 
 
+# The reason, where a name needs more than that it is not there.
+_REASONS = {
+    "VariableSettings": "all replicas share one value of each weight. Leave it out",
+    "ir": "popxl and its predecessor popart.ir are not emulated. Write the model with "
+    "popart.Builder",
+    "popxl": "popxl is not emulated. Write the model with popart.Builder",
+}
+
+
 def __getattr__(name: str) -> NoReturn:
     if _missing and not name.startswith("_"):
         raise ModuleNotFoundError(
@@ -106,8 +116,14 @@ def __getattr__(name: str) -> NoReturn:
             "'.[popart]'",
             name=_missing,
         )
-    raise AttributeError(
-        f"popdist's stand-in for popart has no {name}. docs/popart.md says what it "
-        "has.",
-        name=name,
+    reason = f": {_REASONS[name]}" if name in _REASONS else ""
+    text = (
+        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md says "
+        "what it has."
     )
+    # `from popart import NAME` asks here, too: it would answer an AttributeError with
+    # a sentence of Python's own. `import *` asks for __all__, which need not be there.
+    importing = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+    if importing and not name.startswith("_"):
+        raise ImportError(text, name=__name__)
+    raise AttributeError(text, name=name)

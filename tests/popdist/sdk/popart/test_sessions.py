@@ -405,10 +405,17 @@ def test_models_of_other_versions_of_onnx_are_refused() -> None:
 def test_what_no_session_here_can_do_is_refused() -> None:
     session, _, _ = identity(one_batch)
 
-    with pytest.raises(
-        AttributeError, match=r"InferenceSession.getCycleCount. docs/popart.md says"
-    ):
+    with pytest.raises(AttributeError) as refusal:
         session.getCycleCount()
+    assert str(refusal.value) == (
+        "popdist's stand-in for popart has no InferenceSession.getCycleCount: the CPU "
+        "cannot tell the cycles of an IPU. Measure seconds instead, by "
+        "time.perf_counter(). docs/popart.md says what it has."
+    )
+    with pytest.raises(
+        AttributeError, match=r"InferenceSession.compileAndExport. docs/popart.md says"
+    ):
+        session.compileAndExport("file")
     assert session.getSummaryReport() == "Execution profiling not enabled"
 
 
@@ -525,3 +532,37 @@ def test_names_that_popart_has_and_the_stand_in_has_not_are_refused() -> None:
         AttributeError, match=r"has no NllLoss. docs/popart.md says what"
     ):
         popart.NllLoss  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NllLoss", ""),
+        (
+            "VariableSettings",
+            ": all replicas share one value of each weight. Leave it out",
+        ),
+        ("popxl", ": popxl is not emulated. Write the model with popart.Builder"),
+    ],
+)
+def test_an_import_of_such_a_name_says_the_same(name: str, reason: str) -> None:
+    text = (
+        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md says "
+        "what it has."
+    )
+
+    with pytest.raises(ImportError) as imported:
+        exec(f"from popart import {name}")
+    with pytest.raises(AttributeError) as asked:
+        getattr(popart, name)
+
+    assert str(imported.value) == str(asked.value) == text
+    assert not hasattr(popart, name)
+
+
+def test_all_names_can_be_imported_at_once() -> None:
+    names: dict[str, object] = {}
+
+    exec("from popart import *", names)
+
+    assert names["Builder"] is popart.Builder

@@ -331,9 +331,15 @@ class _Session:
         """Do nothing: nothing is compiled."""
 
     def __getattr__(self, name: str) -> NoReturn:
+        reason = (
+            ": the CPU cannot tell the cycles of an IPU. Measure seconds instead, by "
+            "time.perf_counter()"
+            if name == "getCycleCount"
+            else ""
+        )
         raise AttributeError(
-            f"popdist's stand-in for popart has no {type(self).__name__}.{name}. "
-            "docs/popart.md says what it has: nothing is compiled or counted here.",
+            f"popdist's stand-in for popart has no {type(self).__name__}.{name}"
+            f"{reason}. docs/popart.md says what it has.",
             name=name,
             obj=self,
         )
