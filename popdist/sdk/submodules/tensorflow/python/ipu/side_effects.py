@@ -13,7 +13,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
-class _Computation(ControlFlowContext):  # type: ignore[misc]
+class _Computation(ControlFlowContext):
     """Marks the operations of a computation.
 
     TensorFlow leaves such a context to create what runs once, as the initial values of
