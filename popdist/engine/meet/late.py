@@ -6,12 +6,13 @@ They would wait for the leader until their timeout otherwise.
 import _socket
 import os
 import select
+from collections.abc import Sequence
 from threading import Thread
 from time import monotonic
 
 from popdist.engine.meet.connection import Connection, accept
 from popdist.engine.meet.group_name import Keys
-from popdist.engine.meet.messages import OTHER_USER, Hello
+from popdist.engine.meet.messages import OTHER_USER, REFUSAL, Hello
 
 # For how many seconds, and after how many to look whether to stop.
 LINGER = 5.0
@@ -29,6 +30,7 @@ class LateMembers:
         listener: _socket.socket,
         answer: bytes,
         expected: int,
+        unnamed: Sequence[Connection],
     ) -> None:
         """Take over the listener of member 0.
 
@@ -36,11 +38,13 @@ class LateMembers:
             keys: Those of the meeting.
             answer: The message to each of them.
             expected: How many members have not come yet.
+            unnamed: Connections of which some may be those members'.
         """
         self._keys = keys
         self._listener = listener
         self._answer = answer
         self._expected = expected
+        self._unnamed = unnamed
         self._wanted = True
 
     def start(self, daemon: bool) -> None:
@@ -59,8 +63,10 @@ class LateMembers:
         self._thread.join()
 
     def _run(self) -> None:
-        connections: dict[int, Connection] = {}
+        connections = {one.fileno(): one for one in self._unnamed}
         poll = select.poll()
+        for descriptor in connections:
+            poll.register(descriptor, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
         until = monotonic() + LINGER
         try:
@@ -86,6 +92,9 @@ class LateMembers:
             message, fds = connection.receive()
             for fd in fds:
                 os.close(fd)
+            if message.startswith(REFUSAL + self._keys.proof):
+                self._expected -= 1  # It has an error of its own.
+                return
             hello = Hello.decode(message)
             if hello is not None and hello.proof == self._keys.proof:
                 self._expected -= 1

@@ -121,12 +121,17 @@ class Leader:
             return
         if self._listener.fileno() >= 0 and self._came < self._expected:
             self._has_late_members = True
+            # Their hellos are still to be read, and counted.
+            unnamed = [c for c in self._connections.values() if c.rank is None]
+            for connection in unnamed:
+                del self._connections[connection.fileno()]
             # In a thread, because the program is to have the error now.
             late = LateMembers(
                 self._keys,
                 self._listener,
                 message,
                 self._expected - self._came,
+                unnamed,
             )
             # With the launcher's file, late ones see for themselves who has ended.
             late.start(daemon=bool(self._roster.ended_file))
@@ -199,7 +204,8 @@ class Leader:
         """Accept a process as a member if its first message proves that it is one."""
         proof = REFUSAL + self._keys.proof
         if message.startswith(proof) and connection.uid == os.geteuid():
-            # A member that knows another process as member 0.
+            # A member that cannot take part, or knows another process as member 0.
+            self._came += 1
             raise self._refusal(connection, message[len(proof) :])
         hello = Hello.decode(message)
         if hello is None or hello.proof != self._keys.proof:

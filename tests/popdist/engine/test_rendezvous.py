@@ -39,8 +39,6 @@ UNTIL_SIGNAL = """signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 print("up", flush=True)
 signal.sigwait([signal.SIGUSR1])
 """
-# Member 0 answers those that come after a failure, however long they take to start.
-ANSWER_LATE = "late.LINGER = 1000\njoin()"
 
 
 def anonymous(ended: Ended) -> str:
@@ -354,7 +352,6 @@ def test_a_report_that_cannot_be_printed_does_not_end_the_meeting(waits: int) ->
 
 def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
     told = """
-        late.LINGER = 1000
         try:
             join()
         except PeerLostError as error:
@@ -399,7 +396,7 @@ def test_members_may_meet_again_right_after_a_failure() -> None:
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
     with Meeting(5) as meeting:
-        pids = [meeting.start(0, ANSWER_LATE)]
+        pids = [meeting.start(0)]
         pids += [meeting.start(rank) for rank in (1, 2, 3)]
         meeting.wait_for_joiners(3)
         os.kill(pids[victim], signal.SIGKILL)
@@ -531,7 +528,7 @@ def test_members_are_called_by_the_names_of_their_instances() -> None:
 
 def test_a_lost_member_is_known_by_its_instance() -> None:
     with Meeting(3) as meeting:
-        join = "late.LINGER = 1000\njoin(instances=(4, 6, 8))"
+        join = "join(instances=(4, 6, 8))"
         pids = [meeting.start(rank, join) for rank in range(2)]
         meeting.wait_for_joiners(1)
         os.kill(pids[1], signal.SIGKILL)
@@ -563,7 +560,7 @@ def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_ctrl_c_ends_the_wait_and_the_others_know(victim: int) -> None:
     with Meeting(3) as meeting:
-        pids = [meeting.start(rank, ANSWER_LATE) for rank in range(2)]
+        pids = [meeting.start(rank) for rank in range(2)]
         meeting.wait_for_joiners(1)
         os.kill(pids[victim], signal.SIGINT)
         if victim == 1:
@@ -611,7 +608,6 @@ def test_a_layout_of_its_own_is_reported_to_all_and_names_both_sides() -> None:
 def test_a_group_of_another_size_is_reported_to_all() -> None:
     # Member 0 stays for the third, which never comes, and only then raises.
     hasty = """
-        from popdist.engine.meet import late
         late.LINGER = 0.1
         join()
     """
@@ -626,7 +622,7 @@ def test_a_group_of_another_size_is_reported_to_all() -> None:
 
 def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> None:
     with Meeting(3) as meeting:
-        meeting.start(0, "size = 2\nlate.LINGER = 1000\njoin()")
+        meeting.start(0, "size = 2\njoin()")
         meeting.wait_for_joiners(0)
         meeting.start(1)
         meeting.wait_for_end(1)
@@ -741,7 +737,9 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes anothe
 def test_members_of_two_users_say_so_at_once(other: int) -> None:
     begin = {other: OTHER_USER}
     with Meeting(3) as meeting:
-        pids = [meeting.start(0, begin.get(0, "") + "join()")]
+        # Member 2 never comes.
+        hasty = "late.LINGER = 0.1\njoin()"
+        pids = [meeting.start(0, begin.get(0, "") + hasty)]
         meeting.wait_for_joiners(0)
         pids.append(meeting.start(1, begin.get(1, "") + "join()"))
         first, second = meeting.finish()
@@ -760,7 +758,7 @@ def test_members_of_two_users_say_so_at_once(other: int) -> None:
 @AS_ROOT
 def test_all_members_of_other_users_are_answered_and_member_0_ends_with_them() -> None:
     with Meeting(3) as meeting:
-        meeting.start(0, "late.LINGER = 1000\njoin()")
+        meeting.start(0)
         meeting.wait_for_joiners(0)
         for rank in (1, 2):
             meeting.start(rank, OTHER_USER + "join()")
