@@ -117,7 +117,7 @@ class Saver:
         file system lets no other folder take this one's name unless it is empty.
 
         Raises:
-            TimeoutError: Another instance has not come to an end.
+            TimeoutError: An instance took longer than the timeout.
         """
         folder = None if path is None else _folder_beside(path)
         if path is None or folder is None or folder in _ALONE.get():
@@ -126,10 +126,12 @@ class Saver:
         own = f"{self.job}-{self.rank}"
         with self._own_folder(path) as offered:
             (offered / own).touch()
-            until = monotonic() + STATE.settings.timeout
+            owners: list[str] | None = None
             while not _renamed(offered, folder):
                 self._remove_ended(folder)
-                if monotonic() > until:
+                if (current := _owners(folder)) != owners:
+                    owners, until = current, monotonic() + STATE.settings.timeout
+                elif monotonic() > until:
                     raise TimeoutError(_why_waiting(folder, path))
                 sleep(_LOOK_SECONDS)
         token = _ALONE.set(_ALONE.get() | {folder})

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from popdist import collectives
 from popdist.tensorflow import PopDistStrategy
+from popdist.tensorflow.strategy import saving
 from popdist.tensorflow.strategy.saving import Saver
 from tests.meeting import wait_until
 from tests.popdist.tensorflow.instances import (
@@ -167,6 +168,34 @@ def test_an_instance_that_does_not_come_to_an_end_is_named(tmp_path: Path) -> No
         f"running, remove the folder {tmp_path / folder}; else set POPDIST_TIMEOUT to "
         "more seconds."
     ]
+
+
+def test_each_instance_that_saves_may_take_as_long_as_the_timeout(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "exported"
+    folder = saving._folder_beside(path)
+
+    def program(_: int) -> str:
+        os.environ["POPDIST_TIMEOUT"] = "1"
+        others = [folder / f"{SAVER.job}-{rank}" for rank in (2, 3)]
+        folder.mkdir()
+        others[0].touch()
+        now = 0.0
+
+        def sleep(_: float) -> None:
+            nonlocal now
+            now += 0.6
+            if others[0].exists():
+                others[0].rename(others[1])
+            elif now > 1.5:
+                others[1].unlink()
+                folder.rmdir()
+
+        saving.sleep, saving.monotonic = sleep, lambda: now  # type: ignore[assignment]
+        return str(SAVER.save_folder(lambda *_: "saved", None, path))
+
+    assert on_all(1, program) == ["saved"]
 
 
 @pytest.mark.filterwarnings("ignore")
