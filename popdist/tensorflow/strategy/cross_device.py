@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues, Mirrored
+from tensorflow.python.ops.control_flow_util import GetContainingWhileContext
 
 from popdist.engine.calls.rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
@@ -275,7 +276,27 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             for each in tensors
         ]
         check_dtypes(converted)
+        _check_loops(converted)
         return converted
+
+
+def _check_loops(tensors: Sequence[Tensor]) -> None:
+    """Raise NotImplementedError where each local replica's tensor is in its own loop.
+
+    No operation of a session's graph can take tensors of two loops.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return
+    contexts = [tensor.op._get_control_flow_context() for tensor in tensors]
+    # None is outside of all loops, from where each of them can take a tensor.
+    loops = {id(loop) for loop in map(GetContainingWhileContext, contexts) if loop}
+    if len(loops) > 1:
+        raise NotImplementedError(
+            f"The {len(tensors)} local replicas call a collective in a while loop of "
+            "strategy.run's function, each in a loop of its own, and a session's graph "
+            "cannot connect two loops. Call strategy.run in the body of one loop, or "
+            "start an instance for each replica (poprun --num-instances)."
+        )
 
 
 def _reduces_in_graph() -> bool:

@@ -237,6 +237,47 @@ def test_one_weight_is_the_same_in_every_layout(
     assert on_all(rows, program) == [0.311111] * len(rows)
 
 
+@pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
+@pytest.mark.parametrize("is_outside", [False, True], ids=["inside", "outside"])
+def test_loops_of_sessions_are_around_the_local_replicas(
+    rows: tuple[int, ...], is_outside: bool
+) -> None:
+    def loop(body: Any) -> Any:
+        return tf.while_loop(lambda i, x: i < 3, body, [0, 1.0])[1]
+
+    def program(rank: int) -> Any:
+        tf.compat.v1.disable_control_flow_v2()
+        with tf.Graph().as_default():
+            strategy = PopDistStrategy()
+
+            def step(x: Any) -> Any:
+                own = tf.identity(x)  # on the device of the replica
+                return tf.distribute.get_replica_context().all_reduce(SUM, own)
+
+            def inside() -> Any:
+                return loop(lambda i, x: (i + 1, step(x)))
+
+            def around(i: Any, x: Any) -> Any:
+                return i + 1, strategy.reduce(MEAN, strategy.run(step, args=(x,)))
+
+            try:
+                result = loop(around) if is_outside else strategy.run(inside)
+            except NotImplementedError as error:
+                return str(error)
+            values = strategy.experimental_local_results(result)
+            with tf.compat.v1.Session() as session:
+                return [float(value) for value in session.run(values)]
+
+    refusal = (
+        "The 2 local replicas call a collective in a while loop of strategy.run's "
+        "function, each in a loop of its own, and a session's graph cannot connect two "
+        "loops. Call strategy.run in the body of one loop, or start an instance for "
+        "each replica (poprun --num-instances)."
+    )
+    is_refused = rows == (2,) and not is_outside
+    assert on_all(rows, program) == [refusal if is_refused else [8.0]] * len(rows)
+
+
 @pytest.mark.parametrize("rows", [(1, 1), (2, 1)], ids=str)
 def test_sessions_train_on_all_replicas(rows: tuple[int, ...]) -> None:
     v1 = tf.compat.v1
