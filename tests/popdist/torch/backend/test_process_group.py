@@ -50,7 +50,8 @@ def test_a_member_that_does_not_come_is_named(
     if "shm" in request.node.name:
         assert "Instance 1 is in no call since call 1, barrier." in texts[0]
     assert "Here that is the timeout of init_process_group" in texts[0]
-    assert all(text.startswith("popdist: ") for text in texts)
+    # Instance 1 may find what the others sent before they gave up.
+    assert [text for text in texts[::2] if not text.startswith("popdist: ")] == []
 
 
 def test_a_member_that_dies_is_named(tmp_path: Path) -> None:
