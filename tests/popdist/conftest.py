@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of TensorFlow take minutes, as tracing does on a loaded machine."""
     for item in items:
         if "tensorflow" in item.nodeid and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,7 +14,7 @@ import torch
 
 import popdist
 import popdist.sdk
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
+from tests.popdist.tensorflow.instances import on_all
 
 popdist.sdk.install()
 
@@ -228,7 +228,7 @@ FRAMEWORKS: dict[str, Callable[[Problem, int], dict[str, Any]]] = {
 }
 
 
-@TIMEOUT
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("rows", [(1,), (1, 1), (2,), (2, 2)], ids=str)

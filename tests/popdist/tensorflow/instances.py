@@ -12,7 +12,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tf_keras  # so that the forks need not import it
 
@@ -20,9 +19,6 @@ from popdist import session
 from popdist.tensorflow import PopDistStrategy
 from tests.jobs import environments
 from tests.popdist.engine.members import Ended, Me, run
-
-# Tracing takes seconds of CPU, which a loaded machine has few of.
-TIMEOUT = pytest.mark.timeout(600)
 
 
 def on_all(

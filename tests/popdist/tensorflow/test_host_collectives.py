@@ -8,9 +8,7 @@ import tensorflow as tf
 
 import popdist.tensorflow as pdt
 from popdist.engine.spec.dtypes import DTYPES
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import on_all
 
 
 def in_mode(mode: str, function: Callable[..., Any], *values: Any) -> Any:

@@ -14,7 +14,7 @@ import popart
 import popdist
 import poptorch
 from popdist.tensorflow import PopDistStrategy
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
+from tests.popdist.tensorflow.instances import on_all
 
 FEATURES, HIDDEN, CLASSES, ROWS = 6, 5, 3, 4
 REPLICAS, ACCUMULATION, BATCHES = 2, 3, 4
@@ -114,7 +114,7 @@ def by_tensorflow(_: int) -> dict[str, Any]:
     return {name: weight.numpy() for name, weight in weights.items()}
 
 
-@TIMEOUT
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
 def test_all_frameworks_train_the_same_weights(rows: tuple[int, ...]) -> None:
     rate, momentum = (0.2, True), (0.9, True)

@@ -87,7 +87,6 @@ def test_an_infeed_queue_begins_anew_at_its_initializer() -> None:
     assert int(add()) == 1
 
 
-@pytest.mark.timeout(600)  # Keras is imported.
 def test_keras_trains_in_the_scope_of_a_strategy() -> None:
     with ipu.ipu_strategy.IPUStrategy().scope():
         dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from tensorflow.python import ipu
 
 # Keras is imported.
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,6 @@ keras.layers.EffectiveTransformer keras.layers.CTCInferenceLayer
 """
 
 
-@pytest.mark.timeout(600)  # Keras is imported.
 @pytest.mark.parametrize("name", WORKING.split())
 def test_a_name_that_programs_use_exists(name: str) -> None:
     assert attrgetter(name)(ipu) is not None

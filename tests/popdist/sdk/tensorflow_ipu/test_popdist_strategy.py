@@ -9,14 +9,11 @@ from tensorflow.python import ipu
 
 import popdist.tensorflow
 from tests.popdist.tensorflow.instances import (
-    TIMEOUT,
     keras_of,
     on_all,
     one_weight_model,
     train_in_float16,
 )
-
-pytestmark = TIMEOUT
 
 
 @pytest.mark.filterwarnings("ignore")

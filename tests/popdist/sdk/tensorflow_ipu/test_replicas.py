@@ -8,8 +8,6 @@ from tensorflow.python import ipu
 import popdist
 
 # TensorFlow is imported by each instance.
-pytestmark = pytest.mark.timeout(600)
-
 PROGRAM = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

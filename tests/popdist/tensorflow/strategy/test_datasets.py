@@ -7,9 +7,7 @@ import pytest
 import tensorflow as tf
 
 from popdist.tensorflow import PopDistStrategy
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import on_all
 
 
 def steps_of(strategy: PopDistStrategy, data: tf.data.Dataset) -> list[Any]:

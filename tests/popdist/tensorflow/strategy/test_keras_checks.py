@@ -11,9 +11,7 @@ import pytest
 import tensorflow as tf
 
 from popdist.tensorflow import PopDistStrategy
-from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import keras_of, on_all
 
 SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 

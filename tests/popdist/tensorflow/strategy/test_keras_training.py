@@ -11,9 +11,7 @@ import tensorflow as tf
 from popdist import collectives
 from popdist.session import STATE
 from popdist.tensorflow import PopDistStrategy
-from tests.popdist.tensorflow.instances import TIMEOUT, keras_of, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import keras_of, on_all
 
 SAMPLES = np.random.default_rng(0).normal(size=(96, 6)).astype(np.float32)
 LABELS = (SAMPLES.sum(1, keepdims=True) > 0).astype(np.float32)

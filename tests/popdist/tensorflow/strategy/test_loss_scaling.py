@@ -5,13 +5,10 @@ from typing import Any
 import pytest
 
 from tests.popdist.tensorflow.instances import (
-    TIMEOUT,
     keras_of,
     on_all,
     train_in_float16,
 )
-
-pytestmark = TIMEOUT
 
 
 @pytest.mark.filterwarnings("ignore")

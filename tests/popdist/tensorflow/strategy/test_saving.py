@@ -18,14 +18,11 @@ from popdist.tensorflow.strategy import saving
 from popdist.tensorflow.strategy.saving import Saver
 from tests.meeting import wait_until
 from tests.popdist.tensorflow.instances import (
-    TIMEOUT,
     ends_of,
     keras_of,
     on_all,
     one_weight_model,
 )
-
-pytestmark = TIMEOUT
 
 SAVER = Saver("0123456789abcdef", 1)
 EARLIER = Saver("fedcba9876543210", 0)

@@ -12,9 +12,7 @@ import tensorflow as tf
 from popdist.errors import MismatchError, PeerLostError
 from popdist.tensorflow import PopDistStrategy
 from tests.popdist.engine.members import errors
-from tests.popdist.tensorflow.instances import TIMEOUT, ends_of, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import ends_of, on_all
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 ON_READ = tf.VariableSynchronization.ON_READ

@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from popdist.tensorflow import tensors
-from tests.popdist.tensorflow.instances import TIMEOUT
-
-pytestmark = TIMEOUT
 
 # The version of the operations, and the beginning of the hash of _kernels.pyi.
 INTERFACE = (1, "5c012c1aed1bf9af")

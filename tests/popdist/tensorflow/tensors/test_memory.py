@@ -12,9 +12,7 @@ from popdist.tensorflow.tensors.memory import (
     new_memory,
     tensor_of,
 )
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import on_all
 
 DTYPES = [
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.bool),

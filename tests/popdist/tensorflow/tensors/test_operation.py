@@ -14,9 +14,7 @@ from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import memory_of, new_memory
 from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
 from tests.meeting import wait_until
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import on_all
 
 THREE = tf.TensorSpec((3,), tf.float32)
 

@@ -13,9 +13,7 @@ import tensorflow as tf
 from popdist.tensorflow.tensors import registration
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 from popdist.tensorflow.tensors.registration import are_operations_available
-from tests.popdist.tensorflow.instances import TIMEOUT, on_all
-
-pytestmark = TIMEOUT
+from tests.popdist.tensorflow.instances import on_all
 
 FIRST = "/device:CPU:0"
 
