@@ -34,10 +34,13 @@ HOST = Hello(rank=0, size=3, member=MEMBER, layout=b"one")
 LAST_WORDS = "Look above for its last output.\n"
 # A member says so when it is asked to end.
 KEEP = "join()\nprint('met', flush=True)"
-# A member that is up, and goes on at SIGUSR1.
-UNTIL_SIGNAL = """signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+# A member that is up, and goes on at SIGUSR1. It has a handler, as a signal that only
+# this thread blocks would end the process by way of a thread of numpy's.
+UNTIL_SIGNAL = """import threading
+told = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: told.set())
 print("up", flush=True)
-signal.sigwait([signal.SIGUSR1])
+told.wait()
 """
 
 
