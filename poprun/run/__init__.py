@@ -73,7 +73,7 @@ def run(
     with (
         closing(Preflights(opener)) as hosts,
         _traced(settings, log, runs=guard is not None) as trace,
-        closing(preparing),
+        preparing,
         phase_line,
     ):
         phase_line.show("checking the hosts")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import inf
 
 from poprun.annotations import TYPE_CHECKING, Any
-from poprun.errors import LaunchError, explain_errno
+from poprun.errors import LaunchError, PoprunError, explain_errno
 from poprun.words import json_text
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class PreparingJob:
         clients = Clients(self._identity)
         clients.show(self._view, OutputTap())
         clients.begin_without_attempt()
-        end = os.eventfd(0, os.EFD_CLOEXEC)
+        try:
+            end = os.eventfd(0, os.EFD_CLOEXEC)
+        except OSError as error:
+            clients.close()
+            raise _not_started(error.errno or 0) from None
         thread = Thread(
             target=self._serve, args=(clients, end), name="popctl", daemon=True
         )
@@ -126,10 +130,7 @@ class PreparingJob:
         except RuntimeError:
             os.close(end)
             clients.close()
-            raise LaunchError(
-                "The thread that answers popctl while the job waits cannot be started: "
-                f"{explain_errno(errno.EAGAIN)}"
-            ) from None
+            raise _not_started(errno.EAGAIN) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._clients, self._thread, self._end = clients, thread, end
@@ -144,11 +145,19 @@ class PreparingJob:
             self._thread = None
         return self._clients
 
-    def close(self) -> None:
-        """Serve no clients any more, if no attempt does."""
-        if not self._is_over and (clients := self.hand_over()) is not None:
-            clients.close()
-            self._clients = None
+    def __enter__(self) -> "PreparingJob":
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        """Serve no clients any more, if no attempt does; tell them of the error."""
+        if self._is_over or (clients := self.hand_over()) is None:
+            return
+        if isinstance(error, PoprunError):
+            clients.end(error.exit_code, str(error))
+        clients.close()
+        self._clients = None
 
     def _serve(self, clients: "Clients", end: int) -> None:
         """Answer clients until the end is written to a descriptor."""
@@ -165,3 +174,10 @@ class PreparingJob:
         )
         clients.end(128 + number, f"Stopped by {client} before its start.")
         os.kill(os.getpid(), number)
+
+
+def _not_started(number: int) -> LaunchError:
+    return LaunchError(
+        "The thread that answers popctl while the job waits cannot be started: "
+        f"{explain_errno(number)}"
+    )

@@ -1,17 +1,19 @@
 """A job before its first attempt: a thread serves its clients while it waits."""
 
+import errno
 import json
 import os
 import select
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from job_clients import LIMIT_S, TestClient, close_opened, serve
 
-from poprun.errors import LaunchError
+from poprun.errors import HostUnreachableError, LaunchError
 from poprun.helpers import protocol
 from poprun.job.clients.preparing_job import PreparingJob, PreparingView
 from poprun.popctl.jobs import listening_names
@@ -26,9 +28,8 @@ def popctl_threads() -> list[threading.Thread]:
 
 @pytest.fixture
 def job() -> Iterator[PreparingJob]:
-    preparing = PreparingJob(IDENTITY, ["echo"], (2, 4))
-    yield preparing
-    preparing.close()
+    with PreparingJob(IDENTITY, ["echo"], (2, 4)) as preparing:
+        yield preparing
     close_opened()
 
 
@@ -99,7 +100,8 @@ def test_the_first_attempt_gets_the_clients_and_no_thread(job: PreparingJob) -> 
     client.ask(protocol.SHOW_JOB, 0, 0)
     serve(clients)
     assert answer(client) == "waiting for IPUs"
-    job.close()
+    with job:
+        pass
     assert IDENTITY in listening_names()
     clients.close()
 
@@ -107,12 +109,26 @@ def test_the_first_attempt_gets_the_clients_and_no_thread(job: PreparingJob) -> 
 def test_a_run_that_ends_before_its_first_attempt_leaves_nothing(
     job: PreparingJob,
 ) -> None:
-    job.enter("waiting for IPUs")
-    job.close()
+    with job:
+        job.enter("waiting for IPUs")
 
     assert popctl_threads() == []
     assert IDENTITY not in listening_names()
     assert job.hand_over() is None
+
+
+def test_clients_are_told_why_a_run_ends_before_its_first_attempt(
+    job: PreparingJob,
+) -> None:
+    with suppress(HostUnreachableError), job:
+        job.enter("connecting to the hosts")
+        (client := TestClient(IDENTITY)).ask(protocol.SHOW_JOB, 10**6, 1)
+        assert answer(client) == "connecting to the hosts"
+        raise HostUnreachableError("The host b cannot be used.")
+
+    assert client.messages() == [
+        (protocol.JOB_ENDED, [b"125", b"The host b cannot be used."])
+    ]
 
 
 def test_a_job_that_may_have_no_more_threads_says_so(
@@ -129,6 +145,19 @@ def test_a_job_that_may_have_no_more_threads_says_so(
         "The thread that answers popctl while the job waits cannot be started: "
         "Resource temporarily unavailable. The limit of processes is reached"
     )
+    assert IDENTITY not in listening_names()
+
+
+def test_a_job_that_may_have_no_more_files_says_so(
+    job: PreparingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(value: int, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "eventfd", refuse)
+    with pytest.raises(LaunchError, match="ulimit -n"):
+        job.enter("waiting for IPUs")
+
     assert IDENTITY not in listening_names()
 
 
