@@ -26,6 +26,7 @@ from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
 from popdist.tensorflow.strategy.iterators import make_steps
 from popdist.tensorflow.strategy.keras_checks import check_models
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
+from popdist.tensorflow.strategy.learning_rates import compute_rates_once
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
 from popdist.tensorflow.strategy.saving import Saver
@@ -250,6 +251,7 @@ class PopDistExtended(MirroredExtended):
         strategy_class = type(self._container_strategy())
         use_generators()
         scale_losses_alike(strategy_class)
+        compute_rates_once(strategy_class)
         count_steps(strategy_class)
         build_with_batch(strategy_class)
         allow_empty_batches(strategy_class)

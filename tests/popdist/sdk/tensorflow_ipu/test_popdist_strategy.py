@@ -104,6 +104,46 @@ def test_each_local_replica_enqueues_and_sums_are_over_all_replicas(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rows", [(2, 2), (1, 1)], ids=str)
+def test_each_local_replica_enqueues_the_learning_rates_of_its_updates(
+    rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras = keras_of(2)
+    monkeypatch.setattr("tensorflow.keras", keras)
+
+    class Enqueued(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.updates = tf.Variable(0.0, trainable=False)
+            self.queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+        def __call__(self, step: Any) -> Any:
+            rate = 1 + 0.5 * self.updates
+            self.queue.enqueue({"rate": rate})
+            self.updates.assign_add(1.0)
+            return rate
+
+    def program(rank: int) -> Any:
+        with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
+            model = one_weight_model(keras)
+            rates = Enqueued()
+            model.compile(
+                keras.optimizers.legacy.SGD(rates),
+                # Its gradient is the sample.
+                lambda _, output: output,
+                steps_per_execution=4,
+            )
+        model.set_gradient_accumulation_options(2)
+        samples = np.ones((4 * rows[rank], 1), np.float32)
+        model.fit(samples, samples, 1, verbose=0)
+        found = rates.queue.dequeue()["rate"].numpy().tolist()
+        return found, float(model.get_weights()[0].item())
+
+    # Each update takes 2, the sum of two steps, off the weight, times the rate.
+    enqueued = [[1.0] * 2, [1.5] * 2] if rows == (2, 2) else [1.0, 1.5]
+    assert on_all(rows, program) == [(enqueued, -2 - 3)] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("keras_version", [2, 3])
 def test_keras_is_given_numbers_of_batches_of_which_each_local_replica_takes_one(
     keras_version: int, monkeypatch: pytest.MonkeyPatch

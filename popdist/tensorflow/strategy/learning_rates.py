@@ -1,0 +1,48 @@
+"""The learning rates of tf_keras's optimizers, which each replica computes once.
+
+Those of earlier Kerases' kind, `keras.optimizers.legacy`, compute them for each device
+of the variables, though all of them are the same. A schedule that counts its calls, or
+enqueues what it returns, would do so as often as there are local replicas.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedVariable
+
+from popdist.tensorflow.strategy.extending import extend
+
+
+def compute_rates_once(strategy_class: type[Any]) -> None:
+    """Let tf_keras, if it is imported, do so under this class of strategies."""
+    extend(
+        "tf_keras.src.optimizers.legacy.optimizer_v2",
+        "OptimizerV2",
+        "_prepare",
+        partial(_prepare_once, strategy_class),
+    )
+
+
+# Any: Keras declares no types.
+def _prepare_once(
+    strategy_class: type[Any],
+    prepare: Callable[..., dict[Any, Any]],
+    optimizer: Any,
+    variables: Sequence[Any],
+) -> dict[Any, Any]:
+    """Return what updates need, by the devices and types of the variables."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, strategy_class):
+        return prepare(optimizer, variables)
+    local = strategy.experimental_local_results
+    first = {id(variable): local(variable)[0] for variable in variables}
+    needed = prepare(optimizer, list(first.values()))
+    for variable in variables:
+        if isinstance(variable, DistributedVariable):
+            part = first[id(variable)]
+            for each in local(variable):
+                kind = each.dtype.base_dtype
+                needed[each.device, kind] = needed[part.device, kind]
+    return needed
