@@ -183,6 +183,7 @@ class Joiner:
             if not message:
                 # Member 0 may have given up because of another one.
                 self._roster.check()
+                self._roster.check_file()
                 raise lost(self._roster.instances[0], self._connection.pid)
             kind, rest = message[:1], message[1:]
             if kind != WELCOME or kind != wanted:

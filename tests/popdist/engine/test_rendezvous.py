@@ -514,6 +514,29 @@ def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> No
     assert ended.out.startswith("PeerLostError(2,): Instance 2 ended before it could")
 
 
+def test_when_member_0_gives_up_because_of_one_in_the_launcher_s_file_that_is_named(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "ended"
+    with Meeting(3) as meeting:
+        # It ends before it has accepted the connection of another member.
+        meeting.start(
+            0,
+            f"""
+            from popdist.engine.meet.connection import listen
+            from popdist.engine.meet.group_name import address_of
+            import select
+            listener = listen(address_of(name), size)
+            select.select([listener], [], [])
+            open({str(file)!r}, "w").write("2\\n")
+            """,
+        )
+        meeting.start(1, f"join(ended_file={str(file)!r})")
+        *_, ended = meeting.finish()
+
+    assert ended.out.startswith("PeerLostError(2,): Instance 2 ended before it could")
+
+
 def test_members_are_called_by_the_names_of_their_instances() -> None:
     wrong = "join(instances=(4, 6), layout=b'two')"
     with Meeting(2) as meeting:
