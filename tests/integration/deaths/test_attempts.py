@@ -113,7 +113,6 @@ def test_two_attempts_run_with_one_partition_which_ends_with_the_second(
     wait_for(
         lambda: not (inventory.list_leases() or inventory.list_partitions()),
         f"the release of {lease}",
-        30,
     )
     inventory.close()
 

@@ -6,10 +6,12 @@ import signal
 import pytest
 from conftest import Poprun, Ran
 
+# Two threads that say that they are up where their stacks are to show them.
 WAITING = """import os, threading, time
-def {name}(): time.sleep(600)
+def {name}():
+    os.write(1, b"up\\n")
+    time.sleep(600)
 threading.Thread(target={name}, daemon=True).start()
-print("up", flush=True)
 {name}()
 """
 LABEL = re.compile(r"poprun: Python stacks of instance (\d) \(PID \d+\):\n")
@@ -22,12 +24,14 @@ def blocks(stderr: str) -> list[tuple[str, str]]:
     return list(zip(rest[::2], rest[1::2], strict=True))
 
 
-def run_to_the_timeout(poprun: Poprun, options: list[str], *program: str) -> Ran:
-    """Run a job until its timeout, which is one that both Pythons are up before."""
+def run_to_the_timeout(
+    poprun: Poprun, options: list[str], *program: str, ups: int = 4
+) -> Ran:
+    """Run a job until its timeout, which is one that all threads are up before."""
     seconds = 4
     while True:
         ran = poprun(*options, "--timeout", str(seconds), *program)
-        if ran.stdout.count("up\n") == 2:
+        if ran.stdout.count("up\n") == ups:
             return ran
         seconds *= 4
 
@@ -65,7 +69,7 @@ def test_sigquit_shows_them_too(poprun: Poprun) -> None:
     poprun.script("wait.py", WAITING.format(name="wait_here"))
     process = poprun.start(*TWO, "python", "wait.py")
     assert process.stdout
-    assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+    assert [process.stdout.readline() for _ in range(4)] == [b"up\n"] * 4
     process.send_signal(signal.SIGQUIT)
     _, err = process.communicate(timeout=200)
 
@@ -77,14 +81,15 @@ def test_sigquit_shows_them_too(poprun: Poprun) -> None:
 def test_ranks_show_them_under_every_mpi(poprun: Poprun, every_mpirun: str) -> None:
     script = """from mpi4py import MPI
 world = MPI.COMM_WORLD
-def wait_for_a_message(): world.recv(source=1 - world.Get_rank())
-print("up", flush=True)
+def wait_for_a_message():
+    print("up", flush=True)
+    world.recv(source=1 - world.Get_rank())
 wait_for_a_message()
 """
     options = ["--mpirun", every_mpirun, *TWO[2:], "--grace", "0.5"]
 
     ran = run_to_the_timeout(
-        poprun, options, "python", poprun.script("wait.py", script)
+        poprun, options, "python", poprun.script("wait.py", script), ups=2
     )
 
     assert ran.code == 124

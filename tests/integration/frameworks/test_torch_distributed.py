@@ -154,8 +154,9 @@ def test_a_bare_mpirun_is_enough_for_process_groups(
         assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
 
 
+# None that has the error ends before the other has it, too: it would be named as well.
 ENDS_EARLY = """
-import os, sys, datetime, torch.distributed as dist, popdist.torch
+import os, sys, time, datetime, torch.distributed as dist, popdist.torch
 rank = int(os.environ["RANK"])
 if rank == int(sys.argv[1]):
     raise SystemExit
@@ -163,6 +164,10 @@ try:
     dist.init_process_group("popdist", timeout=datetime.timedelta(seconds=1000))
 except dist.DistBackendError as error:
     os.write(1, f"{error}\\n".encode())
+open(f"has-error.{rank}", "w").close()
+[other] = {0, 1, 2} - {rank, int(sys.argv[1])}
+while not os.path.exists(f"has-error.{other}"):
+    time.sleep(0.02)
 """
 
 

@@ -80,7 +80,7 @@ def test_a_slow_link_that_loses_packets_changes_no_result(
 def test_the_death_of_an_instance_is_named_on_the_other_host(
     make_bed: Callable[..., Bed], mpi: str, instances: int, called_after: str
 ) -> None:
-    bed = make_bed(hosts=2)
+    bed = make_bed(hosts=2, shared_home=True)
     for host in bed.hosts:
         host.path("/tmp/program.py").write_text(PROLOGUE.split("import numpy")[0])
         with host.path("/tmp/program.py").open("a") as file:
@@ -90,12 +90,11 @@ def test_the_death_of_an_instance_is_named_on_the_other_host(
         *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "--keep-going"),
         *("--num-instances", str(instances), "--num-replicas", str(instances)),
         *("--offline-mode=yes", sys.executable, "/tmp/program.py"),
-        *("", "0", "/tmp", "100000", called_after),
+        *("", "0", "/root", "100000", called_after),
     )
 
     for rank in range(1, instances):
-        host = bed.hosts[rank * 2 // instances]
-        found = host.path(f"/tmp/{rank}")
+        found = bed.front.path(f"/root/{rank}")
         assert found.exists(), ran.stderr
         _, lost, text = json.loads(found.read_text())
         assert lost == [0]

@@ -32,4 +32,4 @@ def test_what_is_repeated_to_a_host_that_is_cut_off_is_counted(
     process.stdin.flush()
 
     assert process.stdout.readline() == b"repeated\n"
-    assert process.wait(10) == 0
+    assert process.wait(200) == 0

@@ -30,7 +30,7 @@ def poprun(*words: str, seconds: float = 0, use: str = "asks") -> list[str]:
 def start_attached(bed: Bed, use: str = "asks") -> subprocess.Popen[str]:
     """Start a job, and wait until all of its instances are attached, if they ask."""
     process = bed.front.start(
-        *poprun(seconds=99, use=use),
+        *poprun(seconds=600, use=use),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -41,7 +41,7 @@ def test_the_instances_of_each_host_share_a_cache(bed: Bed, num_ilds: int) -> No
 
 def start_with_caches(bed: Bed) -> "subprocess.Popen[bytes]":
     """Start a job, and return when all its instances have written to their caches."""
-    job = bed.front.start(*poprun(99))
+    job = bed.front.start(*poprun(600))
 
     def has_two_caches() -> bool:
         assert job.poll() is None

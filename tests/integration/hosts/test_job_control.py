@@ -17,10 +17,10 @@ MPIS = ["openmpi5", "openmpi4", "hydra", "local"]
 # No shell: one that starts a command by vfork cannot be stopped until the command runs.
 UNTIL_GO = """
 import os, time
-with open("/tmp/pid", "w") as file:
-    file.write(str(os.getpid()))
-os.rename("/tmp/pid", "/tmp/up")
 def wait_for_go():
+    with open("/tmp/pid", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("/tmp/pid", "/tmp/up")
     while not os.path.exists("/tmp/go"):
         time.sleep(0.05)
 wait_for_go()

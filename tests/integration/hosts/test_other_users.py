@@ -13,7 +13,7 @@ from conftest import ROOT, mpirun_of, wait_for
 pytestmark = pytest.mark.mpi
 
 # Writes what only its job should know, and waits.
-PROGRAM = 'echo "$POPDIST_CONTROL" >/tmp/control-$RANK; echo $TOKEN; sleep 99'
+PROGRAM = 'echo $TOKEN; echo "$POPDIST_CONTROL" >/tmp/control-$RANK; sleep 600'
 # Sends each message that begins a connection, with the key, and prints what comes back.
 CLIENT = """
 import socket, sys

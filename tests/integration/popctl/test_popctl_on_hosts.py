@@ -51,16 +51,22 @@ def show(here: Host) -> dict[str, Any]:
 
 def test_the_instances_of_all_hosts_are_shown_dumped_and_stopped(here: Host) -> None:
     process = start(here)
-    wait_for(lambda: show(here).get("num_running") == 2, "the instances")
+    job: dict[str, Any] = {}
 
-    job = show(here)
+    def have_printed() -> bool:
+        """Look at the job; return whether both programs have printed a line."""
+        job.update(show(here))
+        lines = [instance["last_line"] for instance in job.get("instances", [])]
+        return lines == ["on h0", "on h1"]
+
+    wait_for(have_printed, "the programs")
+    assert job["num_running"] == 2
     assert job["hosts"] == ["h0", "h1"]
     assert [i["host"] for i in job["instances"]] == ["h0", "h1"]
     assert [i["is_local"] for i in job["instances"]] == [True, False]
     for instance in job["instances"]:
         assert instance["memory_kib"] > 32 << 10
         assert instance["cpu_seconds"] > 0
-        assert instance["last_line"] == f"on {instance['host']}"
 
     dumped = here.output("popctl", "dump", "--signal")
     assert dumped.count("in wait_for_stop") == 2

@@ -371,7 +371,7 @@ def test_words_and_values_are_on_nobody_elses_command_line(
     # It starts no process: a shell's child has the shell's words until it calls exec.
     script = poprun.script(
         "wait.py",
-        "import os, time; open('on.' + os.environ['RANK'], 'x'); time.sleep(60)",
+        "import os, time; open('on.' + os.environ['RANK'], 'x'); time.sleep(600)",
     )
     process = poprun.start(
         *job(2, every_mpirun),

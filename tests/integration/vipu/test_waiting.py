@@ -52,9 +52,7 @@ def waiting(
     """Start a job, and wait until it waits for IPUs."""
     before = len(inventory.list_waiting())
     job = poprun.start(*LOCAL, f"--num-replicas={replicas}", "--wait-for-ipus", *words)
-    wait_for(
-        lambda: len(inventory.list_waiting()) == before + 1, "a job that waits", 60
-    )
+    wait_for(lambda: len(inventory.list_waiting()) == before + 1, "a job that waits")
     return job
 
 
