@@ -526,7 +526,8 @@ def test_the_end_actions_go_on_when_the_shim_that_performs_them_is_killed(
         timeout_s=LIMIT_S,
     )
     end_actions.register(slow)
-    lock = make_lock(os.fsencode(directory), end_actions)
+    # A shim that is not connected looks only once whether a supervisor lives.
+    os.close(make_lock(os.fsencode(directory), end_actions))
     ours, theirs = socket.socketpair()
     if is_connected:
         argv = [sys.executable, "-c", SHIM, str(theirs.fileno())]
@@ -542,7 +543,6 @@ def test_the_end_actions_go_on_when_the_shim_that_performs_them_is_killed(
             cwd=tmp_path,
             start_new_session=True,
         )
-    os.close(lock)
     ours.close()
     wait_for((tmp_path / "up").exists, "the end actions to begin")
 
