@@ -9,7 +9,7 @@ import psutil
 import pytest
 from conftest import wait_for
 
-from poprun.helpers import protocol
+from poprun.helpers import end_actions, protocol
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
 
 
@@ -152,9 +152,16 @@ def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_has_started(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = tmp_path / "pids"
+    wait = end_actions._wait
+
+    def wait_once_it_hangs(pid: int, timeout_s: float) -> int | None:
+        wait_for(lambda: pids.exists() and "\n" in pids.read_text(), "its children")
+        return wait(pid, timeout_s)
+
+    monkeypatch.setattr(end_actions, "_wait", wait_once_it_hangs)
     script = "trap '' TERM; sleep 600 & echo $! $$ > $OUT; wait; sleep 600"
 
     failure = run(script, f"OUT={pids}", timeout_s=1.0).perform()

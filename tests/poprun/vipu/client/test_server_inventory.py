@@ -31,7 +31,7 @@ from poprun.vipu.leases import Grant
 from poprun.vipu.model import Agent, Partition
 
 
-def refusal(address: ServerAddress, timeout_s: float = 20) -> BaseException:
+def refusal(address: ServerAddress, timeout_s: float = 200) -> BaseException:
     inventory = ServerInventory(address, timeout_s=timeout_s)
     with pytest.raises(VipuError) as error:
         inventory.list_partitions()
@@ -340,6 +340,6 @@ def test_a_server_is_asked_with_the_standard_library_alone(
         monkeypatch.setitem(sys.modules, name, None)
 
     with answering(lambda connection: connection.sendall(http(200, b"[]"))) as address:
-        inventory = ServerInventory(address, timeout_s=10)
+        inventory = ServerInventory(address, timeout_s=200)
         assert inventory.list_clusters() == ()
         inventory.close()

@@ -94,7 +94,9 @@ def test_a_wrong_key_is_refused(run: Run, users: tuple[str, str]) -> None:
 def test_advice_on_a_server_names_the_options_of_the_command(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        result = run(f"vipu --api-port {port} --api-timeout 0.05 list partitions")
+        # An address needs no time to be looked up.
+        server = f"--api-host 127.0.0.1 --api-port {port}"
+        result = run(f"vipu {server} --api-timeout 0.05 list partitions")
 
     assert (result.code, result.out) == (1, "")
     assert "Wait longer with --api-timeout, or see whether" in result.err
