@@ -521,7 +521,7 @@ LATE_IMPORTS = {
         "threading",
     },
     # 8 ms, for an mpirun that did not come with a wheel.
-    "poprun.mpirun.identify": {"subprocess"},
+    "poprun.mpirun.identify": {"poprun.helpers.load", "subprocess"},
     # 1 ms, for an error.
     "poprun.options.grammar": {"poprun.options.other_launchers"},
     # 2 ms each, for an error.

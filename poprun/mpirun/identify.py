@@ -19,7 +19,8 @@ from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
 if TYPE_CHECKING:
     import subprocess
 
-# It takes 5 to 9 ms. One that takes longer than this waits for something.
+# It takes 5 to 9 ms. One that takes longer than this, times timeout_factor(), waits for
+# something.
 VERSION_LIMIT_S = 2.5
 # Longer output means that this is not an mpirun.
 _VERSION_BYTES = 1 << 16
@@ -140,6 +141,9 @@ def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     # 8 ms, for an mpirun that did not come with a wheel.
     import subprocess
 
+    from poprun.helpers.load import timeout_factor
+
+    limit_s = VERSION_LIMIT_S * timeout_factor()
     # Only this process has the end of the pipe to write to. When it ends, however it
     # does, the kernel ends the mpirun and all that the mpirun has started.
     alive_read, alive_write = os.pipe()
@@ -169,13 +173,15 @@ def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
         os.close(alive_read)
     with process, os.fdopen(alive_write, "wb"):
         try:
-            output, has_ended = _read_output(path, process)
+            output, has_ended = _read_output(path, process, limit_s)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     return output.decode(errors="replace"), process.returncode if has_ended else 0
 
 
-def _read_output(path: str, process: "subprocess.Popen[bytes]") -> tuple[bytes, bool]:
+def _read_output(
+    path: str, process: "subprocess.Popen[bytes]", limit_s: float
+) -> tuple[bytes, bool]:
     """Return what a process writes until it ends, and whether it has ended.
 
     Its end counts, not that of its output, which a child may hold open.
@@ -183,7 +189,7 @@ def _read_output(path: str, process: "subprocess.Popen[bytes]") -> tuple[bytes, 
     assert process.stdout is not None
     output_fd, process_fd = process.stdout.fileno(), os.pidfd_open(process.pid)
     awaited = [output_fd, process_fd]
-    deadline = time.monotonic() + VERSION_LIMIT_S
+    deadline = time.monotonic() + limit_s
     output = b""
     try:
         while process_fd in awaited and len(output) < _VERSION_BYTES:
@@ -192,7 +198,7 @@ def _read_output(path: str, process: "subprocess.Popen[bytes]") -> tuple[bytes, 
             if not ready:
                 raise MpiNotFoundError(
                     f"{path} is not a working mpirun: '{path} --version' took longer "
-                    f"than {VERSION_LIMIT_S:g} s and was stopped. {_WAYS_OUT}"
+                    f"than {limit_s:.3g} s and was stopped. {_WAYS_OUT}"
                 )
             if output_fd in ready:
                 piece = os.read(output_fd, 4096)

@@ -165,6 +165,7 @@ def test_one_that_hangs_is_ended_when_the_limit_is_reached(
 ) -> None:
     pid_file = tmp_path / "pid"
     path = stub(tmp_path, f"echo $$ >{pid_file}; {text}")
+    monkeypatch.setattr("poprun.helpers.load.timeout_factor", lambda: 1.0)
 
     seconds = 1.5
     # Until it is long enough for the stub to begin.
@@ -217,6 +218,16 @@ def group_of(pid: int) -> int:
         return os.getpgid(pid)
     except ProcessLookupError:
         return -1
+
+
+def test_a_busy_machine_has_longer_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stub(tmp_path, "exec sleep 600")
+    monkeypatch.setattr("poprun.mpirun.identify.VERSION_LIMIT_S", 0.01)
+    monkeypatch.setattr("poprun.helpers.load.timeout_factor", lambda: 3.0)
+
+    assert "took longer than 0.03 s and was stopped" in refusal(path)
 
 
 def test_the_limit_leaves_time_to_say_so_within_3_seconds() -> None:
