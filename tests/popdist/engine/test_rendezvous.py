@@ -304,16 +304,20 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 
 def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
     with Meeting(3) as meeting:
-        late = meeting.start(1, UNTIL_SIGNAL + "join(stall=0.1)")
+        body = "join(stall=0.1)\nprint('met')"
+        late = meeting.start(1, UNTIL_SIGNAL + body)
         meeting.wait_for_line(0)
-        meeting.start(0, "join(stall=0.1, timeout=5)")
+        meeting.start(0, body)
         meeting.wait_for_report(1)
         os.kill(late, signal.SIGUSR1)
-        second, first = meeting.finish()
+        meeting.wait_for_joiners(1)
+        time.sleep(1)
+        meeting.start(2, KEEP)
+        ended = meeting.finish()
 
-    assert first.err.count(" has waited ") == 1
-    assert second.err == ""
-    assert "for instance 2 to join" in second.out
+    assert [e.out for e in ended] == ["met\n"] * 3
+    assert ended[1].err.count(" has waited ") == 1
+    assert [ended[0].err, ended[2].err] == ["", ""]
 
 
 def test_a_stopped_member_0_is_reported_by_the_others() -> None:

@@ -10,7 +10,13 @@ from poprun.errors import JobRequestError, OptionError
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.popctl import jobs
-from poprun.popctl.jobs import choose_job, connect, listening_names, words_of
+from poprun.popctl.jobs import (
+    JobConnection,
+    choose_job,
+    connect,
+    listening_names,
+    words_of,
+)
 
 Answer = Callable[[Channel], None]
 
@@ -184,7 +190,16 @@ def test_a_job_that_accepts_no_connection_hides_no_other(
     view = json.dumps({"id": "a"}).encode()
     running = start_job("a", protocol.pack(protocol.JOB_SHOWN, view))
     monkeypatch.setattr(jobs, "listening_names", lambda: [stopped, running.identity])
-    monkeypatch.setattr(jobs, "ANSWER_S", 1.0)
+    own_jobs = jobs.own_jobs
+
+    def connect_to_all() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
+        # The job that accepts connections may take its time to answer.
+        with monkeypatch.context() as hurry:
+            hurry.setattr(jobs, "ANSWER_S", 0.1)
+            return own_jobs()
+
+    monkeypatch.setattr(jobs, "own_jobs", connect_to_all)
+    monkeypatch.setattr(jobs, "ANSWER_S", 200.0)
     sentence = f"Job {stopped[:8]} accepts no connection."
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{protocol.CLIENTS_NAME}{stopped}")

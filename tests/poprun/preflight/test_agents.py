@@ -24,6 +24,12 @@ A, B = HostSpec(name="a"), HostSpec(name="b")
 RUN = 'for word; do command=$word; done; exec sh -c "$command"'
 
 
+@pytest.fixture(autouse=True)
+def long_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let agents take long to start, as all that runs beside a test may be busy."""
+    monkeypatch.setattr(agents, "LIMIT_S", 200.0)
+
+
 class FakeSsh:
     """A script in the place of ssh."""
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -244,10 +245,17 @@ def test_the_timeout_is_that_of_the_whole_reply(
     )
 
 
+@contextmanager
+def unused_port() -> Iterator[int]:
+    """Return a port at which nothing listens, and which no other process gets."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        yield silent.getsockname()[1]
+
+
 def test_no_server_gets_the_command_that_starts_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error = refusal(ServerAddress("127.0.0.1", port))
+    with unused_port() as port:
+        error = refusal(ServerAddress("127.0.0.1", port))
 
     assert type(error) is ServerUnreachableError
     assert str(error) == (
@@ -266,9 +274,8 @@ def test_a_host_that_is_none_gets_a_sentence() -> None:
 
 
 def test_a_variable_that_names_no_server_is_to_be_unset() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error = refusal(ServerAddress("127.0.0.1", port, origin="VIPU_CLI_API_HOST"))
+    with unused_port() as port:
+        error = refusal(ServerAddress("127.0.0.1", port, origin="VIPU_CLI_API_HOST"))
 
     assert str(error).endswith(
         "or unset VIPU_CLI_API_HOST to use emulated IPUs of this machine."
