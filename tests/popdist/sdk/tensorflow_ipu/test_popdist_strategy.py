@@ -104,6 +104,40 @@ def test_each_local_replica_enqueues_and_sums_are_over_all_replicas(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [2, 3])
+def test_an_execution_ends_with_the_steps_that_fit_is_given(
+    keras_version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras = keras_of(keras_version)
+    monkeypatch.setattr("tensorflow.keras", keras)
+
+    def program(rank: int) -> Any:
+        with ipu.distributed.popdist_strategy.PopDistStrategy().scope():
+            model = one_weight_model(keras)
+            # As programs of older releases count it: the batches of all replicas.
+            model.compile(
+                keras.optimizers.SGD(1.0),
+                # Its gradient is the sample.
+                lambda _, output: output,
+                steps_per_execution=8,
+            )
+        data = tf.data.Dataset.from_tensors((np.ones(1), np.ones(1)))
+        data = data.repeat().batch(1, drop_remainder=True)
+        weights = []
+        for _ in range(2):
+            model.fit(data, steps_per_epoch=4, epochs=2, verbose=0)
+            weights.append(float(model.get_weights()[0].item()))
+        if keras_version == 3:
+            model.steps_per_execution = 3
+            with pytest.raises(ValueError, match="but must divide the 4 steps of a"):
+                model.fit(data, steps_per_epoch=8, verbose=0)
+        return weights
+
+    # Two epochs have two steps each, of which each takes 1 off the weight.
+    assert on_all((2,), program) == [[-4, -8]]
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rows", [(2, 2), (1, 1)], ids=str)
 def test_each_local_replica_enqueues_the_learning_rates_of_its_updates(
     rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """The options for IPUs that Keras models have under IPU strategies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..gradient_accumulation import (
     check_count,
     parse_method,
 )
-from ..refusals import refuse
+from ..refusals import logger, refuse
 from .optimizers import GradientAccumulationOptimizer
 
 # Any: Keras' models have no types.
@@ -191,7 +192,47 @@ def _count_batches(
     for name in ("steps_per_epoch", "validation_steps", "steps"):
         if given.arguments.get(name) is not None:
             given.arguments[name] = _steps_of(name, given.arguments[name])
-    return method(*given.args, **given.kwargs)
+    counted = "steps_per_epoch" if "epochs" in given.signature.parameters else "steps"
+    steps = given.arguments.get(counted)
+    with _executions_within(model, steps):
+        return method(*given.args, **given.kwargs)
+
+
+@contextmanager
+def _executions_within(model: Model, steps: int | None) -> Iterator[None]:
+    """Let no execution of Keras 3 go beyond the steps that a method was called with.
+
+    The others count as Graphcore's Keras did: an execution ends with the epoch.
+    """
+    per_execution = getattr(model, "steps_per_execution", None)
+    if steps is None or not isinstance(per_execution, int):
+        yield
+        return
+    if per_execution <= steps:
+        if steps % per_execution:
+            raise ValueError(
+                f"steps_per_execution is {per_execution}, but must divide the {steps} "
+                "steps of a replica, or Keras 3 would make more of them."
+            )
+        yield
+        return
+    logger.warning(
+        "steps_per_execution is %d, but a replica has %d steps: these are one "
+        "execution.",
+        per_execution,
+        steps,
+    )
+    _set_executions(model, steps)
+    try:
+        yield
+    finally:
+        _set_executions(model, per_execution)
+
+
+def _set_executions(model: Model, steps: int) -> None:
+    model.steps_per_execution = steps
+    # What has been traced has the number before.
+    model.train_function = model.test_function = model.predict_function = None
 
 
 def _steps_of(name: str, batches: int) -> int:
