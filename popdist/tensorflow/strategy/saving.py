@@ -39,8 +39,8 @@ _OF_FOLDERS = (
     ("tensorflow.python.saved_model.save", "", "save_and_return_nodes"),
 )
 _PATHS = ("file_prefix", "export_dir")
-# What writes to the folder of a Keras callback, or removes it.
-_OF_BACKUPS = ("_save_model", "on_train_end")
+# What writes to the folder of a Keras callback, reads it, or removes it.
+_OF_BACKUPS = ("_save_model", "on_train_begin", "on_train_end")
 # What Keras saves as one file.
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 
@@ -105,7 +105,7 @@ class Saver:
     def back_up(
         self, method: Callable[..., Any], callback: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Change a backup, which is a folder, while no other instance does."""
+        """Change a backup, which is a folder, or read it, while no other one does."""
         with self._alone_at(_local_path(callback.backup_dir)):
             return method(callback, *args, **kwargs)
 

@@ -248,6 +248,31 @@ def test_all_instances_may_save_to_one_path(tmp_path: Path, keras_version: int) 
     ]
 
 
+def test_a_backup_is_read_while_no_other_instance_writes_it(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+
+    def begin_to_write(**_: object) -> None:
+        (folder / "training_metadata.json").touch()
+        collectives.barrier()
+        # Until the other one waits, which has a folder beside the backup, too.
+        wait_until(lambda: len(os.listdir(tmp_path)) == 3)
+
+    def program(rank: int) -> Any:
+        with PopDistStrategy().scope():
+            model = one_weight_model(tf.keras)
+        callback = tf.keras.callbacks.BackupAndRestore(folder)
+        callback.set_model(model)
+        if rank == 1:
+            model.save_weights = begin_to_write
+            callback.on_epoch_end(1)
+        else:
+            collectives.barrier()
+            callback.on_train_begin()
+        return model._initial_epoch
+
+    assert on_all(2, program) == [2, None]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_training_goes_on_from_a_backup_on_all_instances_or_on_none(
     tmp_path: Path,
