@@ -12,7 +12,7 @@ import pytest
 from conftest import BIN, Poprun, wait_for
 
 PROGRAM = """
-import os, sys, time
+import glob, os, sys, time
 import numpy as np
 import popdist
 
@@ -20,14 +20,21 @@ popdist.init()
 group = popdist.instance_group()
 rank = popdist.getInstanceIndex()
 
+late = int(sys.argv[1])
+
 @popdist.trace("step")
-def step():
-    if rank == int(sys.argv[1]):
+def step(number):
+    # Those that have made a file are about to call, and the late one waits for all.
+    if late not in (-1, rank):
+        open(f"step.{number}.{rank}", "w").close()
+    elif rank == late:
+        while len(glob.glob(f"step.{number}.*")) < popdist.getNumInstances() - 1:
+            time.sleep(0.005)
         time.sleep(0.03)
     group.all_reduce(np.ones(1000, np.float32))
 
 for number in range(10):
-    step()
+    step(number)
 if len(sys.argv) > 2:
     with popdist.trace("last"):
         with open("new." + str(rank), "w") as file:
