@@ -287,8 +287,9 @@ def test_the_files_go_when_the_guard_is_killed_while_it_ends_the_job(
 
         process.communicate(timeout=200)
         wait_for(lambda b=below: not any(map(is_alive, b)), "the last process to end")
-        left = [Path(p, f"poprun-{identity}") for p in ("/dev/shm", "/tmp")]
-        assert not any(map(Path.exists, left))
+        # A process that a shim has forked may outlive all of them for that.
+        files = [Path(p, f"poprun-{identity}") for p in ("/dev/shm", "/tmp")]
+        wait_for(lambda f=files: not any(map(Path.exists, f)), "no files")
 
 
 def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
@@ -309,4 +310,5 @@ def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
     job.end()
     job.assert_nothing_is_left()
     assert poprun("--mpirun", openmpi5, "true").code == 0
-    assert not any(directory.exists() for directory in directories)
+    # The job of a test beside this one may have been the next one.
+    wait_for(lambda: not any(map(Path.exists, directories)), "the next job")
