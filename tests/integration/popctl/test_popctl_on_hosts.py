@@ -53,20 +53,20 @@ def test_the_instances_of_all_hosts_are_shown_dumped_and_stopped(here: Host) -> 
     process = start(here)
     job: dict[str, Any] = {}
 
-    def have_printed() -> bool:
-        """Look at the job; return whether both programs have printed a line."""
+    def are_in_their_loops() -> bool:
+        """Return whether both have printed, and it is known what they use."""
         job.update(show(here))
-        lines = [instance["last_line"] for instance in job.get("instances", [])]
-        return lines == ["on h0", "on h1"]
+        return job.get("num_running") == 2 and all(
+            instance["last_line"] == f"on {instance['host']}"
+            and (instance["memory_kib"] or 0) > 32 << 10
+            and (instance["cpu_seconds"] or 0) > 0
+            for instance in job["instances"]
+        )
 
-    wait_for(have_printed, "the programs")
-    assert job["num_running"] == 2
+    wait_for(are_in_their_loops, "the programs and what they use")
     assert job["hosts"] == ["h0", "h1"]
     assert [i["host"] for i in job["instances"]] == ["h0", "h1"]
     assert [i["is_local"] for i in job["instances"]] == [True, False]
-    for instance in job["instances"]:
-        assert instance["memory_kib"] > 32 << 10
-        assert instance["cpu_seconds"] > 0
 
     dumped = here.output("popctl", "dump", "--signal")
     assert dumped.count("in wait_for_stop") == 2
