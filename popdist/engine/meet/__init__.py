@@ -18,7 +18,7 @@ from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.leader import Leader
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import Hello, Member
-from popdist.errors import ArenaError, PopdistError
+from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 T = TypeVar("T")
 
@@ -81,7 +81,10 @@ def _lead(
                 raise trouble
             fds = offer(members)
             leader.welcome(fds)
-            attached = attach(fds, members)
+            try:
+                attached = attach(fds, members)
+            except PeerLostError as error:
+                raise leader.reason(error) from None
             leader.begin()
         except Exception as error:
             leader.refuse(_for_all(who, error))
@@ -100,6 +103,8 @@ def _join(
             attached = attach(fds, members)
         except Exception as error:
             joiner.refuse(_for_all(who, error))
+            if isinstance(error, PeerLostError):
+                raise joiner.reason(error) from None
             raise
         joiner.begin()
     return attached

@@ -26,7 +26,7 @@ from popdist.engine.meet.messages import (
     encode_refusal,
 )
 from popdist.engine.meet.pidfds import lost
-from popdist.errors import ArenaError, MismatchError, PopdistError
+from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.
 _SHORTEST_PAUSE = 0.0002
@@ -95,6 +95,18 @@ class Joiner:
         """Send that this member is ready, and wait until all are."""
         self._send(READY)
         self._receive(BEGIN)
+
+    def reason(self, error: PeerLostError) -> PopdistError:
+        """Wait for the error that all get after one is lost, and return it.
+
+        That one may have ended because of another error. The leader has been sent this
+        member's, and sends all the first that it has got.
+        """
+        try:
+            self._receive(BEGIN)
+        except PopdistError as reason:
+            return reason
+        return error
 
     def refuse(self, error: PopdistError) -> None:
         """Send the leader, and through it all others, why the meeting fails."""

@@ -110,6 +110,18 @@ class Leader:
         for connection in self._joiners.values():
             _send_if_there(connection, BEGIN)
 
+    def reason(self, error: PeerLostError) -> PopdistError:
+        """Return the error that a lost member has sent before its end, if it has."""
+        try:
+            for rank, connection in self._joiners.items():
+                while self._roster.instances[rank] in error.instances:
+                    self._receive_from(connection)
+        except PopdistError as reason:
+            return reason
+        except BlockingIOError:  # a process that it has started has its connection
+            pass
+        return error
+
     def refuse(self, error: PopdistError) -> None:
         """Send all, also those that connect later, why the meeting fails."""
         message = REFUSAL + encode_refusal(error)

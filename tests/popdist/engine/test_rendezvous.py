@@ -448,6 +448,38 @@ def test_a_member_that_dies_with_the_memory_in_hand_is_named(victim: int) -> Non
     assert [anonymous(e) for e in ended] == [lost] * 2
 
 
+@pytest.mark.parametrize(("late", "lost"), [(2, 0), (2, 1), (0, 1)])
+def test_a_member_that_takes_the_memory_over_late_has_the_reason_all_have(
+    late: int, lost: int
+) -> None:
+    fails = """
+        def fail(*_):
+            raise MemoryError("none left")
+        arena.Arena.attach = fail
+        join()
+    """
+    # It looks at the other members when one of them is gone.
+    waits = f"""
+        attach = arena.Arena.attach
+        def attach_late(self, fds, members):
+            while os.path.exists(f"/proc/{{members[{lost}].pid}}"): time.sleep(0.01)
+            return attach(self, fds, members)
+        arena.Arena.attach = attach_late
+        join()
+    """
+    with Meeting(3) as meeting:
+        for rank in range(3):
+            meeting.start(rank, {1: fails, late: waits}.get(rank, "join()"))
+        meeting.wait_for_end(lost)
+        ended = meeting.finish()
+
+    refusal = (
+        "ArenaError: Instance 1 could not join the others: MemoryError: none left. "
+        "Look above for its output.\n"
+    )
+    assert [ended[0], ended[2]] == [(0, refusal, "")] * 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) -> None:
     with Meeting(3) as meeting:
