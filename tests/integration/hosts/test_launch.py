@@ -48,7 +48,7 @@ def test_programs_reach_each_other_by_mpi(bed: Bed, mpi: str) -> None:
 def test_the_first_failure_on_any_host_is_the_cause_and_stops_the_others(
     bed: Bed, mpi: str
 ) -> None:
-    program = 'echo up; if [ "$RANK" = 3 ]; then read -r line; exit 7; fi; sleep 60'
+    program = 'echo up; if [ "$RANK" = 3 ]; then read -r line; exit 7; fi; sleep 600'
     words = ("--host", "h0,h1", "-n", "4", "--stdin", "3", "sh", "-c", program)
     process = bed.front.start(
         *poprun(mpi, *words),
@@ -97,7 +97,7 @@ def test_an_instance_of_another_host_that_is_killed_is_the_cause(
     bed: Bed, mpi: str
 ) -> None:
     # Whether memory was short there is asked when the agent has ended.
-    program = 'if [ "$RANK" = 3 ]; then kill -9 $$; fi; sleep 60'
+    program = 'if [ "$RANK" = 3 ]; then kill -9 $$; fi; sleep 600'
 
     ran = bed.front.run(*poprun(mpi, "--host", "h0,h1", "-n", "4", "sh", "-c", program))
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 MPIS = ["openmpi5", "openmpi4", "hydra", "local"]
 # Ignores SIGTERM, leaves its session and its environment, and says so.
 STUBBORN = (
-    "trap '' TERM; setsid env -i /bin/sleep 101 & touch /tmp/runs-$RANK; sleep 99"
+    "trap '' TERM; setsid env -i /bin/sleep 601 & touch /tmp/runs-$RANK; sleep 600"
 )
 
 # One instance ends in the middle of what the others go on with.

@@ -177,7 +177,7 @@ def test_several_hosts_that_cannot_be_reached_are_all_named(make_bed: Make) -> N
 SILENT = (
     "import socket, sys, time; s = socket.socket(); "
     "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
-    "s.bind(('', 22)); s.listen(); print(flush=True); time.sleep(99)"
+    "s.bind(('', 22)); s.listen(); print(flush=True); time.sleep(600)"
 )
 
 

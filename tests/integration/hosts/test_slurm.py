@@ -105,7 +105,7 @@ def test_hosts_outside_the_allocation_are_reached_by_ssh(slurm_bed: Bed) -> None
 
 
 def test_the_first_failure_on_any_node_is_the_cause(slurm_bed: Bed) -> None:
-    program = 'if [ "$RANK" = 3 ]; then exit 7; fi; sleep 60'
+    program = 'if [ "$RANK" = 3 ]; then exit 7; fi; sleep 600'
 
     ran = slurm_bed.front.run(
         *("salloc", "--quiet", "--nodes=2"),
@@ -212,7 +212,7 @@ SLOW_TO_END = (
 )
 # Ignores SIGTERM, and leaves its session and its environment.
 STUBBORN = (
-    "trap '' TERM; setsid env -i /bin/sleep 101 & touch /tmp/runs-$RANK; while :; do "
+    "trap '' TERM; setsid env -i /bin/sleep 601 & touch /tmp/runs-$RANK; while :; do "
     "sleep 1; done"
 )
 

@@ -17,7 +17,7 @@ AGENT = "agent/entry.py"
 # Runs on in the first attempt, and ends at once in each other.
 PROGRAM = (
     "echo $POPDIST_RESTART_COUNT $RANK $(uname -n); touch /tmp/runs-$RANK; "
-    "test $POPDIST_RESTART_COUNT != 0 || sleep 99"
+    "test $POPDIST_RESTART_COUNT != 0 || sleep 600"
 )
 
 

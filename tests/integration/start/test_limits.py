@@ -77,7 +77,7 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
         "import os, time\n"
         "if os.environ['RANK'] == '1':\n"
         "    much = b'x' * (200 << 20)\n"
-        "time.sleep(60)\n",
+        "time.sleep(600)\n",
     )
     limit = str(60 * MIB)
     with cgroup(

@@ -20,16 +20,13 @@ if rank == 1:
 print("value", value)
 """
 
-# Both fail; the debugged one when the other has been reaped.
+# Both fail; the debugged one when poprun knows the end of the other.
 FAILS = """
 import os, time
 rank = int(os.environ["RANK"])
-if rank == 0:
-    os.symlink(f"/proc/{os.getpid()}", "other")
-else:
-    while not os.path.islink("other") or os.path.exists("other"):
+if rank == 1:
+    while "instance_ended" not in open("events").read():
         time.sleep(0.02)
-    time.sleep(0.3)
 def divide(number):
     return number // 0
 divide(rank)
@@ -90,7 +87,9 @@ def test_an_uncaught_exception_is_looked_at_where_it_was_raised(
     script = poprun.script("fails.py", FAILS)
 
     code, out, err = run(
-        poprun, "p number + 10\nup\np rank\nq\n", *job("python", script)
+        poprun,
+        "p number + 10\nup\np rank\nq\n",
+        *job("--events", "events", "python", script),
     )
 
     assert code == 1

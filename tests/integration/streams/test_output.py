@@ -257,7 +257,7 @@ def test_an_instance_that_is_not_shown_can_still_say_why_it_failed(
     ran = poprun(
         *job(3),
         "--only-output-from-instance=2",
-        *("sh", "-c", "echo no use >&2; test $RANK = 1 || sleep 60; exit 3"),
+        *("sh", "-c", "echo no use >&2; test $RANK = 1 || sleep 600; exit 3"),
         environ={"SLURMD_NODENAME": "localhost"},
     )
 
@@ -277,7 +277,7 @@ def test_a_traceback_comes_once_and_its_last_line_is_the_last_of_all(
         "train.py",
         "import os, time\n"
         "if os.environ['RANK'] != '1':\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
         "def descend(depth):\n"
         "    if depth:\n"
         "        descend(depth - 1)  # and so on\n"

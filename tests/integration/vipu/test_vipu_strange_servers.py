@@ -81,7 +81,7 @@ def test_a_strange_server_gets_one_sentence(
     poprun: Poprun, strange: tuple[str, str]
 ) -> None:
     port, sentence = strange
-    timeout = "1" if sentence == LATE else "30"
+    timeout = "1" if sentence == LATE else "200"
 
     ran = poprun(
         *("--mpirun", "local", "--vipu-server-host=127.0.0.1"),
