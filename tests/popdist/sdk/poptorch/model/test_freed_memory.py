@@ -33,9 +33,12 @@ def test_training_steps_use_the_memory_of_the_step_before() -> None:
     for _ in range(3):
         executor(x)
 
-    before = page_faults()
+    faults = []
     for _ in range(5):
+        before = page_faults()
         executor(x)
+        faults.append(page_faults() - before)
 
-    # One row of gradients has 1026 pages, and a step makes four.
-    assert (page_faults() - before) / 5 < 1026
+    # One row of gradients has 1026 pages, and a step makes four. The kernel may move
+    # pages, and so add faults, in some of the steps.
+    assert min(faults) < 256
