@@ -5,8 +5,9 @@
 #include <time.h>
 
 enum {
-    /* How long a member that ends the group may take to write why. */
-    EXPLAIN_NS = 200000000,
+    /* How long a member that ends the group may take to write why: microseconds, and
+     * longer only where it waits for a processor or is stopped. */
+    EXPLAIN_NS = 2000000000,
 };
 
 /* Cut what is too long where a character of UTF-8 ends. */
