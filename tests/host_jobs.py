@@ -2,7 +2,7 @@
 
 import json
 import os
-import random
+import secrets
 import subprocess
 import sys
 import time
@@ -173,7 +173,7 @@ def run(
     told = jobs.environments(rows or (1,) * size)
     for one in told:
         one[INSTANCES_PER_HOST] = ",".join(map(str, per_host))
-    place = folder / f"job{random.randrange(10**9)}"
+    place = folder / f"job{secrets.token_hex(4)}"
     place.write_text(json.dumps(told))
     program = folder / f"{place.name}.py"
     program.write_text(PROLOGUE + dedent(body))

@@ -1,7 +1,7 @@
 """Jobs without poprun: the instances as processes, told what poprun tells them."""
 
 import os
-import random
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
 def environments(rows: Sequence[int], arena: str = "") -> list[dict[str, str]]:
     """Return what poprun tells each instance; instance i owns rows[i] replicas."""
-    arena = arena or f"test-{os.getpid()}-{random.randrange(10**9)}"
+    arena = arena or f"test-{os.getpid()}-{secrets.token_hex(4)}"
     size = str(len(rows))
     return [
         {

@@ -1,7 +1,7 @@
 """Members of a group as processes of their own, each with a few lines to run."""
 
 import os
-import random
+import secrets
 import select
 import signal
 import subprocess
@@ -84,7 +84,7 @@ class Meeting:
 
     def __init__(self, size: int, name: str = "") -> None:
         self.size = size
-        self.name = name or f"test-{os.getpid()}-{random.randrange(10**9)}"
+        self.name = name or f"test-{os.getpid()}-{secrets.token_hex(4)}"
         self._members: list[subprocess.Popen[str]] = []
         # A byte for every hello that a member has sent.
         self._hellos, self._hello_sent = os.pipe2(os.O_NONBLOCK)
