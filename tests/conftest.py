@@ -161,7 +161,8 @@ class Footprint:
             except OSError:
                 continue
             if self.mark in environ.split(b"\0") and int(pid) != os.getpid():
-                found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}")
+                text = words.replace(bytes(1), b" ").decode(errors="backslashreplace")
+                found.append(f"{pid}: {text}")
         return found
 
     def files(self) -> set[str]:

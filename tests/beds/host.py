@@ -190,7 +190,8 @@ class Host:
             except OSError:  # it has ended since it was listed
                 continue
             if state != "Z":
-                found.append(f"{pid}: {words.decode()}".strip())
+                text = words.decode(errors="backslashreplace")
+                found.append(f"{pid}: {text}".strip())
         return found
 
     def files(self) -> list[str]:

@@ -60,7 +60,7 @@ def test_every_command_of_a_page_prints_what_the_page_shows(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 
