@@ -156,7 +156,8 @@ class PreparingJob:
             return
         if isinstance(error, PoprunError):
             clients.end(error.exit_code, str(error))
-        clients.close()
+        else:
+            clients.close()
         self._clients = None
 
     def _serve(self, clients: "Clients", end: int) -> None:

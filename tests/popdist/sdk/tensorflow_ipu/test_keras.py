@@ -8,8 +8,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
 
-# Keras is imported.
-
 
 @pytest.fixture(autouse=True)
 def strategy() -> Iterator[ipu.ipu_strategy.IPUStrategy]:
