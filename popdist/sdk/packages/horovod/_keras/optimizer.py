@@ -70,9 +70,7 @@ class Distributed:
     def _reduced(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         if self._agg_helper.passes > 1:
             return pairs
-        gradients, variables = zip(*pairs, strict=True)
-        reduced = self._horovod_reduction.reduce(gradients, variables)
-        return list(zip(reduced, variables, strict=True))
+        return self._horovod_reduction.reduce_pairs(pairs)
 
     def _step(
         self,
@@ -88,7 +86,7 @@ class Distributed:
         def reduce(sums: Sequence[Gradient]) -> Any:
             return update(self._horovod_reduction.reduce(sums, variables))
 
-        if self._agg_helper.passes == 1:
+        if self._agg_helper.is_step(gradients):
             return reduce(gradients)
         # Variables cannot be made in the branch of a graph.
         build: Any = getattr(self, "build", None)
@@ -143,7 +141,9 @@ class _OfTfKeras(Distributed):
     ) -> Any:
         """Apply gradients, those that are not reduced yet after that."""
         optimizer: Any = super()
-        gradients, variables = zip(*grads_and_vars, strict=True)
+        given = list(grads_and_vars)
+        gradients = [gradient for gradient, _ in given]
+        variables = [variable for _, variable in given]
 
         def update(reduced: list[Gradient]) -> Any:
             pairs = list(zip(reduced, variables, strict=True))

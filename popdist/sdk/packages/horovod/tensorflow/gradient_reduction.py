@@ -91,6 +91,15 @@ class GradientReduction:
             results[index] = _marked(result)
         return results
 
+    def reduce_pairs(
+        self, pairs: Iterable[tuple[Gradient, Variable]]
+    ) -> list[tuple[Gradient, Variable]]:
+        """Return gradients with their variables, reduced as by reduce()."""
+        given = list(pairs)
+        variables = [variable for _, variable in given]
+        reduced = self.reduce([gradient for gradient, _ in given], variables)
+        return list(zip(reduced, variables, strict=True))
+
     @tf.autograph.experimental.do_not_convert
     def finite_on_all(self, finite: Tensor) -> Tensor:
         """Return whether a truth value is true on all ranks of the process set."""

@@ -36,6 +36,13 @@ class LocalAggregation:
         self.counter: Any = None
         self._sums: list[Any] = []
 
+    def is_step(self, gradients: Sequence[Gradient]) -> bool:
+        """Return whether the gradients of one pass go to the optimizer as they are.
+
+        Those of a pass without any do, too: it says whether that is an error.
+        """
+        return self.passes == 1 or all(each is None for each in gradients)
+
     @tf.autograph.experimental.do_not_convert
     def step(
         self,

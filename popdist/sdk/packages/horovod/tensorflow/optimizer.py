@@ -45,11 +45,9 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         With several backward passes for a step, apply_gradients() reduces their sums.
         """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        gradients, variables = zip(*pairs, strict=True)
         if self._aggregation.passes > 1:
             return list(pairs)
-        reduced = self._reduction.reduce(gradients, variables)
-        return list(zip(reduced, variables, strict=True))
+        return self._reduction.reduce_pairs(pairs)
 
     def apply_gradients(
         self,
@@ -62,14 +60,14 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         Each pass is counted in the global step.
         """
         pairs = list(grads_and_vars)
-        if self._aggregation.passes == 1:
+        gradients = [gradient for gradient, _ in pairs]
+        if self._aggregation.is_step(gradients):
             return self._optimizer.apply_gradients(pairs, global_step, name)
-        gradients, variables = zip(*pairs, strict=True)
 
         def update(sums: list[Tensor]) -> Any:
-            reduced = self._reduction.reduce(sums, variables)
-            pairs = zip(reduced, variables, strict=True)
-            return self._optimizer.apply_gradients(pairs, global_step, name)
+            variables = [variable for _, variable in pairs]
+            reduced = self._reduction.reduce_pairs(zip(sums, variables, strict=True))
+            return self._optimizer.apply_gradients(reduced, global_step, name)
 
         def skip() -> Any:
             if global_step is None:
@@ -108,8 +106,8 @@ class _AdasumOptimizer(_DistributedOptimizer):
         name: str | None = None,
     ) -> Any:
         """Make the optimizer's step; after the last pass, combine the changes."""
-        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
-        variables = [variable for _, variable in pairs]
+        pairs = list(grads_and_vars)
+        variables = [variable for gradient, variable in pairs if gradient is not None]
         before = [tf.identity(variable.read_value()) for variable in variables]
         with tf.control_dependencies([] if tf.executing_eagerly() else before):
             updated = self._optimizer.apply_gradients(pairs, global_step, name)

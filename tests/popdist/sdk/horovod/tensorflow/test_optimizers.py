@@ -1,5 +1,6 @@
 """Tapes and optimizers whose gradients all ranks reduce."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -126,6 +127,63 @@ def test_several_backward_passes_make_one_step(kind: str) -> None:
     sums = [4.0, 0.0, 0.0, -4.0, -4.0]
     averages = [4.0, 2.0, 2.0, 0.0, 0.0]
     assert results(2, rank) == [[*sums, *averages]] * 2
+
+
+def test_a_step_without_gradients_is_what_it_is_without_horovod() -> None:
+    empty_error = "ValueError: No variables provided"
+    none_error = "ValueError: No gradients provided for any variable"
+    kinds = {
+        "tf_keras": OPTIMIZERS["tf_keras"],
+        "legacy": OPTIMIZERS["legacy"],
+        "v1": tf.compat.v1.train.GradientDescentOptimizer,
+    }
+    options: list[dict[str, Any]] = [{}, {"backward_passes_per_step": 2}]
+
+    def outcome(call: Callable[[], object]) -> str:
+        try:
+            call()
+        except ValueError as error:
+            return f"ValueError: {error}"[: len(none_error)].rstrip(".")
+        return "done"
+
+    def rank(_: int) -> dict[str, list[list[str]]]:
+        variable = tf.Variable(1.0)
+
+        def outcomes(optimizer: Any) -> list[str]:
+            constant = lambda: tf.constant(1.0)  # noqa: E731
+            return [
+                outcome(lambda: optimizer.apply_gradients([])),
+                outcome(lambda: optimizer.apply_gradients(zip((), (), strict=True))),
+                outcome(lambda: optimizer.apply_gradients([(None, variable)])),
+                outcome(lambda: optimizer.minimize(constant, var_list=[])),
+                outcome(lambda: optimizer.minimize(constant, var_list=[variable])),
+            ]
+
+        found = {
+            name: [
+                outcomes(hvd.DistributedOptimizer(kind(1.0), **each))
+                for each in options
+            ]
+            for name, kind in kinds.items()
+        }
+        adasum = hvd.DistributedOptimizer(kinds["v1"](1.0), op=hvd.Adasum)
+        found["adasum"] = [outcomes(adasum)]
+        return found
+
+    of_keras = ["done", "done", none_error, "done", none_error]
+    of_v1 = [empty_error, empty_error, none_error, none_error, none_error]
+    assert (
+        results(2, rank)
+        == [
+            {
+                "tf_keras": [of_keras] * 2,
+                "legacy": [of_keras] * 2,
+                "v1": [of_v1] * 2,
+                "adasum": [of_v1],
+            }
+        ]
+        * 2
+    )
 
 
 def run_session(me: int, **options: Any) -> list[Any]:
