@@ -120,14 +120,33 @@ class _OfKeras3(Distributed):
 class _OfTfKeras(Distributed):
     """Comes before the class of an optimizer of tf_keras, the earlier ones too."""
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> list[tuple[Any, Any]]:
         """Return gradients with their variables, reduced among the ranks."""
-        optimizer: Any = super()
-        return self._reduced(optimizer.compute_gradients(*args, **kwargs))
+        return self._compute_gradients(loss, var_list, tape=tape)
 
-    def _compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    # The earlier optimizers have it alone, and the others compute_gradients() alone.
+    # Horovod gives both to each.
+    def _compute_gradients(
+        self,
+        loss: Any,
+        var_list: Any,
+        grad_loss: Any = None,
+        tape: tf.GradientTape | None = None,
+    ) -> list[tuple[Any, Any]]:
         optimizer: Any = super()
-        return self._reduced(optimizer._compute_gradients(*args, **kwargs))
+        if hasattr(optimizer, "_compute_gradients"):
+            pairs = optimizer._compute_gradients(loss, var_list, grad_loss, tape)
+        elif grad_loss is None:
+            pairs = optimizer.compute_gradients(loss, var_list, tape)
+        else:
+            raise TypeError(
+                "grad_loss is given, but only the optimizers in "
+                "tf_keras.optimizers.legacy take it. Use one of them, or scale the "
+                "loss itself."
+            )
+        return self._reduced(pairs)
 
     def get_gradients(self, loss: Any, params: Sequence[Variable]) -> list[Gradient]:
         """Return the gradients of a loss in a graph, reduced among the ranks."""

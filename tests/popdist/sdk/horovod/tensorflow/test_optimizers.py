@@ -186,6 +186,36 @@ def test_a_step_without_gradients_is_what_it_is_without_horovod() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["tf_keras", "legacy"])
+def test_both_names_of_the_method_that_computes_gradients_reduce_them(
+    kind: str,
+) -> None:
+    def rank(me: int) -> list[Any]:
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind](1.0))
+        variable = tf.Variable(4.0)
+        found = []
+        for compute in (optimizer.compute_gradients, optimizer._compute_gradients):
+            ((gradient, of),) = compute(lambda: variable * (me + 1.0), [variable])
+            found.append((float(gradient), of is variable))
+        scaled = tf.constant([2.0])
+        try:
+            pairs = optimizer._compute_gradients(
+                lambda: variable * [me + 1.0], [variable], grad_loss=scaled
+            )
+            found.append(float(pairs[0][0]))
+        except TypeError as error:
+            found.append(str(error))
+        return found
+
+    of_grad_loss = {
+        "legacy": 3.0,
+        "tf_keras": "grad_loss is given, but only the optimizers in "
+        "tf_keras.optimizers.legacy take it. Use one of them, or scale the loss "
+        "itself.",
+    }
+    assert results(2, rank) == [[(1.5, True), (1.5, True), of_grad_loss[kind]]] * 2
+
+
 def run_session(me: int, **options: Any) -> list[Any]:
     with tf.Graph().as_default():
         start = tf.compat.v1.constant_initializer(4.0)
