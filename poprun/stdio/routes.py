@@ -4,15 +4,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from poprun.record import Record, replace
-from poprun.stdio.lines.tags import (
-    POPRUN,
-    POPRUN_OF_HOSTS,
-    Mark,
-    Prefix,
-    Tag,
-    Writer,
-    Xml,
-)
+from poprun.stdio.lines.tags import POPRUN, Mark, Prefix, Tag, Writer, Xml
 from poprun.stdio.selection import Selection
 from poprun.stdio.stream_ends import STREAMS
 
@@ -20,10 +12,8 @@ from poprun.stdio.stream_ends import STREAMS
 class Routes(Record):
     """What a job's output is to look like."""
 
-    # Tags in PopRun's form, in files too.
+    # Tags in PopRun's form, which is mpirun's, in files too.
     tag: bool = False
-    # The host of each instance, for that form; empty for a job on one host.
-    hosts: Sequence[str] = ()
     # The time before each line, before its tag if it has one.
     timestamp: bool = False
     # All of it on stdout, as elements, instead of tags and times.
@@ -101,11 +91,8 @@ class Routes(Record):
         return replace(self.writers[rank], stream=stream)
 
     def _tag_of_mpirun(self, rank: int, stream: str, *, colored: bool = False) -> Tag:
-        template = "<{stream}>:"
-        if self.tag:
-            template = POPRUN_OF_HOSTS if self.hosts else POPRUN
-        host = self.hosts[rank] if self.hosts else ""
-        tag = Writer(rank, stream, host).tag(template, colored=colored)
+        template = POPRUN if self.tag else "<{stream}>:"
+        tag = Writer(rank, stream).tag(template, colored=colored)
         assert isinstance(tag, bytes)
         if not self.timestamp:
             return tag

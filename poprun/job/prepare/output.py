@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from popdist import environment
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
-from poprun.stdio.lines.tags import POPRUN, POPRUN_OF_HOSTS, Writer
+from poprun.stdio.lines.tags import POPRUN, Writer
 from poprun.stdio.routes import Routes
 from poprun.stdio.selection import Selection
 from poprun.stdio.stream_ends import STREAMS
@@ -30,8 +30,6 @@ def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes
     """Return how the output of an attempt is marked, and where it is shown."""
     request = plan.request
     arguments, folder = request.arguments.job, request.output_folder
-    names = [request.host_of(rank).name for rank in _ranks(request)]
-    has_several_hosts = len(request.hosts) > 1
     template, template_streams = _template(request, settings)
     colored = [
         stream
@@ -40,7 +38,6 @@ def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes
     ]
     return Routes(
         tag=arguments.tag_output,
-        hosts=tuple(names) if has_several_hosts else (),
         timestamp=arguments.timestamp_output,
         xml=arguments.xml,
         template=template,
@@ -58,7 +55,7 @@ def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes
 
 def _template(request: Request, settings: Settings) -> tuple[str, Sequence[str]]:
     """Return what makes the tags on the console, and in which streams they stand."""
-    several_hosts, form = len(request.hosts) > 1, settings["tag-format"]
+    form = settings["tag-format"]
     if form == "auto":
         arguments = request.arguments.job
         streams = [s for n, s in enumerate(STREAMS, start=1) if os.isatty(n)]
@@ -71,7 +68,7 @@ def _template(request: Request, settings: Settings) -> tuple[str, Sequence[str]]
     forms = {
         "none": "",
         "short": _short_template(request),
-        "poprun": POPRUN_OF_HOSTS if several_hosts else POPRUN,
+        "poprun": POPRUN,
     }
     return forms.get(form, form), STREAMS
 

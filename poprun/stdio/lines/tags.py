@@ -44,9 +44,8 @@ class Mark(Protocol):
 
 # What a template of --tag-format may name.
 FIELDS = ("instance", "host", "local_instance", "stream", "time")
-# PopRun's form: two fields in brackets, which tools look for.
+# PopRun's form, which is mpirun's, on one host and on several: scripts search for it.
 POPRUN = "[1,{instance}]<{stream}>:"
-POPRUN_OF_HOSTS = "[1@{host},{instance}]<{stream}>:"
 # What may follow a colon in a field, but for `time`.
 _SPEC = r"[<>^]?0?[0-9]{0,2}"
 # A directive of strftime, and the letters of those that glibc has. It copies others

@@ -97,20 +97,6 @@ def test_a_tag_names_the_instance_and_the_stream(
     assert err.taken() == b"[1,1]<stderr>:two\n"
 
 
-def test_a_tag_names_the_host_where_there_are_several(
-    relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
-) -> None:
-    routes = Routes(tag=True, hosts=("h0", "node-1"), directory=str(tmp_path / "1"))
-    router = relays(routes, out.write, err.write)
-    router.feed(0, "stdout", b"one\n", 0.0)
-    router.feed(1, "stdout", b"two\n", 0.0)
-
-    assert out.taken() == b"[1@h0,0]<stdout>:one\n[1@node-1,1]<stdout>:two\n"
-    file = tmp_path / "1" / "rank.1" / "stdout"
-    assert file.read_text() == "[1@node-1,1]<stdout>:two\n"
-    assert routes.width_of_mark(2) == len("[1@node-1,1]<stdout>:")
-
-
 def test_on_one_terminal_both_streams_share_the_line(relays: Relays, out: Pipe) -> None:
     router = relays(Routes(), out.write, out.write)
     router.feed(0, "stdout", b"10%", 0.0)
