@@ -19,27 +19,22 @@ def as_table(settings: Settings) -> str:
 
 def as_object(settings: Settings) -> dict[str, dict[str, object]]:
     """Return the value of each option and the origin of that, for JSON."""
-    effective = {name: setting.value for name, setting in settings.entries.items()}
-    effective["offline-mode"] = settings.offline
     return {
-        name: {"value": effective[name], "origin": setting.origin}
+        name: {"value": setting.value, "origin": setting.origin}
         for name, setting in settings.entries.items()
     }
 
 
 def _effective_text(settings: Settings, option: Option) -> str:
     setting = settings.entries[option.name]
-    if setting.origin == DEFAULT:
-        if option.name == "offline-mode":
-            return "yes" if settings.offline else "no"
-        if option.rival and not option.exclusive and settings.is_given(option.rival):
-            return f"see --{option.rival}"
-    return _given_text(option, setting)
+    if setting.origin != DEFAULT:
+        return _given_text(option, setting)
+    if option.rival and not option.exclusive and settings.is_given(option.rival):
+        return f"see --{option.rival}"
+    return default_text(option)
 
 
 def _given_text(option: Option, setting: Setting) -> str:
-    if setting.origin == DEFAULT:
-        return default_text(option)
     if isinstance(setting.value, bool):
         return "yes" if setting.value else "no"
     if option.read is read_count:

@@ -8,7 +8,7 @@ from poprun.errors import OptionError
 from poprun.options import config_file, sources, types
 from poprun.options.grammar import parse
 from poprun.options.settings import Settings
-from poprun.options.show_config import as_table
+from poprun.options.show_config import as_object, as_table
 from poprun.options.table import OPTIONS
 from poprun.options.types import Option
 
@@ -528,16 +528,16 @@ def test_the_table_shows_every_option_its_value_and_its_origin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "holds"),
+    ("words", "shown", "value"),
     [
-        ((), "no"),
-        (("--vipu-partition=p",), "no"),
-        (("--vipu-partition=p", "--offline-mode=yes"), "yes"),
-        (("--offline-mode=no",), "no"),
+        ((), "automatic:", None),
+        (("--vipu-partition=p",), "automatic:", None),
+        (("--vipu-partition=p", "--offline-mode=yes"), "yes", True),
+        (("--offline-mode=no",), "no", False),
     ],
 )
 def test_the_table_shows_whether_the_job_runs_offline(
-    words: tuple[str, ...], holds: str
+    words: tuple[str, ...], shown: str, value: bool | None
 ) -> None:
     settings = resolve(*words)
     [row] = [
@@ -546,8 +546,8 @@ def test_the_table_shows_whether_the_job_runs_offline(
         if line.startswith("--offline-mode ")
     ]
 
-    assert row[1] == holds
-    assert settings.offline is (holds == "yes")
+    assert row[1] == shown
+    assert as_object(settings)["offline-mode"]["value"] is value
 
 
 def test_the_table_shows_what_counts_in_the_place_of_a_default() -> None:
