@@ -155,6 +155,12 @@ def _dispatch(
             values = show_config.as_object(settings)
             return _print(json.dumps(values, indent=2) + "\n")
         return _print(show_config.as_table(settings))
+    if texts := settings["mpi-global-args"]:
+        from poprun.mpirun.questions import answer, find_question
+
+        if question := find_question("\n".join(texts)):
+            text, code = answer(question, settings["mpirun"], environ)
+            return _print(text) or code
     return _start(line, settings, argv, environ)
 
 

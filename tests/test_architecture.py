@@ -467,6 +467,7 @@ LATE_IMPORTS = {
         "poprun.texts.color",
         "poprun.job.guard_start",
         "poprun.log",
+        "poprun.mpirun.questions",
         "poprun.options.config_file",
         "poprun.options.grammar",
         "poprun.options.help",

@@ -5,6 +5,7 @@ What contradicts poprun's own arguments is refused by name; what is unknown here
 passed on to Open MPI, which has hundreds of options, and refused for hydra.
 """
 
+import re
 from collections.abc import Sequence
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
@@ -14,6 +15,7 @@ from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL_ARGS,
+    MAPPINGS,
     MEANINGS,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
@@ -58,6 +60,7 @@ _FLAGS = {
     "allow-run-as-root": "allow_run_as_root",
 }
 _CARRIED_OUT = (*_FLAGS, "output-filename", "bind-to", "npernode", "wdir")
+_NUMBER_PER_NODE = r"ppr:([^:]+):node"
 
 
 def parse_arguments(
@@ -173,6 +176,8 @@ class _Reader:
                 self._export(flag, value)
             case "output":
                 self._read_output(flag, value)
+            case "map-by":
+                self._read_mapping(flag, value)
             case "wdir" if not value:
                 raise self._error(f"{flag!r} with an empty value. Name a directory.")
             case "mca" | "gmca" | "prtemca" | "pmixmca" | "gpmixmca":
@@ -232,7 +237,7 @@ class _Reader:
     def _placement(self) -> str | None:
         text = self._values.get("bind-to")
         if text is None:
-            return None
+            return MAPPINGS[self._values.get("map-by", "")]
         # What follows a colon is about how mpirun binds, and poprun does that itself.
         place = text.partition(":")[0]
         if place not in PLACEMENTS:
@@ -283,6 +288,23 @@ class _Reader:
                     f"{flag} {part!r}, but poprun handles the output of the instances "
                     f"itself and supports only {known}, nocopy and dir=DIRECTORY."
                 )
+
+    def _read_mapping(self, flag: str, text: str) -> None:
+        """Carry out --map-by, as far as poprun has the same."""
+        # poprun starts as many instances as are asked for in any case.
+        place = text.lower().removesuffix(":oversubscribe")
+        if match := re.fullmatch(_NUMBER_PER_NODE, place):
+            self._set("npernode", match[1])
+        elif place in MAPPINGS:
+            self._set("map-by", place)
+        else:
+            known = ", ".join(filter(None, MAPPINGS))
+            raise self._error(
+                f"{flag} {text!r}, but poprun maps only by {known} and ppr:N:node, "
+                "with :oversubscribe or nothing after them. How many instances a host "
+                "gets follows from --num-instances and --host, and which cores an "
+                "instance gets from --process-placement."
+            )
 
     def _set_parameter(self, argument: "MpiArgument") -> None:
         parameter, value = argument.values

@@ -20,7 +20,7 @@ _SYNONYMS = {
     "debug-devel": "d debug-daemons debug-daemons-file report-events",
     "preload-binary": "s preload-files",
     "tune": "am",
-    "map-by": "bycore bynode byslot cartofile cf npersocket ppr rank-by rankfile rf",
+    "rank-by": "bynode cartofile cf npersocket ppr rankfile rf",
     "cpus-per-proc": "cpus-per-rank",
     "cpu-set": "cpu-list",
     "x": "set-env",
@@ -43,16 +43,16 @@ _CANONICAL = {
 _BY_NUMBER_OF_VALUES = {
     0: """
         tag-output timestamp-output merge-stderr-to-stdout xml allow-run-as-root
-        bind-to-core bind-to-socket pernode quiet verbose report-child-jobs-separately
-        disable-recovery oversubscribe use-hwthread-cpus report-bindings display-map
-        display-allocation display-topo display-devel-map display-devel-allocation
-        display-diffable-map show-progress noprefix no-app-prefix leave-session-attached
-        do-not-resolve enable-instant-on-support fwd-mpirun-port hetero-nodes novm
-        use-regexp
+        bind-to-core bind-to-socket bycore byslot pernode quiet verbose
+        report-child-jobs-separately disable-recovery oversubscribe use-hwthread-cpus
+        report-bindings display-map display-allocation display-topo display-devel-map
+        display-devel-allocation display-diffable-map show-progress noprefix
+        no-app-prefix leave-session-attached do-not-resolve enable-instant-on-support
+        fwd-mpirun-port hetero-nodes novm use-regexp
     """,
     1: """
-        x output output-filename wdir bind-to npernode display report-pid report-uri
-        prefix pmix-prefix app-pmix-prefix tune launch-agent ompi-server
+        x output output-filename wdir bind-to map-by npernode display report-pid
+        report-uri prefix pmix-prefix app-pmix-prefix tune launch-agent ompi-server
         stream-buffering gpu-support pset with-ft
     """,
     2: """
@@ -77,6 +77,8 @@ _SHOWS_INSTANCES = """
 MEANINGS = {
     "bind-to-core": ("bind-to", "core"),
     "bind-to-socket": ("bind-to", "socket"),
+    "bycore": ("map-by", "core"),
+    "byslot": ("map-by", "slot"),
     "pernode": ("npernode", "1"),
     **dict.fromkeys(_SHOWS_INSTANCES.split(), ("show instances", "")),
 }
@@ -97,8 +99,23 @@ PLACEMENTS = {
     "package": "spreadnuma",
 }
 
+# What --map-by does to the placement: None leaves it as it is. By socket and NUMA node
+# instances take turns, as with --numa-aware=yes.
+MAPPINGS = {
+    "": None,
+    "slot": None,
+    "core": "spreadcores",
+    "hwthread": "spreadcores",
+    "numa": "roundrobin",
+    "socket": "roundrobin",
+    "package": "roundrobin",
+}
+
+# mpirun answers these and starts nothing.
+QUESTIONS = ("version", "help")
+
 _PROCESS_PLACEMENT = "Use poprun's own --process-placement."
-_QUESTION = "It asks mpirun a question: call mpirun itself for that."
+_QUESTION = f"It asks mpirun a question: give it in {GLOBAL_ARGS}."
 _ONE_PROGRAM = "poprun starts one program. Give it after poprun's own options."
 
 # What contradicts poprun's own arguments, with the reason and the way out.
@@ -109,7 +126,7 @@ REFUSED = {
     "timeout": "poprun stops the job itself. Use poprun's own --timeout.",
     "start-timeout": "poprun stops the job itself. Use poprun's own --start-timeout.",
     "stdin": "poprun handles the input itself. Use poprun's own --stdin.",
-    "map-by": (
+    "rank-by": (
         "Instances are numbered in the order of hosts, and poprun assigns their "
         f"cores itself. {_PROCESS_PLACEMENT}"
     ),

@@ -8,6 +8,7 @@ from poprun.errors import MpiArgumentError
 from poprun.mpirun.option_table import (
     INSTANCE_ARGS,
     NUMBER_OF_VALUES,
+    QUESTIONS,
     REFUSED,
     canonical,
 )
@@ -90,7 +91,7 @@ def _name(token: str, source: str) -> tuple[str, str | None]:
 
 
 def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> int:
-    if name in REFUSED:
+    if name in REFUSED and name not in QUESTIONS:
         return len(given)
     if name in NUMBER_OF_VALUES:
         return NUMBER_OF_VALUES[name]

@@ -212,6 +212,26 @@ def test_the_full_version_names_all_that_was_found(
     assert calls == [({"POPRUN_MPIRUN": "m"}, "m"), ({}, None)]
 
 
+def test_mpirun_answers_a_question_that_its_arguments_ask(
+    pipeline: Pipeline, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        '#!/bin/sh\n[ $# = 1 ] || exit 9\necho "mpirun (Open MPI) 5.0.11"\n'
+        '[ "$1" = --version ] || exit 3\n'
+    )
+    mpirun.chmod(0o755)
+    environ = {"POPRUN_MPIRUN": str(mpirun), "PATH": os.defpath}
+
+    words = ["--mpi-global-args=--tag-output", "--mpi-global-args=-V", "x"]
+    assert cli.main(words, environ) == 3
+    assert cli.main(["--mpi-global-args=--version"], environ) == 0
+    assert cli.main(["--mpi-global-args=--version", "--mpirun=local"], environ) == 0
+    version = "mpirun (Open MPI) 5.0.11\n"
+    assert capfd.readouterr().out == f"{version}{version}poprun's own launcher 0.1.0\n"
+    assert pipeline.jobs == []
+
+
 def test_the_configuration_is_shown_and_nothing_started(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:

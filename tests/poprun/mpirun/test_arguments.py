@@ -41,6 +41,44 @@ def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "placement"),
+    [
+        ("--map-by socket", "roundrobin"),
+        ("--map-by=numa:OVERSUBSCRIBE", "roundrobin"),
+        ("--map-by package", "roundrobin"),
+        ("--map-by core", "spreadcores"),
+        ("--bycore", "spreadcores"),
+        ("--map-by hwthread", "spreadcores"),
+        ("--map-by slot", None),
+        ("--map-by :OVERSUBSCRIBE", None),
+        ("--map-by socket --bind-to core", "spreadcores"),
+    ],
+)
+@pytest.mark.parametrize("flavour", ALL)
+def test_a_mapping_is_a_placement(
+    flavour: str, text: str, placement: str | None
+) -> None:
+    assert parse_arguments(text, flavour) == MpirunArguments(placement=placement)
+
+
+def test_a_mapping_says_how_many_instances_each_host_gets() -> None:
+    text = "--map-by ppr:2:node:OVERSUBSCRIBE"
+
+    assert parse_arguments(text, "hydra") == MpirunArguments(npernode=2)
+
+
+@pytest.mark.parametrize("text", ["node", "ppr:2:socket", "slot:PE=2", "core:span"])
+def test_another_mapping_is_refused_with_the_options_that_decide(text: str) -> None:
+    assert refusal(f"--map-by {text}") == (
+        f"--mpi-global-args has --map-by {text!r}, but poprun maps only by slot, core, "
+        "hwthread, numa, socket, package and ppr:N:node, with :oversubscribe or "
+        "nothing after them. How many instances a host gets follows from "
+        "--num-instances and --host, and which cores an instance gets from "
+        "--process-placement."
+    )
+
+
 def test_an_empty_text_gives_no_arguments() -> None:
     assert parse_arguments(" \n ", "hydra") == MpirunArguments()
     assert parse_local("", "openmpi5") == MpirunArguments()
@@ -217,7 +255,7 @@ def test_of_a_variable_the_last_value_counts() -> None:
             "stops the job itself. Use poprun's own --timeout.",
         ),
         ("--stdin all", "--stdin", "the input itself. Use poprun's own --stdin."),
-        ("--map-by core", "--map-by", "Use poprun's own --process-placement."),
+        ("--version", "--version", "question: give it in --mpi-global-args."),
         ("--rank-by=slot", "--rank-by", "Use poprun's own --process-placement."),
         ("--preload-binary", "--preload-binary", "copies no files."),
         ("-s", "-s", "copies no files."),

@@ -191,7 +191,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out.",
         ),
         (
-            "--map-by",
+            "--rank-by",
             "It is mpirun's. Instances are numbered in the order of hosts, and poprun "
             "assigns their cores itself. Use poprun's own --process-placement.",
         ),
@@ -203,6 +203,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',
         ),
+        ("--map-by", 'It is mpirun\'s: write --mpi-global-args="--map-by 4".'),
         ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd 4".'),
         ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
         ("--zzz", "poprun --help shows all."),
