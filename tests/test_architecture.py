@@ -771,7 +771,11 @@ def spelled_variables(tree: ast.Module) -> Iterator[str]:
 
 
 # Hand objects of the program from rank to rank of one job, as their originals do.
-PICKLES = ("horovod.common.calls.objects",)
+PICKLES = (
+    "horovod.common.calls.objects",
+    # It only writes bytes, for a hash.
+    "poptorch.model.compile.executable_cache",
+)
 
 
 def forbidden(tree: ast.Module) -> Iterator[str]:

@@ -1,6 +1,9 @@
+import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from poptorch_models import Classifier, batch, options
 
@@ -86,3 +89,75 @@ def test_a_model_without_source_has_no_key() -> None:
 
     assert key_of(namespace["Made"]()) is None
     assert key_of(torch.nn.Linear(1, 2)) != key_of(torch.nn.Linear(1, 3))
+
+
+class Configured(torch.nn.Module):
+    """Computes in float16 where its configuration, in an attribute, says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(4, 3)
+        self.options = {"half": [False]}
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        row = self.table(index)
+        return row.half() if self.options["half"][0] else row
+
+
+def configured(
+    folder: Path, change: Callable[[Configured], object]
+) -> poptorch.PoplarExecutor:
+    settings = options()
+    settings.enableExecutableCaching(str(folder))
+    model = Configured()
+    change(model)
+    executor = poptorch.inferenceModel(model, settings)
+    executor.compile(torch.tensor([1]))
+    return executor
+
+
+def test_a_model_of_float16_has_an_entry_of_its_own(tmp_path: Path) -> None:
+    changes: list[Callable[[Configured], object]] = [
+        lambda model: None,
+        lambda model: model.half(),
+        lambda model: model.options.update(half=[True]),
+    ]
+
+    compiled = [configured(tmp_path, change)._state.compiled for change in changes]
+
+    assert [each is not None and each.half for each in compiled] == [False, True, True]
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_blocks_on_other_ipus_have_an_entry_of_their_own(tmp_path: Path) -> None:
+    def on_ipu(number: int) -> Callable[[Configured], object]:
+        return lambda model: poptorch.BeginBlock(model.table, ipu_id=number)
+
+    first, second, again = (configured(tmp_path, on_ipu(n)) for n in (1, 2, 1))
+
+    for executor, ipus in ((first, 2), (second, 3), (again, 2)):
+        assert executor._state.compiled is not None
+        assert executor._state.compiled.ipus == ipus
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_equal_sets_and_shared_objects_make_the_same_key() -> None:
+    first, second = torch.nn.Linear(1, 2), torch.nn.Linear(1, 2)
+    text = "word"
+    first.pair, first.names = [text, text], {"a", "b"}
+    second.pair, second.names = [text, "".join(["wo", "rd"])], {"b", "a"}
+
+    assert key_of(first) == key_of(second) is not None
+
+
+def test_an_attribute_that_cannot_be_compared_leaves_the_cache_unused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "poptorch:python")
+
+    configured(tmp_path, lambda model: setattr(model, "scale", lambda x: 2 * x))
+
+    assert not list(tmp_path.iterdir())
+    assert "The executable cache is not used: an attribute of the module ''" in (
+        caplog.text
+    )

@@ -7,8 +7,10 @@ model runs it, while the others of its host wait, and later runs do without it.
 import fcntl
 import hashlib
 import inspect
+import io
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,9 @@ import torch
 from torch import nn
 
 from ..._logging import logger
+from ..forward.constant_attributes import INTERNAL_NAMES
 
 _FORMAT = 3
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 # Any: values of JSON.
@@ -47,16 +49,26 @@ def read_or_make(
 
 # Any: whatever compiling depends on and has a repr without addresses.
 def key_of(module: nn.Module, *others: Any) -> str | None:
-    """Return the key of a model, None if its source cannot be read.
+    """Return the key of a model, None if it has what cannot be compared.
 
-    It follows from the modules with their plain attributes, the source files of their
-    classes, and what else is given.
+    It follows from the modules with their attributes, hooks and the types of their
+    tensors, the source files of their classes, and what else is given.
     """
     digest = hashlib.md5(usedforsecurity=False)
-    texts = [repr(module), torch.__version__, *map(repr, others)]
-    for part in module.modules():
-        plain = [(n, v) for n, v in vars(part).items() if isinstance(v, _PLAIN)]
-        texts.append(repr(plain))
+    texts = [repr(module), torch.__version__, str(torch.get_default_dtype())]
+    texts += map(repr, others)
+    for name, part in module.named_modules():
+        try:
+            digest.update(_content(part))
+        # A user's class may raise anything while it is pickled.
+        except Exception as error:
+            logger.info(
+                "The executable cache is not used: an attribute of the module %r of "
+                "the model cannot be pickled (%s).",
+                name,
+                error,
+            )
+            return None
     files = set()
     for cls in {cls for part in module.modules() for cls in type(part).__mro__}:
         # Those of torch follow from its version.
@@ -76,6 +88,39 @@ def key_of(module: nn.Module, *others: Any) -> str | None:
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes only the type of a tensor, and the same bytes for equal objects."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        # References to objects seen before would depend on their identity.
+        self.fast = True
+
+    def persistent_id(self, value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return value.dtype, tuple(value.shape), value.requires_grad
+        if isinstance(value, set | frozenset):
+            return sorted(map(repr, value))
+        return None
+
+
+def _content(module: nn.Module) -> bytes:
+    """Return all that compiling depends on of one module, as bytes."""
+    attributes = {n: v for n, v in vars(module).items() if n not in INTERNAL_NAMES}
+    hooks = (module._forward_pre_hooks, module._forward_hooks)
+    file = io.BytesIO()
+    _Pickler(file).dump(
+        (
+            module.training,
+            attributes,
+            [list(hook.values()) for hook in hooks],
+            module._parameters,
+            module._buffers,
+        )
+    )
+    return file.getvalue()
 
 
 # Any: values of JSON.

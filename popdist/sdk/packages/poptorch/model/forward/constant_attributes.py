@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 # What torch itself keeps in a module, and its training flag.
-_INTERNAL = frozenset(vars(nn.Module()))
+INTERNAL_NAMES = frozenset(vars(nn.Module()))
 _ABSENT = object()
 _UNCHANGED = nullcontext()
 # The name of a module in the model, and of its attribute.
@@ -65,7 +65,7 @@ class ConstantAttributes:
             (owner, name): value
             for owner, module in self._modules.items()
             for name, value in vars(module).items()
-            if name not in _INTERNAL and _is_plain(value)
+            if name not in INTERNAL_NAMES and _is_plain(value)
         }
 
     def _read(self, path: AttributePath) -> Any:
