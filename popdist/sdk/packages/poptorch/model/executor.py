@@ -65,8 +65,8 @@ class PoplarExecutor(Measurements):
 
     @property
     def model(self) -> nn.Module:
-        """The module that runs: a shallow copy of the user's."""
-        return self._model
+        """The module that is trained; when inferring, its shallow copy that runs."""
+        return self._user_model if self._training else self._model
 
     @property
     def options(self) -> Options:

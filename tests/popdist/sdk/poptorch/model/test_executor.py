@@ -545,7 +545,7 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     executor(*batch(4))
     held = dict(model.named_buffers())
     before = torch.get_rng_state()
-    executor.model.fails = True
+    Fails.fails = True
 
     with pytest.raises(ValueError, match="no"):
         executor(*batch(4))
@@ -553,8 +553,18 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     assert torch.get_rng_state().equal(before)
     assert all(value is held[name] for name, value in model.named_buffers())
     assert not poptorch.isRunningOnIpu()
-    executor.model.fails = False
+    Fails.fails = False
     executor(*batch(4))
+
+
+def test_the_model_of_a_training_executor_is_the_users_module() -> None:
+    model = seeded()
+    executor = poptorch.trainingModel(model, options(), sgd(model))
+
+    executor.model.epoch = 3
+
+    assert executor.model is model
+    assert model.epoch == 3
 
 
 def anchoring(**arguments: Any) -> poptorch.Options:
