@@ -454,6 +454,49 @@ def test_sparse_tensors_are_added_up() -> None:
     assert results(2, rank) == [([2, 1, 1, 0], True, [1, 0.5, 0.5, 0])] * 2
 
 
+def test_program_goes_backward_from_each_result_of_a_grouped_call() -> None:
+    def rank(me: int) -> Any:
+        def gradients(call: Any) -> list[Any]:
+            inputs = [torch.full((2,), float(i)).requires_grad_() for i in range(3)] + [
+                torch.tensor([me, me])
+            ]
+            for i, result in enumerate(call(inputs)[:3]):
+                (result * (i + 1) * (me + 1)).sum().backward()
+            return [tensor.grad.tolist() for tensor in inputs[:3]]
+
+        return [
+            gradients(lambda inputs: hvd.grouped_allreduce(inputs, op=hvd.Sum)),
+            gradients(hvd.grouped_allgather),
+            gradients(lambda inputs: hvd.grouped_reducescatter(inputs, op=hvd.Sum)),
+        ]
+
+    assert (
+        results(2, rank)
+        == [
+            [
+                [[3.0, 3.0], [6.0, 6.0], [9.0, 9.0]],
+                [[1.5, 1.5], [3.0, 3.0], [4.5, 4.5]],
+                [[2.0, 4.0], [4.0, 8.0], [6.0, 12.0]],
+            ]
+        ]
+        * 2
+    )
+
+
+def test_gradient_of_alltoall_is_that_of_the_rows_that_came() -> None:
+    """Whatever the program has done to the numbers of rows since."""
+
+    def rank(me: int) -> Any:
+        x = torch.ones(3).requires_grad_()
+        rows, received = hvd.alltoall(x, [1, 2])
+        received.zero_()
+        for _ in range(2):
+            (rows * (me + 1)).sum().backward()
+        return x.grad.tolist()
+
+    assert results(2, rank) == [[2.0, 4.0, 4.0]] * 2
+
+
 def test_adasum_counts_what_gradients_have_in_common_once() -> None:
     def rank(me: int) -> Any:
         equal = hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Adasum)

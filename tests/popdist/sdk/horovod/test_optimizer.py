@@ -122,9 +122,12 @@ def test_the_optimizer_is_one_of_its_class_that_shares_its_state() -> None:
             len(inner.state),
             outer.backward_passes_per_step,
             list(outer.state_dict()) == ["state", "param_groups"],
+            # Programs read it, private as it is.
+            sorted(outer._parameter_names.values()),
         ]
 
-    assert results(2, rank) == [[True, "SGD", 0.05, 4, 1, True]] * 2
+    names = ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert results(2, rank) == [[True, "SGD", 0.05, 4, 1, True, names]] * 2
 
 
 def test_gradients_that_a_rank_has_not_computed_are_reduced_as_zeros() -> None:

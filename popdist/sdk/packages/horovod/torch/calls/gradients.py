@@ -53,12 +53,14 @@ class _Call(torch.autograd.Function):
         ctx.shapes = [tensor.shape for tensor in tensors]
         others = [result for result in results if not result.is_floating_point()]
         ctx.mark_non_differentiable(*others)
-        ctx.save_for_backward(*others)
+        # Not by save_for_backward(): a program may go backward from each result in
+        # turn, and torch frees what is saved there after the first time.
+        ctx.others = [other.clone() for other in others]
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.gradient(grads, ctx.shapes, ctx.saved_tensors)
+        return None, None, *ctx.gradient(grads, ctx.shapes, ctx.others)
 
 
 def _reduced(

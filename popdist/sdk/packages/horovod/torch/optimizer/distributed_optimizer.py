@@ -33,6 +33,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """How many backward passes one step has."""
         return self._exchange.passes
 
+    @property
+    def _parameter_names(self) -> dict[Tensor, str]:
+        """The name of each parameter: programs read it, as Horovod has it."""
+        return self._exchange.names
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce gradients after so many backward passes from now on."""
         self._exchange.set_passes(_checked_passes(passes))
