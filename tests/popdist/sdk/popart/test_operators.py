@@ -521,6 +521,9 @@ PROBABILITIES = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], np.float32)
         ("NoReduction", [2, 0], None, [-np.log(0.5), -np.log(0.6)]),
         ("Mean", [2, 0], 0, -np.log(0.5)),
         ("NoReduction", [2, 0], 0, [-np.log(0.5), 0]),
+        # All labels are ignored.
+        ("Mean", [3, 3], 3, 0),
+        ("Sum", [3, 3], 3, 0),
     ],
 )
 @pytest.mark.parametrize("logarithms", [False, True])
@@ -540,6 +543,48 @@ def test_the_likelihood_ignores_labels_and_is_reduced(
 
     (found,) = evaluate(builder, inputs, [loss])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "logarithms", "expected"),
+    [
+        # The smallest probability of PopART: 1e-7, and 6.104e-5 of FLOAT16.
+        (np.float32, False, [16.118096, -np.log(0.6)]),
+        (np.float16, False, [9.703967, -np.log(0.6)]),
+        (np.float32, True, [0, -np.log(0.6)]),
+    ],
+)
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_that_is_no_class_has_no_probability(
+    dtype: Any, logarithms: bool, expected: list[float], label: int
+) -> None:
+    """PopART's BERT draws such labels as its generated data."""
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo(dtype, [2, 3]))
+    labels = builder.addInputTensor("INT32", [2])
+    loss = builder.aiGraphcore.nllloss(
+        [x, labels],
+        popart.ReductionType.NoReduction,
+        inputIsLogProbability=logarithms,
+    )
+    given = np.log(PROBABILITIES) if logarithms else PROBABILITIES
+    inputs = {x: given.astype(dtype), labels: np.array([label, 0], np.int32)}
+
+    with pytest.warns(UserWarning, match=r"none of its classes, 0 to 2\. PopART gives"):
+        (found,) = evaluate(builder, inputs, [loss])
+
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_labels_that_are_not_as_many_as_their_rows_are_refused() -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 3], "x")
+    label = builder.addInputTensor("INT32", [1], "label")
+
+    with pytest.raises(
+        popart.popart_exception, match=r"x, label: there are 1 labels for 2 rows\."
+    ):
+        builder.aiGraphcore.nllloss([x, label])
 
 
 @pytest.mark.parametrize("reduction", ["Sum", "Mean", "NoReduction"])

@@ -756,6 +756,27 @@ def test_the_loss_of_a_hopeless_guess_has_a_gradient(axis: int) -> None:
     assert weights_of(session, "scores")["scores"].tolist() == [[1, 199]]
 
 
+def test_a_label_that_is_no_class_lowers_the_scores_of_all_classes() -> None:
+    """PopART's gradient is the probabilities without the one of the label."""
+    builder = popart.Builder()
+    label = builder.addInputTensor("INT32", [1])
+    scores = np.log([[1, 3]]).astype(np.float32)
+    builder.addInitializedInputTensor(scores, "scores")
+    loss = builder.aiGraphcore.nllloss([builder.aiOnnx.softmax(["scores"]), label])
+    session = popart.TrainingSession(
+        *(builder.getModelProto(), popart.DataFlow(1, []), loss),
+        *(popart.ConstSGD(1.0), device()),
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+
+    with pytest.warns(UserWarning, match="none of its classes, 0 to 1"):
+        session.run(popart.PyStepIO({label: np.array([2], np.int32)}, {}))
+
+    trained = weights_of(session, "scores")["scores"]
+    np.testing.assert_allclose(trained, [[-0.25, np.log(3) - 0.75]], rtol=1e-6)
+
+
 def test_weights_of_16_bits_are_updated_in_float32() -> None:
     builder = popart.Builder()
     x = builder.addInputTensor("FLOAT16", [1])

@@ -1,5 +1,8 @@
 """The losses of ai.graphcore."""
 
+import warnings
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -26,37 +29,74 @@ def _identity(call: Call) -> torch.Tensor:
 def _negative_log_likelihood(call: Call) -> torch.Tensor:
     """Return the loss of probabilities, or of their logarithms."""
     rows = call[0].reshape(-1, call[0].shape[-1])
-    if not call.get("inputIsLogProbability"):
-        smallest = max(_TINY, torch.finfo(rows.dtype).tiny)
-        rows = rows.clamp(min=smallest).log()
-    return _likelihood(rows, call)
+    if call.get("inputIsLogProbability"):
+        return _likelihood(rows, lambda: rows.new_zeros(()), call)
+    smallest = max(_TINY, torch.finfo(rows.dtype).tiny)
+    logarithms = rows.clamp(min=smallest).log()
+    return _likelihood(logarithms, lambda: _no_class(rows), call)
 
 
 def _likelihood_of_scores(call: Call) -> torch.Tensor:
     """Return the loss of the probabilities that softmax makes of scores.
 
     Its gradient is the difference of the probabilities and the labels, also where a
-    probability is too small for its logarithm.
+    probability is too small for its logarithm, or a label is no class.
     """
     scores = call[0].reshape(-1, call[0].shape[-1])
-    return _likelihood(scores.log_softmax(-1), call)
+    rows = scores.log_softmax(-1)
+
+    def missing() -> torch.Tensor:
+        # The derivatives of this difference are the probabilities.
+        total = scores[:, 0] - rows[:, 0]
+        return _no_class(rows) - (total - total.detach())
+
+    return _likelihood(rows, missing, call)
 
 
-def _likelihood(rows: torch.Tensor, call: Call) -> torch.Tensor:
+def _no_class(rows: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of PopART's smallest probability."""
+    smallest = 6.104e-5 if rows.dtype == torch.float16 else 1e-7
+    return rows.new_tensor(smallest).log()
+
+
+def _likelihood(
+    rows: torch.Tensor, missing: Callable[[], torch.Tensor], call: Call
+) -> torch.Tensor:
     """Return the loss of the logarithms of probabilities.
 
-    What the labels to ignore have counts neither in the sum nor in the number that a
-    mean divides by.
+    Ignored labels count neither in the sum nor in the number that a mean divides by.
+    The mean of ignored labels alone is 0, as in PopART; torch's is NaN.
+
+    Args:
+        rows: The logarithms, one row for each label.
+        missing: Returns the logarithms for labels that are no class: in PopART these
+            have no probability, and are no error.
+        call: The labels and the attributes.
+
+    Raises:
+        ValueError: The number of labels is not that of the rows.
     """
-    labels = call[1].to(torch.int64)
-    reduction, ignored = call.get("reduction"), call.get("ignoreIndex")
-    loss = F.nll_loss(
-        rows,
-        labels.reshape(-1),
-        ignore_index=-100 if ignored is None else ignored,
-        reduction="none" if reduction == "NoReduction" else reduction.lower(),
-    )
-    return loss.reshape(labels.shape) if reduction == "NoReduction" else loss
+    labels = call[1].to(torch.int64).reshape(-1)
+    if len(labels) != len(rows):
+        raise ValueError(f"there are {len(labels)} labels for {len(rows)} rows.")
+    classes, reduction = rows.shape[-1], call.get("reduction")
+    known = (labels >= 0) & (labels < classes)
+    loss = -rows.gather(1, labels.where(known, 0).unsqueeze(1)).squeeze(1)
+    ignored = call.get("ignoreIndex")
+    counted = torch.ones_like(known) if ignored is None else labels != ignored
+    if bool((counted & ~known).any()):
+        warnings.warn(
+            f"nllloss got labels that are none of its classes, 0 to {classes - 1}. "
+            "PopART gives them the probability 0, and so does popdist's stand-in. "
+            "Check the labels of the data.",
+            stacklevel=2,
+        )
+        loss = loss.where(known, -missing())
+    loss = loss.where(counted, 0)
+    if reduction == "NoReduction":
+        return loss.reshape(call[1].shape)
+    total = loss.sum()
+    return total / counted.sum().clamp(min=1) if reduction == "Mean" else total
 
 
 def _connectionist(call: Call) -> torch.Tensor:
