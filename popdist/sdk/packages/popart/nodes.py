@@ -1,5 +1,6 @@
 """The nodes of a model of ONNX, converted to what torch evaluates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -12,6 +13,8 @@ from onnx import numpy_helper
 from .errors import UnavailableOperatorError, popart_exception
 from .operators import ONNX_DOMAINS, Body, Form, Node, captured_by, operator
 from .tensor_info import BY_ONNX, TensorInfo
+
+_HALF = onnx.TensorProto.FLOAT16
 
 
 def body_of(graph: onnx.GraphProto, arguments: int | None, version: int) -> Body:
@@ -119,9 +122,27 @@ def _defaults(kind: str, version: int) -> Mapping[str, Any]:
 
 
 def tensor_of(proto: onnx.TensorProto) -> torch.Tensor:
-    """Return the tensor that ONNX has stored."""
+    """Return the tensor that ONNX or PopART has stored."""
+    size = math.prod(proto.dims)
+    if proto.data_type == _HALF and 0 < len(proto.int32_data) < size:
+        packed = np.array(proto.int32_data, np.int32).view(np.float16)
+        return torch.from_numpy(packed[:size].reshape(proto.dims))
     array = numpy_helper.to_array(proto)
     return torch.from_numpy(np.array(array, order="C", copy=True))
+
+
+def proto_of(array: np.typing.NDArray[Any], name: str) -> onnx.TensorProto:
+    """Return a weight as PopART stores it: numbers of FLOAT16 in pairs, as integers.
+
+    Programs read these integers; ONNX stores one number in each.
+    """
+    proto = numpy_helper.from_array(array, name)
+    if proto.data_type == _HALF:
+        proto.ClearField("raw_data")
+        numbers = np.zeros(array.size + array.size % 2, np.float16)
+        numbers[: array.size] = array.ravel()
+        proto.int32_data.extend(numbers.view(np.int32).tolist())
+    return proto
 
 
 def info_of(value: onnx.ValueInfoProto) -> TensorInfo | None:

@@ -1,12 +1,14 @@
 """Options, anchors, inputs and devices of sessions."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from popart_models import ALL, device, evaluate, options
 
 import popart
@@ -368,6 +370,40 @@ def test_an_array_for_a_weight_has_its_size() -> None:
         constant_session(True).readWeights(
             popart.PyWeightsIO({"w": np.zeros(3, np.float32)})
         )
+
+
+@pytest.mark.parametrize(
+    ("raw", "stored"),
+    [
+        # The bits of 1 and -2, and of 0.5.
+        (False, ([0x3C00 - (0x4000 << 16), 0x3800], b"")),
+        (True, ([], b"\x00\x3c\x00\xc0\x00\x38")),
+    ],
+)
+def test_weights_of_16_bits_are_stored_in_pairs_unless_the_model_has_bytes(
+    raw: bool, stored: Any, tmp_path: Path
+) -> None:
+    """PopART's BERT reads the pairs; other libraries write bytes."""
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT16", [3], "x")
+    weights = np.array([1, -2, 0.5], np.float16)
+    builder.addInitializedInputTensor(weights, "w")
+    builder.addOutputTensor(builder.aiOnnx.add([x, "w"]))
+    model = onnx.load_model_from_string(builder.getModelProto())
+    if raw:
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+    session = popart.InferenceSession(
+        model.SerializeToString(), popart.DataFlow(1, []), device()
+    )
+    session.prepareDevice()
+    session.modelToHost(tmp_path / "model.onnx")
+    found = np.empty(3, np.float16)
+    session.readWeights(popart.PyWeightsIO({"w": found}))
+
+    for proto in (model, onnx.load(tmp_path / "model.onnx")):
+        weight = proto.graph.initializer[0]
+        assert (list(weight.int32_data), weight.raw_data) == stored
+    assert found.tolist() == [1, -2, 0.5]
 
 
 def test_a_model_without_shapes_needs_an_input_shape_info() -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
 
 from ..errors import popart_exception
 from ..graph import Graph, InputShapeInfo, load_model
 from ..inference import Inference
-from ..nodes import node_of
+from ..nodes import node_of, proto_of
 from ..operators import NEWEST_VERSION, OLDEST_VERSION
 from ..step_io import Array
 from ..tensor_info import TensorInfo
@@ -181,7 +180,7 @@ class Builder(Annotations):
         name = self._free_name(_text(debugContext) or debugPrefix or "init_input")
         info = TensorInfo(array)
         self._model.graph.input.append(_value_info(name, info))
-        self._model.graph.initializer.append(numpy_helper.from_array(array, name))
+        self._model.graph.initializer.append(proto_of(array, name))
         self._known.infos[name] = info
         # Integers are constants, such as the shape that a Reshape takes.
         if array.dtype.kind != "f":

@@ -18,7 +18,7 @@ from ..device import DeviceInfo
 from ..enums import DeviceConnectionType, DeviceType, SyntheticDataMode
 from ..errors import popart_exception, popart_runtime_error
 from ..graph import Graph, InputShapeInfo, load_model
-from ..nodes import tensor_of
+from ..nodes import proto_of, tensor_of
 from ..operators import Values
 from ..optimizers import Optimizer
 from ..patterns import Patterns
@@ -273,12 +273,16 @@ class _Session:
         model.CopyFrom(self._graph.model)
         names = {initial.name for initial in model.graph.initializer}
         for initial in model.graph.initializer:
-            if initial.name in self._host:
-                initial.CopyFrom(_proto(initial.name, self._host[initial.name]))
+            name = initial.name
+            if name in self._host:
+                # Another library's models keep ONNX's own form.
+                raw = initial.HasField("raw_data")
+                store = numpy_helper.from_array if raw else proto_of
+                initial.CopyFrom(store(_array(self._host[name]), name))
         if self._training is not None:
             for name, value in self._host.items():
                 if name not in names:
-                    model.graph.initializer.append(_proto(name, value))
+                    model.graph.initializer.append(proto_of(_array(value), name))
         onnx.save(model, os.fspath(fn))
 
     def broadcastWeights(self, rootRank: int = 0) -> None:
@@ -345,8 +349,8 @@ class _Session:
         )
 
 
-def _proto(name: str, value: torch.Tensor) -> onnx.TensorProto:
-    return numpy_helper.from_array(value.detach().numpy(), name)
+def _array(value: torch.Tensor) -> Array:
+    return value.detach().numpy()
 
 
 class InferenceSession(_Session):
