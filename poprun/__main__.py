@@ -23,9 +23,17 @@ _ENDING_SIGNALS = {
 # looking takes a twentieth of a launch.
 _OBJECTS_BEFORE_GARBAGE = 100_000
 
+_exit_code_file = ""
 
-def main() -> "NoReturn":
-    """Run poprun, and end this process with its exit code."""
+
+def main(exit_code_file: str = "") -> "NoReturn":
+    """Run poprun, and end this process with its exit code.
+
+    Args:
+        exit_code_file: Gets the exit code, too; "" for none.
+    """
+    global _exit_code_file
+    _exit_code_file = exit_code_file
     _handle_signals()
     _open_closed_streams()
     gc.set_threshold(_OBJECTS_BEFORE_GARBAGE)
@@ -37,13 +45,14 @@ def main() -> "NoReturn":
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # At once: what Python does at its end takes a tenth of a launch.
-    os._exit(code)
+    _exit(code)
 
 
 def _handle_signals() -> None:
     # Only in place of Python's own handler and of the default: a caller who ignores a
     # signal, as the shell does with Ctrl-C for background jobs, means it.
+    # A caller who ignores this one would keep poprun from its children's exit status.
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for number in _ENDING_SIGNALS:
         if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
             _signal.signal(number, _stopped)
@@ -55,6 +64,16 @@ def _ignore_signals() -> None:
     # The exit code is known, and no signal may replace it.
     for number in _ENDING_SIGNALS:
         _signal.signal(number, _signal.SIG_IGN)
+
+
+def _exit(code: int) -> "NoReturn":
+    """End this process at once: what Python does at its end is a tenth of a launch."""
+    try:
+        if _exit_code_file:
+            with open(_exit_code_file, "w") as file:
+                file.write(str(code))
+    finally:  # also when the reader of the file is gone
+        os._exit(code)
 
 
 def _open_closed_streams() -> None:
@@ -86,7 +105,7 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
         module = sys.modules.get("poprun.result.recorder")
         getattr(module, "note_stop", lambda *_: None)(128 + number, sentence)
     finally:
-        os._exit(128 + number)
+        _exit(128 + number)
 
 
 if __name__ == "__main__":

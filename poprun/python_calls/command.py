@@ -24,8 +24,9 @@ _START = """\
 import sys
 from poprun.helpers import own_process
 from poprun.__main__ import main
-if own_process.die_with_parent(15, int(sys.argv.pop(1))):
-    main()
+parent, exit_code_file = int(sys.argv.pop(1)), sys.argv.pop(1)
+if own_process.die_with_parent(15, parent):
+    main(exit_code_file)
 """
 
 
@@ -63,15 +64,16 @@ def run_command(
         )
     output, errors = io.StringIO(), io.StringIO()
     copies = {"stdout": output, "stderr": errors} if capture_output else None
-    with SharedMemory() as file:
-        poprun = [sys.executable, "-P", "-c", _START, str(os.getpid())]
-        command = [*poprun, f"--result={file.path}", *words]
-        code = _run(command, environ, directory, copies or _replaced_streams())
-        # It is empty if poprun was killed, or has only printed a page.
-        result = read_result(file.read(), code)
+    with SharedMemory() as file, SharedMemory() as exit_code:
+        start = [sys.executable, "-P", "-c", _START, str(os.getpid()), exit_code.path]
+        command = [*start, f"--result={file.path}", *words]
+        status = _run(command, environ, directory, copies or _replaced_streams())
+        result = read_result(file.read(), exit_code.read(), status)
     result = replace(result, stdout=output.getvalue(), stderr=errors.getvalue())
     if check and result.exit_code:
-        raise JobFailedError(result.cause or f"poprun exited with {code}.", result)
+        raise JobFailedError(
+            result.cause or f"poprun exited with {result.exit_code}.", result
+        )
     return result
 
 
@@ -123,7 +125,9 @@ def _run(
     directory: str | os.PathLike[str] | None,
     copies: Mapping[str, TextIO | None],
 ) -> int:
-    """Run a process, and return its exit code.
+    """Run a process, and return its exit status, 0 if that cannot be known.
+
+    The kernel keeps none for a process that ignores SIGCHLD.
 
     Args:
         copies: By its name, where a stream is copied to that is not this process's.

@@ -94,8 +94,10 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
     import cloudpickle
 
     if ended.exit_code:
+        # Where poprun was killed, it has named no instance.
         failed = ended.failed_instance
-        cause = None if failed is None else _exception_in(results[failed])
+        suspects = results if failed is None else [results[failed]]
+        cause = next(filter(None, map(_exception_in, suspects)), None)
         raise JobFailedError(ended.cause or "poprun has failed.", ended) from cause
     loaded = [cloudpickle.loads(data) if data else ("ended", None) for data in results]
     for instance, (state, _) in enumerate(loaded):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from poprun.errors import PoprunError
+from poprun.errors import LaunchError, PoprunError
 from poprun.record import Record
 
 
@@ -52,15 +52,27 @@ class JobFailedError(PoprunError):
         self.exit_code = result.exit_code
 
 
-def read_result(text: bytes, code: int) -> JobResult:
-    """Return what `--result` has written for a job; the text may be empty."""
+def read_result(text: bytes, exit_code: bytes, status: int) -> JobResult:
+    """Return how a job ended.
+
+    Args:
+        text: What `--result` has written; empty if poprun has only printed a page.
+        exit_code: poprun's own, as it wrote that; empty if it was killed.
+        status: The exit status of its process, 0 if that is not known.
+    """
     fields = json.loads(text) if text else {}
+    if exit_code:
+        code, cause = int(exit_code), None
+        outcome = "not_started" if code else "succeeded"
+    else:
+        code, outcome = status or LaunchError.exit_code, "launcher_failed"
+        cause = "poprun ended before it could say how its job ended."
     attempts = fields.get("attempts", [])
     instances = attempts[-1]["instances"] if attempts else []
     return JobResult(
         exit_code=code,
-        outcome=fields.get("outcome", "not_started" if code else "succeeded"),
-        cause=fields.get("cause"),
+        outcome=fields.get("outcome", outcome),
+        cause=fields.get("cause") or cause,
         failed_instance=fields.get("failed_instance"),
         hints=tuple(fields.get("hints", ())),
         elapsed_s=fields.get("elapsed_s", 0.0),

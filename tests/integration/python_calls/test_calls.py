@@ -64,6 +64,80 @@ except poprun.JobFailedError as error:
     assert f"poprun: error: {cause}" in err
 
 
+# Kills poprun, the child of the process with the PID of its argument.
+KILL_POPRUN = """
+import os, sys
+pid = os.getpid()
+while (parent := int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])):
+    if parent == int(sys.argv[1]):
+        os.kill(pid, 9)
+    pid = parent
+"""
+
+
+@pytest.mark.parametrize("handler", ["SIG_IGN", "SIG_DFL"])
+def test_a_failed_job_is_no_success_in_a_program_that_ignores_its_children(
+    poprun: Poprun, handler: str
+) -> None:
+    text = f"""
+import os, poprun, signal, sys
+signal.signal(signal.SIGCHLD, signal.{handler})
+result = poprun.run_command([*{LOCAL}, "sh", "-c", "exit 3"])
+print(result.exit_code, result.outcome)
+try:
+    poprun.run_command([*{LOCAL}, "sh", "-c", "exit 3"], check=True)
+except poprun.JobFailedError as error:
+    print(error.exit_code)
+program = [sys.executable, "-c", {KILL_POPRUN!r}, str(os.getpid())]
+result = poprun.run_command([*{LOCAL}, *program])
+print(result.exit_code, result.outcome, result.cause)
+result = poprun.run_command(["--version"])
+print(result.exit_code, result.outcome)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    killed = {"SIG_IGN": 125, "SIG_DFL": -9}[handler]
+    assert code == 0, err
+    assert out.splitlines() == [
+        "3 instance_failed",
+        "3",
+        f"{killed} launcher_failed poprun ended before it could say how its job ended.",
+        "poprun 0.1.0",
+        "0 succeeded",
+    ]
+
+
+def test_the_cause_of_an_error_is_there_when_poprun_is_killed(poprun: Poprun) -> None:
+    text = f"""
+import os, poprun, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+caller = os.getpid()
+
+class BadLuckError(Exception):
+    pass
+
+def fail():
+    import sys
+    sys.argv[1:] = [str(caller)]
+    sys.excepthook = lambda *_: exec({KILL_POPRUN!r}, {{}})
+    raise BadLuckError("today")
+
+try:
+    poprun.launch(fail, options={LOCAL})
+except poprun.JobFailedError as error:
+    print(error)
+    print(type(error.__cause__).__name__, error.__cause__)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, out) == (
+        0,
+        "poprun ended before it could say how its job ended.\nBadLuckError today\n",
+    ), err
+
+
 def test_a_command_returns_its_output_if_that_is_asked_for(poprun: Poprun) -> None:
     text = f"""
 import poprun
