@@ -378,12 +378,6 @@ def test_loss_scaling_keeps_small_gradients_of_float16() -> None:
             "subclasses of these.",
         ),
         (
-            lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, nesterov=True),
-            ValueError,
-            "Nesterov momentum is currently not supported by PopTorch. Make the "
-            "optimizer with nesterov=False.",
-        ),
-        (
             lambda w: poptorch.optim.AdamW(w, lr=0.1, amsgrad=True),
             ValueError,
             "Only non-amsgrad Adam/AdamW optimizers are supported by PopTorch. Make "
@@ -403,6 +397,58 @@ def test_optimizers_that_no_ipu_trains_with_are_refused(
         executor.setOptimizer(make(model.parameters()))
 
     assert str(at_once.value) == str(later.value) == text
+
+
+@pytest.mark.parametrize("base", [torch.optim.AdamW, poptorch.optim.AdamW])
+def test_a_subclass_of_an_optimizer_trains_as_its_base_class_and_says_so(
+    base: type[torch.optim.Optimizer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Own(base):  # type: ignore[misc, valid-type]
+        def step(self, closure: Any = None) -> None:
+            raise AssertionError("The step of the subclass is called.")
+
+    def trained(cls: Callable[..., torch.optim.Optimizer]) -> nn.Module:
+        model = seeded()
+        executor = poptorch.trainingModel(
+            model, options(), cls(model.parameters(), lr=0.1, weight_decay=0.5)
+        )
+        for learning_rate in (0.1, 0.2):
+            executor(*batch(4))
+            executor.setOptimizer(
+                cls(model.parameters(), lr=learning_rate, weight_decay=0.5)
+            )
+        executor(*batch(4))
+        return model
+
+    plain, own = trained(base), trained(Own)
+
+    for expected, weight in zip(plain.parameters(), own.parameters(), strict=True):
+        assert weight.equal(expected)
+    assert not own.layers[0].weight.equal(seeded().layers[0].weight)
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.endswith(
+        "[warning] Poptorch does not run Python optimizer code directly. Own is a "
+        f"subclass of {base.__module__.rpartition('.')[0]}.AdamW, and trains as that "
+        "does: its own step() is not called."
+    )
+
+
+def test_nesterov_momentum_trains_as_in_torch() -> None:
+    model, plain = seeded(), seeded()
+    arguments: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+    optimizer = torch.optim.SGD(model.parameters(), **arguments)
+    executor = poptorch.trainingModel(model, options(), optimizer)
+
+    for _ in range(3):
+        executor(*batch(4))
+    train_plainly(
+        plain,
+        torch.optim.SGD(plain.parameters(), **arguments),
+        iter([[batch(4)]] * 3),
+    )
+
+    for mine, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert mine.equal(expected)
 
 
 @pytest.mark.parametrize("is_relaxed", [False, True])

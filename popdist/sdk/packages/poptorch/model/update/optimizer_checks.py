@@ -5,11 +5,15 @@ import logging
 from torch import optim
 from torch.optim import Optimizer
 
+from ... import optim as extended
 from ..._logging import logger
 from ...errors import require
-from ...optim import LAMB
 
-_SUPPORTED = (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, LAMB)
+_TORCH_CLASSES = (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop)
+_EXTENDED_CLASSES = (extended.SGD, extended.Adam, extended.AdamW, extended.RMSprop)
+_CLASSES = (*_TORCH_CLASSES, *_EXTENDED_CLASSES, extended.LAMB)
+# Subclasses of these that were warned of.
+_warned: set[type[Optimizer]] = set()
 _OWN_ATTRIBUTES = {"defaults", "state", "param_groups"}
 
 
@@ -22,17 +26,12 @@ def check_supported(optimizer: Optimizer) -> None:
         ValueError: It asks for a variant that PopTorch does not support.
     """
     require(
-        isinstance(optimizer, _SUPPORTED),
+        isinstance(optimizer, _CLASSES),
         f"Unsupported optimizer type {type(optimizer).__name__}. Supported are SGD, "
         "Adam, AdamW and RMSprop of torch.optim and of poptorch.optim, "
         "poptorch.optim.LAMB, and subclasses of these.",
     )
     for group in optimizer.param_groups:
-        if group.get("nesterov"):
-            raise ValueError(
-                "Nesterov momentum is currently not supported by PopTorch. "
-                "Make the optimizer with nesterov=False."
-            )
         if group.get("amsgrad"):
             raise ValueError(
                 "Only non-amsgrad Adam/AdamW optimizers are supported by PopTorch. "
@@ -42,6 +41,27 @@ def check_supported(optimizer: Optimizer) -> None:
     require(
         len(centered) == 1,
         "All parameter groups must have the same value for the 'centered' attribute.",
+    )
+    if type(optimizer) not in _CLASSES:
+        _warn_of_subclass(type(optimizer), device_class(optimizer))
+
+
+def device_class(optimizer: Optimizer) -> type[Optimizer]:
+    """Return the supported class that an optimizer is of, or is derived from."""
+    return next(cls for cls in type(optimizer).__mro__ if cls in _CLASSES)
+
+
+def _warn_of_subclass(subclass: type[Optimizer], base: type[Optimizer]) -> None:
+    """Warn once of each subclass."""
+    if subclass in _warned:
+        return
+    _warned.add(subclass)
+    logger.warning(
+        "Poptorch does not run Python optimizer code directly. %s is a subclass of "
+        "%s.%s, and trains as that does: its own step() is not called.",
+        subclass.__name__,
+        base.__module__.rpartition(".")[0],
+        base.__name__,
     )
 
 

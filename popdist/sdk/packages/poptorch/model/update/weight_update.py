@@ -13,6 +13,7 @@ from popdist.torch.replicated.gradients import SHORT_DTYPES, Row
 
 from ...errors import Error
 from ...optim import Optimizer as ExtendedOptimizer
+from .optimizer_checks import device_class
 
 
 class WeightUpdate:
@@ -131,8 +132,13 @@ def _widened(value: Any) -> Any:
 
 
 def _copy_of(optimizer: Optimizer) -> Optimizer:
-    """Return an optimizer of the same parameters with its own hyperparameters."""
-    copied: Optimizer = optimizer.__class__.__new__(optimizer.__class__)
+    """Return an optimizer of the same parameters with its own hyperparameters.
+
+    It is of the class of PopTorch's or torch's that the user's is derived from: the
+    device has no step() of the user's.
+    """
+    cls = device_class(optimizer)
+    copied: Optimizer = cls.__new__(cls)
     copied.__dict__.update(optimizer.__dict__)
     copied.__dict__.pop("step", None)
     copied.param_groups = [
@@ -164,7 +170,7 @@ def _keep_state(old: Optimizer, new: Optimizer) -> None:
 def _check_constants(device: Optimizer, new: Optimizer) -> None:
     """Raise Error if an optimizer changes what was compiled in as a constant."""
     attrs = getattr(new, "variable_attrs", None)
-    if attrs is None or type(new) is not type(device):
+    if attrs is None or device_class(new) is not type(device):
         return
     for index, (before, now) in enumerate(
         zip(device.param_groups, new.param_groups, strict=False)
