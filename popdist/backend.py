@@ -156,9 +156,7 @@ def registerCommunicator(
     call = NamedCall(
         "popdist.registerCommunicator",
         "registerCommunicator",
-        parameters,
         lambda group, name: group.all_gather(parameters, name=name),
-        lambda _, rows: list(rows),
     )
     gathered = named_calls_among(STATE.job.members).submit(call, wait=True).wait()
     for instance, other in enumerate(gathered):

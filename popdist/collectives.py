@@ -9,7 +9,9 @@ or with async_op=True. Calls without a name are matched with each other.
 The first call meets the other instances, if popdist.init() has not done so before.
 A call returns when this instance has its result, or raises: PeerLostError if an
 instance has died, MismatchError if the calls do not match, and other PopdistErrors.
-After such an error the communicator is unusable; let it end the program.
+Where the operations, dtypes or shapes of one call differ, nothing is done, and further
+calls can follow. After any other error the communicator is unusable; let it end the
+program.
 
 The sums are the same to the bit on every instance and in every run. With
 async_op=True the calls return a handle at once, and the arrays may not be touched
@@ -25,7 +27,6 @@ from numpy.typing import NDArray
 from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
-from popdist.errors import MismatchError
 from popdist.negotiation.named_calls import NamedCall, named_calls_among
 from popdist.session import STATE
 
@@ -133,7 +134,7 @@ def broadcast(
     def share(group: Group, name: str | None) -> A:
         return group.broadcast(data, root, out=data, name=name)
 
-    label = f"broadcast from {root}"
+    label = f"broadcast from instance {root_rank}"
     return _make(name, communicator, async_op, label, data, share, copy)
 
 
@@ -181,9 +182,7 @@ def allGather(
     own = _own_row(data, dst, inplace, instances)
 
     def gather(group: Group, name: str | None) -> Array:
-        rows = group.all_gather(own, name=name)
-        _check_alike(rows, instances)
-        return _fill(dst, rows)
+        return _fill(dst, group.all_gather(own, name=name))
 
     def fill(_: Group, rows: Array) -> Array:
         return _fill(dst, list(rows))
@@ -211,7 +210,7 @@ def _make(
     if name is not None and communicator not in (None, DEFAULT):
         key = f"{communicator}: {name}"
     calls = named_calls_among(participants(communicator))
-    call = NamedCall(key, label, array, carry_out, complete)
+    call = NamedCall(key, label, carry_out, array, complete)
     handle = calls.submit(call, wait=not async_op)
     return handle if async_op else handle.wait()
 
@@ -243,16 +242,6 @@ def _own_row(
         if data is None:
             data = dst[instances.index(STATE.job.place.rank), ...]
     return np.asarray(data)
-
-
-def _check_alike(rows: list[Array], instances: tuple[int, ...]) -> None:
-    for row, instance in zip(rows, instances, strict=True):
-        if (row.dtype, row.shape) != (rows[0].dtype, rows[0].shape):
-            raise MismatchError(
-                "Tensor layouts did not match on all instances: instance "
-                f"{instances[0]} gathers {rows[0].dtype} of shape {rows[0].shape}, but "
-                f"instance {instance} gathers {row.dtype} of shape {row.shape}."
-            )
 
 
 def _fill(dst: Array | None, rows: Sequence[Array]) -> Array:

@@ -19,7 +19,7 @@ class Kind(IntEnum):
     JOIN = 6
     ADD_PROCESS_SET = 7
     REMOVE_PROCESS_SET = 8
-    # Any operation of a group, which compares itself what the members call.
+    # Any operation of a group, which the label describes.
     ANY = 9
 
     @property
@@ -49,6 +49,8 @@ class Request(NamedTuple):
     root: int = 0
     prescale: float = 1.0
     postscale: float = 1.0
+    # What a call of any operation does.
+    label: str = ""
     # The rows for each member (alltoall), the ranks of a process set, or the time in
     # nanoseconds (join).
     counts: tuple[int, ...] = ()
@@ -64,13 +66,20 @@ class Request(NamedTuple):
             return display_name(None if self.name == UNNAMED else self.name)
         return f"{self.kind.text} {name!r}"
 
+    def describe(self) -> str:
+        """Return what a call of any operation does with which tensor and name."""
+        tensors = "".join([f" of {dtype} {shape}" for dtype, shape in self.tensors])
+        name = "" if self.name == UNNAMED else f" named {display_name(self.name)}"
+        return f"{self.label}{tensors}{name}"
+
     @classmethod
     def from_template(
         cls, template: tuple[Any, ...], counts: tuple[int, ...]
     ) -> "Request":
         """Return the request with this template."""
-        kind, name, tensors, op, root, prescale, postscale = template
-        return cls(Kind(kind), name, tensors, op, root, prescale, postscale, counts)
+        kind, name, tensors, op, root, prescale, postscale, label = template
+        scales = prescale, postscale
+        return cls(Kind(kind), name, tensors, op, root, *scales, label, counts)
 
 
 def template_of(fields: Sequence[Any]) -> tuple[Any, ...]:
@@ -101,6 +110,13 @@ def find_mismatch(
     if problem := _own_problem(first):
         return f"{first.title(name)} {problem}"
     for rank, request in present[1:]:
+        if request != first and first.kind is Kind.ANY:
+            return (
+                f"Tensor layouts did not match on all instances: instance {first_rank} "
+                f"came to {first.describe()}, but instance {rank} came to "
+                f"{request.describe()}. All instances must make the same calls in the "
+                "same order."
+            )
         if request != first and (difference := _difference(first, request)):
             feature, value, other_value = difference
             return (

@@ -1,6 +1,7 @@
 """Popdist's named calls: operations on arrays that are matched by name in any order.
 
-Small arrays travel with the requests for their calls, so that these take one step.
+Calls that differ are found before they are made, so that further ones can follow. Small
+arrays travel with the requests for their calls, so that these take one step.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,10 @@ import numpy as np
 from popdist.engine.calls.rows import Array
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
-from popdist.engine.spec.dtypes import code_of
+from popdist.engine.spec.dtypes import code_of, name_of
 from popdist.engine.spec.operations import number_of
 from popdist.negotiation.agreement import Agreement, Decision
-from popdist.negotiation.call_requests import UNNAMED, Kind, Request
+from popdist.negotiation.call_requests import UNNAMED, Kind, Layout, Request
 from popdist.negotiation.calls import Call
 from popdist.negotiation.negotiator import Negotiator
 from popdist.negotiation.stall_watch import StallWatch
@@ -24,8 +25,6 @@ T = TypeVar("T")
 
 # The bytes of the largest arrays that travel with requests.
 _SMALL_BYTES = 64
-# Ends the layout in what travels with a request.
-_END_OF_LAYOUT = b":"
 
 
 class NamedCall(Call, Generic[T]):
@@ -35,27 +34,31 @@ class NamedCall(Call, Generic[T]):
         self,
         name: str | None,
         label: str,
-        array: Array,
         carry_out: Callable[[Group, str | None], T],
-        complete: Callable[[Group, Array], T],
+        array: Array | None = None,
+        complete: Callable[[Group, Array], T] | None = None,
     ) -> None:
         """Make a call that is not requested yet.
 
         Args:
             label: What it does; the same on all members that make the same call.
-            array: This member's.
             carry_out: Carries it out among the members, given its name.
+            array: This member's, of the same dtype and shape on all; None where they
+                may differ, or where there are several.
             complete: Carries it out here, given a group of this member alone, and a
-                row of each member.
+                row of each member; None where only `carry_out` can.
         """
         # All members know the names in the engine's errors before the call begins.
         number_of(name)
-        super().__init__(Request(Kind.ANY, UNNAMED if name is None else name))
+        layouts: tuple[Layout, ...] = ()
+        if array is not None:
+            layouts = ((name_of(code_of(array.dtype)), array.shape),)
+        key = UNNAMED if name is None else name
+        super().__init__(Request(Kind.ANY, key, layouts, label=label))
         self._name_in_engine = name
         self._array, self._carry_out, self._complete = array, carry_out, complete
-        if 0 < array.nbytes <= _SMALL_BYTES:
-            layout = f"{label} {code_of(array.dtype)} {array.shape}"
-            self.payload = layout.encode() + _END_OF_LAYOUT + array.tobytes()
+        if array is not None and complete and array.nbytes <= _SMALL_BYTES:
+            self.payload = array.tobytes()
 
     def make(self, group: Group, alone: Group) -> T:
         """Make the call, whose turn it is.
@@ -64,14 +67,11 @@ class NamedCall(Call, Generic[T]):
             group: That of the members.
             alone: One of this member alone, with as many rows.
         """
-        payloads = [payload.partition(_END_OF_LAYOUT) for payload in self.payloads]
-        layouts = {layout for layout, _, _ in payloads}
-        if len(layouts) != 1 or b"" in layouts:
-            # Where the members' arrays differ, the engine says so.
+        data = bytearray().join(self.payloads)
+        if self._array is None or self._complete is None or not data:
             return self._carry_out(group, self._name_in_engine)
-        data = bytearray().join([row for _, _, row in payloads])
         rows = np.frombuffer(data, self._array.dtype)
-        return self._complete(alone, rows.reshape(len(payloads), *self._array.shape))
+        return self._complete(alone, rows.reshape(group.size, *self._array.shape))
 
 
 class NamedCalls:

@@ -57,42 +57,61 @@ def test_the_arrays_of_all_instances_are_gathered_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "words"),
+    ("call", "words"),
     [
-        ("np.ones(3 + (rank == 2))", "of 3 float64"),
-        ("np.ones(3, 'f4' if rank else 'f8')", "of 3 float64"),
+        (
+            "collectives.allReduceSum(np.ones(3 + (rank == 2)), 'weights')",
+            "instance 0 came to all_reduce of float64 (3,) named 'weights', but "
+            "instance 2 came to all_reduce of float64 (4,) named 'weights'",
+        ),
+        (
+            "collectives.allReduceSum(np.ones(99, 'f4' if rank else 'f8'))",
+            "instance 0 came to all_reduce of float64 (99,), but instance 1 came to "
+            "all_reduce of float32 (99,)",
+        ),
+        (
+            "collectives.broadcast(np.ones((2, 3) if rank else (3, 2)), 0, 'weights')",
+            "instance 0 came to broadcast from instance 0 of float64 (3, 2) named "
+            "'weights', but instance 1 came to broadcast from instance 0 of float64 "
+            "(2, 3) named 'weights'",
+        ),
+        (
+            "collectives.broadcast(np.ones(3), int(rank == 1), 'weights')",
+            "instance 0 came to broadcast from instance 0 of float64 (3,) named "
+            "'weights', but instance 1 came to broadcast from instance 1 of float64 "
+            "(3,) named 'weights'",
+        ),
+        (
+            "collectives.allGather(np.ones(3 + rank), None, 'weights')",
+            "instance 0 came to all_gather of float64 (3,) named 'weights', but "
+            "instance 1 came to all_gather of float64 (4,) named 'weights'",
+        ),
+        (
+            "collectives.allReduceSum(np.ones(3)) if rank else "
+            "collectives.allGather(np.ones(3))",
+            "instance 0 came to all_gather of float64 (3,), but instance 1 came to "
+            "all_reduce of float64 (3,)",
+        ),
     ],
-    ids=["elements", "dtype"],
+    ids=["elements", "dtype", "shape", "root", "gathered", "operation"],
 )
-def test_layouts_that_differ_are_an_error_on_all_instances(
-    layout: str, words: str
+def test_calls_that_differ_are_an_error_on_all_instances_which_go_on(
+    call: str, words: str
 ) -> None:
     body = f"""
-    try:
-        collectives.allReduceSum({layout}, "weights")
-    except popdist.MismatchError as error:
-        print(error)
+    for _ in range(2):
+        try:
+            {call}
+        except popdist.MismatchError as error:
+            print(error)
+        print(collectives.allReduceSum(np.ones(3)).tolist())
     """
 
-    for said in outputs(run(3, body)):
-        assert said.startswith("Tensor layouts did not match on all instances: ")
-        assert words in said
-        assert "named 'weights'" in said
-
-
-def test_gathering_arrays_that_differ_is_an_error_on_all_instances() -> None:
-    body = """
-    try:
-        collectives.allGather(np.ones(3 + rank), None, "weights")
-    except popdist.MismatchError as error:
-        print(error)
-    """
-
-    words = (
-        "Tensor layouts did not match on all instances: instance 0 gathers float64 of "
-        "shape (3,), but instance 1 gathers float64 of shape (4,)."
+    lines = (
+        f"Tensor layouts did not match on all instances: {words}. All instances must "
+        "make the same calls in the same order.\n[3.0, 3.0, 3.0]"
     )
-    assert outputs(run(2, body)) == [words] * 2
+    assert outputs(run(3, body)) == [f"{lines}\n{lines}"] * 3
 
 
 def test_a_barrier_holds_until_all_have_come() -> None:

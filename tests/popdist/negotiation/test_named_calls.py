@@ -70,7 +70,7 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
         begin.wait(200)
         group.barrier(name=name)
 
-    call = NamedCall("first", "first", np.ones(100), start, start)
+    call = NamedCall("first", "first", start)
     first = named_calls_among((0, 1)).submit(call, wait=False)
     second = collectives.allReduceSum(np.ones(1), "second", async_op=True)
     first.add_done_callback(wait_for_calls)
@@ -110,7 +110,7 @@ def test_the_thread_refers_to_no_data_of_a_call_that_is_over() -> None:
         return result
 
     carry_out = functools.partial(carry_out, data, result)
-    call = NamedCall("call", "call", data, carry_out, carry_out)
+    call = NamedCall("call", "call", carry_out, data)
     handle = named_calls_among((0, 1)).submit(call, wait=False)
     handle._done = NotingEvent()
     del data, result, carry_out, call, handle

@@ -136,15 +136,27 @@ def test_integers_and_halves_are_reduced_and_their_means_too() -> None:
     assert on_all(2, program) == [(expected, [True, True])] * 2
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_other_layouts_are_an_error_on_all_instances(mode: str) -> None:
-    def program(rank: int) -> str:
-        with pytest.raises(tf.errors.UnknownError) as error:
-            in_mode(mode, lambda x: pdt.allreduce(x, "SUM", "x"), [1.0] * (1 + rank))
-        return str(error.value)
+CALLS = {
+    "allreduce": lambda x: pdt.allreduce(x, "SUM", "x"),
+    "allgather": lambda x: pdt.allgather(x, "x"),
+    "broadcast": lambda x: pdt.broadcast(x, 0, "x"),
+}
 
-    for said in on_all(2, program):
-        assert "Tensor layouts did not match on all instances" in said
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", CALLS)
+def test_other_layouts_are_an_error_on_all_instances_which_go_on(
+    call: str, mode: str
+) -> None:
+    def program(rank: int) -> tuple[str, Any]:
+        with pytest.raises(tf.errors.UnknownError) as error:
+            in_mode(mode, CALLS[call], [1.0] * (1 + rank))
+        found = in_mode(mode, lambda x: pdt.allreduce(x, "SUM", "x"), [1.0, 2.0])
+        return str(error.value), found
+
+    for text, found in on_all(2, program):
+        assert "Tensor layouts did not match on all instances" in text
+        assert found == [2.0, 4.0]
 
 
 def test_another_operation_is_refused() -> None:

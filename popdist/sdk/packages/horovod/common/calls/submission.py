@@ -260,7 +260,8 @@ class TensorCalls:
         if reduction is None:
             return Request(kind, full, layouts, root=root, counts=counts)
         scales = float(reduction.prescale), float(reduction.postscale)
-        return Request(kind, full, layouts, int(reduction.op), root, *scales, counts)
+        op = int(reduction.op)
+        return Request(kind, full, layouts, op, root, *scales, counts=counts)
 
     def _call_with_targets(
         self,
