@@ -1,12 +1,17 @@
 """The forward pass that runs in this thread: what annotations and ops are part of."""
 
+import re
 import threading
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
+from .errors import Error
 from .regions import Regions
+
+# What torch's losses say of a label.
+_NO_CLASS = re.compile(r"Target -?\d+ is out of bounds\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,22 @@ class Execution:
         self._outer, _LOCAL.execution = _LOCAL.execution, self
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        """End the forward pass.
+
+        Raises:
+            Error: A label is no class of the loss that it was given to.
+        """
         _LOCAL.execution = self._outer
+        if isinstance(error, IndexError) and _NO_CLASS.match(str(error)):
+            raise Error(
+                f"{error} It is the label of no class of the loss. On an IPU such a "
+                "label has the probability 0, and training goes on; popdist's stand-in "
+                "for poptorch does not do so. Correct the labels, or give the loss the "
+                "one to leave out as ignore_index."
+            ) from error
 
 
 def current() -> Execution | None:

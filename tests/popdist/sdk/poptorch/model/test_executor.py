@@ -720,6 +720,23 @@ def test_inputs_without_elements_are_refused() -> None:
         executor(torch.ones(0, 3))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("label", [2, -1])
+def test_a_label_that_is_no_class_is_an_error_that_says_so(
+    compiled: bool, label: int
+) -> None:
+    model = LossWhenTraining()
+    training = poptorch.trainingModel(model, options(), sgd(model))
+    if compiled:
+        training(torch.ones(2, 8), torch.tensor([0, 1]))
+
+    with pytest.raises(
+        poptorch.Error,
+        match=rf"Target {label} is out of bounds\. It is the label of no class",
+    ):
+        training(torch.ones(2, 8), torch.tensor([0, label]))
+
+
 def test_compiling_attaches_to_the_device() -> None:
     executor = poptorch.inferenceModel(Identity(), options())
     offline = poptorch.inferenceModel(Identity(), options().useOfflineIpuTarget())
