@@ -15,12 +15,7 @@ from _collections_abc import Callable  # os has imported it already
 
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel, connect
-from poprun.helpers.job_files import (
-    hold,
-    undo_abandoned,
-    undo_by_last,
-    undo_if_last,
-)
+from poprun.helpers.job_files import LOCK, hold, undo_by_last, undo_if_last
 from poprun.helpers.program_start import StartError, start_program
 
 # The name is the type checker's; importing typing would cost 5 ms here.
@@ -64,7 +59,8 @@ def main(variable: str, rank: int) -> None:
     except KeyError:
         sys.exit(f"The shim of instance {rank} has no {variable} in its environment.")
     except OSError as error:
-        _undo_abandoned()
+        if _leave_last():
+            return
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     pid = os.getpid()
     Shim(sock, wake, sigterm).run(
@@ -80,12 +76,20 @@ def main(variable: str, rank: int) -> None:
     )
 
 
-def _undo_abandoned() -> None:
-    """Undo what the job has made, if poprun and its guard died before a HOLD came."""
+def _leave_last() -> bool:
+    """Wait until the other shims have ended their programs, and undo what is left.
+
+    For a shim that poprun and its guard have told nothing before they died: when it
+    leaves first, mpirun kills the others, which are ending their programs.
+
+    Returns whether no supervisor of the job lives.
+    """
     # mpirun's TMPDIR is the job's directory.
-    temporary = os.path.dirname(os.environb.get(b"TMPDIR", b""))
-    places = {b"/dev/shm", b"/tmp", temporary or b"/tmp"}
-    _undo_apart(lambda: undo_abandoned(places))
+    lock = os.path.join(os.environb.get(b"TMPDIR", b"/nowhere"), LOCK)
+    if not os.path.lexists(lock):
+        return False
+    _undo_apart(lambda: undo_by_last(lock, ORPHAN_LIMIT_S))
+    return not os.path.lexists(lock)
 
 
 def _undo_apart(undo: Callable[[], list[str]]) -> None:
@@ -183,7 +187,7 @@ class Shim:
                 # The guard may be killed before it has performed the end actions.
                 _undo_apart(lambda: undo_by_last(self._lock_path, ORPHAN_LIMIT_S))
         elif not self._connected:
-            _undo_abandoned()
+            _leave_last()
 
     def _is_done(self) -> bool:
         if self._program and not self._clean:
@@ -204,7 +208,9 @@ class Shim:
             return False
         for kind, fields in messages:
             if kind == protocol.SPEC:
-                self._start(protocol.Spec.read(fields))
+                # Not without poprun, and perhaps without a hold on the job's lock.
+                if not self._poprun.is_at_end:
+                    self._start(protocol.Spec.read(fields))
             elif kind == protocol.HOLD:
                 self._lock_path, self._lock = fields[0], hold(fields[0])
                 self._pipe = self._poprun.descriptors[:1]

@@ -1,5 +1,6 @@
 """kill -9 of each part of a job: everything ends, and what died is named."""
 
+import random
 import shlex
 import signal
 import time
@@ -259,6 +260,40 @@ def test_the_kernel_kills_an_mpirun_that_hangs_when_no_supervisor_is_left(
     job.end()
     job.assert_nothing_is_left()
     wait_for(lambda: not is_alive(mpirun), "mpirun to be killed")
+
+
+# The first instances kill guard and poprun while mpirun starts the others, and leave a
+# process with an empty environment in a session of its own.
+KILLS_GUARD_AND_POPRUN = """
+trap '' TERM
+env -i setsid sh -c "trap '' TERM; sleep $1; :" &
+parent() { sed 's/.*) //' /proc/$1/stat | cut -d ' ' -f 2; }
+pid=$PPID
+until tr '\\0' ' ' < /proc/$pid/cmdline | grep -q ' guard '; do
+    pid=$(parent $pid) || exit
+done
+kill -9 $(parent $pid) $pid
+sleep $1
+"""
+
+
+def test_shims_that_start_after_the_end_of_poprun_and_guard_leave_others_their_time(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    word = f"98765.{random.randrange(10**12)}"
+    process = poprun.start(
+        *("--mpirun", every_mpirun, "--num-instances", "12", "--num-replicas", "12"),
+        *("sh", "-c", KILLS_GUARD_AND_POPRUN, "sh", word),
+    )
+
+    process.communicate(timeout=200)
+
+    assert process.returncode == -signal.SIGKILL
+
+    def lives() -> bool:
+        return any(word in command_line(p.pid) for p in psutil.process_iter())
+
+    wait_for(lambda: not lives(), "the last process to end")
 
 
 @pytest.mark.parametrize("launcher", ["local", "openmpi5"])

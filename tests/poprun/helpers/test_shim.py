@@ -37,12 +37,19 @@ class Late(Shim):
         while self._program and not processes.process(self._program).zombie:
             time.sleep(0.001)
         super()._reap()
+if "stopped" in sys.argv:
+    os.kill(os.getpid(), signal.SIGSTOP)
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
 kind = Late if "late" in sys.argv else kind
 shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
     shim.LINGER_S = 200.0
 kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
+"""
+LATE = """
+from poprun.helpers import shim
+shim.ORPHAN_LIMIT_S = {limit_s}
+shim.main("CONTROL", 0)
 """
 LIMIT_S = 200.0
 IN_SLURM = {own_process.IN_SLURM: "1"}
@@ -59,8 +66,8 @@ class Driven:
             program, which is another user's from then on; "lingering" for one that
             waits long for what the program started; "settled" for one that takes its
             program for older than it is; "outside" for one outside of Slurm's jobs;
-            "late" for one that looks for signals before its program ends, and not
-            again until then.
+            "stopped" for one that stops itself before it reads; "late" for one that
+            looks for signals before its program ends, and not again until then.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -472,23 +479,69 @@ def test_a_stdin_that_did_not_come_is_told(shim: Driven) -> None:
     ]
 
 
-def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
+class Late:
+    """A shim that cannot reach poprun, and the lock file of its job."""
+
+    def __init__(self, directory: Path, limit_s: float) -> None:
+        self.directory = directory / "poprun-1"
+        self.directory.mkdir()
+        end_actions = EndActions()
+        end_actions.register(RemovePath(os.fsencode(self.directory)))
+        self.lock = make_lock(os.fsencode(self.directory), end_actions)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LATE.format(limit_s=limit_s)],
+            env={
+                "CONTROL": f"@poprun-test-{os.getpid()}/key",
+                "TMPDIR": str(self.directory),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self) -> tuple[int, str]:
+        _, err = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, err
+
+
+def test_a_shim_that_cannot_reach_poprun_leaves_after_the_other_shims(
     tmp_path: Path,
 ) -> None:
-    directory = tmp_path / "poprun-1"
-    directory.mkdir()
-    end_actions = EndActions()
-    end_actions.register(RemovePath(os.fsencode(directory)))
-    os.close(make_lock(os.fsencode(directory), end_actions))
+    late = Late(tmp_path, LIMIT_S)
+    # The process in which it waits.
+    wait_for(lambda: processes.descendants([late.process.pid]), "the shim to wait")
+    assert late.directory.exists()
 
-    ended = subprocess.run(
-        [*PYTHON, "shim", "1", "CONTROL", "0"],
-        env={"CONTROL": f"@poprun-test-{os.getpid()}/key", "TMPDIR": str(directory)},
-        stderr=subprocess.PIPE,
+    os.close(late.lock)
+
+    # mpirun takes any other exit code for a failure, and kills the rest.
+    assert late.end() == (0, "")
+    assert not late.directory.exists()
+
+
+def test_a_shim_that_cannot_reach_a_living_poprun_fails(tmp_path: Path) -> None:
+    late = Late(tmp_path, 0.0)
+
+    assert late.end() == (
+        1,
+        "The shim of instance 0 cannot reach poprun: Connection refused.\n",
     )
+    assert late.directory.exists()
+    os.close(late.lock)
 
-    assert b"cannot reach poprun" in ended.stderr
-    assert not directory.exists()
+
+def test_a_program_is_not_started_for_a_poprun_that_has_ended(
+    drive: Callable[..., Driven], tmp_path: Path
+) -> None:
+    shim = drive("stopped")
+    pid = shim.process.pid
+    wait_for(lambda: (p := processes.process(pid)) and p.stopped, "the shim to stop")
+    # Or SIGTERM would end it before it has done anything.
+    shim.ask("touch", "started", ignored=[signal.SIGTERM])
+    shim.poprun.close()
+    shim.process.send_signal(signal.SIGCONT)
+
+    assert shim.process.wait(LIMIT_S) == 0
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_shim_holds_the_pipe_that_comes_with_the_lock_until_it_ends(
