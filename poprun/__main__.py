@@ -30,10 +30,15 @@ def main(exit_code_file: str = "") -> "NoReturn":
     """Run poprun, and end this process with its exit code.
 
     Args:
-        exit_code_file: Gets the exit code, too; "" for none.
+        exit_code_file: Gets the exit code, too, for a Python program that has called
+            poprun; "" without one.
     """
     global _exit_code_file
-    _exit_code_file = exit_code_file
+    if exit_code_file:
+        from poprun.helpers.own_process import CALLER_INTERRUPT
+
+        _exit_code_file = exit_code_file
+        _ENDING_SIGNALS[CALLER_INTERRUPT] = "SIGINT"
     _handle_signals()
     _open_closed_streams()
     gc.set_threshold(_OBJECTS_BEFORE_GARBAGE)
@@ -90,8 +95,13 @@ def _open_closed_streams() -> None:
 def _stopped(number: int, frame: "FrameType | None") -> None:
     # No instance has been started, so there is nothing to undo, and an exception might
     # come up inside an import.
-    # The same signal again ends poprun even if stderr cannot take the sentence.
-    _signal.signal(number, _signal.SIG_DFL)
+    # The same signal again ends poprun even if stderr cannot take the sentence; an
+    # interrupt in a terminal comes in two ways, and counts once.
+    names = _ENDING_SIGNALS.items()
+    twins = [each for each, name in names if name == _ENDING_SIGNALS[number]]
+    for each in twins:
+        _signal.signal(each, _signal.SIG_DFL if each == number else _signal.SIG_IGN)
+    code = 128 + twins[0]
     # Nothing is imported here. Where a module is not, it has done nothing.
     module = sys.modules.get("poprun.job.clients.preparing_job")
     by = getattr(module, "stopped_by", "") or _ENDING_SIGNALS[number]
@@ -103,9 +113,9 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
         getattr(module, "erase", int)()
         os.write(2, f"poprun: error: {sentence}\n".encode())
         module = sys.modules.get("poprun.result.recorder")
-        getattr(module, "note_stop", lambda *_: None)(128 + number, sentence)
+        getattr(module, "note_stop", lambda *_: None)(code, sentence)
     finally:
-        _exit(128 + number)
+        _exit(code)
 
 
 if __name__ == "__main__":

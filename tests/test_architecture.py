@@ -458,7 +458,7 @@ LATE_IMPORTS = {
     # An extra, of which one call has no use.
     "poprun.python_calls.functions": {"cloudpickle"},
     # Signals are handled before anything that takes time is imported.
-    "poprun.__main__": {"poprun.cli"},
+    "poprun.__main__": {"poprun.cli", "poprun.helpers.own_process"},
     # --version needs nothing and takes 30 ms, a page of text no job, and a guard is
     # started before the 30 ms that the rest of a launch takes to import.
     "poprun.cli": {

@@ -22,6 +22,9 @@ SIGINFO_BYTES, SENDER, SENDERS_USER = 128, slice(12, 16), slice(16, 20)
 IN_SLURM = "POPRUN_IN_SLURM"
 # The process of Slurm's above all others of a step, which signals them all.
 SLURM_DAEMON = b"slurmstepd\n"
+# By it a Python program that has called poprun passes an interrupt on. A terminal's
+# Ctrl-C reaches poprun itself, too, as SIGINT, and counts once.
+CALLER_INTERRUPT = int(_signal.SIGRTMIN) + 6
 HIGH_DESCRIPTOR = 100
 # How long an agent or a guard may be stopped when nothing else continues it.
 CONTINUE_S = 1.0

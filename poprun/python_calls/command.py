@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TextIO
 
 from poprun.errors import OptionError
+from poprun.helpers.own_process import CALLER_INTERRUPT
 from poprun.options import grammar
 from poprun.python_calls.results import JobFailedError, JobResult, read_result
 from poprun.record import replace
@@ -135,16 +136,20 @@ def _run(
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    process = subprocess.Popen(
-        words,
-        env=environ,
-        cwd=directory,
-        stdout=subprocess.PIPE if "stdout" in copies else None,
-        stderr=subprocess.PIPE if "stderr" in copies else None,
-        # A notebook interrupts its process group or its process: this way it is one.
-        # In a terminal poprun stays where Ctrl-C and Ctrl-Z reach it.
-        process_group=0 if copies else None,
-    )
+    # Until poprun handles it, it waits.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (CALLER_INTERRUPT,))
+    try:
+        process = subprocess.Popen(
+            words,
+            env=environ,
+            cwd=directory,
+            stdout=subprocess.PIPE if "stdout" in copies else None,
+            stderr=subprocess.PIPE if "stderr" in copies else None,
+            # In a terminal poprun stays where Ctrl-C and Ctrl-Z reach it.
+            process_group=0 if copies else None,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     pipes = {"stdout": process.stdout, "stderr": process.stderr}
     threads = [
         threading.Thread(target=_copy, args=(pipes[name], stream), daemon=True)
@@ -153,26 +158,23 @@ def _run(
     for thread in threads:
         thread.start()
     try:
-        return _wait(process, has_own_group=bool(copies))
+        return _wait(process)
     finally:
         for thread in threads:
             thread.join()
 
 
-def _wait(process: "subprocess.Popen[bytes]", *, has_own_group: bool) -> int:
+def _wait(process: "subprocess.Popen[bytes]") -> int:
     try:
         return process.wait()
-    except BaseException as error:
-        # Ctrl-C in a terminal has interrupted poprun, too.
-        if has_own_group or not isinstance(error, KeyboardInterrupt):
-            process.send_signal(signal.SIGINT)
+    except BaseException:
+        process.send_signal(CALLER_INTERRUPT)
         while process.poll() is None:
             try:
                 process.wait()
             except KeyboardInterrupt:
                 # Once more: poprun kills the instances.
-                if has_own_group:
-                    process.send_signal(signal.SIGINT)
+                process.send_signal(CALLER_INTERRUPT)
         raise
 
 

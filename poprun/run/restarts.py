@@ -15,7 +15,11 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
 from poprun.job.guard_start import StartedGuard, start_guard
-from poprun.job.supervise.supervisor import ENDING_SIGNALS, HANDLED_SIGNALS
+from poprun.job.supervise.supervisor import (
+    CALLER_INTERRUPT,
+    ENDING_SIGNALS,
+    HANDLED_SIGNALS,
+)
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
@@ -220,10 +224,11 @@ def _signals_raise() -> Iterator[None]:
         # What undoes the job is not to be interrupted by a second one.
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        raise StoppedError(number)
+        raise StoppedError(signal.SIGINT if number == CALLER_INTERRUPT else number)
 
     ignored = signal.SIG_IGN
-    before = {n: h for n in ENDING_SIGNALS if (h := signal.getsignal(n)) != ignored}
+    ending = (*ENDING_SIGNALS, CALLER_INTERRUPT)
+    before = {n: h for n in ending if (h := signal.getsignal(n)) != ignored}
     paused = signal.getsignal(signal.SIGTSTP)
     for number in before:
         signal.signal(number, stop)

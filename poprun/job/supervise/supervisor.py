@@ -50,7 +50,8 @@ from poprun.stdio.waiter import READ, Interest
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
-HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
+CALLER_INTERRUPT = own_process.CALLER_INTERRUPT
+HANDLED_SIGNALS = (*ENDING_SIGNALS, CALLER_INTERRUPT, *PASSED_ON, *OTHER_SIGNALS)
 # When the instances are measured for the status line: short jobs need none of it.
 FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 
@@ -116,6 +117,8 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
+        # How often an interrupt has come in each of two ways.
+        self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
         # When to look at what the instances do, for the status.
         self._measures_at = inf
 
@@ -335,7 +338,7 @@ class Supervisor:
     # --- Signals to poprun.
 
     def _on_signals(self) -> None:
-        for number in os.read(self._wake, 4096):
+        for number in self._read_signals():
             if number in ENDING_SIGNALS and self._is_over:
                 self._late_signals += 1
             elif number in ENDING_SIGNALS:
@@ -347,6 +350,18 @@ class Supervisor:
             elif number == signal.SIGWINCH:
                 self._resize()
         self._mpirun.reap()
+
+    def _read_signals(self) -> Iterator[int]:
+        """Yield the signals that have come, and one SIGINT for each interrupt."""
+        for number in os.read(self._wake, 4096):
+            if number not in self._interrupts:
+                yield number
+                continue
+            before = max(self._interrupts.values())
+            self._interrupts[number] += 1
+            # If not, it has come in the other way.
+            if self._interrupts[number] > before:
+                yield signal.SIGINT
 
     def _interruption(self, number: int) -> Event:
         """Return what a signal is that ends a job, unless it is for a debugger."""

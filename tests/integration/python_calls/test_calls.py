@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -278,27 +278,90 @@ STREAMS = ["", "import io, sys; sys.stdout = io.StringIO()\n"]
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=["descriptor", "stream"])
-def test_an_interrupt_stops_the_job_and_is_raised(poprun: Poprun, stream: str) -> None:
+# As Ctrl-C and a notebook's stop button do; as kill -INT and an IDE's do.
+@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["group", "process"])
+def test_an_interrupt_stops_the_job_once_and_is_raised(
+    poprun: Poprun, kill: Callable[[int, int], None], stream: str
+) -> None:
     text = f"""
 {stream}import poprun
 def wait():
-    import time
-    open("runs", "w").close()
-    time.sleep(1000)
+    import popdist, time
+    instance = popdist.getInstanceIndex()
+    try:
+        open(f"runs-{{instance}}", "w").close()
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        # A second interrupt would kill the instance meanwhile.
+        time.sleep(1)
+        open(f"clean-{{instance}}", "w").close()
 try:
-    poprun.launch(wait, num_instances=2, options={LOCAL})
+    poprun.launch(wait, num_instances=2, options=[*{LOCAL}, "--grace=100"])
 except KeyboardInterrupt:
     open("interrupted", "w").close()
 """
     process = start(poprun, text, start_new_session=True)
-    wait_for(lambda: Path(poprun.directory, "runs").exists(), "the instances")
+    files = [Path(poprun.directory, f"runs-{rank}") for rank in range(2)]
+    wait_for(lambda: all(map(Path.exists, files)), "the instances")
 
-    # As Ctrl-C and a notebook's stop button do.
-    os.killpg(process.pid, signal.SIGINT)
+    kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+
+    assert process.returncode == 0, err
+    names = ("clean-0", "clean-1", "interrupted")
+    assert [Path(poprun.directory, name).exists() for name in names] == [True] * 3
+
+
+@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["group", "process"])
+def test_a_second_interrupt_kills_the_instances(
+    poprun: Poprun, kill: Callable[[int, int], None]
+) -> None:
+    text = f"""
+import poprun
+script = 'trap "touch asked-$RANK" INT; touch runs-$RANK; while :; do sleep 0.1; done'
+words = [*{LOCAL}, "-n", "2", "--grace=1000", "sh", "-c", script]
+try:
+    poprun.run_command(words)
+except KeyboardInterrupt:
+    open("interrupted", "w").close()
+"""
+    process = start(poprun, text, start_new_session=True)
+
+    for name in ("runs", "asked"):
+        files = [Path(poprun.directory, f"{name}-{rank}") for rank in range(2)]
+        wait_for(lambda files=files: all(map(Path.exists, files)), name)
+        kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=200)
 
     assert process.returncode == 0, err
     assert Path(poprun.directory, "interrupted").exists()
+
+
+@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["group", "process"])
+def test_an_interrupt_before_the_first_instance_ends_the_command_with_one_sentence(
+    poprun: Poprun, kill: Callable[[int, int], None]
+) -> None:
+    mpirun = poprun.directory / "slow"
+    mpirun.write_text("#!/bin/sh\ntouch asked\nsleep 99")
+    mpirun.chmod(0o755)
+    text = f"""
+import poprun
+try:
+    poprun.run_command(["--mpirun={mpirun}", "--offline-mode=yes", "true"])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    process = start(poprun, text, start_new_session=True)
+    wait_for(lambda: Path(poprun.directory, "asked").exists(), "mpirun")
+
+    kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=200)
+
+    assert (process.returncode, out, err) == (
+        0,
+        b"interrupted\n",
+        b"poprun: error: Stopped by SIGINT before any instance was started.\n",
+    )
 
 
 def test_a_killed_caller_ends_its_job(poprun: Poprun) -> None:

@@ -249,13 +249,17 @@ def test_the_result_tells_of_a_host_that_stays_away_until_the_timeout() -> None:
     assert played.recorded == [(125, away)]
 
 
+@pytest.mark.parametrize(
+    ("number", "name", "code"),
+    [(signal.SIGTERM, "SIGTERM", 143), (restarts.CALLER_INTERRUPT, "SIGINT", 130)],
+)
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_signal_during_the_wait_ends_and_undoes_the_job(
-    monkeypatch: pytest.MonkeyPatch, is_late: bool
+    monkeypatch: pytest.MonkeyPatch, is_late: bool, number: int, name: str, code: int
 ) -> None:
     def stop(*_: object) -> None:
         # pytest-xdist has a thread that would take it for the process.
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        signal.pthread_kill(threading.get_ident(), number)
 
     played = Played([])
     if is_late:
@@ -265,11 +269,11 @@ def test_a_signal_during_the_wait_ends_and_undoes_the_job(
     else:
         monkeypatch.setattr(restarts.time, "sleep", stop)
 
-    assert played.run(9) == 143
+    assert played.run(9) == code
     assert played.calls == []
     assert played.undone == ["the job"]
     assert played.said[-1].endswith(
-        "attempt 1: not started: Stopped by SIGTERM before attempt 1 was started.\n"
+        f"attempt 1: not started: Stopped by {name} before attempt 1 was started.\n"
     )
 
 
