@@ -443,6 +443,8 @@ THIRD_PARTY = {
     ),
     "tqdm": ("poptorch",),
     "uvloop": ("poprun.vipu.server",),
+    # TensorFlow needs it.
+    "wrapt": ("popdist.tensorflow",),
     "yaml": ("poprun",),
 }
 

@@ -19,17 +19,11 @@ from tensorflow.python.trackable.base import CheckpointInitialValue
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
-from popdist.tensorflow.strategy.aggregation import record_functions, tensors_in
+from popdist.tensorflow.strategy.aggregation import tensors_in
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
-from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
-from popdist.tensorflow.strategy.iterators import make_steps
-from popdist.tensorflow.strategy.keras_checks import check_models
-from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
-from popdist.tensorflow.strategy.learning_rates import compute_rates_once
-from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
-from popdist.tensorflow.strategy.saving import Saver
+from popdist.tensorflow.strategy.saving import save_alone
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -37,8 +31,9 @@ from popdist.tensorflow.tensors.memory import Tensor
 class PopDistExtended(MirroredExtended):
     """The local replicas are logical CPUs; all others are reached by the engine."""
 
-    # STATE: whether a strategy of this process has a variable that is trained.
-    trains = False
+    # STATE: whether a strategy of this process has a variable that is trained; None
+    # before one of several replicas was made.
+    trains: bool | None = None
 
     def __init__(
         self,
@@ -83,12 +78,12 @@ class PopDistExtended(MirroredExtended):
             weakref.WeakKeyDictionary()
         )
         job = members.gather(randbits(62))[0]
-        self._saver = Saver(f"{job:016x}", self._rank)
+        if self._instances > 1:
+            save_alone(f"{job:016x}", self._rank)
+        if members.replicas > 1 and PopDistExtended.trains is None:
+            PopDistExtended.trains = False
         super().__init__(strategy, list(devices), cross_device_ops)
-        make_steps(type(strategy))
-        record_functions(type(strategy))
-        # A program may never enter the scope, by mistake.
-        self._extend_kerases()
+        use_generators()
 
     def _scope(self, strategy: tf.distribute.Strategy) -> Any:
         if (
@@ -100,7 +95,6 @@ class PopDistExtended(MirroredExtended):
                 "PopDistStrategy, and leave the scope of any other one before scope(), "
                 "run() or reduce() of this one."
             )
-        self._extend_kerases()
         return super()._scope(strategy)
 
     @property
@@ -246,25 +240,12 @@ class PopDistExtended(MirroredExtended):
 
     # --- Variables.
 
-    def _extend_kerases(self) -> None:
-        """Extend the Kerases that the program has imported by now."""
-        strategy_class = type(self._container_strategy())
-        use_generators()
-        scale_losses_alike(strategy_class)
-        compute_rates_once(strategy_class)
-        count_steps(strategy_class)
-        build_with_batch(strategy_class)
-        allow_empty_batches(strategy_class)
-        check_models(strategy_class, self._is_without_model)
-        if self._instances > 1:
-            self._saver.extend_savers()
-
-    def _is_without_model(self) -> bool:
+    @staticmethod
+    def is_without_model() -> bool:
         """Return whether the instances train nothing together, though they should."""
-        return self.members.replicas > 1 and not PopDistExtended.trains
+        return PopDistExtended.trains is False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        self._extend_kerases()
         is_on_read = kwargs.get("synchronization") is tf.VariableSynchronization.ON_READ
         # TensorFlow has None for what is trained unless it is aggregated on reads.
         if kwargs.get("trainable") is not False and not is_on_read:

@@ -1,37 +1,57 @@
 """Changes to functions of TensorFlow and Keras, which know neither popdist nor Horovod.
 
-Each module of popdist that extends a function does so once.
+Each module of popdist that extends a function does so once, when it is imported.
 """
 
-import sys
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+import wrapt
+
+# The versions of the packages with which the extensions were tried. pyproject.toml has
+# the same bounds.
+_TRIED = {"keras": "3.12 to 3.15", "tensorflow": "2.21", "tf_keras": "2.21"}
 
 
 def extend(
     module_name: str, class_name: str, name: str, around: Callable[..., Any]
 ) -> None:
-    """Replace a function of a module that is imported by one around it, once for all.
+    """Replace a function by one around it, once its package is imported.
 
     Args:
-        class_name: The class whose method it is; empty for a function of the module.
+        module_name: The module, which need not be imported with its package.
+        class_name: The method's class; empty for a function of the module.
         around: Is called with the function and the arguments of each call.
+
+    Raises:
+        ImportError: The package has no such function. Where the package is imported
+            later, its import raises it.
     """
-    # Any: TensorFlow and Keras declare no types.
-    owner: Any = sys.modules.get(module_name)
-    if class_name:
-        owner = getattr(owner, class_name, None)
-    # None has methods, too.
-    original = None if owner is None else getattr(owner, name, None)
-    extenders = getattr(original, "popdist_extenders", ())
-    extender = getattr(around, "func", around).__module__
-    if original is None or extender in extenders:
-        return
 
-    @wraps(original)
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
+    def replace(package: ModuleType) -> None:
+        try:
+            # Any: TensorFlow and Keras declare no types.
+            owner: Any = import_module(module_name)
+            owner = getattr(owner, class_name) if class_name else owner
+            # An inherited one is not enough: the extension relies on the class's own.
+            original = vars(owner)[name]
+        except (AttributeError, KeyError, ModuleNotFoundError) as error:
+            where = ".".join(part for part in (module_name, class_name, name) if part)
+            found, tried = package.__version__, _TRIED[package.__name__]
+            raise ImportError(
+                f"popdist extends {where}, which {package.__name__} {found} does not "
+                f"have. Install {package.__name__} {tried}, with which popdist was "
+                "tried.",
+                name=module_name,
+            ) from error
 
-    extended.popdist_extenders = (*extenders, extender)  # type: ignore[attr-defined]
-    setattr(owner, name, extended)
+        @wraps(original)
+        def extended(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, extended)
+
+    wrapt.register_post_import_hook(replace, module_name.partition(".")[0])

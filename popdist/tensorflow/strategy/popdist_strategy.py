@@ -9,9 +9,17 @@ from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.tensorflow.devices import local_devices
 from popdist.tensorflow.ipu_config import set_ipu_config
+from popdist.tensorflow.strategy.aggregation import record_functions
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps
+from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
 from popdist.tensorflow.strategy.exchange import Exchange
 from popdist.tensorflow.strategy.extended import PopDistExtended
+from popdist.tensorflow.strategy.iterators import make_steps
+from popdist.tensorflow.strategy.keras_checks import check_models
+from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
+from popdist.tensorflow.strategy.learning_rates import compute_rates_once
+from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
+from popdist.tensorflow.strategy.saving import extend_savers
 
 
 class PopDistStrategy(tf.distribute.Strategy):
@@ -88,3 +96,14 @@ class PopDistStrategy(tf.distribute.Strategy):
     def experimental_run_v2(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function on all replicas: run() under its earlier name."""
         return self.run(fn, *args, **kwargs)
+
+
+make_steps(PopDistStrategy)
+record_functions(PopDistStrategy)
+scale_losses_alike(PopDistStrategy)
+compute_rates_once(PopDistStrategy)
+count_steps(PopDistStrategy)
+build_with_batch(PopDistStrategy)
+allow_empty_batches(PopDistStrategy)
+check_models(PopDistStrategy, PopDistExtended.is_without_model)
+extend_savers()

@@ -1,9 +1,7 @@
 """Random numbers that differ between replicas, and are the same in every run."""
 
-import sys
-from typing import Any
-
 import tensorflow as tf
+import wrapt
 
 from popdist.replicated.seeds import seed_of
 from popdist.tensorflow.tensors.memory import Tensor
@@ -13,15 +11,14 @@ _STATE = "seed_generator_state"
 
 
 def use_generators() -> None:
-    """Let tf_keras, if it is imported, draw random numbers by generators.
+    """Let tf_keras, once it is imported, draw random numbers by generators.
 
     They draw others on each replica. Its layers would draw the same on all instances
     otherwise, by operations with the program's seed.
     """
-    # Any: tf_keras declares no types.
-    backend: Any = sys.modules.get("tf_keras.src.backend")
-    if backend is not None:
-        backend.enable_tf_random_generator()
+    wrapt.register_post_import_hook(
+        lambda tf_keras: tf_keras.src.backend.enable_tf_random_generator(), "tf_keras"
+    )
 
 
 def own_seed(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic, sleep
@@ -63,16 +64,6 @@ class Saver:
 
     job: str
     rank: int
-
-    def extend_savers(self) -> None:
-        """Let the Kerases that are imported, and TensorFlow, save files so."""
-        for place in _OF_MODELS:
-            extend(*place, self.save_model)
-        for place in _OF_FOLDERS:
-            extend(*place, self.save_folder)
-        for name in _OF_BACKUPS:
-            module = "keras.src.callbacks.backup_and_restore"
-            extend(module, "BackupAndRestore", name, self.back_up)
 
     def save_model(
         self,
@@ -170,6 +161,33 @@ class Saver:
             if job != self.job or int(rank) in ended:
                 (folder / owner).unlink(missing_ok=True)
         _remove_empty(folder)
+
+
+# STATE: how this instance saves, once it has made a strategy among several.
+_SAVERS: list[Saver] = []
+
+
+def save_alone(job: str, rank: int) -> None:
+    """Let the instance save so from now on, unless an earlier strategy lets it."""
+    if not _SAVERS:
+        _SAVERS.append(Saver(job, rank))
+
+
+def extend_savers() -> None:
+    """Let Keras and TensorFlow save files as save_alone() says."""
+    for place in _OF_MODELS:
+        extend(*place, partial(_saved, Saver.save_model))
+    for place in _OF_FOLDERS:
+        extend(*place, partial(_saved, Saver.save_folder))
+    for name in _OF_BACKUPS:
+        module = "keras.src.callbacks.backup_and_restore"
+        extend(module, "BackupAndRestore", name, partial(_saved, Saver.back_up))
+
+
+def _saved(
+    by: Callable[..., Any], save: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return by(*_SAVERS, save, *args, **kwargs) if _SAVERS else save(*args, **kwargs)
 
 
 def _local_path(path: Any) -> Path | None:

@@ -197,7 +197,6 @@ def distributed(
             "op is Adasum, which Horovod does not support with Keras. Use Average or "
             "Sum, or an optimizer of tf.compat.v1.train."
         )
-    skip_steps_alike()
     part = _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
     subclass = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
     wrapped: Any = object.__new__(subclass)
@@ -246,3 +245,6 @@ def _apply_reduced(
 def _multiply(multiply: Callable[..., Any], gradient: Gradient, scale: Any) -> Any:
     """Return a gradient without the scale of the loss, which stays a reduced one."""
     return mark_alike(multiply(gradient, scale), gradient)
+
+
+skip_steps_alike()
