@@ -68,7 +68,7 @@ class HostExchanges:
         where = target.address
         scratch = None
         if not layout.in_blocks:
-            scratch = np.empty(target.nbytes, np.uint8)
+            scratch = self._member.new_scratch(target.nbytes)
             where = address_of(scratch)
         begin, end = begins[layout.host : layout.host + 2]
         local = [lengths[rank] for rank in layout.local_ranks]
@@ -97,15 +97,15 @@ class HostExchanges:
         to, here = layout.host_of[root], layout.host
         nbytes = begins[here + 1] - begins[here]
         if here != to:
-            scratch = np.empty(nbytes if layout.is_leader else 0, np.uint8)
+            scratch = self._member.new_scratch(nbytes if layout.is_leader else 0)
             at = address_of(scratch)
             self._exchange(Operation.GATHER, 0, local, source.address, at)
             if layout.is_leader:
                 self._member.wait(self._send(at, nbytes, root))
             return
         is_root = layout.rank == root
-        whole = np.empty(
-            0 if layout.in_blocks or not is_root else sum(lengths), np.uint8
+        whole = self._member.new_scratch(
+            0 if layout.in_blocks or not is_root else sum(lengths)
         )
         where = target.address if layout.in_blocks else address_of(whole)
         transfers: list[Transfer] = []
@@ -131,7 +131,7 @@ class HostExchanges:
         here = layout.host
         nbytes = begins[here + 1] - begins[here]
         if here != layout.host_of[root]:
-            scratch = np.empty(nbytes if layout.is_leader else 0, np.uint8)
+            scratch = self._member.new_scratch(nbytes if layout.is_leader else 0)
             at = address_of(scratch)
             if layout.is_leader:
                 self._member.wait(self._receive(at, nbytes, root))
@@ -156,7 +156,7 @@ class HostExchanges:
         if layout.is_leader:
             self._share(b"")
         each = source.nbytes // self._size
-        received = np.empty(source.nbytes, np.uint8)
+        received = self._member.new_scratch(source.nbytes)
         where = address_of(received)
         transfers: list[Transfer] = []
         for step in range(1, self._size):
@@ -276,7 +276,7 @@ class HostExchanges:
         if self._layout.in_blocks:
             return None
         begins = list(accumulate(lengths, initial=0))
-        ordered, at = np.empty(source.nbytes, np.uint8), 0
+        ordered, at = self._member.new_scratch(source.nbytes), 0
         for members in self._layout.members:
             for rank in members:
                 place = address_of(ordered) + at

@@ -7,6 +7,9 @@ from contextlib import suppress
 from time import monotonic, monotonic_ns, sleep
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from popdist.engine import _core
 from popdist.engine.failures import (
     Ending,
@@ -22,6 +25,7 @@ from popdist.engine.failures import (
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
+from popdist.engine.rows import Rows
 from popdist.engine.shm.member import ShmMember, check_seconds
 from popdist.engine.spec.operations import Described, Operation, Status, Trace
 from popdist.errors import (
@@ -94,8 +98,9 @@ class HostsMember:
         self._stalled_in = 0
         # The number of a call, and the members of another host that have not begun it.
         self._missing_elsewhere: tuple[int, Sequence[int]] = (0, ())
-        # Requests of the call at hand, with what they read or write.
-        self._under_way: list[tuple[Any, object]] = []
+        # Requests of the call at hand, and its memory besides the program's arrays.
+        self._under_way: list[Any] = []
+        self._scratch: list[NDArray[np.uint8]] = []
         local.group_instances = self.instances
         known = weakref.proxy(self)
         # The local member must not keep this one alive.
@@ -154,8 +159,18 @@ class HostsMember:
             return
         raise self.failure()
 
-    def run(self, call: Described, details: object, steps: Callable[[], T]) -> T:
-        """Make a call, whose details must be the same on all members, in its turn."""
+    def run(
+        self,
+        call: Described,
+        details: object,
+        steps: Callable[[], T],
+        memory: Sequence[Rows] = (),
+    ) -> T:
+        """Make a call, whose details must be the same on all members, in its turn.
+
+        Args:
+            memory: The rows that messages of the call read and write.
+        """
         # When its turn came, and when it succeeded.
         times: list[int] = []
 
@@ -163,7 +178,6 @@ class HostsMember:
             times.append(monotonic_ns())
             try:
                 result = steps()
-                self._under_way.clear()
                 times.append(monotonic_ns())
                 return result
             except _core.Failure:
@@ -173,7 +187,9 @@ class HostsMember:
                 self.end_after_mpi(error.Get_error_code())
             finally:
                 if len(times) == 1:
-                    self._abandon()
+                    self._abandon(memory)
+                self._under_way.clear()
+                self._scratch.clear()
             raise self.failure()
 
         hashed = hash(details) & (1 << 64) - 1
@@ -198,7 +214,7 @@ class HostsMember:
         request = self.world.comm.Isend(
             [memory, self.world.mpi.BYTE], self.instances[to], self._tags[to] + kind
         )
-        self._under_way.append((request, memory))
+        self._under_way.append(request)
         return Transfer(request, to)
 
     def receive(self, memory: Any, source: int, kind: int) -> Transfer:
@@ -206,8 +222,14 @@ class HostsMember:
         request = self.world.comm.Irecv(
             [memory, self.world.mpi.BYTE], self.instances[source], self._own_tag + kind
         )
-        self._under_way.append((request, memory))
+        self._under_way.append(request)
         return Transfer(request, source)
+
+    def new_scratch(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory that the messages of the call at hand may read and write."""
+        scratch = np.empty(nbytes, np.uint8)
+        self._scratch.append(scratch)
+        return scratch
 
     def wait(self, transfers: Sequence[Transfer]) -> None:
         """Wait until these messages are through."""
@@ -546,10 +568,14 @@ class HostsMember:
             return call
         return (*call[:4], self.layout.local_ranks[call[4]], *call[5:])
 
-    def _abandon(self) -> None:
-        """Keep the memory of messages that are under way when a call fails."""
-        for request, memory in self._under_way:
+    def _abandon(self, memory: Sequence[Rows]) -> None:
+        """Keep the memory of messages that are under way when a call fails.
+
+        MPI reads and writes it until they are through, and knows only its address.
+        """
+        for request in self._under_way:
+            is_done = False
             with suppress(self.world.mpi.Exception):
-                if not request.Test():
-                    self.world.abandoned.append((request, memory))
-        self._under_way.clear()
+                is_done = request.Test()
+            if not is_done:
+                self.world.abandoned.append((request, *memory, *self._scratch))

@@ -22,7 +22,8 @@ def send_row(member: HostsMember, row: Rows, to: int) -> None:
         peer = layout.local_ranks.index(to)
         member.comm.send(peer, row.dtype, row.address, row.nbytes)
         return
-    label = np.frombuffer(_LABEL.pack(row.dtype, row.count), np.uint8)
+    label = member.new_scratch(_LABEL.size)
+    label[:] = np.frombuffer(_LABEL.pack(row.dtype, row.count), np.uint8)
     transfers = [member.send(label, to, POINT)]
     transfers += [member.send(part, to, POINT) for part in _parts(member, row)]
     member.wait(transfers)
@@ -35,7 +36,7 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
         peer = layout.local_ranks.index(source)
         member.comm.receive(peer, row.dtype, row.address, row.nbytes)
         return
-    label = np.empty(_LABEL.size, np.uint8)
+    label = member.new_scratch(_LABEL.size)
     member.wait([member.receive(label, source, POINT)])
     dtype, count = _LABEL.unpack(label.tobytes())
     if (dtype, count) != (row.dtype, row.count):

@@ -76,11 +76,12 @@ class HostsTransport(ArenaTransport):
 
     def send(self, row: Rows, to: int) -> None:
         call: Described = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
-        self._member.run(call, (), partial(send_row, self._member, row, to))
+        self._member.run(call, (), partial(send_row, self._member, row, to), [row])
 
     def receive(self, row: Rows, source: int) -> None:
         call: Described = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)
-        self._member.run(call, (), partial(receive_row, self._member, row, source))
+        steps = partial(receive_row, self._member, row, source)
+        self._member.run(call, (), steps, [row])
 
     def barrier(self, name: int = 0) -> None:
         call: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, name)
@@ -119,4 +120,4 @@ class HostsTransport(ArenaTransport):
                 step = partial(exchanges.all_to_all, source, target)
         count = nbytes // item_bytes_of(dtype)
         described = (operation, dtype, prelude_to, 0, root, count, name)
-        self._member.run(described, details, step)
+        self._member.run(described, details, step, [source, target])

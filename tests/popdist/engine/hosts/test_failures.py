@@ -511,3 +511,88 @@ def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
     ran = run(hydra, (1, 1), body, tmp_path)
 
     assert [one.out for one in ran.instances] == ["over\n"] * 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "group.broadcast(x, 1, out=x)",
+        "group.all_gather(x[0])",
+        "group.gather(x[0], 0)",
+        "group.scatter(x if rank == 1 else None, 1)",
+        "group.all_to_all(x)",
+        "group.send(x, 0) if rank == 1 else group.recv(x, 1)",
+    ],
+)
+def test_memory_of_a_failed_call_lives_while_mpi_may_write_to_it(
+    hydra: str, tmp_path: Path, call: str
+) -> None:
+    # Instance 1 enters the call, and sends no elements until instance 0 has failed.
+    body = f"""
+    import gc, weakref
+    from popdist.engine.hosts.member import HostsMember
+    from popdist.engine.hosts.mpi_thread import started
+    group = popdist.instance_group()
+    group.barrier()
+    group.set_timeout(1)
+    done = f"{{sys.argv[1]}}.done"
+    address_of = lambda memory: started().mpi.buffer(memory).address
+    is_large = lambda memory: started().mpi.buffer(memory).nbytes > 1000
+    posted, arrays = [], []
+
+    def receive(self, memory, source, kind, receive=HostsMember.receive):
+        if is_large(memory):
+            posted.append(address_of(memory))
+        return receive(self, memory, source, kind)
+
+    def send(self, memory, to, kind, send=HostsMember.send):
+        while rank == 1 and is_large(memory) and not os.path.exists(done):
+            time.sleep(0.01)
+        return send(self, memory, to, kind)
+
+    def watched(array):
+        arrays.append(weakref.ref(array))
+        return array
+
+    HostsMember.receive, HostsMember.send = receive, send
+    np.empty = lambda *given, empty=np.empty: watched(empty(*given))
+    x = watched(np.zeros((2, 300_000)))
+    fail(lambda: {call})
+    if rank == 0:
+        del x
+        gc.collect()
+        alive = [array() for array in arrays if array() is not None]
+        begins = [(a.__array_interface__["data"][0], a.nbytes) for a in alive]
+        is_alive = lambda at: any(b <= at < b + nbytes for b, nbytes in begins)
+        print(len(posted) > 0, [at for at in posted if not is_alive(at)])
+        open(done, "w").close()
+    """
+
+    error, posted = run(hydra, (1, 1), body, tmp_path).outputs[0].splitlines()
+
+    assert error.startswith("CollectiveTimeoutError: Instance 1 on ")
+    assert posted == "True []"
+
+
+@pytest.mark.parametrize("has_another_file", [False, True])
+def test_a_pidfd_that_the_program_closes_is_no_death(
+    hydra: str, tmp_path: Path, has_another_file: bool
+) -> None:
+    body = f"""
+    from popdist.engine.hosts.mpi_thread import started
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 0:
+        [pidfd] = started().pidfds.values()
+        os.close(pidfd.fileno())
+        if {has_another_file}:
+            # It can always be read.
+            os.dup2(os.open(__file__, os.O_RDONLY), pidfd.fileno())
+        started().watch_this_host()
+        print(started().dead, started().is_broken)
+    group.barrier()
+    """
+
+    ran = run(hydra, (2, 1), body, tmp_path)
+
+    assert ran.outputs == ["{} False", "", ""]
