@@ -1,8 +1,10 @@
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from popdist.engine.group import Group
 from popdist.errors import CollectiveAbortedError, PopdistError
-from tests.popdist.engine.members import Me, Members, run
+from tests.popdist.engine.members import SMALL, Me, Members, group_of, run
 
 IN_OWN_CALL = (
     "This thread is in the middle of a call to this group, and what interrupted it, a "
@@ -194,3 +196,37 @@ def test_threads_take_turns() -> None:
 
     for ended in run(2, member):
         assert ended.value == ({2.0}, 150, (150, 0, 0, 0))
+
+
+def test_a_thread_that_waits_for_its_turn_is_woken_once_for_many_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = group_of("alone", 0, 1, replicas=[8], tuning=SMALL)
+    in_call = group.transport.member.comm.in_call
+    small, large = np.ones((8, 1)), np.ones((8, 1 << 18))
+    # The core asks each time that it looks.
+    looks: list[None] = []
+    monkeypatch.setattr(sys, "is_finalizing", lambda: looks.append(None))
+    comes = threading.Event()
+
+    def call_in_turn() -> int:
+        """Make a call while the other thread makes one, and count the looks."""
+        while in_call() is None:
+            time.sleep(0)
+        looks.clear()
+        comes.set()
+        group.all_reduce(small)
+        return len(looks)
+
+    counts = []
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(5):
+            comes.clear()
+            looked = other.submit(call_in_turn)
+            while not comes.is_set():
+                group.all_reduce(large, out=large)
+            for _ in range(20000):
+                group.all_reduce(small, out=small)
+            counts.append(looked.result())
+    # Calls that end before it runs again are 10000 or so.
+    assert max(counts) < 100

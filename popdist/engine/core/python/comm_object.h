@@ -14,11 +14,14 @@ typedef struct {
     bool open;
     Py_buffer memory;
     /* One call at a time. A thread that holds the GIL may read `busy`, which is quicker
-     * than a lock; the gate is locked, and opened once for each thread that waits. */
+     * than a lock. The gate is a lock that is closed while it is taken: the end of a call
+     * opens it for one thread that waits. Until that one runs, many calls may end, and
+     * none of them may open it again: a semaphore would count them. */
     bool busy;
     unsigned long call_thread; /* of the call once it lets others run, else 0 */
     int waiting;
     PyThread_type_lock gate;
+    bool gate_is_open;
     int queued; /* calls that a thread of our own will make before any other */
     bool in_steps; /* of a call of a larger group, whose turn this is */
     links links;   /* to its other hosts; `hooks` is told of what they meet, or NULL */

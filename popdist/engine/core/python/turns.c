@@ -67,11 +67,14 @@ static bool wait_a_little(CommObject *self)
                         "note the signal, and make the call once the first one is over.");
         return false;
     }
+    PyLockStatus opened;
     self->waiting++;
     Py_BEGIN_ALLOW_THREADS
-    PyThread_acquire_lock_timed(self->gate, LOOK_US, 1);
+    opened = PyThread_acquire_lock_timed(self->gate, LOOK_US, 1);
     Py_END_ALLOW_THREADS
     self->waiting--;
+    if (opened == PY_LOCK_ACQUIRED)
+        self->gate_is_open = false;
     return PyErr_CheckSignals() == 0;
 }
 
@@ -88,8 +91,10 @@ void give_turn(CommObject *self)
 {
     self->busy = false;
     self->call_thread = 0;
-    if (self->waiting)
+    if (self->waiting && !self->gate_is_open) {
+        self->gate_is_open = true;
         PyThread_release_lock(self->gate);
+    }
 }
 
 bool take_open_turn(CommObject *self)
