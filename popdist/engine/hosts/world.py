@@ -200,9 +200,10 @@ class World:
         alive = {i: pidfd for i, pidfd in self.pidfds.items() if i not in self.dead}
         for pidfd in alive.values():
             poll.register(pidfd.fileno(), select.POLLIN)
-        ended = {fd for fd, _ in poll.poll(0)}
+        # The process has ended, or the program has closed the descriptor.
+        changed = {fd for fd, _ in poll.poll(0)}
         for instance, pidfd in alive.items():
-            if pidfd.fileno() in ended:
+            if pidfd.fileno() in changed and pidfd.has_ended:
                 self.note_death(instance)
                 self.tell_others({"kind": "died", "instance": instance})
 

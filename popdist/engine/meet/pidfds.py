@@ -8,6 +8,9 @@ import weakref
 from popdist.engine.meet.messages import Member
 from popdist.errors import ArenaError, PeerLostError
 
+# Fields of /proc/PID/stat, counted from the third one: see proc(5).
+_STATE, _THREADS, _STARTED = 0, 17, 19
+
 
 class Pidfd:
     """A pidfd of a process, which is closed with the last reference to this."""
@@ -17,6 +20,8 @@ class Pidfd:
         self._fd = fd
         self._end = weakref.finalize(self, _close, fd, pid)
         self._end.atexit = False
+        # After the pidfd was opened: what has its pid now is its process.
+        self.started = started(pid)
 
     def fileno(self) -> int:
         """Return the file descriptor, which turns readable when the process ends."""
@@ -40,6 +45,21 @@ class Pidfd:
             return False
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended, by /proc.
+
+        What poll() tells of the descriptor may be about a file that the program has
+        under its number.
+        """
+        try:
+            fields = _stat_of(self.pid)
+        except ProcessLookupError:
+            return True
+        # A main thread that has ended is a zombie as well; the others go on.
+        is_over = fields[_STATE] in (b"Z", b"X") and int(fields[_THREADS]) <= 1
+        return is_over or int(fields[_STARTED]) != self.started
+
     def abandon(self) -> None:
         """Leave the descriptor open at the end: the program has closed this one."""
         self._end.detach()
@@ -61,13 +81,11 @@ def watch(instance: int, member: Member) -> Pidfd:
         # The new one may get its number.
         pidfd.abandon()
     try:
-        # In this order: the pid of what the pidfd names can no longer change.
         pidfd = Pidfd(member.pid, _open(member.pid))
-        same = started(member.pid) == member.started
     except ProcessLookupError:
         raise lost(instance, member.pid) from None
     # The clock of another time namespace shows another time.
-    if not same and not _other_clock(member.pid):
+    if pidfd.started != member.started and not _other_clock(member.pid):
         raise lost(instance, member.pid)
     _shared[member] = pidfd
     return pidfd
@@ -92,6 +110,15 @@ def started(pid: int) -> int:
     Raises:
         ProcessLookupError: There is no such process.
     """
+    return int(_stat_of(pid)[_STARTED])
+
+
+def _stat_of(pid: int) -> list[bytes]:
+    """Return what /proc/PID/stat has, from the third field on.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -103,7 +130,7 @@ def started(pid: int) -> int:
             ) from error
         raise ProcessLookupError(f"There is no process {pid}.") from error
     # The second field is the program's name in parentheses, and may hold anything.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    return stat[stat.rindex(b")") + 2 :].split()
 
 
 def lost(instance: int, pid: int) -> PeerLostError:
