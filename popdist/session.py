@@ -419,6 +419,8 @@ class Session:
             )
         elif self._why_unusable is None:
             self._cells = {}
+        # The parent's, perhaps in the middle of its first meeting.
+        self._claim.release()
         # The files are the parent's.
         self.__dict__.pop("recorder", None)
 

@@ -143,6 +143,45 @@ def test_after_a_fork_the_child_is_told_and_the_parent_goes_on() -> None:
     assert outputs(run(2, body)) == [words.format(i) * 3 + "[2.]" for i in range(2)]
 
 
+def test_a_child_that_is_forked_while_another_thread_meets_is_refused(
+    tmp_path: Path,
+) -> None:
+    body = """
+    import threading
+    from popdist.session import STATE
+    forked = os.environ["FORKED"]
+    if rank == 1:
+        while not os.path.exists(forked):
+            time.sleep(0.01)
+        popdist.init()
+    else:
+        meeting = threading.Thread(target=popdist.init)
+        meeting.start()
+        while STATE._claim._socket is None:
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            try:
+                popdist.init()
+            except popdist.GroupUnusableError as error:
+                print(str(error).replace(str(os.getppid()), "P"), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        open(forked, "w").close()
+        meeting.join()
+    print(collectives.allReduceSum(np.ones(1)))
+    """
+    environ = {"FORKED": str(tmp_path / "forked"), "POPDIST_TIMEOUT": "60"}
+
+    first, second = outputs(run(2, body, environ))
+
+    refused, result = first.splitlines()
+    assert refused.startswith(
+        "Process P has joined its groups as instance 0 and takes "
+    )
+    assert result == second == "[2.]"
+
+
 def test_a_process_may_fork_first_and_let_the_child_take_part() -> None:
     body = """
     popdist.getNumInstances()
