@@ -132,7 +132,8 @@ class Membership:
 
         all_reduce of such arrays, on all members, copies nothing in or out: each
         member adds up its part of all members' arrays where they lie. Where the
-        machine does not let memory be shared so, it is an ordinary array.
+        machine does not let memory be shared so, and once the group has ended, it is
+        an ordinary array.
         """
         kind = np.dtype(dtype)
         if kind.hasobject:

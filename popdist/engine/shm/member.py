@@ -128,6 +128,9 @@ class ShmMember:
         heap = self._heap
         if nbytes == 0 or not heap.available:
             return None
+        # A member that was stopped in the last call may yet write to its arrays.
+        if self.comm.ending() is not None:
+            return None
         offset, memory = heap.allocate(nbytes)
         array = np.frombuffer(memory, np.uint8)
         begin = self.rank * HEAP_SPAN + offset

@@ -11,7 +11,7 @@ from popdist.engine.group import Group
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from popdist.engine.tuning import Tuning
-from popdist.errors import GroupUnusableError
+from popdist.errors import CollectiveAbortedError, GroupUnusableError
 from tests.popdist.engine.members import LONG, SMALL, Me, Pool, group_of, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
@@ -636,6 +636,22 @@ def test_the_arenas_arrays_come_and_go_and_outlive_the_group() -> None:
     for kept, empty in results(2, member):
         assert same(kept, np.float32(7))
         assert same(empty, np.empty((0, 4), bool))
+
+
+def test_once_the_group_has_ended_no_array_takes_memory_that_others_may_write() -> None:
+    def member(me: Me) -> bool:
+        group = me.join()
+        x = group.empty(1 << 20)
+        address = x.ctypes.data
+        group.all_reduce(x, out=x)
+        if me.rank == 0:
+            group.abort("It is enough.")
+        with pytest.raises(CollectiveAbortedError):
+            group.all_reduce(x, out=x)
+        del x
+        return group.empty(1 << 20).ctypes.data != address
+
+    assert results(2, member) == [True, True]
 
 
 # --- What cannot be

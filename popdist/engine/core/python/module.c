@@ -105,7 +105,9 @@ static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
 static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"rank", "rows", "hosts", NULL};
-    static uint32_t rows[MAX_LEAVES], hosts[MAX_LEAVES]; /* we have the GIL */
+    /* We have the GIL. No Python runs while they are in use: `rows` is read as a whole
+     * before it is filled, and `hosts` is a list of numbers. */
+    static uint32_t rows[MAX_LEAVES], hosts[MAX_LEAVES];
     int rank;
     PyObject *given, *given_hosts = Py_None;
     uint64_t all;

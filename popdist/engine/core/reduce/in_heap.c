@@ -103,6 +103,9 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
     const uint64_t rows = k->split->replicas;
     find_rows(k, at, own.begin * t->a.element);
     for (uint64_t done = own.begin; done < own.end; done += t->a.piece) {
+        /* A member that has given up may use its array again. */
+        if (atomic_load_explicit(&k->c->head->ended, memory_order_relaxed))
+            return;
         uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
         size_t bytes = n * t->a.element;
         fold_finished(&t->a, &k->split->of_rows, at->from, NULL, n, total);
