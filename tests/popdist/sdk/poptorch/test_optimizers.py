@@ -1,4 +1,5 @@
 import copy
+import logging
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -451,6 +452,96 @@ def test_nesterov_momentum_trains_as_in_torch() -> None:
         assert mine.equal(expected)
 
 
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_momentum_that_is_set_later_begins_at_zero(half: bool, is_new: bool) -> None:
+    model = OneWeight().half() if half else OneWeight()
+    x = torch.ones(1, 1).half() if half else torch.ones(1, 1)
+    optimizer = poptorch.optim.RMSprop(
+        model.parameters(), lr=0.25, alpha=0.0, momentum=0.0
+    )
+    executor = poptorch.trainingModel(model, options(), optimizer)
+    executor(x)
+    if is_new:
+        optimizer = poptorch.optim.RMSprop(
+            model.parameters(), lr=0.25, alpha=0.0, momentum=0.0
+        )
+    optimizer.param_groups[0]["momentum"] = 0.5
+    executor.setOptimizer(optimizer)
+
+    executor(x)
+    executor(x)
+
+    # Each step is 0.25 times 1, then 1, then 1 plus 0.5.
+    assert model.fc.weight.item() == 1 - 0.25 * (1 + 1 + 1.5)
+
+
+def test_what_the_device_gets_of_an_optimizer_is_logged_when_it_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "poptorch:python")
+    model = OneWeight()
+    optimizer = poptorch.optim.AdamW(
+        model.parameters(),
+        lr=0.25,
+        betas=(0.5, 0.75),
+        loss_scaling=2.0,
+        second_order_momentum_accum_type=torch.float16,
+    )
+    executor = poptorch.trainingModel(model, options(), optimizer)
+    executor(torch.ones(1, 1))
+    executor.setOptimizer(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.0
+    executor.setOptimizer(optimizer)
+
+    defaults = (
+        "Updating graph optimizer with AdamW: accumType=float32, "
+        "firstOrderMomentumAccumType=float32, secondOrderMomentumAccumType=float16, "
+        "defaultLearningRate=0.25, defaultWeightDecay=0.01 (const), "
+        "defaultEps=1e-08 (const), defaultBeta1=0.5, defaultBeta2=0.75, lossScaling=2"
+    )
+    group = (
+        "Updating group 0 optimizer with AdamW: learningRate={}, "
+        "weightDecay=0.01 (const), eps=1e-08 (const), beta1=0.5, beta2=0.75"
+    )
+    assert [line for line in caplog.messages if line.startswith("Updating")] == [
+        defaults,
+        group.format("0.25"),
+        defaults,
+        group.format("0"),
+    ]
+
+
+def test_attributes_of_torchs_optimizers_at_their_defaults_are_constants(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "poptorch:python")
+    model = OneWeight()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.5)
+    poptorch.trainingModel(model, options(), optimizer)(torch.ones(1, 1))
+
+    assert (
+        "Updating group 0 optimizer with SGD: velocityScaling=1 (const), "
+        "learningRate=0.001, weightDecay=0 (const), momentum=0.5, dampening=0 (const)"
+    ) in caplog.messages
+
+
+def test_the_state_of_an_optimizer_that_is_not_compiled_is_what_was_loaded() -> None:
+    model = OneWeight()
+    first = poptorch.optim.Adam(model.parameters(), lr=0.5)
+    executor = poptorch.trainingModel(model, options(), first)
+    executor(torch.ones(1, 1))
+    saved = copy.deepcopy(first.state_dict())
+    second = poptorch.optim.Adam(model.parameters(), lr=0.1)
+
+    second.load_state_dict(saved)
+
+    assert second.state_dict()["ipu_param"] == saved["ipu_param"]
+    executor.setOptimizer(second)
+    parameters = second.state_dict()["ipu_param"]
+    assert parameters["learningRate___specific___fc.weight"].item() == 0.5
+
+
 @pytest.mark.parametrize("is_relaxed", [False, True])
 def test_attributes_that_an_optimizer_gets_later_are_warned_of_once(
     is_relaxed: bool, capsys: pytest.CaptureFixture[str]
@@ -524,26 +615,26 @@ def test_the_state_of_an_optimizer_has_what_is_on_the_device() -> None:
 
     assert before["ipu_state"] is before["ipu_param"] is None
     assert {n: t.item() for n, t in compiled["ipu_state"].items()} == {
-        "Accl1___model.fc.weight": 0,
-        "Accl2___model.fc.weight": 0,
-        "Step___model.fc.weight": 0,
+        "Accl1___fc.weight": 0,
+        "Accl2___fc.weight": 0,
+        "Step___fc.weight": 0,
     }
     # The gradient is 1, and 0.25 by the decay of the weight.
     assert {n: t.item() for n, t in after["ipu_state"].items()} == pytest.approx(
         {
-            "Accl1___model.fc.weight": 0.125,
-            "Accl2___model.fc.weight": 0.0015625,
-            "Step___model.fc.weight": 1,
+            "Accl1___fc.weight": 0.125,
+            "Accl2___fc.weight": 0.0015625,
+            "Step___fc.weight": 1,
         }
     )
     assert {n: t.item() for n, t in after["ipu_param"].items()} == pytest.approx(
         {
             "lossScaling_FLOAT": 2,
-            "learningRate___specific___model.fc.weight": 0.5,
-            "weightDecay___specific___model.fc.weight": 0.25,
-            "eps___specific___model.fc.weight": 1e-8,
-            "beta1___specific___model.fc.weight": 0.9,
-            "beta2___specific___model.fc.weight": 0.999,
+            "learningRate___specific___fc.weight": 0.5,
+            "weightDecay___specific___fc.weight": 0.25,
+            "eps___specific___fc.weight": 1e-8,
+            "beta1___specific___fc.weight": 0.9,
+            "beta2___specific___fc.weight": 0.999,
         }
     )
 
@@ -560,9 +651,9 @@ def test_sgd_has_its_scaled_numbers_on_the_device() -> None:
     assert state["ipu_state"] == {}
     assert {n: t.item() for n, t in state["ipu_param"].items()} == {
         "lossScaling_FLOAT": 2,
-        "scaledLearningRate0___specific___model.fc.weight": 0.25,
-        "weightDecayScaleFactor0___specific___model.fc.weight": 0.875,
-        "momentum___specific___model.fc.weight": 0,
+        "scaledLearningRate0___specific___fc.weight": 0.25,
+        "weightDecayScaleFactor0___specific___fc.weight": 0.875,
+        "momentum___specific___fc.weight": 0,
     }
 
 
@@ -593,6 +684,12 @@ def test_momenta_are_loaded_from_the_state_of_the_device(
     weights, saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     # As PopTorch saves it: torch's part has no momenta.
     saved["state"] = {}
+    if half:
+        # As its older releases name them.
+        saved["ipu_state"] = {
+            name.replace("___", "___model."): value
+            for name, value in saved["ipu_state"].items()
+        }
     executor(x)
     after = copy.deepcopy(model)
     executor(x)

@@ -23,7 +23,7 @@ def read_state(optimizer: optim.Optimizer, names: Names) -> dict[str, torch.Tens
     for group, weight, name in _weights(optimizer, names):
         entry = _complete(optimizer, group, weight)
         for prefix, key in _tensors_of(optimizer, group).items():
-            tensors[f"{prefix}___model.{name}"] = entry[key]
+            tensors[f"{prefix}___{name}"] = entry[key]
     return tensors
 
 
@@ -32,15 +32,29 @@ def write_state(
 ) -> None:
     """Set the momenta that a dictionary of read_state has; others stay as they are."""
     for group, weight, name in _weights(optimizer, names):
-        keys = _tensors_of(optimizer, group)
-        loaded = {
-            key: tensors[f"{prefix}___model.{name}"].clone()
-            for prefix, key in keys.items()
-            if f"{prefix}___model.{name}" in tensors
-        }
+        loaded = {}
+        for prefix, key in _tensors_of(optimizer, group).items():
+            # Older releases of PopTorch name the weights after a module around them.
+            for tensor_name in (f"{prefix}___model.{name}", f"{prefix}___{name}"):
+                if tensor_name in tensors:
+                    loaded[key] = tensors[tensor_name].clone()
         if loaded:
             entry = _complete(optimizer, group, weight)
             optimizer.state[weight] = {**entry, **loaded}
+
+
+def complete_state(optimizer: optim.Optimizer) -> None:
+    """Add the momenta that options need which were off when the state began.
+
+    SGD needs none: its step() begins a momentum at any time.
+    """
+    if not isinstance(optimizer, optim.RMSprop):
+        return
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if weight in optimizer.state:
+                entry = _complete(optimizer, group, weight)
+                optimizer.state[weight].update(entry)
 
 
 def read_parameters(
@@ -50,7 +64,7 @@ def read_parameters(
     numbers = {"lossScaling_FLOAT": loss_scaling}
     for group, _, name in _weights(optimizer, names):
         for prefix, number in _numbers_of(optimizer, group, loss_scaling).items():
-            numbers[f"{prefix}___specific___model.{name}"] = number
+            numbers[f"{prefix}___specific___{name}"] = number
     return {name: torch.tensor(float(number)) for name, number in numbers.items()}
 
 

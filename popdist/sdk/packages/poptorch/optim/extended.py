@@ -37,8 +37,11 @@ class Optimizer:
     _torch: ClassVar[Any]
     # The names of the parameters in the compiled model; None without one.
     _names: Names | None = None
-    # Momenta by the names of the device, for when those of parameters are known.
-    _loaded_state: Mapping[str, torch.Tensor] | None = None
+    # Entries of a state_dict that wait for a compiled model, which knows their names.
+    _loaded: Mapping[str, Mapping[str, torch.Tensor] | None] = {
+        "ipu_state": None,
+        "ipu_param": None,
+    }
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
@@ -129,25 +132,28 @@ class Optimizer:
             names: Those of the model's parameters.
         """
         self._names = names
-        if self._loaded_state is not None:
+        if self._loaded["ipu_state"] is not None:
             # Any: it is one of torch.optim, too.
             optimizer: Any = self
-            write_state(optimizer, names, self._loaded_state)
-            self._loaded_state = None
+            write_state(optimizer, names, self._loaded["ipu_state"])
+        self._loaded = dict.fromkeys(_DEVICE_ENTRIES)
 
     # Any: entries of a state_dict.
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state_dict, with ipu_state and ipu_param.
 
-        Both are None until a model with this optimizer is compiled.
+        Until a model with this optimizer is compiled, both are as they were loaded, or
+        None.
         """
-        state, parameters = self._loaded_state, None
+        own = self._loaded
         if self._names is not None:
             # Any: it is one of torch.optim, too.
             optimizer: Any = self
-            state = read_state(optimizer, self._names)
-            parameters = read_parameters(optimizer, self._names, self.loss_scaling)
-        own = {"ipu_state": state, "ipu_param": parameters}
+            scaling = self.loss_scaling
+            own = {
+                "ipu_state": read_state(optimizer, self._names),
+                "ipu_param": read_parameters(optimizer, self._names, scaling),
+            }
         return {**own, **super().state_dict()}  # type: ignore[misc]
 
     # Any: entries of a state_dict.
@@ -175,7 +181,7 @@ class Optimizer:
                 for name, value in state["state"].get(key, {}).items():
                     if isinstance(value, torch.Tensor):
                         optimizer.state[parameter][name] = value.clone()
-        self._loaded_state = state_dict["ipu_state"]
+        self._loaded = {name: state_dict[name] for name in _DEVICE_ENTRIES}
         if self._names is not None:
             self.enter_device(self._names)
         self._is_state_new = True

@@ -52,5 +52,8 @@ class SGD(Optimizer, optim.SGD):
                 f"velocity_scaling is {velocity_scaling}, but must be above 0."
             )
         self._set_up(locals())
+        if use_combined_accum:
+            for group in (self.defaults, *self.param_groups):
+                group.setdefault("velocity_scaling", scaling)
         self.use_combined_accum = bool(use_combined_accum)
         self.velocity_scaling = velocity_scaling or 1.0

@@ -4,6 +4,7 @@ What the user changes in an optimizer has no effect on a model until setOptimize
 """
 
 import copy
+import logging
 from typing import Any
 
 import torch
@@ -11,9 +12,12 @@ from torch.optim import Optimizer
 
 from popdist.torch.replicated.gradients import SHORT_DTYPES, Row
 
+from ..._logging import logger
 from ...errors import Error
 from ...optim import Optimizer as ExtendedOptimizer
+from ...optim.device_state import complete_state
 from .optimizer_checks import device_class
+from .optimizer_log import describe
 
 
 class WeightUpdate:
@@ -36,6 +40,7 @@ class WeightUpdate:
         self.names: list[str] = []
         # Any: in this class it is an Optimizer once set_optimizer() has run.
         self._device: Any = None
+        self._logged: list[str] = []
         self.optimizer = optimizer
         self.set_optimizer(optimizer)
 
@@ -50,7 +55,9 @@ class WeightUpdate:
         if self._device is not None:
             _check_constants(self._device, optimizer)
             _keep_state(self.optimizer, optimizer)
+            complete_state(optimizer)
         self.optimizer = optimizer
+        self._log()
         self._device = _copy_of(optimizer)
         self.parameters = [
             parameter
@@ -69,6 +76,14 @@ class WeightUpdate:
         for group in self._device.param_groups:
             group["params"] = [self._wide.get(p, p) for p in group["params"]]
         self._share_state()
+
+    def _log(self) -> None:
+        """Log what the device gets, unless it has that already."""
+        if logger.isEnabledFor(logging.DEBUG):
+            lines = describe(self.optimizer)
+            for line in lines if lines != self._logged else ():
+                logger.debug("%s", line)
+            self._logged = lines
 
     @property
     def loss_scaling(self) -> float:
