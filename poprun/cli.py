@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from poprun import __version__
+from poprun import __version__, early_signals
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import (
     OUTPUT_CLOSED,
@@ -159,6 +159,7 @@ def _dispatch(
         from poprun.mpirun.questions import answer, find_question
 
         if question := find_question("\n".join(texts)):
+            early_signals.unblock()
             text, code = answer(question, settings["mpirun"], environ)
             return _print(text) or code
     return _start(line, settings, argv, environ)
@@ -200,12 +201,20 @@ def _start(
             events=settings["events"],
             on_stdout=settings["json"],
         )
+    trace = None
+    if settings["trace"] is not None and not settings["dry-run"]:
+        from poprun.trace.job_trace import open_trace
+
+        trace = open_trace(settings["trace"])
+    early_signals.unblock()
     guard = None if settings["dry-run"] else start_guard(environ)
     # Slow to import, and meanwhile the guard comes up.
     from poprun import run
 
     try:
-        code = run.run(settings, line.program, guard, environ, recorder=recorder)
+        code = run.run(
+            settings, line.program, guard, environ, recorder=recorder, trace=trace
+        )
         for sentence in recorder.finish(code) if recorder else ():
             _report("warning", sentence)
         return code
@@ -295,6 +304,8 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
 
     from poprun.preflight import versions
 
+    # What it starts inherits the signals that are blocked.
+    early_signals.unblock()
     by_name = versions.collect(environ, settings["mpirun"])
     if form == "full-text":
         return "".join(f"{name} {version}\n" for name, version in by_name.items())

@@ -46,6 +46,7 @@ STAGES = {
     "poprun": (
         (
             "poprun.annotations",
+            "poprun.early_signals",
             "poprun.errors",
             "poprun.log",
             "poprun.texts.color",
@@ -483,6 +484,7 @@ LATE_IMPORTS = {
         "poprun.run",
         "poprun.stdio.terminal",
         "poprun.preflight.versions",
+        "poprun.trace.job_trace",
         "poprun.words",
     },
     # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.
@@ -494,7 +496,6 @@ LATE_IMPORTS = {
         "poprun.run.restarts",
         "json",
         "poprun.run.stages",
-        "poprun.trace.job_trace",
     },
     # 1 ms, for --summary.
     "poprun.result.summary": {"poprun.texts.tables"},

@@ -61,6 +61,8 @@ def read_result(text: bytes, exit_code: bytes, status: int) -> JobResult:
         status: The exit status of its process, 0 if that is not known.
     """
     fields = json.loads(text) if text else {}
+    if fields.get("outcome") == "incomplete":  # poprun was killed
+        fields = {}
     if exit_code:
         code, cause = int(exit_code), None
         outcome = "not_started" if code else "succeeded"

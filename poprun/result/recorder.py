@@ -11,6 +11,7 @@ import re
 import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from poprun import __version__
 from poprun.annotations import Any
@@ -56,6 +57,7 @@ class JsonFile:
         # not, because the reader of a pipe is slow.
         self._whole_lines = 0
         self._num_lost = 0
+        self._has_draft = False
 
     @property
     def identity(self) -> tuple[int, int] | None:
@@ -63,13 +65,26 @@ class JsonFile:
         status = os.fstat(self._descriptor)
         return (status.st_dev, status.st_ino) if self._is_regular else None
 
+    def write_draft(self, value: dict[str, Any]) -> None:
+        """Write an object that the next one replaces, if this is a regular file."""
+        if not self._is_regular:
+            return
+        line = _line(value)
+        # A disk that is full takes nothing, or the beginning.
+        with suppress(OSError):
+            self._has_draft = os.pwrite(self._descriptor, line, 0) == len(line)
+        if not self._has_draft:
+            os.truncate(self._descriptor, 0)
+
     def write(self, value: dict[str, Any]) -> None:
         """Write an object on a line of its own, without waiting."""
         if self._sink.full:
             self._num_lost += 1
             return
-        line = json.dumps(value, separators=(", ", ": ")) + "\n"
-        self._sink.write(line.encode())
+        if self._has_draft:
+            self._has_draft = False
+            os.truncate(self._descriptor, 0)
+        self._sink.write(_line(value))
         if self._is_regular and not self._sink.failure:
             self._whole_lines = self._sink.written
 
@@ -135,6 +150,15 @@ class Recorder:
         self._attempts: list[AttemptResult] = []
         self._job: str | None = None
         self._is_finished = False
+        # What stays if poprun is killed.
+        draft = self._result(
+            outcome="incomplete",
+            exit_code=None,
+            cause="poprun has not ended, or was killed.",
+            failed_instance=None,
+        )
+        for file in self._results:
+            file.write_draft(draft)
 
     def begin_attempt(self, plan: Plan) -> None:
         """Take in that an attempt is about to be started."""
@@ -220,7 +244,14 @@ class Recorder:
         self._is_finished = True
         hints = end.pop("hints", [])
         self._emit("job_ended", **end)
-        result = {
+        result = self._result(**end, hints=hints)
+        for file in self._results:
+            file.write(result)
+        files = [*self._results, *([self._events] if self._events else [])]
+        return [sentence for file in files if (sentence := file.close())]
+
+    def _result(self, *, hints: Sequence[str] = (), **end: Any) -> dict[str, Any]:
+        return {
             "format": formats.RESULT,
             "version": formats.VERSION,
             "poprun": __version__,
@@ -232,10 +263,6 @@ class Recorder:
             "elapsed_s": round(time.monotonic() - self._began_at, 6),
             "attempts": [formats.attempt_object(each) for each in self._attempts],
         }
-        for file in self._results:
-            file.write(result)
-        files = [*self._results, *([self._events] if self._events else [])]
-        return [sentence for file in files if (sentence := file.close())]
 
     def _emit(self, event: str, **fields: Any) -> None:
         if self._events is not None:
@@ -276,6 +303,10 @@ def now() -> str:
     seconds, nanoseconds = divmod(time.time_ns(), 10**9)
     begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{begin}.{nanoseconds // 1000:06}Z"
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, separators=(", ", ": ")) + "\n").encode()
 
 
 def _open(path: str) -> int:

@@ -48,6 +48,7 @@ def run(
     stages: "Stages | None" = None,
     preview: Preview = reservation.preview,
     recorder: "Recorder | None" = None,
+    trace: "JobTrace | None" = None,
 ) -> int:
     """Run a program once per instance, or show what would be run; return the exit code.
 
@@ -56,6 +57,7 @@ def run(
         caller_environ: The environment that poprun was started with.
         preview: Returns the partition that a dry run shows, and a note about it.
         recorder: Writes the files of --result and --events.
+        trace: Writes that of --trace.
     """
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
@@ -72,7 +74,7 @@ def run(
     opener = None if guard is None else partial(open_hosts, guard)
     with (
         closing(Preflights(opener)) as hosts,
-        _traced(settings, log, runs=guard is not None) as trace,
+        _traced(trace, log),
         preparing,
         phase_line,
     ):
@@ -200,19 +202,14 @@ def _run_job(
 
 
 @contextmanager
-def _traced(settings: Settings, log: Log, *, runs: bool) -> "Iterator[JobTrace | None]":
-    """Provide the trace of the run, if it is to have one, and write it in the end."""
-    if settings["trace"] is None or not runs:
-        yield None
-        return
-    from poprun.trace.job_trace import JobTrace
-
-    trace = JobTrace(settings["trace"])
+def _traced(trace: "JobTrace | None", log: Log) -> Iterator[None]:
+    """Write the trace of the run in the end, if it is to have one."""
     try:
-        yield trace
+        yield
     finally:
-        for sentence in filter(None, (trace.write(), trace.gap())):
-            log.warn(sentence)
+        if trace is not None:
+            for sentence in filter(None, (trace.write(), trace.gap())):
+                log.warn(sentence)
 
 
 def _enter(trace: "JobTrace | None", phase: str) -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from poprun import early_signals
+from poprun.annotations import Any
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
@@ -36,6 +38,8 @@ class PhaseLine:
         self._began = 0.0
         # A caller who ignores its signal means that for the instances.
         self._has_timer = False
+        # What handles the signal otherwise.
+        self._handler: Any = signal.SIG_DFL
 
     def __enter__(self) -> "PhaseLine":
         return self
@@ -51,9 +55,10 @@ class PhaseLine:
         if not phase:
             self.hide()
             return
-        is_free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        handler = signal.getsignal(signal.SIGALRM)
+        is_free = handler in (signal.SIG_DFL, early_signals.stop)
         if self._is_possible and is_free:
-            self._has_timer = True
+            self._has_timer, self._handler = True, handler
             self._began = time.monotonic()
             # The kernel interrupts what poprun waits in, and Python goes on with it.
             signal.signal(signal.SIGALRM, self._draw)
@@ -67,7 +72,7 @@ class PhaseLine:
         if self._has_timer:
             self._has_timer = False
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, self._handler)
         self._phase = ""
         erase()
 

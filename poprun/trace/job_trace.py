@@ -224,3 +224,24 @@ class JobTrace:
             clock = self._clocks.get(host, Clock())
             processes.append(Traced(process, host, clock, row, attempt))
         return processes
+
+
+# STATE: that of this process; what ends poprun early finds it here.
+_current: JobTrace | None = None
+
+
+def open_trace(path: str) -> JobTrace:
+    """Return the trace of this process, from now on.
+
+    Raises:
+        OptionError: The file cannot be written.
+    """
+    global _current
+    _current = JobTrace(path)
+    return _current
+
+
+def note_stop() -> None:
+    """Write the trace of a job that a signal ends before its first instance."""
+    if _current is not None:
+        _current.write()

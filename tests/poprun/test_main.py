@@ -11,7 +11,11 @@ STOPPED = {
     signal.SIGTERM: 143,
     signal.SIGHUP: 129,
     signal.SIGQUIT: 131,
+    signal.SIGUSR1: 138,
+    signal.SIGUSR2: 140,
+    signal.SIGXCPU: 152,
 }
+READ = "early_signals.unblock()\n"
 
 
 def run(
@@ -27,6 +31,7 @@ def run(
         "import atexit, os, signal, sys, types",
         *(f"signal.signal({int(n)}, signal.{how})" for n, how in given.items()),
         "import poprun.__main__ as entry",
+        "from poprun import early_signals",
         "def main():",
         *(f"    {line}" for line in dedent(body).strip().splitlines()),
         "sys.modules['poprun.cli'] = types.SimpleNamespace(main=main)",
@@ -44,7 +49,7 @@ def run(
 def test_a_signal_before_the_job_ends_it_with_the_documented_code_and_a_sentence(
     number: signal.Signals,
 ) -> None:
-    ran = run(f"os.kill(os.getpid(), {int(number)})\nreturn 0")
+    ran = run(f"{READ}os.kill(os.getpid(), {int(number)})\nreturn 0")
 
     assert ran.stderr == (
         f"poprun: error: Stopped by {number.name} before any instance was started.\n"
@@ -54,9 +59,40 @@ def test_a_signal_before_the_job_ends_it_with_the_documented_code_and_a_sentence
 
 @pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
 def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
-    ran = run(f"os.kill(os.getpid(), {int(number)})\nreturn 7", {number: "SIG_IGN"})
+    body = f"{READ}os.kill(os.getpid(), {int(number)})\nreturn 7"
+    ran = run(body, {number: "SIG_IGN"})
 
     assert (ran.returncode, ran.stderr) == (7, "")
+
+
+@pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
+def test_a_signal_waits_until_the_options_are_read(number: signal.Signals) -> None:
+    kill = f"os.kill(os.getpid(), {int(number)})\nprint('read', flush=True)\n"
+    ran = run(f"{kill}{READ}print('later', flush=True)\nreturn 0")
+
+    assert (ran.returncode, ran.stdout) == (STOPPED[number], "read\n")
+
+
+def test_options_that_do_not_come_delay_a_signal_for_a_second() -> None:
+    kill = f"os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    ran = run(f"{kill}\nos.read(os.pipe()[0], 1)")
+
+    assert ran.returncode == 143
+
+
+@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
+def test_the_timer_of_the_options_ends_with_them(handler: str) -> None:
+    body = f"{READ}print(*signal.getitimer(signal.ITIMER_REAL))\nreturn 0"
+    ran = run(body, {signal.SIGALRM: handler})
+
+    assert ran.stdout == "0.0 0.0\n"
+
+
+def test_signals_are_the_kernel_s_again_when_an_instance_may_run() -> None:
+    kill = "os.kill(os.getpid(), signal.SIGXCPU)"
+    ran = run(f"{READ}early_signals.restore_default()\n{kill}\nreturn 0")
+
+    assert (ran.returncode, ran.stderr) == (-signal.SIGXCPU, "")
 
 
 @pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
@@ -84,4 +120,6 @@ def test_the_entry_point_imports_nothing_that_takes_time() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     # Python has gc built in.
-    assert ran.stdout.split() == ["gc", "poprun", "poprun.__main__"]
+    assert ran.stdout.split() == [
+        *("gc", "poprun", "poprun.__main__", "poprun.early_signals"),
+    ]

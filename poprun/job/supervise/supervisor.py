@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
+from poprun import early_signals
 from poprun.helpers import own_process
 from poprun.job.clients.server import Clients, Controls
 from poprun.job.events import (
@@ -136,6 +137,7 @@ class Supervisor:
             starts_by=now + self._job.start_timeout,
         )
         self._wake = own_process.wake_up_on(*_signals())
+        early_signals.restore_default()
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
         self._clients.begin(

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,42 @@ def test_a_mistake_in_an_option_replaces_an_older_result(
     assert result["cause"].startswith(cause)
     assert [event["event"] for event in events] == ["job_ended"]
     assert events[0]["cause"] == result["cause"]
+
+
+# SIGTERM comes before poprun has read its options.
+SIGNALLED_EARLY = """
+import os, sys
+from poprun import __main__, cli
+carry_out = cli._carry_out
+def late(argv, environ):
+    os.kill(os.getpid(), 15)
+    return carry_out(argv, environ)
+cli._carry_out = late
+__main__.main()
+"""
+
+
+def test_an_early_signal_replaces_the_files_of_an_older_job(poprun: Poprun) -> None:
+    for name in ("r", "e", "t"):
+        (poprun.directory / name).write_text("old")
+
+    files = ("--result", "r", "--events", "e", "--trace", "t")
+    ran = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_EARLY, *JOB, *files, "touch", "started"],
+        cwd=poprun.directory,
+        capture_output=True,
+        text=True,
+    )
+
+    sentence = "Stopped by SIGTERM before any instance was started."
+    assert (ran.returncode, ran.stderr) == (143, f"poprun: error: {sentence}\n")
+    [result], [event] = lines(poprun.directory / "r"), lines(poprun.directory / "e")
+    check("result", [result])
+    check("events", [event])
+    assert (result["outcome"], result["exit_code"]) == ("interrupted", 143)
+    assert result["cause"] == event["cause"] == sentence
+    assert "traceEvents" in json.loads((poprun.directory / "t").read_text())
+    assert not (poprun.directory / "started").exists()
 
 
 @pytest.mark.parametrize(

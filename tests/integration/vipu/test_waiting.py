@@ -1,5 +1,6 @@
 """Jobs that wait for emulated IPUs with --wait-for-ipus, and how they end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -80,18 +81,22 @@ def test_jobs_run_in_the_order_in_which_they_began_to_wait(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL]
+)
 def test_a_job_that_is_stopped_while_it_waits_leaves_nothing(
     poprun: Poprun, inventory: EmbeddedInventory, number: signal.Signals
 ) -> None:
     first, file = holding(poprun, 64)
-    large = waiting(poprun, inventory, 64, "true")
+    large = waiting(poprun, inventory, 64, "--result", "r", "true")
     small = waiting(poprun, inventory, 2, "true")
 
     large.send_signal(number)
 
-    code = large.wait(200)
-    assert code == (-number if number is signal.SIGKILL else 128 + number)
+    code, is_killed = large.wait(200), number is signal.SIGKILL
+    assert code == (-number if is_killed else 128 + number)
+    result = json.loads((poprun.directory / "r").read_text())
+    assert result["outcome"] == ("incomplete" if is_killed else "interrupted")
     wait_for(lambda: len(inventory.list_waiting()) == 1, "the queue without it")
     assert len(inventory.list_leases()) == 1
     file.unlink()

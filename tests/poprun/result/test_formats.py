@@ -126,5 +126,5 @@ def test_an_outcome_has_a_name(
 def test_the_schema_has_the_name_of_each_outcome() -> None:
     names = schema("result")["properties"]["outcome"]["enum"]
 
-    assert set(names) == {"succeeded", *OUTCOMES.values()}
+    assert set(names) == {"succeeded", "incomplete", *OUTCOMES.values()}
     assert set(OUTCOMES) == set(Reason)

@@ -93,6 +93,31 @@ def test_a_job_that_was_refused_has_a_result_too(tmp_path: Path) -> None:
     )
 
 
+def test_a_result_is_incomplete_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text("old " * 1000)
+
+    recorder = Recorder(["x"], result=str(path))
+
+    [value] = lines(path)
+    validate("result", value)
+    assert (value["outcome"], value["exit_code"]) == ("incomplete", None)
+    assert value["cause"] == "poprun has not ended, or was killed."
+    recorder.refuse(2, "")
+    [value] = lines(path)
+    assert (value["outcome"], value["exit_code"]) == ("not_started", 2)
+
+
+def test_a_pipe_gets_the_result_alone() -> None:
+    read, write = os.pipe()
+    recorder = Recorder(["x"], result=f"/dev/fd/{write}")
+    recorder.refuse(2, "No.")
+    os.close(write)
+
+    with open(read) as file:
+        assert json.loads(file.read())["outcome"] == "not_started"
+
+
 def test_an_error_of_poprun_during_the_job_is_the_launchers(tmp_path: Path) -> None:
     path = tmp_path / "r"
     recorder = Recorder(["x"], result=str(path))

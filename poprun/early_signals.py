@@ -1,0 +1,113 @@
+"""Signals to poprun before its first instance runs: each ends it with a sentence.
+
+While poprun reads its options they are blocked, so that the files of --result, --events
+and --trace are open when one comes, and say that it came.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import os
+import sys
+
+# The name is the type checker's; importing typing or types would take milliseconds,
+# in which a signal would end poprun without a word or with a traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+# STATE: the signals that end a process by default, but for those of its own faults, and
+# that of a Python program that has called poprun. Not by the module signal, which takes
+# longer to import than all else here.
+_NAMES = {
+    int(getattr(_signal, name)): name
+    for name in (
+        *("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2"),
+        *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT"),
+    )
+}
+# How long they stay blocked at most: the options may come from a pipe.
+READ_OPTIONS_S = 1.0
+
+# STATE: how this process ends with an exit code.
+_exit: "Callable[[int], object]" = os._exit
+
+
+def block_until_options_are_read(
+    end_process: "Callable[[int], object]", caller_interrupt: int = 0
+) -> None:
+    """Handle the signals; they wait for `unblock`, or for READ_OPTIONS_S.
+
+    Args:
+        end_process: Is called with the exit code when one has come.
+        caller_interrupt: A signal that stands for SIGINT, 0 for none.
+    """
+    global _exit
+    _exit = end_process
+    if caller_interrupt:
+        _NAMES[caller_interrupt] = "SIGINT"
+    # A caller who ignores this one would keep poprun from its children's exit status.
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    # Only in place of Python's own handler and of the default: a caller who ignores a
+    # signal, as the shell does with Ctrl-C for background jobs, means it.
+    for number in _NAMES:
+        if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
+            _signal.signal(number, stop)
+    waiting = [number for number in _NAMES if number != _signal.SIGALRM]
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, waiting)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGALRM,))
+    if _signal.getsignal(_signal.SIGALRM) is stop:
+        _signal.signal(_signal.SIGALRM, unblock)
+        _signal.setitimer(_signal.ITIMER_REAL, READ_OPTIONS_S)
+    else:
+        unblock()
+
+
+def unblock(*_: object) -> None:
+    """Let the signals come that are blocked."""
+    if _signal.getsignal(_signal.SIGALRM) is unblock:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+        _signal.signal(_signal.SIGALRM, stop)
+    # A caller may have blocked them for reasons of its own, and forgotten that.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _NAMES)
+
+
+def restore_default() -> None:
+    """Leave the signals to the kernel: an instance may run."""
+    for number in _NAMES:
+        if _signal.getsignal(number) is stop:
+            _signal.signal(number, _signal.SIG_DFL)
+
+
+def ignore() -> None:
+    """Ignore the signals: the exit code is known, and none may replace it."""
+    for number in _NAMES:
+        _signal.signal(number, _signal.SIG_IGN)
+
+
+def stop(number: int, frame: "FrameType | None") -> None:
+    """End this process because a signal has come: their handler."""
+    # No instance has been started, so there is nothing to undo, and an exception might
+    # come up inside an import.
+    # The same signal again ends poprun even if stderr cannot take the sentence; an
+    # interrupt in a terminal comes in two ways, and counts once.
+    twins = [each for each, name in _NAMES.items() if name == _NAMES[number]]
+    for each in twins:
+        _signal.signal(each, _signal.SIG_DFL if each == number else _signal.SIG_IGN)
+    code = 128 + twins[0]
+    # Nothing is imported here. Where a module is not, it has done nothing.
+    module = sys.modules.get("poprun.job.clients.preparing_job")
+    by = getattr(module, "stopped_by", "") or _NAMES[number]
+    sentence = f"Stopped by {by} before any instance was started."
+    try:
+        _call("poprun.job.guard_start", "continue_guards")
+        _call("poprun.stdio.phase_line", "erase")
+        os.write(2, f"poprun: error: {sentence}\n".encode())
+        _call("poprun.result.recorder", "note_stop", code, sentence)
+        _call("poprun.trace.job_trace", "note_stop")
+    finally:
+        _exit(code)
+
+
+def _call(module: str, name: str, *arguments: object) -> None:
+    """Call a function of a module, if that is imported."""
+    getattr(sys.modules.get(module), name, lambda *_: None)(*arguments)
