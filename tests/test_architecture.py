@@ -216,6 +216,7 @@ STAGES = {
             "tensorflow.python.ipu.sharding",
             "tensorflow.python.ipu.test_utils",
         ),
+        ("tensorflow.compiler.plugin",),
     ),
 }
 # The packages themselves: what users import, and the version.
@@ -227,6 +228,7 @@ PACKAGES = (
     "popart",
     "popxl",
     "tensorflow.python.ipu",
+    "tensorflow.compiler.plugin",
 )
 
 # They hold modules of several stages, and none of them.
@@ -349,6 +351,10 @@ ACROSS = {
     "popart": ("popart", "popdist"),
     "popxl": (),
     "tensorflow.python.ipu": ("tensorflow.python.ipu", "popdist"),
+    "tensorflow.compiler.plugin": (
+        "tensorflow.compiler.plugin",
+        "tensorflow.python.ipu",
+    ),
     "tensorflow.python.ipu.horovod": ("tensorflow.python.ipu", "popdist", "horovod"),
 }
 
@@ -430,6 +436,7 @@ THIRD_PARTY = {
     "keras": ("horovod.keras",),
     "tensorflow": (
         "popdist.tensorflow",
+        "tensorflow.compiler.plugin",
         "tensorflow.python.ipu",
         *HOROVOD_FOR_TENSORFLOW,
     ),

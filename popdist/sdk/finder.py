@@ -24,6 +24,7 @@ STAND_INS: dict[str, str | None] = {
     "popart": None,
     "popxl": None,
     "tensorflow.python.ipu": "tensorflow",
+    "tensorflow.compiler.plugin": "tensorflow",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 PACKAGES = os.path.join(_FOLDER, "packages")

@@ -40,6 +40,7 @@ STAND_INS = (
     "popart",
     "popxl",
     "tensorflow.python.ipu",
+    "tensorflow.compiler.plugin",
 )
 # As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41

@@ -10,7 +10,14 @@ from poprun.words import size
 END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 # As in popdist/sdk/finder.py.
 NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
-NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
+NO_STAND_IN = (
+    "ModuleNotFoundError: No module named '(poptorch|horovod|popart|"
+    r"tensorflow\.python\.ipu|tensorflow\.compiler\.plugin)'"
+)
+NO_PART_OF_STAND_IN = (
+    "ModuleNotFoundError: No module named "
+    r"'tensorflow\.(python\.ipu|compiler\.plugin)\.[^']+'"
+)
 NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
 READ_ONLY = (
     "MPICH keeps shared memory in /dev/shm, where this process could make none: "
@@ -76,6 +83,11 @@ def hint_for_words(last_line: str, stdin_advice: str) -> str:
             "--emulate-sdk=no and POPDIST_SDK=no. Where it ignores PYTHONPATH, or "
             "another program starts it, enable the stand-ins in its environment: "
             "python -m popdist.sdk enable"
+        )
+    if re.fullmatch(NO_PART_OF_STAND_IN, last_line):
+        return (
+            "It is a part of Graphcore's TensorFlow, and not of popdist's stand-in for "
+            "it: docs/tensorflow_ipu.md lists what that has."
         )
     if re.fullmatch(NO_MODULE, last_line):
         return (

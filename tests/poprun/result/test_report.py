@@ -264,6 +264,8 @@ def test_a_python_without_popdist_is_told_of_one_that_has_it(
     [
         ("horovod", "horovod"),
         ("poptorch", "poptorch"),
+        ("tensorflow.python.ipu", "tensorflow.python.ipu"),
+        ("tensorflow.compiler.plugin", "tensorflow.compiler.plugin"),
         ("horovod.tensorflow", None),
         ("torch", None),
     ],
@@ -289,6 +291,22 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
         )
     [cause] = found
     assert cause.endswith(f"code 1: {exception}{advice}")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["tensorflow.compiler.plugin.poplar.driver", "tensorflow.python.ipu.vertex_edsl"],
+)
+def test_a_part_of_graphcores_tensorflow_is_not_to_be_installed(module: str) -> None:
+    exception = f"ModuleNotFoundError: No module named '{module}'"
+    stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
+
+    [cause] = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
+
+    assert cause.endswith(
+        f"code 1: {exception}. It is a part of Graphcore's TensorFlow, and not of "
+        "popdist's stand-in for it: docs/tensorflow_ipu.md lists what that has."
+    )
 
 
 @pytest.mark.parametrize("advice", ["3", ""])

@@ -65,7 +65,12 @@ keras.optimizers.GradientAccumulationOptimizer layers.LSTM keras.layers.GRU
 keras.layers.Embedding keras.layers.GroupNormalization keras.layers.Dropout
 keras.layers.LayerNormalization keras.layers.InstanceNormalization
 keras.layers.RecomputationCheckpoint keras.layers.SerialDense
-keras.layers.AssumeEqualAcrossReplicas
+keras.layers.AssumeEqualAcrossReplicas utils.IPUConfig
+pipelining_ops._ALL_DEVICES sharding.propagate_sharding
+replication_ops.replication_index slicing_ops.sequence_slice_pack
+statistics_ops.histogram_update test_utils.create_multi_increasing_dataset
+test_utils.create_dual_increasing_dataset test_utils.create_single_increasing_dataset
+ipu_session_run_hooks.IPULoggingTensorHook.LoggingMode.LAST
 """
 REFUSED = """
 embedded_runtime.embedded_runtime_start embedded_runtime.embedded_runtime_call
@@ -75,9 +80,10 @@ custom_ops.cpu_user_op ipu_multi_worker_strategy.IPUMultiWorkerStrategy
 distributed.ipu_horovod_strategy.IPUHorovodStrategy ipu_estimator.IPUEstimator
 ipu_estimator.IPUEstimatorSpec ipu_pipeline_estimator.IPUPipelineEstimator
 ipu_pipeline_estimator.IPUPipelineEstimatorSpec ipu_run_config.IPURunConfig
-ipu_run_config.IPUConfig ipu_session_run_hooks.IPULoggingTensorHook
+ipu_run_config.RunConfig ipu_session_run_hooks.IPULoggingTensorHook
 serving.export_keras summary_ops.get_ipu_reports
 summary_ops.ipu_compile_summary within_replica_ops.all_gather
+embedding_ops.HostEmbeddingOptimizerSpec
 embedding_ops.create_host_embedding internal_ops.get_current_iteration_counter
 all_to_all_op.all_to_all utils.extract_compile_reports utils.export_dataset_to_file
 optimizers.AutomaticLossScalingOptimizer
@@ -126,6 +132,32 @@ def test_modules_can_be_imported_by_their_names() -> None:
     from tensorflow.python.ipu.ops.pipelining_ops import pipeline
 
     assert pipelining_ops.pipeline is pipeline
+
+
+def test_the_operations_of_the_plugin_can_be_imported() -> None:
+    """Programs import gen_ipu_ops at their top, and use it where they profile."""
+    from tensorflow.compiler.plugin.poplar.ops import gen_ipu_ops, gen_poputil_ops
+
+    normalised = gen_poputil_ops.ipu_replication_normalise(tf.constant([2.0]))
+    for refused in (
+        gen_ipu_ops.ipu_event_trace,
+        gen_poputil_ops.ipu_stateful_gradient_accumulate,
+    ):
+        with pytest.raises(NotImplementedError, match="stand-in for tensorflow"):
+            refused()
+
+    assert normalised.numpy().tolist() == [2]
+    assert gen_poputil_ops.replication_index().numpy() == 0
+
+
+def test_other_operations_of_the_plugin_are_refused_in_words() -> None:
+    from tensorflow.compiler.plugin.poplar import ops
+
+    with pytest.raises(
+        ImportError, match=r"of Graphcore's TensorFlow .* has no gen_popops_ops\."
+    ):
+        from tensorflow.compiler.plugin.poplar.ops import gen_popops_ops  # noqa: F401
+    assert not hasattr(ops, "other")
 
 
 @ipu.test_utils.test_uses_ipus(num_ipus=4)

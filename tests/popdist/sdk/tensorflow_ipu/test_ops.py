@@ -196,3 +196,97 @@ def test_a_strategy_says_that_it_has_one_replica(
         "IPUStrategy trains one replica on the CPU, though the configuration selects "
         "16 IPUs. For more replicas, use PopDistStrategy under poprun."
     ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "levels", "absolute", "expected"),
+    [
+        ([0.1, 0.25, 0.3, 0.5, 1.0, 2.0], [0.25, 0.5, 1.0], False, [1, 2, 1, 2]),
+        ([-3, 1, -1], [2], False, [3, 0]),
+        ([-3, 1, -1], [2], True, [2, 1]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float32])
+def test_values_are_counted_between_levels(
+    inputs: list[float],
+    levels: list[float],
+    absolute: bool,
+    expected: list[float],
+    dtype: tf.DType,
+) -> None:
+    statistics = ipu.statistics_ops
+    given = (tf.constant(inputs, dtype), tf.constant(levels, dtype), absolute)
+
+    counts = statistics.histogram(*given)
+    twice = statistics.histogram_update(counts, *given)
+
+    assert counts.dtype == tf.float32
+    assert counts.numpy().tolist() == expected
+    assert twice.numpy().tolist() == [2 * number for number in expected]
+    assert float(tf.reduce_sum(statistics.histogram_normalize(twice))) == 1
+
+
+def test_bins_have_one_width() -> None:
+    bins = ipu.statistics_ops.fixed_width_bins(tf.constant([3.0, -1.0, 0.0]), 5)
+
+    assert bins.numpy().tolist() == [-1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (([0.0, 0.0], [1], [1.0]), "not int32. Cast it."),
+        (([0.0, 0.0], [[1.0]], [1.0]), "expects rank-1"),
+        (([0.0], [1.0], [1.0]), "hist must have n.1 elements"),
+        (([0], [1.0], []), "hist must be of float32 type"),
+        ((0.0, [1.0], [1.0]), "expects rank-1"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(
+    arguments: tuple[object, ...], error: str
+) -> None:
+    with pytest.raises(ValueError, match=error):
+        ipu.statistics_ops.histogram_update(*arguments)
+
+
+def test_slices_are_copied_unpacked_and_packed() -> None:
+    slicing = ipu.slicing_ops
+    src = tf.constant([[0.0], [1.0], [2.0], [3.0]])
+    full = tf.fill([5, 1], 9.0)
+
+    with tf.GradientTape() as tape:
+        tape.watch(src)
+        put = slicing.sequence_slice(full, src, [2, 1], [2, 0], [0, 4], False)
+        loss = tf.reduce_sum(put * put)
+    zeroed = slicing.sequence_slice(full, src, [2, 1], [2, 0], [0, 4], True)
+    unpacked = slicing.sequence_slice_unpack(src, [2, 1], [2, 0], 3)
+    packed = slicing.sequence_slice_pack(full, unpacked, [2, 1], [3, 0], False)
+
+    assert put.numpy().ravel().tolist() == [2, 3, 9, 9, 0]
+    slope = tf.convert_to_tensor(tape.gradient(loss, src))
+    assert slope.numpy().ravel().tolist() == [0, 0, 4, 6]
+    assert zeroed.numpy().ravel().tolist() == [2, 3, 0, 0, 0]
+    assert unpacked.numpy().ravel().tolist() == [2, 3, 0]
+    assert packed.numpy().ravel().tolist() == [0, 9, 9, 2, 3]
+
+
+def test_slices_that_do_not_fit_are_refused() -> None:
+    src = tf.zeros([2, 3])
+
+    with pytest.raises(ValueError, match="matching, nonzero shapes of rank 1"):
+        ipu.slicing_ops.sequence_slice(src, src, [1, 1], [0], [0], False)
+    with pytest.raises(ValueError, match="inner shapes must match"):
+        ipu.slicing_ops.sequence_slice(tf.zeros([2, 4]), src, [1], [0], [0], False)
+
+
+def test_data_sets_of_tests_count() -> None:
+    utils = ipu.test_utils
+
+    [single] = utils.create_single_increasing_dataset(3, shape=[2]).skip(4).take(1)
+    ends = list(utils.create_single_increasing_dataset(3, shape=[2], repeat=False))
+    [pair] = utils.create_dual_increasing_dataset(3, dtype=np.int32).skip(2).take(1)
+
+    assert single[0].numpy().tolist() == [1, 1]
+    assert len(ends) == 3
+    assert [value.shape.as_list() for value in pair] == [[1, 32, 32, 4], [1, 8]]
+    assert int(pair[1][0, 0]) == 2

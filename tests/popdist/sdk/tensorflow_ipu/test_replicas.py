@@ -84,6 +84,43 @@ def test_replicas_sum_in_eager_execution_functions_and_sessions() -> None:
     ], ended
 
 
+NUMBERS = """
+from tensorflow.compiler.plugin.poplar.ops import gen_poputil_ops
+from popdist.tensorflow import PopDistStrategy
+
+def numbers():
+    share = gen_poputil_ops.ipu_replication_normalise(tf.constant(6.0))
+    return ipu.replication_ops.replication_index(), share
+
+print(*(value.numpy() for value in numbers()), end=" ")
+ipu.config.reset_ipu_configuration()
+with tf.Graph().as_default():
+    late = numbers()
+    with v1.Session() as session:
+        print(*session.run(late), end=" ")
+        config.configure_ipu_system()
+        print(*session.run(late), end=" ")
+strategy = PopDistStrategy()
+
+@tf.function
+def step():
+    return strategy.run(numbers)
+
+for values in step():
+    print(*(value.numpy() for value in strategy.experimental_local_results(values)))
+"""
+
+
+def test_replicas_know_their_numbers() -> None:
+    ended = run(2, PROGRAM + NUMBERS, timeout=240)
+
+    # Configured, before it is and after, and in the strategy.
+    assert [(one.code, one.out) for one in ended] == [
+        (0, "0 3.0 0 6.0 0 3.0 0\n3.0\n"),
+        (0, "1 3.0 0 6.0 1 3.0 1\n3.0\n"),
+    ], ended
+
+
 def test_replicas_of_one_instance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(popdist, "getNumLocalReplicas", lambda: 2)
     monkeypatch.setattr(popdist, "getNumTotalReplicas", lambda: 6)

@@ -94,6 +94,15 @@ def test_what_does_not_exist_says_so() -> None:
         _ = hvd.allreduces
 
 
+def test_the_service_for_data_is_refused_in_words() -> None:
+    with pytest.raises(
+        ImportError, match=r"has no horovod\.tensorflow\.data, Horovod's service that"
+    ):
+        from horovod.tensorflow.data.compute_service import (  # noqa: F401
+            TfDataServiceConfig,
+        )
+
+
 def test_functions_that_programs_import_from_horovods_utilities() -> None:
     from horovod.common.util import (
         is_version_greater_equal_than,

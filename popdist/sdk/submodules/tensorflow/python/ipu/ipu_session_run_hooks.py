@@ -1,5 +1,6 @@
 """Hooks of estimators, which refuse."""
 
+from .ipu_outfeed_queue import IPUOutfeedMode
 from .refusals import refused
 
 _REASON = (
@@ -7,3 +8,5 @@ _REASON = (
     "dequeue() returns."
 )
 IPULoggingTensorHook = refused("IPULoggingTensorHook", _REASON)
+# Programs name it as a default of their own.
+IPULoggingTensorHook.LoggingMode = IPUOutfeedMode  # type: ignore[attr-defined]

@@ -5,6 +5,9 @@ from typing import Any, NoReturn
 
 PACKAGE = "tensorflow.python.ipu"
 
+# Why there is nothing to read of what an IPU has done.
+NO_REPORTS = "no program is compiled for an IPU, so there are no events and reports."
+
 logger = logging.getLogger(PACKAGE)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["automatic_sharding"]
+__all__ = ["automatic_sharding", "propagate_sharding"]
 
 
 # Any: TensorFlow's tensors have no types.
@@ -10,3 +10,8 @@ def automatic_sharding(
     num_shards: int, input_ts: Any, loss_ts: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Leave all operations on the one CPU."""
+
+
+# Any: tf.Graph has no type.
+def propagate_sharding(g: Any) -> None:
+    """Leave gradients on the one CPU, too."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from popdist.replicated.seeds import seed_of
 
 from .config import (
+    IPUConfig,
     IpuOptions,
     configure_ipu_system,
     get_ipu_config,
@@ -21,12 +22,13 @@ from .enums import (
     MergeRemoteBuffersBehaviour,
     SelectionOrder,
 )
-from .refusals import logger, refused
+from .refusals import NO_REPORTS, logger, refused
 from .replication import process_index, selected_ipus
 
 __all__ = [
     "DeviceConnectionType",
     "ExecutionProfileType",
+    "IPUConfig",
     "IpuOptions",
     "MergeRemoteBuffersBehaviour",
     "SelectionOrder",
@@ -322,7 +324,6 @@ def move_variable_initialization_to_cpu(graph: Any = None) -> None:
     """Leave all as it is: variables are initialised on the CPU anyway."""
 
 
-_REPORTS = "no program is compiled for an IPU, so there are no events and reports."
 for _name in (
     "extract_all_strings_from_event_trace",
     "extract_all_types_from_event_trace",
@@ -331,7 +332,7 @@ for _name in (
     "extract_poplar_serialized_graphs",
     "extract_execute_reports",
 ):
-    globals()[_name] = refused(_name, _REPORTS)
+    globals()[_name] = refused(_name, NO_REPORTS)
 for _name in ("export_dataset_to_file", "export_inputs_to_file"):
     globals()[_name] = refused(
         _name, "its files are read by Poplar's own programs alone."

@@ -19,6 +19,8 @@ from . import (
     reduce_scatter_op,
     replication_ops,
     rnn_ops,
+    slicing_ops,
+    statistics_ops,
     summary_ops,
     within_replica_ops,
 )

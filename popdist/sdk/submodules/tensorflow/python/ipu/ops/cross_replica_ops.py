@@ -56,7 +56,7 @@ def assume_equal_across_replicas(
 def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Tensor:
     context = tf.distribute.get_replica_context()
     # With one local replica calls are matched by their names, in loops of graphs, too.
-    if popdist.getNumLocalReplicas() > 1 and _is_of_popdist(context):
+    if popdist.getNumLocalReplicas() > 1 and is_of_popdist(context):
         _check_group_size(group_size, context.num_replicas_in_sync)
         total = x if group_size == 1 else _reduce_replicas(x, operation)
         return tf.identity(total, name)
@@ -87,7 +87,7 @@ def _reduce_replicas(x: Tensor, operation: Any) -> Tensor:
     return reduce(x)
 
 
-def _is_of_popdist(context: Any) -> bool:
+def is_of_popdist(context: Any) -> bool:
     """Return whether this is the context of a replica that PopDistStrategy runs."""
     return context is not None and isinstance(context.strategy, PopDistStrategy)
 

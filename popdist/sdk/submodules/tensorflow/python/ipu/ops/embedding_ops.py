@@ -8,6 +8,8 @@ from ..refusals import refused
 
 __all__ = [
     "HostEmbedding",
+    "HostEmbeddingOptimizerSpec",
+    "HostEmbeddingSGDGAOptimizerSpec",
     "create_host_embedding",
     "embedding_lookup",
 ]
@@ -41,3 +43,5 @@ _REASON = (
 )
 HostEmbedding = refused("HostEmbedding", _REASON)
 create_host_embedding = refused("create_host_embedding", _REASON)
+HostEmbeddingOptimizerSpec = refused("HostEmbeddingOptimizerSpec", _REASON)
+HostEmbeddingSGDGAOptimizerSpec = refused("HostEmbeddingSGDGAOptimizerSpec", _REASON)

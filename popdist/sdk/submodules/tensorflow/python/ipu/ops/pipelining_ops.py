@@ -38,6 +38,8 @@ __all__ = [
 Tensor = Any
 Stage = Callable[..., Any]
 _SUM = GradientAccumulationReductionMethod.SUM
+# Programs give it as the device of a stage that all IPUs of a replica compute.
+_ALL_DEVICES = -1
 
 
 class PipelineSchedule(enum.IntEnum):

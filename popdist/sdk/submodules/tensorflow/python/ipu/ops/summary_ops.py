@@ -1,7 +1,6 @@
 """Reports of IPUs, which refuse."""
 
-from ..refusals import refused
+from ..refusals import NO_REPORTS, refused
 
-_REASON = "no program is compiled for an IPU, so there are no events and reports."
-ipu_compile_summary = refused("ipu_compile_summary", _REASON)
-get_ipu_reports = refused("get_ipu_reports", _REASON)
+ipu_compile_summary = refused("ipu_compile_summary", NO_REPORTS)
+get_ipu_reports = refused("get_ipu_reports", NO_REPORTS)

@@ -1,0 +1,1 @@
+"""Graphcore's Poplar as a device of TensorFlow."""

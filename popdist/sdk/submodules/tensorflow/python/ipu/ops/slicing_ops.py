@@ -1,0 +1,80 @@
+"""Copies of several slices of a tensor at once."""
+
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"]
+
+# Any, here and below: TensorFlow's tensors have no types.
+
+
+def sequence_slice(
+    dst: Any,
+    src: Any,
+    num_elems: Any,
+    src_offsets: Any,
+    dst_offsets: Any,
+    zero_unused: bool,
+) -> Any:
+    """Return a tensor into which slices of another one are copied.
+
+    Args:
+        dst: The tensor, which itself stays as it is.
+        src: The other one, with the same dimensions after the first.
+        num_elems: How many elements of the first dimension each slice has.
+        src_offsets: Where each slice begins in src.
+        dst_offsets: Where each slice begins in the result.
+        zero_unused: Whether the result is 0 where no slice is.
+    """
+    dst, src = tf.convert_to_tensor(dst), tf.convert_to_tensor(src)
+    numbers = [
+        tf.cast(tf.convert_to_tensor(value), tf.int32)
+        for value in (num_elems, src_offsets, dst_offsets)
+    ]
+    count = numbers[0].shape
+    if count.rank != 1 or count[0] == 0 or any(n.shape != count for n in numbers):
+        raise ValueError(
+            "num_elems, src_offsets and dst_offsets must have matching, nonzero shapes "
+            "of rank 1."
+        )
+    if not src.shape[1:].is_compatible_with(dst.shape[1:]):
+        raise ValueError("src and dst inner shapes must match.")
+    sizes, taken, put = numbers
+    rows = tf.gather(src, tf.ragged.range(taken, taken + sizes).flat_values)
+    places = tf.ragged.range(put, put + sizes).flat_values
+    base = tf.zeros_like(dst) if zero_unused else dst
+    return tf.tensor_scatter_nd_update(base, places[:, tf.newaxis], rows)
+
+
+def sequence_slice_unpack(
+    src: Any, num_elems: Any, src_offsets: Any, total_elements: int
+) -> Any:
+    """Return slices of a tensor, one behind the other; as `sequence_slice`.
+
+    Args:
+        total_elements: The sum of num_elems.
+    """
+    src = tf.convert_to_tensor(src)
+    shape = tf.concat([[total_elements], tf.shape(src)[1:]], 0)
+    dst = tf.ensure_shape(tf.zeros(shape, src.dtype), [total_elements, *src.shape[1:]])
+    return sequence_slice(
+        dst, src, num_elems, src_offsets, _starts(num_elems), zero_unused=True
+    )
+
+
+def sequence_slice_pack(
+    dst: Any, src: Any, num_elems: Any, dst_offsets: Any, zero_unused: bool
+) -> Any:
+    """Return a tensor into which slices that lie behind each other are copied.
+
+    The arguments are those of `sequence_slice`.
+    """
+    return sequence_slice(
+        dst, src, num_elems, _starts(num_elems), dst_offsets, zero_unused
+    )
+
+
+def _starts(sizes: Any) -> Any:
+    """Return where slices of these sizes begin, one behind the other."""
+    return tf.cumsum(tf.convert_to_tensor(sizes), exclusive=True)
