@@ -347,6 +347,7 @@ class Session:
                 for endpoint in self._endpoints:
                     closing.callback(endpoint.close)
                 self._report_runs()
+                self._past_runs = self.reductions()
                 self._endpoints.clear()
                 self._peers.clear()
 
@@ -478,12 +479,17 @@ class Session:
         kind = next(kind for kind in TRANSPORTS if kind.reaches(place))
         return partial(kind.load(), simd=self.settings.simd)
 
+    def reductions(self) -> Counter[str]:
+        """Return how often each algorithm of reductions ran in this process."""
+        runs = self._past_runs.copy()
+        for endpoint in self._endpoints:
+            runs.update(endpoint.transport.runs)
+        return runs
+
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
         if self._endpoints and self.settings.reports_runs:
-            runs = self._past_runs.copy()
-            for endpoint in self._endpoints:
-                runs.update(endpoint.transport.runs)
+            runs = self.reductions()
             counts = [f"{count} {name}" for name, count in runs.items() if count]
             print(
                 f"popdist: instance {self.job.place.rank}: reductions by algorithm: "

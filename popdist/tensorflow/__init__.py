@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist.tensorflow.devices import provide_local_devices
 from popdist.tensorflow.ipu_config import set_ipu_config
+from popdist.tensorflow.keras_training import watch_fit
 
 if TYPE_CHECKING:
     from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 provide_local_devices()
+watch_fit()
 
 
 def __getattr__(name: str) -> Any:

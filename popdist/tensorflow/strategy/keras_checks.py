@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.replicated.lone_training import told
 from popdist.tensorflow.strategy.extending import extend
 
 logger = logging.getLogger("popdist.tensorflow")
@@ -62,6 +63,7 @@ def _checked_fit(
             model.name,
             _SCOPE,
         )
+        told.set()
     token = _IN_FIT.set(model)
     try:
         return fit(model, *args, **kwargs)

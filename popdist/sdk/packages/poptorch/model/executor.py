@@ -18,6 +18,7 @@ from .model_state import ModelState
 from .replica_grouping import PerReplicaParameters
 from .run_settings import RunSettings
 from .update.anchors import GRADIENT, UPDATED
+from .update.plain_steps import watch_plain_steps
 from .wrapped_module import unwrap, wrap
 
 
@@ -52,6 +53,8 @@ class PoplarExecutor(Measurements):
         self._has_run = False
         if training:
             wrap(model, self)
+            if settings.instances > 1:
+                watch_plain_steps()
 
     def __repr__(self) -> str:
         kind = "trainingModel" if self._training else "inferenceModel"

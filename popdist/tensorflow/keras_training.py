@@ -1,0 +1,34 @@
+"""Models of Keras that fit has trained in one instance alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from popdist.replicated.lone_training import note_training
+from popdist.tensorflow.strategy.extending import extend
+
+_ADVICE = (
+    "Make the model within `with popdist.tensorflow.PopDistStrategy().scope():`, or "
+    "compile it with horovod's DistributedOptimizer."
+)
+
+
+def watch_fit() -> None:
+    """Note from now on if either Keras trains a model that other instances do not."""
+    extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", _noted)
+    extend("tf_keras.src.engine.training", "Model", "fit", _noted)
+
+
+# Any: Keras declares no types.
+def _noted(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    result = fit(model, *args, **kwargs)
+    if not isinstance(
+        # The first name is that of Keras 3, the second that of tf_keras.
+        getattr(model, "_distribute_strategy", None)
+        or getattr(model, "_distribution_strategy", None),
+        tf.distribute.MultiWorkerMirroredStrategy
+        | tf.distribute.experimental.ParameterServerStrategy,
+    ):
+        note_training(_ADVICE)
+    return result

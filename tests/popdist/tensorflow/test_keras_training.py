@@ -1,0 +1,51 @@
+"""Models of Keras that each instance of a job trains alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs import environments
+
+PROGRAM = """
+import sys
+import numpy as np
+import {keras} as keras
+import popdist.tensorflow
+import tensorflow as tf
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((4, 2), "float32")
+if sys.argv[1] == "fit":
+    model.fit(x, x[:, :1], verbose=0)
+else:
+    model.predict(x, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+@pytest.mark.parametrize("call", ["fit", "predict"])
+def test_a_fit_that_reduces_nothing_is_warned_of_at_the_end(
+    keras: str, call: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(keras=keras), call],
+        env=environments([1, 1])[0],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=250,
+    )
+
+    lines = [line for line in ran.stderr.splitlines() if "without each other" in line]
+    assert lines == (
+        [
+            "The 2 instances have trained without each other: they have reduced "
+            "nothing, so each has a model of its own. Make the model within `with "
+            "popdist.tensorflow.PopDistStrategy().scope():`, or compile it with "
+            "horovod's DistributedOptimizer."
+        ]
+        if call == "fit"
+        else []
+    )
