@@ -15,6 +15,8 @@ SHELL, BASH = b"/bin/sh", b"/bin/bash"
 LOOK_AGAIN_S = 0.01
 # How long to wait for processes that may not be signalled.
 NOT_OURS_S = 0.5
+# What waitid says of a child that SIGKILL has ended.
+KILLED = (os.CLD_KILLED, _signal.SIGKILL)
 
 
 class Process:
@@ -249,6 +251,28 @@ def kill_group_of_ended() -> None:
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is not None and (group := os.getpgid(ended.si_pid)) != os.getpgrp():
         kill_group(group)
+
+
+def is_at_cpu_limit(child: int) -> bool:
+    """Return whether a child was killed at its limit of CPU time; it is not reaped yet.
+
+    Raises:
+        ChildProcessError: There is no such child.
+    """
+    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None or (ended.si_code, ended.si_status) != KILLED:
+        return False
+    try:
+        with open(b"/proc/%d/limits" % child, "rb") as file:
+            [line] = [each for each in file if each.startswith(b"Max cpu time")]
+        with open(b"/proc/%d/stat" % child, "rb") as file:
+            ticks = sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
+    except OSError:
+        return False
+    limit = line.split()[4]
+    # The kernel counts more roughly when it compares than when it tells.
+    used = 2 * ticks / os.sysconf("SC_CLK_TCK")
+    return limit.isdigit() and used >= int(limit)
 
 
 def kill_group(group: int) -> None:

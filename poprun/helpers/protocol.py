@@ -127,6 +127,8 @@ STACKS_SIGNAL = 55
 
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI, BY_SLURM = b"itself", b"poprun", b"mpi", b"slurm"
+# The kernel, with SIGKILL.
+BY_CPU_LIMIT = b"cpu limit"
 
 # The fields of what poprun receives: i for a number that fits in a C int, n for one of
 # 64 bits, l for a list of i with commas, t for any bytes.

@@ -403,6 +403,9 @@ class Shim:
             try:
                 if self._killing:
                     processes.kill_group_of_ended()
+                is_running = not self._ended and self._stopped_by == protocol.BY_ITSELF
+                if is_running and processes.is_at_cpu_limit(self._program):
+                    self._stopped_by = protocol.BY_CPU_LIMIT
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._report_clean()

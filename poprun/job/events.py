@@ -72,6 +72,8 @@ class Exited(Event):
     peak_kib: int
     # False if a signal of poprun's or of mpirun's was on its way to it before.
     by_itself: bool
+    # Whether the kernel has killed it at its limit of CPU time.
+    at_cpu_limit: bool = False
 
 
 class FailedInFinalize(Event):

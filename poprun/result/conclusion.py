@@ -154,13 +154,12 @@ def _evidence(
     if outcome.first is None:
         return report.Evidence()
     rank = outcome.first.rank
-    peaks = [
-        e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
-    ]
+    exits = [e for e in ended.events if isinstance(e, Exited) and e.rank == rank]
     return report.Evidence(
         host=plan.assignments[rank].host.name,
         stderr=router.tail(rank),
         just_shown=router.is_in_sight(rank),
-        peak_kib=max(peaks, default=0),
+        peak_kib=max((e.peak_kib for e in exits), default=0),
+        at_cpu_limit=any(e.at_cpu_limit for e in exits),
         stdin_advice=plan.request.stdin.advice_for(rank),
     )

@@ -109,8 +109,9 @@ def event_object(event: Event) -> dict[str, Any] | None:
         fields["signal"] = signal_name(fields["signal"])
     if "user" in fields:
         fields["user"] = user_name(fields["user"])
-    # The times of an event are those of its line.
-    fields.pop("at_ns", None)
+    # The times of an event are those of its line; the cause of the job says the other.
+    for name in ("at_ns", "at_cpu_limit"):
+        fields.pop(name, None)
     if "peak_kib" in fields:
         fields["peak_memory_kib"] = fields.pop("peak_kib")
     if "cpus" in fields:

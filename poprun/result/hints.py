@@ -42,12 +42,13 @@ SHORTAGES = {
     "cannot open shared object file": "The library is not where the loader looks for "
     "it: see 'ldconfig -p' and LD_LIBRARY_PATH.",
 }
+CPU_LIMIT = "Its CPU time is limited: see 'ulimit -t'."
 SIGNALS = {
     signal.SIGBUS: "That is what happens where /dev/shm is full, or a mapped file was "
     "cut: see 'df -h /dev/shm'.",
     signal.SIGILL: "The program has an instruction that this CPU lacks: it was "
     "compiled for another one.",
-    signal.SIGXCPU: "Its CPU time is limited: see 'ulimit -t'.",
+    signal.SIGXCPU: CPU_LIMIT,
     signal.SIGXFSZ: "The size of its files is limited: see 'ulimit -f'.",
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
-from poprun.result.hints import hint_for_signal, hint_for_words
+from poprun.result.hints import CPU_LIMIT, hint_for_signal, hint_for_words
 from poprun.result.outcome import Failed, Outcome
 from poprun.words import size
 
@@ -32,6 +32,7 @@ class Evidence(Record):
     just_shown: bool = False
     out_of_memory: MemoryCounters | None = None
     peak_kib: int = 0
+    at_cpu_limit: bool = False
     # The value of --stdin to advise, if the instance had an empty standard input.
     stdin_advice: str = ""
 
@@ -64,7 +65,9 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     exception = exception_line(lines)
     last_line = exception or (lines[-1] if lines else "")
     hint = hint_for_words(last_line, evidence.stdin_advice)
-    if not hint and first.killed_by is not None:
+    if evidence.at_cpu_limit:
+        hint = CPU_LIMIT
+    elif not hint and first.killed_by is not None:
         hint = hint_for_signal(first.killed_by, evidence.peak_kib)
     if exception and hint:
         return f"{who}: {exception}{'' if exception.endswith('.') else '.'} {hint}"

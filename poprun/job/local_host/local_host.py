@@ -302,7 +302,8 @@ class LocalHost:
                 user_s=user / 1e6,
                 system_s=system / 1e6,
                 peak_kib=peak,
-                by_itself=fields[5] == protocol.BY_ITSELF,
+                by_itself=fields[5] in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
+                at_cpu_limit=fields[5] == protocol.BY_CPU_LIMIT,
             )
         )
 

@@ -321,6 +321,22 @@ def test_a_signal_of_mpirun_s_ends_the_program_at_once(shim: Driven) -> None:
     assert (status, by) == (b"9", protocol.BY_MPI)
 
 
+@pytest.mark.parametrize(
+    ("script", "by"),
+    [
+        ("ulimit -t 1; while :; do :; done", protocol.BY_CPU_LIMIT),
+        ("ulimit -t 1000; kill -KILL $$", protocol.BY_ITSELF),
+        ("ulimit -t 1; exit 3", protocol.BY_ITSELF),
+    ],
+)
+def test_a_program_that_is_killed_at_its_limit_of_cpu_time_is_told_apart(
+    shim: Driven, script: str, by: bytes
+) -> None:
+    shim.start("sh", "-c", script)
+
+    assert shim.wait(protocol.EXITED)[5] == by
+
+
 def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
     # A shell without job control starts it with SIGINT ignored.
     shim.start("sh", "-c", "sleep 600 & : > ready; wait", grace=600.0)

@@ -39,6 +39,11 @@ def test_an_instance_without_words_of_its_own_is_named_with_host_and_code() -> N
 
 
 def test_a_signal_is_named_and_not_numbered() -> None:
+    limited = Evidence(host="n1", at_cpu_limit=True)
+    assert render(of(0, signal.SIGKILL), limited) == [
+        "Instance 0 on n1 was killed by SIGKILL. Its CPU time is limited: see "
+        "'ulimit -t'."
+    ]
     assert render(of(0, signal.SIGSEGV), Evidence(host="n1")) == [
         "Instance 0 on n1 was killed by SIGSEGV."
     ]
