@@ -32,7 +32,7 @@ if own_process.die_with_parent(15, parent):
 
 
 def run_command(
-    words: Sequence[str],
+    words: Sequence[str | os.PathLike[str]],
     *,
     check: bool = False,
     capture_output: bool = False,
@@ -52,11 +52,11 @@ def run_command(
         directory: The current directory of the job.
 
     Raises:
-        TypeError: The words are one string.
+        TypeError: The words are one string, or one of them is no string or path.
         OptionError: The words are no command line of poprun.
         JobFailedError: The job has failed, and `check` is true.
     """
-    check_words("The argument of run_command", words)
+    words = check_words("The argument of run_command", words)
     line = grammar.parse(words)
     if any(option.name == "result" for option, _ in line.options):
         raise OptionError(
@@ -78,14 +78,28 @@ def run_command(
     return result
 
 
-def check_words(name: str, words: Sequence[str]) -> None:
-    """Refuse one string in the place of a list of words."""
+def check_words(name: str, words: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the words of a list as strings.
+
+    Raises:
+        TypeError: It is one string, or one of them is no string or path.
+    """
     # A string is a sequence of strings, too: its characters.
     if isinstance(words, str | bytes):
         raise TypeError(
             f"{name} is a list with a string for each word, but got {words!r}. "
             "shlex.split() makes such a list of a command line."
         )
+    texts = []
+    for word in words:
+        text = os.fspath(word) if isinstance(word, os.PathLike) else word
+        if not isinstance(text, str):
+            raise TypeError(
+                f"{name} is a list with a string for each word, but has {word!r} in "
+                "it. Write it as a string, or leave it out."
+            )
+        texts.append(text)
+    return texts
 
 
 class SharedMemory:

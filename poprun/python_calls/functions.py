@@ -1,5 +1,6 @@
 """`poprun.launch`: a function of this program runs on the instances of a job."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ def launch(
     *arguments: Any,
     num_instances: int = 1,
     num_replicas: int | None = None,
-    options: Sequence[str] = (),
+    options: Sequence[str | os.PathLike[str]] = (),
 ) -> list[Any]:
     """Call a function on every instance of a job, and return the results in order.
 
@@ -29,14 +30,14 @@ def launch(
         options: More options of poprun, as `["--timeout=60"]`.
 
     Raises:
-        TypeError: The function cannot be called, or the options are one string.
-        OptionError: A number or an option is not valid.
+        TypeError: The function cannot be called, or the options are not strings.
+        OptionError: A number or an option is not valid, or no instance is started.
         JobFailedError: An instance has failed; if by an exception, it is the cause of
             this one.
     """
     if num_replicas is None:
         num_replicas = num_instances
-    _check_launch(function, num_instances, num_replicas, options)
+    words = _check_launch(function, num_instances, num_replicas, options)
     try:
         import cloudpickle
     except ImportError as error:
@@ -48,7 +49,7 @@ def launch(
     words = [
         f"--num-instances={num_instances}",
         f"--num-replicas={num_replicas}",
-        *options,
+        *words,
         *(sys.executable, "-P", "-m", "poprun.interpreter.function_call"),
     ]
     with ExitStack() as stack:
@@ -63,9 +64,12 @@ def launch(
 
 
 def _check_launch(
-    function: object, num_instances: int, num_replicas: int, options: Sequence[str]
-) -> None:
-    """Refuse what poprun.launch cannot start a job with."""
+    function: object,
+    num_instances: int,
+    num_replicas: int,
+    options: Sequence[str | os.PathLike[str]],
+) -> list[str]:
+    """Return the options; refuse what poprun.launch cannot start a job with."""
     if not callable(function):
         raise TypeError(
             f"poprun.launch calls a function on every instance, but got {function!r}, "
@@ -75,8 +79,8 @@ def _check_launch(
     for name, number in numbers.items():
         if index(number) < 1:
             raise OptionError(f"{name} is {number}, but must be 1 or more.")
-    check_words("The argument options of launch", options)
-    for option, text in grammar.parse(options).options:
+    words = check_words("The argument options of launch", options)
+    for option, text in grammar.parse(words).options:
         if option.name in ("num-instances", "num-processes"):
             raise OptionError(
                 f"--{option.name}={text}: poprun.launch makes room for the result of "
@@ -87,6 +91,7 @@ def _check_launch(
                 f"--{option.name}={text}: poprun.launch calls functions on this host "
                 "only. run_command runs a program on several."
             )
+    return words
 
 
 def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
@@ -99,6 +104,12 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
         suspects = results if failed is None else [results[failed]]
         cause = next(filter(None, map(_exception_in, suspects)), None)
         raise JobFailedError(ended.cause or "poprun has failed.", ended) from cause
+    if not ended.instances:
+        raise OptionError(
+            "poprun has printed a page and started no instance, so the function was "
+            "not called. Leave out what asks for that, such as --dry-run, or call "
+            "poprun.run_command."
+        )
     loaded = [cloudpickle.loads(data) if data else ("ended", None) for data in results]
     for instance, (state, _) in enumerate(loaded):
         if state != "returned":

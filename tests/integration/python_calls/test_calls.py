@@ -214,6 +214,41 @@ except poprun.JobFailedError as error:
     assert "in fail" in err
 
 
+@pytest.mark.parametrize("page", ["--dry-run", "--help", "--mpi-global-args=--version"])
+def test_a_function_is_not_called_where_poprun_only_prints(
+    poprun: Poprun, page: str
+) -> None:
+    text = f"""
+import poprun
+try:
+    poprun.launch(len, "", options=[*{LOCAL}, "{page}"])
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == (
+        "OptionError poprun has printed a page and started no instance, so the "
+        "function was not called. Leave out what asks for that, such as --dry-run, or "
+        "call poprun.run_command."
+    )
+
+
+def test_a_word_may_be_a_path(poprun: Poprun) -> None:
+    text = f"""
+import poprun, pathlib
+words = [*{LOCAL}, "-n2", pathlib.Path("/bin/echo"), "here"]
+print(poprun.run_command(words, capture_output=True).stdout.split())
+print(poprun.launch(len, "ab", options=[*{LOCAL}, "--log-dir", pathlib.Path("logs")]))
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert (code, out, err) == (0, "['here', 'here']\n[2]\n", "")
+
+
 def test_a_result_that_cannot_be_copied_is_an_error_of_its_instance(
     poprun: Poprun,
 ) -> None:
@@ -473,6 +508,16 @@ def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
             "TypeError The argument options of launch is a list with a string for each "
             "word, but got '--summary'. shlex.split() makes such a list of a command "
             "line.",
+        ),
+        (
+            "poprun.launch(len, '', options=[None])",
+            "TypeError The argument options of launch is a list with a string for each "
+            "word, but has None in it. Write it as a string, or leave it out.",
+        ),
+        (
+            "poprun.run_command(['-n', 2, 'true'])",
+            "TypeError The argument of run_command is a list with a string for each "
+            "word, but has 2 in it. Write it as a string, or leave it out.",
         ),
         (
             "poprun.launch(3)",
