@@ -44,6 +44,12 @@ _PROCESS_FAILED = (
 )
 # A daemon on another host was killed; 5.0 ends with exit code 0 then.
 _DAEMON_LOST = r"has lost communication with a remote daemon"
+# It connects its processes by TCP on one host, too.
+_NO_INTERFACE = r"unable to find network interfaces"
+_INTERFACE_HINT = (
+    "Open MPI needs a network interface that is up: see 'ip link', and run 'ip link "
+    "set lo up'. --mpirun local needs none."
+)
 # Begins and ends what mpirun has to say; lines that it only logs have none.
 _RULE = r"(?m)^-{50,}$"
 # mpirun counts fewer slots than processes, or does not know an option.
@@ -154,7 +160,8 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
 
 def _without_reason(text: str, exit_code: int) -> MpiVerdict:
     if exit_code:
-        return MpiVerdict(Failure.UNEXPLAINED, code=exit_code, text=text)
+        hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
+        return MpiVerdict(Failure.UNEXPLAINED, code=exit_code, text=text, hint=hint)
     # It says something else where it could not start a daemon on another host.
     if re.search(_RULE, text):
         return MpiVerdict(Failure.NONE, code=0, text=text)

@@ -101,5 +101,7 @@ class MpiVerdict(Record):
     code: int | None = None
     # mpirun's messages, fit for a terminal.
     text: str = ""
+    # What mends it where mpirun has started no instance, if that is known.
+    hint: str = ""
     # What it means that mpirun ends with code 0 while instances run.
     if_running: Failure = Failure.UNEXPLAINED

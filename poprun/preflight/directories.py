@@ -11,23 +11,30 @@ SHARED_MEMORY = "/dev/shm"
 LONGEST_TEMPORARY = 48
 # Less than this and MPI's segments do not fit anyway.
 ENOUGH_SHARED_MEMORY = 64 << 20
+# An instance makes a few files there. A file system that counts none has 0 in all.
+ENOUGH_FILES = 1024
 # What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
 NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 
 def check_current_directory() -> None:
-    """Check that there is a current directory, which relative paths begin in.
+    """Check that programs can start in the current directory.
 
     Raises:
-        LaunchError: It has been deleted.
+        LaunchError: It has been deleted, or this user may not enter it.
     """
     try:
-        os.getcwd()
+        directory = os.getcwd()
     except FileNotFoundError:
         raise LaunchError(
             "The current directory has been deleted, so no program can start in it. "
             "Go to another one with cd."
         ) from None
+    if not os.access(directory, os.X_OK):
+        raise LaunchError(
+            f"You may not enter the current directory, {directory}, so no program can "
+            "start in it. Go to another one with cd."
+        )
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
@@ -67,7 +74,8 @@ def private_directory_places(environ: Mapping[str, str]) -> Iterator[str]:
     candidates = []
     try:
         room = os.statvfs(SHARED_MEMORY)
-        if room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
+        has_files = not room.f_files or room.f_favail >= ENOUGH_FILES
+        if has_files and room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
             candidates.append(SHARED_MEMORY)
     except OSError:
         pass

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 
 from poprun.log import printable
@@ -14,6 +15,7 @@ SSH_FAILED, NOT_EXECUTABLE, NOT_FOUND = 255, 126, 127
 # What ssh writes where an sshd has too many connections that are not yet logged in.
 _DROPPED = r"exchange_identification|connection (closed|reset) by"
 _DENIED = "permission denied"
+_OPEN_KEY = r"permissions \d+ for '(.*)' are too open"
 _CHANGED_KEY = "host key for .* has changed"
 _UNVERIFIED_KEY = "host key verification failed"
 # Lines of ssh that do not say what is wrong.
@@ -27,7 +29,7 @@ class Explanation(Record):
     pattern: str
     meaning: str
     # With {host}; {target}, the host as ssh takes it; {login}, an ssh command to type;
-    # {remove}, a command of ssh-keygen.
+    # {remove}, a command of ssh-keygen; {key}, the file of a private key.
     advice: str
     # Whether the same may succeed when it is tried again.
     is_temporary: bool = False
@@ -51,6 +53,11 @@ _EXPLANATIONS = (
         meaning="it was offered too many ssh keys",
         advice="Name one for it in ~/.ssh/config, with IdentityFile and "
         "IdentitiesOnly yes.",
+    ),
+    Explanation(
+        pattern=_OPEN_KEY,
+        meaning="ssh uses no private key that other users may read",
+        advice="Run: chmod 600 {key}",
     ),
     Explanation(
         pattern=_DENIED,
@@ -136,6 +143,7 @@ class SshFailure(Record):
             host=host.name,
             target=target(host),
             remove=self._removal(host),
+            key=self._open_key(),
         )
 
     def _explain_agent(self, host: HostSpec, ssh: Ssh, entry: str) -> tuple[str, str]:
@@ -168,6 +176,11 @@ class SshFailure(Record):
         """Return the command that removes a host key that has changed."""
         shown = re.search(r"^\s*(ssh-keygen .*-R .*)$", self.text, re.MULTILINE)
         return shown[1].strip() if shown else f"ssh-keygen -R {host.name}"
+
+    def _open_key(self) -> str:
+        """Return the file of the private key that other users may read, if any."""
+        key = re.search(_OPEN_KEY, self.text, re.IGNORECASE)
+        return shlex.quote(printable(key[1])) if key else ""
 
     def _explanation(self) -> Explanation | None:
         return next((e for e in _EXPLANATIONS if self._has(e.pattern)), None)

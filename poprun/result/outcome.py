@@ -405,9 +405,10 @@ def _all_succeeded(
     course: Course, mpirun_status: int | None, verdict: MpiVerdict
 ) -> Outcome:
     if len(course.started) < course.num_instances:
+        hint = f" {verdict.hint}" if verdict.hint else ""
         return _mpirun_failed(
             f"mpirun {_how(mpirun_status)} before it had started "
-            f"{'every' if course.started else 'any'} instance."
+            f"{'every' if course.started else 'any'} instance.{hint}"
         )
     warnings = _warnings(course)
     # A signal that comes when all have succeeded ends what is left, and no more.

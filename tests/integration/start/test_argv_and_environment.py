@@ -477,6 +477,25 @@ def test_a_directory_that_is_gone_is_a_sentence(
     )
 
 
+def test_a_directory_that_may_not_be_entered_is_a_sentence(poprun: Poprun) -> None:
+    script = 'mkdir closed && cd closed && chmod 0 ../closed && exec "$@"'
+    as_user = ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+    ran = subprocess.run(
+        [*as_user, "sh", "-c", script, "sh", POPRUN, *job(2), "true"],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert ran.stderr == (
+        f"poprun: error: You may not enter the current directory, {poprun.directory}/"
+        "closed, so no program can start in it. Go to another one with cd.\n"
+    )
+
+
 def test_the_secrets_of_a_job_are_in_environments_only(
     poprun: Poprun, every_mpirun: str
 ) -> None:

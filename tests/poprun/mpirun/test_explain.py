@@ -203,3 +203,29 @@ def test_the_messages_are_kept_without_what_no_terminal_should_show() -> None:
     assert verdict == MpiVerdict(
         failure=Failure.UNEXPLAINED, code=1, text="strange [31mwords"
     )
+
+
+NO_INTERFACE_5 = f"""\
+[vm:22055] pmix_ifinit: unable to find network interfaces.
+[vm:22055] ptl_tool: problems getting address for index 0 (kernel index -1)
+{RULE}You requested support for tool connections, but no available
+interfaces were found after applying any include or exclude directives:
+{RULE}"""
+NO_INTERFACE_4 = f"""\
+[vm:22084] opal_ifinit: unable to find network interfaces.
+{RULE}No network interfaces were found for out-of-band communications. We require
+at least one available network for out-of-band messaging.
+{RULE}"""
+
+
+@pytest.mark.parametrize(
+    ("flavour", "text", "code"),
+    [("openmpi5", NO_INTERFACE_5, 213), ("openmpi4", NO_INTERFACE_4, 1)],
+)
+def test_an_open_mpi_without_a_network_says_what_it_needs(
+    flavour: str, text: str, code: int
+) -> None:
+    assert adapter(flavour).explain(text, code).hint == (
+        "Open MPI needs a network interface that is up: see 'ip link', and run 'ip "
+        "link set lo up'. --mpirun local needs none."
+    )

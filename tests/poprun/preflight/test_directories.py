@@ -9,17 +9,25 @@ from poprun.preflight import directories
 from poprun.preflight.directories import private_directory_place, temporary_directory
 
 
-def room(free: int) -> SimpleNamespace:
-    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
+def room(free: int, files: int = 0, free_files: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(
+        f_bavail=free // 4096, f_frsize=4096, f_files=files, f_favail=free_files
+    )
 
 
 @pytest.mark.parametrize(
-    ("free", "place"), [(64 << 20, "/dev/shm"), ((64 << 20) - 4096, "TMPDIR")]
+    ("free", "place"),
+    [
+        pytest.param(room(64 << 20), "/dev/shm", id="enough"),
+        pytest.param(room((64 << 20) - 4096), "TMPDIR", id="too-little-memory"),
+        pytest.param(room(64 << 20, 2000, 1024), "/dev/shm", id="enough-inodes"),
+        pytest.param(room(64 << 20, 2000, 1023), "TMPDIR", id="too-few-inodes"),
+    ],
 )
 def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
-    free: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free: SimpleNamespace, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda path: room(free))
+    monkeypatch.setattr(os, "statvfs", lambda path: free)
     monkeypatch.setattr(directories, "LONGEST_TEMPORARY", 1000)
 
     place = str(tmp_path) if place == "TMPDIR" else place

@@ -22,6 +22,16 @@ Offending ED25519 key in /root/.ssh/known_hosts:3
 Host key for h1 has changed and you have requested strict checking.
 Host key verification failed.
 """
+OPEN_KEY = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+Permissions 0644 for '/home/a b/.ssh/id_rsa' are too open.
+It is required that your private key files are NOT accessible by others.
+This private key will be ignored.
+Load key "/home/a b/.ssh/id_rsa": bad permissions
+alice@h1: Permission denied (publickey).
+"""
 
 
 def explain(exit_code: int | None, text: str) -> str:
@@ -53,6 +63,13 @@ def explain(exit_code: int | None, text: str) -> str:
             "--distribute-ssh-key=yes; a key with a passphrase must be loaded with "
             "ssh-add.",
             id="denied",
+        ),
+        pytest.param(
+            OPEN_KEY,
+            "ssh uses no private key that other users may read. ssh says: 'Permissions "
+            "0644 for '/home/a b/.ssh/id_rsa' are too open'. Run: chmod 600 '/home/a "
+            "b/.ssh/id_rsa'",
+            id="open-key",
         ),
         pytest.param(
             "ssh: connect to host jump port 22: No route to host\n"

@@ -549,9 +549,11 @@ def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
 def test_mpirun_that_ends_too_early_is_125_whatever_its_code(
     started: frozenset[int], which: str, status: int, how: str
 ) -> None:
-    assert outcome(None, [], status, NOTHING, started) == Outcome(
+    verdict = replace(NOTHING, hint="Mend it.")
+
+    assert outcome(None, [], status, verdict, started) == Outcome(
         exit_code=125,
-        sentence=f"mpirun {how} before it had started {which} instance.",
+        sentence=f"mpirun {how} before it had started {which} instance. Mend it.",
         quote_mpirun=True,
     )
 
