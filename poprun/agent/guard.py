@@ -27,13 +27,15 @@ def go_on_below_guard(connection: int) -> Channel:
         OSError: There can be no more processes or descriptors.
     """
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    if os.fork():
+    inode = os.fstat(ours.fileno()).st_ino
+    if agent := os.fork():
         try:
             # Until the guard handles them: Slurm may send one to all at any time.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, own_process.HELPER_SIGNALS)
             number = os.dup(theirs.fileno())
             os.set_inheritable(number, True)
-            os.execv(PYTHON[0], (*PYTHON, "guard", str(number)))
+            numbers = map(str, (number, agent, inode))
+            os.execv(PYTHON[0], (*PYTHON, "guard", *numbers))
         finally:
             # The child ends, too, when it finds that it has no guard.
             os._exit(127)

@@ -1,7 +1,7 @@
 """The entry point of the programs beside a job.
 
     python -I -S entry.py shim ATTEMPT VARIABLE RANK
-    python -I -S entry.py guard DESCRIPTOR
+    python -I -S entry.py guard DESCRIPTOR POPRUN INODE
     python -I -S entry.py local WORD... : WORD...
     python -I -S entry.py remote-shell VARIABLE HOST WORD...
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     elif role == "guard":
         from poprun.helpers import guard
 
-        guard.main(descriptor=int(words[0]))
+        guard.main(*map(int, words))
     elif role == "local":
         from poprun.helpers import local_launcher
 

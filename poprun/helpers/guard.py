@@ -3,6 +3,8 @@
 It reads a socket whose other end only poprun holds. End of file means that poprun is
 gone, in whatever way, and then this process ends everything below it. It is a
 subreaper, so what shims and mpirun leave when they are killed becomes its child.
+A child of poprun holds that end, too, until its exec. One that something has stopped
+before that would hold it for ever, so this process also watches poprun itself.
 
 On another host of a job it is the parent of the agent there, which is to it what poprun
 is, and starts no mpirun (agent/guard.py).
@@ -18,7 +20,13 @@ import time
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
-from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
+from poprun.helpers.job_files import (
+    Leftovers,
+    hold,
+    open_files,
+    release,
+    undo_abandoned,
+)
 
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0
@@ -31,7 +39,13 @@ MPIRUN_OPEN_FILES = 1 << 14
 FINISH_GRACE_S = 0.5
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, poprun: int, inode: int) -> None:
+    """Guard a job.
+
+    Args:
+        poprun: The pid of the process at the other end of the socket.
+        inode: That of its end.
+    """
     # From the beginning: poprun may be gone when something stops this process.
     own_process.continue_regularly()
     own_process.open_umask()
@@ -41,7 +55,7 @@ def main(descriptor: int) -> None:
     own_process.die_with_parent(_signal.SIGCONT, os.getppid())
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
     os.set_inheritable(descriptor, False)
-    Guard(Channel.of(descriptor), wake).run()
+    Guard(Channel.of(descriptor), wake, poprun, inode).run()
     # At once: poprun has been told, and a poprun above that one would take this process
     # for a leftover.
     os._exit(0)
@@ -50,8 +64,11 @@ def main(descriptor: int) -> None:
 class Guard:
     """One job's mpirun, and all processes that came of it."""
 
-    def __init__(self, poprun: Channel, wake: int) -> None:
+    def __init__(self, poprun: Channel, wake: int, pid: int, inode: int) -> None:
         self._poprun = poprun
+        self._poprun_pid = pid
+        # How /proc shows poprun's end of the socket.
+        self._poprun_end = b"socket:[%d]" % inode
         self._wake = wake
         self._mark = b""  # NAME=VALUE in the environment of everything of this job
         self._mpirun = 0
@@ -75,6 +92,7 @@ class Guard:
         """Serve poprun until it asks to finish, or is gone."""
         self._poll.register(self._poprun.fileno(), select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
+        ended = self._watch_poprun()
         while self._served:
             has_unclaimed = self._leftovers.has_unclaimed
             wait = processes.LOOK_AGAIN_S * 1000 if has_unclaimed else None
@@ -84,9 +102,28 @@ class Guard:
                     self._reap()
                 elif descriptor == self._poprun.fileno():
                     self._on_poprun()
+                elif descriptor == ended:
+                    self._poll.unregister(ended)
+                    self._end_copies()
                 else:
                     self._leftovers.read_events()
             self._claim()
+
+    def _watch_poprun(self) -> int:
+        """Return a descriptor that is readable when poprun has ended, -1 if it has."""
+        try:
+            ended = os.pidfd_open(self._poprun_pid)
+        except OSError:
+            self._end_copies()
+            return -1
+        self._poll.register(ended, select.POLLIN)
+        return ended
+
+    def _end_copies(self) -> None:
+        """Kill the processes that still hold the end of poprun, which has ended."""
+        if not self._poprun.is_at_end:
+            table = processes.processes().values()
+            processes.kill([p for p in table if self._poprun_end in open_files(p.pid)])
 
     def _on_poprun(self) -> None:
         messages = self._poprun.receive()

@@ -78,7 +78,7 @@ class Leftovers:
 
     def claim(self, pids: Iterable[int]) -> list[bytes]:
         """Return those of the unclaimed files that these processes have open."""
-        opened = {path for pid in pids for path in _open_files(pid)}
+        opened = {path for pid in pids for path in open_files(pid)}
         claimed = [path for path in self._unclaimed if path in opened]
         self.paths += claimed
         now = time.monotonic()
@@ -90,7 +90,8 @@ class Leftovers:
         return claimed
 
 
-def _open_files(pid: int) -> Iterator[bytes]:
+def open_files(pid: int) -> Iterator[bytes]:
+    """Yield the paths of what a process has open."""
     directory = b"/proc/%d/fd" % pid
     try:
         names = os.listdir(directory)

@@ -70,7 +70,8 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     sent = ours.send(orders, _socket.MSG_DONTWAIT)
     number = theirs.fileno()
     os.set_inheritable(number, True)
-    argv = map(os.fsencode, (*PYTHON, "guard", str(number)))
+    numbers = number, os.getpid(), os.fstat(ours.fileno()).st_ino
+    argv = map(os.fsencode, (*PYTHON, "guard", *map(str, numbers)))
     # exec accepts no variable without a name, and no program can read one.
     pairs = ((os.fsencode(k), os.fsencode(v)) for k, v in environ.items() if k)
     try:

@@ -34,9 +34,10 @@ class Driven:
         self.directory = directory
         self.output = os.memfd_create("mpirun")
         self.pipe_read, self.pipe_write = os.pipe()
+        numbers = theirs.fileno(), os.getpid(), os.fstat(ours.fileno()).st_ino
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, *PYTHON[1:], "guard", str(theirs.fileno())],
+                [sys.executable, *PYTHON[1:], "guard", *map(str, numbers)],
                 pass_fds=[theirs.fileno()],
                 cwd=directory,
                 start_new_session=True,

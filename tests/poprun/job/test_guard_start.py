@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,27 @@ def test_children_from_before_the_exec_are_older_than_the_job(start: Start) -> N
     finally:
         child.kill()
         child.wait()
+
+
+# A poprun that is killed while a child of it has not yet come to its exec.
+KILLED_WITH_CHILD = """
+import os, signal, sys
+from poprun.job.guard_start import start_guard
+guard = start_guard({})
+child = os.fork()
+if not child:
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.waitid(os.P_PID, child, os.WSTOPPED)
+print(guard.pid, child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_is_stopped_before_its_exec_ends_with_poprun() -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED_WITH_CHILD], capture_output=True)
+
+    for pid in map(int, ran.stdout.split()):
+        wait_for(lambda pid=pid: not psutil.pid_exists(pid), f"the end of {pid}")
 
 
 def test_a_guard_has_the_environment_that_it_is_given_and_speaks_into_a_file(
