@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from functools import cache
 
 import poprun
 from poprun.errors import MpiNotFoundError
@@ -61,7 +62,16 @@ def _free_space(path: str) -> str:
 
 
 def _version(package: str) -> str:
+    """Return the version of a package, or of those that bring a module of its name."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        providers = sorted(set(_providers().get(package, ())))
+        found = [f"{importlib.metadata.version(name)} ({name})" for name in providers]
+        return ", ".join(found) or "not installed"
+
+
+@cache
+def _providers() -> Mapping[str, list[str]]:
+    """Return the packages that bring each module, such as tensorflow-cpu."""
+    return importlib.metadata.packages_distributions()

@@ -76,6 +76,27 @@ def test_packages_are_named_whether_they_are_there_or_not(
     assert found["click"] != "not installed"
 
 
+def test_a_package_that_brings_the_module_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as tensorflow-cpu, whose module is tensorflow."""
+    for name, version in (("frame-cpu", "2.21.0"), ("frame-extras", "3.1")):
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        (info / "RECORD").write_text("frame/__init__.py,,\nframe/core.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(versions, "PACKAGES", "frame")
+    versions._providers.cache_clear()
+
+    found = versions.collect(PATH, "local")
+    versions._providers.cache_clear()
+
+    assert found["frame"] == "2.21.0 (frame-cpu), 3.1 (frame-extras)"
+
+
 def test_where_there_is_no_shared_memory_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
