@@ -179,7 +179,7 @@ STAGES = {
         ("popart.nodes",),
         ("popart.inference",),
         ("popart.graph",),
-        ("popart.builder", "popart.optimizers"),
+        ("popart.builder", "popart.graph_transformer", "popart.optimizers"),
         ("popart.session",),
     ),
     "popxl": (("popxl",),),

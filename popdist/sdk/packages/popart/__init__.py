@@ -37,6 +37,7 @@ try:
         poplibs_exception,
     )
     from .graph import InputShapeInfo
+    from .graph_transformer import GraphTransformer
     from .loggers import Logger, getLogger
     from .optimizers import (
         SGD,

@@ -558,6 +558,49 @@ def test_loggers_have_the_levels_of_popart(caplog: pytest.LogCaptureFixture) -> 
         popart.getLogger().setLevel("LOUD")
 
 
+def test_a_model_is_converted_to_half_precision() -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 2], "x")
+    builder.addInitializedInputTensor(np.array([[1, 2], [3, 4]], np.float32), "w")
+    two = builder.aiOnnx.constant(np.array([2], np.float32))
+    y = builder.aiOnnx.mul([builder.aiOnnx.matmul([x, "w"]), two])
+    builder.addOutputTensor(y)
+    transformer = popart.GraphTransformer(builder.getModelProto())
+
+    transformer.convertFloatsToHalfs()
+
+    session = popart.InferenceSession(
+        transformer.getModelProto(), popart.DataFlow(1, [y]), device()
+    )
+    session.prepareDevice()
+    anchors = session.initAnchorArrays()
+    session.run(popart.PyStepIO({x: np.eye(2, dtype=np.float16)}, anchors))
+    assert session.getInfo("w").data_type() == "FLOAT16"
+    assert anchors[y].dtype == np.float16
+    assert anchors[y].tolist() == [[2, 4], [6, 8]]
+    with pytest.raises(AttributeError, match=r"GraphTransformer\.removeUnused"):
+        transformer.removeUnusedInputs()
+
+
+def test_a_model_with_graphs_in_nodes_is_not_converted() -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2])
+    body = builder.createSubgraphBuilder()
+    inner = body.addInputTensor("FLOAT", [2])
+    body.addOutputTensor(body.aiOnnx.abs([inner]))
+    builder.aiGraphcore.call([x], 1, body)
+    transformer = popart.GraphTransformer(builder.getModelProto())
+
+    with pytest.raises(
+        popart.popart_exception, match=r"no graph within a node, and Call has one\."
+    ):
+        transformer.convertFloatsToHalfs()
+
+
+def test_a_device_without_memory_raises_an_error_that_has_two_names() -> None:
+    assert popart.session.OutOfMemoryException is popart.OutOfMemoryException
+
+
 def test_versions() -> None:
     assert popart.versionString() == "3.4.0 (popdist's stand-in)"
     assert popart.versionNumber() == (3, 4, 0)
