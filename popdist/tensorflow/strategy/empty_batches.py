@@ -1,7 +1,9 @@
-"""What Keras 3 computes of the empty batch that a replica may have in the last step.
+"""Computations on the empty batch that a replica may have in the last step.
 
-It divides by the number of samples, which makes NaN of the statistics, the gradients
-and the losses of all replicas.
+Keras 3 divides by the number of samples, which makes NaN of the statistics, the
+gradients and the losses of all replicas. Some operations of TensorFlow return the wrong
+shape, raise an error or abort the process. Here they get a row of zeros, and the row is
+cut off their results, so its gradients are zeros.
 """
 
 from collections.abc import Callable
@@ -13,9 +15,24 @@ import tensorflow as tf
 from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
+# Operations that fail on an empty batch, or have a gradient that fails.
+_OPERATIONS = (
+    ("gen_nn_ops", "conv2d"),
+    ("gen_nn_ops", "max_pool"),
+    ("gen_nn_ops", "max_pool3d"),
+    ("gen_nn_ops", "max_pool_with_argmax"),
+    ("gen_array_ops", "extract_image_patches"),
+)
+
 
 def allow_empty_batches(strategy_class: type) -> None:
-    """Let Keras 3 compute numbers of empty batches under this class of strategies."""
+    """Let replicas of this class of strategies compute what they do of empty batches.
+
+    The first local replica always has a row.
+    """
+    for module, name in _OPERATIONS:
+        around = partial(_with_a_row, strategy_class)
+        extend(f"tensorflow.python.ops.{module}", "", name, around)
     extend(
         "keras.src.layers.normalization.batch_normalization",
         "BatchNormalization",
@@ -28,6 +45,45 @@ def allow_empty_batches(strategy_class: type) -> None:
         "reduce_values",
         partial(_reduced, strategy_class),
     )
+
+
+def _with_a_row(
+    strategy_class: type,
+    operation: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Return the results of an operation on a batch that may be empty.
+
+    Pad and slice return the tensor itself, and no copy, if they change nothing.
+    """
+    # A batch is the first argument.
+    batch, *rest = args or (kwargs.pop("input"),)
+    shape = tf.TensorShape(getattr(batch, "shape", None))
+    if shape.rank is None or shape[0] or not _may_be_empty(strategy_class):
+        return operation(batch, *rest, **kwargs)
+    rows = tf.shape(batch)[0]
+    missing = tf.pad([[0, tf.maximum(1 - rows, 0)]], [[0, shape.rank - 1], [0, 0]])
+    # Not Pad, which TensorFlow may fuse with a convolution.
+    padded = tf.raw_ops.PadV2(
+        input=batch, paddings=missing, constant_values=tf.zeros((), batch.dtype)
+    )
+    padded.set_shape([None, *shape[1:]])
+
+    def cut(result: Tensor) -> Tensor:
+        size = tf.concat([[rows], tf.shape(result)[1:]], 0)
+        part = tf.slice(result, tf.zeros_like(size), size)
+        part.set_shape([shape[0], *result.shape[1:]])
+        return part
+
+    return tf.nest.map_structure(cut, operation(padded, *rest, **kwargs))
+
+
+def _may_be_empty(strategy_class: type) -> bool:
+    """Return whether a replica computes here that may have an empty batch."""
+    replica = tf.distribute.get_replica_context()
+    is_ours = replica is not None and isinstance(replica.strategy, strategy_class)
+    return is_ours and replica._replica_id > 0
 
 
 def _moments(

@@ -1,10 +1,15 @@
-"""Iterators of data sets, which give each local replica a batch, or an empty one.
+"""Iterators of data sets, which give each local replica a batch.
+
+Where the local replicas' batches differ in their numbers of rows, as in the last step,
+the rows are shared out evenly, as MirroredStrategy does, so all rows have equal weight.
+A replica gets an empty batch where there are fewer rows than replicas, and where rows
+cannot move from one batch to another.
 
 Where the length of the data is unknown, the instances agree on each step: it is made if
 all of them have data for it, so that all end with the first one that has none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,9 +106,49 @@ def _next_step(iterator: Iterator) -> tuple[Tensor, Callable[[], Any]]:
         for device, optional, has in others:
             with tf.device(device):
                 batches.append(_batch_or_empty(optional, has, batches[0]))
+        if partial:
+            batches = _with_even_rows(batches, devices)
         return input_lib._create_per_replica(batches, iterator._strategy)
 
     return is_step, values
+
+
+# Any: a batch is a structure of tensors.
+def _with_even_rows(batches: list[Any], devices: Sequence[str]) -> list[Any]:
+    """Return the batches of a step with their rows shared out evenly, if they can be.
+
+    The rows of one batch can be given to another if all tensors of a batch have as many
+    rows, and the same shape in all batches but for that.
+    """
+    flat = [tf.nest.flatten(batch) for batch in batches]
+    # The rank of a scalar is 0, and an unknown one None.
+    has_rows = [isinstance(x, tf.Tensor) and bool(x.shape.rank) for x in flat[0]]
+    if len(batches) == 1 or not all(has_rows):
+        return batches
+    with tf.device(devices[0]):
+        shapes = [[tf.shape(x) for x in tensors] for tensors in flat]
+        rows = tf.stack([[shape[0] for shape in each] for each in shapes])
+        # Shapes may differ in their lengths from tensor to tensor.
+        others = tf.stack([tf.concat([s[1:] for s in each], 0) for each in shapes])
+        is_uneven = tf.reduce_any(rows != rows[0])
+        can_move = tf.reduce_all(rows == rows[:, :1]) & tf.reduce_all(
+            others == others[0]
+        )
+        total = tf.reduce_sum(rows[:, 0])
+
+    def even() -> list[Any]:
+        # The first replicas get one more where rows are left over.
+        sizes = (total + len(batches) - 1 - tf.range(len(batches))) // len(batches)
+        columns = [
+            tf.split(tf.concat(tensors, 0), sizes, num=len(batches))
+            for tensors in zip(*flat, strict=True)
+        ]
+        return [
+            tf.nest.pack_sequence_as(batches[0], tensors)
+            for tensors in zip(*columns, strict=True)
+        ]
+
+    return tf.cond(is_uneven & can_move, even, lambda: batches)
 
 
 def _batch_or_empty(optional: Any, has_batch: Tensor, other: Any) -> Any:

@@ -13,16 +13,17 @@ import tensorflow as tf
 
 from popdist.tensorflow.strategy.datasets import fewest_of, steps_of
 from popdist.tensorflow.strategy.extending import extend
+from popdist.tensorflow.tensors.memory import Tensor
 
 
 class _Adapter:
-    """A data adapter of Keras's, which counts steps in place of batches."""
-
-    def __init__(self, adapter: Any, steps: int | None) -> None:
-        self._adapter = adapter
-        self.num_batches = steps
+    """An adapter of Keras for data, with some attributes replaced."""
 
     # Any: adapters have attributes of many types.
+    def __init__(self, adapter: Any, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+        self._adapter = adapter
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
 
@@ -33,13 +34,19 @@ def count_steps(strategy_class: type[Any]) -> None:
         "keras.src.backend.tensorflow.trainer",
         "TFEpochIterator",
         "__init__",
-        _at_end(lambda iterator: _count_for_keras_3(iterator, strategy_class)),
+        partial(_make_for_keras_3, strategy_class),
+    )
+    extend(
+        "keras.src.trainers.data_adapters.array_data_adapter",
+        "ArrayDataAdapter",
+        "get_tf_dataset",
+        partial(_rows_of_arrays, strategy_class),
     )
     extend(
         "tf_keras.src.engine.data_adapter",
         "DataHandler",
         "_configure_dataset_and_inferred_steps",
-        _at_end(lambda handler: _count_for_keras_2(handler, strategy_class)),
+        partial(_configure_for_keras_2, strategy_class),
     )
 
 
@@ -79,31 +86,86 @@ def _build_with_batch(
     build(model, None, tf.nest.map_structure(lambda each: local(each)[0], batch))
 
 
-def _at_end(then: Callable[[Any], None]) -> Callable[..., Any]:
-    """Return what calls a method, and then a function with the method's object."""
-
-    def around(
-        method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        result = method(owner, *args, **kwargs)
-        then(owner)
-        return result
-
-    return around
-
-
-def _count_for_keras_3(iterator: Any, strategy_class: type[Any]) -> None:
+def _make_for_keras_3(
+    strategy_class: type[Any],
+    make: Callable[..., None],
+    iterator: Any,
+    distribute_strategy: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Make an iterator of Keras 3, which counts steps."""
+    if not isinstance(distribute_strategy, strategy_class):
+        make(iterator, distribute_strategy, *args, **kwargs)
+        return
+    # The data set of arrays is made for the strategy.
+    with distribute_strategy.scope():
+        make(iterator, distribute_strategy, *args, **kwargs)
     dataset = iterator._distributed_dataset
     if _counts(dataset, strategy_class):
-        steps = _steps_of(dataset, iterator.data_adapter.num_batches)
-        iterator.data_adapter = _Adapter(iterator.data_adapter, steps)
+        adapter = iterator.data_adapter
+        steps = _steps_of(dataset, adapter.num_batches)
+        iterator.data_adapter = _Adapter(adapter, num_batches=steps)
         iterator._num_batches = steps
 
 
-def _count_for_keras_2(handler: Any, strategy_class: type[Any]) -> None:
+def _rows_of_arrays(
+    strategy_class: type[Any], make: Callable[[Any], tf.data.Dataset], adapter: Any
+) -> tf.data.Dataset:
+    """Return the data set that Keras 3 makes of arrays, for steps of all rows.
+
+    Keras gives batches a fixed shape where they divide the rows. Steps of such batches
+    are complete, so rows would be left out of training, and of predictions.
+    """
+    dataset = make(adapter)
+    is_left = _leaves_batches(strategy_class, adapter.num_batches)
+    return _with_any_rows(dataset) if is_left else dataset
+
+
+def _configure_for_keras_2(
+    strategy_class: type[Any],
+    configure: Callable[..., None],
+    handler: Any,
+    strategy: Any,
+    x: Any,
+    steps_per_epoch: int | None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Configure a DataHandler of tf_keras, which counts steps."""
+    adapter, batches = handler._adapter, handler._adapter.get_size()
+    if (
+        steps_per_epoch is None
+        # The adapter of arrays has the batches of all epochs one behind the other.
+        and not adapter.should_recreate_iterator()
+        and _leaves_batches(strategy_class, batches)
+    ):
+        epoch = _with_any_rows(adapter.get_dataset().take(batches))
+        handler._adapter = _Adapter(
+            adapter,
+            get_dataset=lambda: epoch,
+            should_recreate_iterator=lambda: True,
+        )
+    configure(handler, strategy, x, steps_per_epoch, *args, **kwargs)
     dataset = handler._dataset
     if _counts(dataset, strategy_class) and handler._steps_per_epoch is None:
-        handler._inferred_steps = _steps_of(dataset, handler._adapter.get_size())
+        handler._inferred_steps = _steps_of(dataset, batches)
+
+
+def _leaves_batches(strategy_class: type[Any], batches: int | None) -> bool:
+    """Return whether the last step has fewer batches than there are local replicas."""
+    strategy = tf.distribute.get_strategy()
+    is_ours = isinstance(strategy, strategy_class)
+    return bool(is_ours and (batches or 0) % len(strategy.extended.worker_devices))
+
+
+def _with_any_rows(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a data set with the same batches, in a shape of any number of rows."""
+
+    def relax(x: Tensor) -> Tensor:
+        return tf.compat.v1.placeholder_with_default(x, [None, *x.shape[1:]])
+
+    return dataset.map(lambda *batch: tf.nest.map_structure(relax, batch))
 
 
 def _counts(dataset: Any, strategy_class: type[Any]) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -200,4 +201,67 @@ def test_data_is_sharded_only_where_the_program_asks_for_it() -> None:
     assert on_all(2, program) == [
         [whole, [[[0]], [[2]]]],
         [whole, [[[1]], [[3]]]],
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
+def test_rows_of_a_step_that_differ_in_number_are_shared_out_evenly(
+    in_function: bool,
+) -> None:
+    def program(rank: int) -> list[Any]:
+        strategy = PopDistStrategy()
+        find = steps_of if not in_function else steps_in_function
+
+        def steps(data: tf.data.Dataset) -> list[Any]:
+            distributed = strategy.experimental_distribute_dataset(data)
+            return find(strategy, distributed if in_function else data)[-1]
+
+        return [
+            *(steps(tf.data.Dataset.range(n).batch(4)) for n in (16, 14, 9)),
+            steps(tf.data.Dataset.range(4).batch(4)),
+        ]
+
+    assert on_all((3,), program) == [
+        [
+            [[12, 13], [14], [15]],
+            [[12], [13], []],
+            [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+            [[0, 1], [2], [3]],
+        ]
+    ]
+
+
+def test_rows_stay_in_their_batch_where_tensors_or_batches_differ_in_shape() -> None:
+    def program(rank: int) -> list[Any]:
+        strategy = PopDistStrategy()
+
+        def graphs() -> Any:
+            yield np.arange(4), np.arange(2)
+            yield np.arange(4, 6), np.arange(2, 4)
+            yield np.arange(6, 10), np.arange(4, 6)
+
+        def widths() -> Any:
+            yield np.full((2, 3), 1)
+            yield np.full((1, 2), 2)
+
+        numbers = tf.TensorSpec((None,), tf.int64)
+        tables = tf.TensorSpec((None, None), tf.int64)
+        found = []
+        for data, specs in ((graphs, (numbers, numbers)), (widths, tables)):
+            made = tf.data.Dataset.from_generator(data, output_signature=specs)
+            for step in strategy.experimental_distribute_dataset(made):
+                local = [
+                    tf.nest.map_structure(lambda x: x.numpy().tolist(), each)
+                    for each in strategy.experimental_local_results(step)
+                ]
+                found.append(local)
+        return found
+
+    assert on_all((2,), program) == [
+        [
+            [([0, 1, 2, 3], [0, 1]), ([4, 5], [2, 3])],
+            [([6, 7, 8, 9], [4, 5]), ([], [])],
+            [[[1, 1, 1], [1, 1, 1]], [[2, 2]]],
+        ]
     ]

@@ -1,0 +1,174 @@
+"""Last steps of convolutional networks, whose rows are fewer than those of others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from popdist.tensorflow import PopDistStrategy
+from tests.popdist.tensorflow.instances import keras_of, on_all
+
+IMAGES = np.random.default_rng(0).normal(size=(24, 6, 6, 1)).astype(np.float32)
+LABELS = IMAGES.sum((1, 2))
+RATE = 0.1
+
+
+def network(keras: Any) -> Any:
+    keras.utils.set_random_seed(7)
+    return keras.Sequential(
+        [
+            keras.layers.Input((6, 6, 1)),
+            keras.layers.Conv2D(2, 3, padding="same", activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(2, 2, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def trained_alone(keras_version: int, steps: list[tuple[list[int], float]]) -> Any:
+    """Return the weights that one process makes of steps.
+
+    Args:
+        steps: The rows of each, and the share of their mean that is its loss.
+    """
+
+    def program(_: int) -> Any:
+        model = network(keras_of(keras_version))
+        for rows, share in steps:
+            with tf.GradientTape() as tape:
+                errors = model(IMAGES[rows], training=True) - LABELS[rows]
+                loss = share * tf.reduce_mean(errors**2)
+            weights = [*model.trainable_variables]
+            for weight, gradient in zip(
+                weights, tape.gradient(loss, weights), strict=True
+            ):
+                weight.assign(weight - RATE * gradient)
+        return model.get_weights()
+
+    return on_all(1, program)[0]
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("keras_version", "options"),
+    [
+        (3, {}),
+        (3, {"steps_per_execution": 2}),
+        (3, {"run_eagerly": True}),
+        (2, {}),
+        (2, {"run_eagerly": True}),
+    ],
+    ids=str,
+)
+def test_an_incomplete_last_step_has_the_sums_of_its_rows(
+    keras_version: int, options: dict[str, Any]
+) -> None:
+    def program(rank: int) -> Any:
+        keras = keras_of(keras_version)
+        found = []
+        # Batches of 4 leave one batch in the last step, or one row.
+        for count in (12, 9):
+            images, labels = IMAGES[:count], LABELS[:count]
+            with PopDistStrategy().scope():
+                model = network(keras)
+                model.compile(keras.optimizers.SGD(RATE), "mse", **options)
+            arguments = {"batch_size": 4, "verbose": 0}
+            model.fit(images, labels, epochs=2, shuffle=False, **arguments)
+            weights = model.get_weights()
+            loss = model.evaluate(images, labels, **arguments)
+            rows = model.predict(images, **arguments)
+            found.append((weights, loss, rows, model(images).numpy()))
+        return found
+
+    eight = [*range(8)]
+    (found,) = on_all((2,), program)
+    # One replica of two has the row, and the other one a loss of 0.
+    for (weights, loss, rows, outputs), last in zip(
+        found, (([8, 9, 10, 11], 1), ([8], 0.5)), strict=True
+    ):
+        assert_close(weights, trained_alone(keras_version, 2 * [(eight, 1.0), last]))
+        np.testing.assert_allclose(rows, outputs, rtol=1e-4, atol=1e-5)
+        errors = outputs - LABELS[: len(outputs)]
+        assert loss == pytest.approx(float((errors**2).mean()), rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_instances_share_out_the_rows_of_their_own_last_steps() -> None:
+    def program(rank: int) -> Any:
+        images, labels = IMAGES[rank::2], LABELS[rank::2]
+        with PopDistStrategy().scope():
+            model = network(tf.keras)
+            model.compile(tf.keras.optimizers.SGD(RATE), "mse")
+        model.fit(images, labels, batch_size=4, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    first, second = on_all((2, 2), program)
+    alone = trained_alone(3, [([*range(16)], 1.0), ([*range(16, 24)], 1.0)])
+    assert_close(first, alone)
+    assert_close(second, first)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
+def test_operations_of_an_empty_batch_have_the_shapes_of_others(
+    in_function: bool,
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        kernel = tf.ones((3, 3, 2, 2))
+
+        def two_outputs(x: Any) -> Any:
+            return tf.nn.max_pool_with_argmax(x, 2, 2, "SAME")[0]
+
+        operations = {
+            "strides": lambda x: tf.nn.conv2d(x, kernel, 2, "SAME"),
+            "dilations": lambda x: tf.nn.conv2d(x, kernel, 1, "SAME", dilations=2),
+            "two": lambda x: tf.nn.conv2d(
+                tf.nn.conv2d(x, kernel, 1, "SAME"), kernel, 1, "SAME"
+            ),
+            "max_pool": lambda x: tf.nn.max_pool(x, 2, 2, "SAME"),
+            "max_pool1d": lambda x: tf.nn.max_pool1d(x[:, 0], 2, 2, "SAME"),
+            "max_pool3d": lambda x: tf.nn.max_pool3d(x[:, None], 2, 2, "SAME"),
+            "argmax": two_outputs,
+            "patches": lambda x: tf.image.extract_patches(
+                x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"
+            ),
+        }
+
+        def replica(x: Any) -> Any:
+            found = {}
+            for name, operation in operations.items():
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    result = operation(x)
+                found[name] = [
+                    tf.shape(result),
+                    tf.shape(tape.gradient(result, x)),
+                ]
+            return found
+
+        data = tf.data.Dataset.from_tensors(tf.ones((6, 6, 2))).batch(1)
+        iterator = iter(strategy.experimental_distribute_dataset(data))
+
+        def step() -> Any:
+            return strategy.run(replica, args=(next(iterator),))
+
+        found = (tf.function(step) if in_function else step)()
+        return [
+            tf.nest.map_structure(lambda x: x.numpy().tolist(), each)
+            for each in strategy.experimental_local_results(found)
+        ]
+
+    ((full, empty),) = on_all((2,), program)
+    assert full["strides"] == [[1, 3, 3, 2], [1, 6, 6, 2]]
+    assert empty == {
+        name: [[0, *shape[1:]] for shape in shapes] for name, shapes in full.items()
+    }
