@@ -14,7 +14,7 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
-from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned
+from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned, usual_places
 from poprun.job.directories import directory_resource
 from poprun.job.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
 from poprun.job.local_host.attachments import Attachments
@@ -283,7 +283,9 @@ class ServedJob:
 
     def _undo(self) -> list[str]:
         failures = self._end_actions.perform()
-        return failures + undo_abandoned(self._end_actions.directories())
+        # Its guard does the same, and knows TMPDIR.
+        places = self._end_actions.directories() | usual_places({})
+        return failures + undo_abandoned(places)
 
 
 def _tree() -> list[processes.Process]:

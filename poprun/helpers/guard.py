@@ -22,10 +22,12 @@ from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import (
     Leftovers,
+    append,
     hold,
     open_files,
     release,
     undo_abandoned,
+    usual_places,
 )
 
 # The shims detect poprun's end themselves, and give their programs this long to end.
@@ -191,7 +193,7 @@ class Guard:
                 self._poprun.send(protocol.pack(protocol.FOUND, path))
                 message = self._end_actions.register(RemovePath(path))
                 if self._lock >= 0:
-                    os.write(self._lock, message)
+                    append(self._lock, message)
 
     def _set_job(self, fields: list[bytes]) -> None:
         self._grace = min(int(fields[0]) / 1000, SHIM_GRACE_S)
@@ -287,7 +289,8 @@ class Guard:
         is_undone = self._lock >= 0 and not os.path.lexists(self._lock_path)
         failures = self._end_actions.perform(commands=not is_undone)
         # Also those of jobs that were killed whole: of a poprun below this one, say.
-        return failures + undo_abandoned(self._end_actions.directories())
+        places = self._end_actions.directories() | usual_places(os.environb)
+        return failures + undo_abandoned(places)
 
     def _report(self, failure: str) -> None:
         """Write a sentence where poprun's stderr was, if that can be done at once."""

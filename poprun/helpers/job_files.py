@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import time
-from _collections_abc import Iterable, Iterator  # os has imported it already
+from _collections_abc import Iterable, Iterator, Mapping  # os has imported it already
 
 from poprun.helpers import own_process, processes
 from poprun.helpers.end_actions import EndActions, RemovePath
@@ -120,9 +120,20 @@ def make_lock(directory: bytes, end_actions: EndActions) -> int:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     lock = os.open(unfinished, flags, 0o600)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    os.write(lock, end_actions.pack())
+    append(lock, end_actions.pack())
     os.rename(unfinished, os.path.join(directory, LOCK))
     return lock
+
+
+def append(lock: int, messages: bytes) -> None:
+    """Write messages to a lock file.
+
+    On a full disk poprun and its guard still know them.
+    """
+    try:
+        os.write(lock, messages)
+    except OSError:
+        return
 
 
 def hold(lock: bytes) -> int:
@@ -198,6 +209,16 @@ def undo_by_last(lock: bytes, limit: float) -> list[str]:
 def release(descriptor: int) -> None:
     """Give up the hold on a lock, and keep its file open to write to."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def usual_places(environ: Mapping[bytes, bytes]) -> set[bytes]:
+    """Return where jobs of this user make their directories.
+
+    Args:
+        environ: os.environb.
+    """
+    # A job in one of them may have been followed by a job in another.
+    return {b"/dev/shm", b"/tmp", environ.get(b"TMPDIR") or b"/tmp"}
 
 
 def undo_abandoned(places: Iterable[bytes]) -> list[str]:

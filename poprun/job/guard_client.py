@@ -14,7 +14,7 @@ from types import MappingProxyType
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
-from poprun.helpers.job_files import LOCK, make_lock
+from poprun.helpers.job_files import LOCK, append, make_lock
 from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
@@ -62,7 +62,7 @@ class GuardClient:
         end actions, and is told of those that are withdrawn.
         """
         path = os.fsencode(self._job.directory)
-        # On a full disk the guard still has the end actions.
+        # Without one more file the guard still has the end actions.
         with suppress(OSError):
             self._lock = make_lock(path, self._end_actions)
             self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
@@ -73,8 +73,7 @@ class GuardClient:
         message = self._end_actions.withdraw(action)
         self.channel.send(message)
         if self._lock >= 0:
-            with suppress(OSError):  # as in make_lock
-                os.write(self._lock, message)
+            append(self._lock, message)
 
     def start(self) -> None:
         """Ask the guard to start mpirun."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from poprun import __version__
 from poprun.errors import MpiNotFoundError
-from poprun.helpers.job_files import job_directories, undo_abandoned
+from poprun.helpers.job_files import job_directories, undo_abandoned, usual_places
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import SEGMENT_NAME
 from poprun.plan.placement import format_ranges
@@ -147,7 +147,7 @@ def check_temporary(environ: Mapping[str, str]) -> Check:
 
 def check_leftovers() -> Check:
     """Remove what killed jobs have left, as the next job would."""
-    places = {SHARED_MEMORY.encode(), b"/tmp"}
+    places = usual_places(os.environb)
     before = set(job_directories(places))
     failures = undo_abandoned(places)
     removed = len(before - set(job_directories(places)))

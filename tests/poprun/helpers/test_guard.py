@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -20,7 +21,8 @@ from deaths import command_line
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
-from poprun.helpers.end_actions import RunCommand
+from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.job_files import make_lock
 
 LIMIT_S = 200.0
 MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()
@@ -300,6 +302,48 @@ def test_what_it_is_to_remove_is_removed_at_the_last(
 
     assert guard.process.wait(LIMIT_S) == 0
     assert sorted(os.listdir(guard.directory)) == ["up"]
+
+
+def test_a_guard_goes_on_when_the_disk_of_the_lock_is_full(guard: Driven) -> None:
+    lock, place = guard.directory / "lock", guard.directory / "place"
+    lock.touch()
+    place.mkdir()
+    guard.send(protocol.HOLD, os.fsencode(lock))
+    guard.send(protocol.WATCH, os.fsencode(place / "shm_"))
+    # The guard answers, so that it has read what came before.
+    guard.start(
+        "/bin/sh", "-c", "until [ -e full ]; do :; done; exec sleep 60 3>place/shm_1"
+    )
+    resource.prlimit(guard.process.pid, resource.RLIMIT_FSIZE, (0, 0))
+
+    (guard.directory / "full").touch()
+
+    assert guard.wait(protocol.FOUND) == [os.fsencode(place / "shm_1")]
+    guard.send(protocol.FINISH)
+    guard.wait(protocol.FINISHED)
+    assert not (place / "shm_1").exists()
+    assert lock.read_bytes() == b""
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_guard_undoes_what_killed_jobs_have_left_in_all_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finish: bool
+) -> None:
+    # The job itself makes nothing there.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    guard = Driven(tmp_path)
+    abandoned = tmp_path / "poprun-1"
+    abandoned.mkdir()
+    end_actions = EndActions()
+    end_actions.register(RemovePath(os.fsencode(abandoned)))
+    os.close(make_lock(os.fsencode(abandoned), end_actions))
+
+    if finish:
+        guard.send(protocol.FINISH)
+        guard.wait(protocol.FINISHED)
+    guard.close()
+
+    assert os.listdir(tmp_path) == []
 
 
 def write_word(directory: Path, word: str) -> list[bytes]:

@@ -1,9 +1,11 @@
+import errno
 import fcntl
 import os
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from conftest import wait_for
@@ -120,6 +122,23 @@ def test_files_stay_as_long_as_one_supervisor_lives(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     assert undo_if_last(path) is None
     assert hold(path) == -1
+
+
+def test_supervisors_hold_a_lock_that_a_full_disk_has_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        directory, lock = make_job(tmp_path)
+    path = os.fsencode(directory / os.fsdecode(LOCK))
+    shims = hold(path)
+    os.close(lock)
+    assert undo_if_last(path) is None
+
+    os.close(shims)
+
+    assert undo_if_last(path) == []
+    assert os.listdir(tmp_path) == ["cache"]
 
 
 def test_what_a_guard_has_found_goes_with_the_rest(tmp_path: Path) -> None:
