@@ -2,11 +2,12 @@
 
 import os
 import signal
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from popart_models import device, options
+from popart_models import device, options, weights_of
 
 import popart
 import popdist.popart
@@ -95,6 +96,34 @@ def test_an_instance_that_is_killed_within_a_step_ends_that_of_the_others() -> N
     assert killed.code == -signal.SIGKILL
     assert survivor.value[0] == "PeerLostError"
     assert "Instance 1 has ended" in survivor.value[1]
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_instances_that_train_other_weights_are_told_so_once(broadcast: bool) -> None:
+    def train(index: int) -> tuple[list[str], list[float]]:
+        session = session_of()
+        loaded = {"w": np.array([1, 1 + index // 2], np.float32)}
+        session.writeWeights(popart.PyWeightsIO(loaded))
+        if broadcast:
+            session.broadcastWeights()
+        session.weightsFromHost()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                session.run(popart.PyStepIO({"x": np.ones((1, 2), np.float32)}, {}))
+        return [str(one.message) for one in caught], weights_of(session, "w")["w"]
+
+    (first, own), *others = results((1, 1, 1), train)
+
+    text = (
+        "Instances [2] train other weights than instance 0: all apply the same "
+        "gradients, and their weights stay apart. Load the same weights on all "
+        "instances, or call broadcastWeights() and then weightsFromHost() before the "
+        "first run()."
+    )
+    assert first == ([] if broadcast else [text])
+    assert [messages for messages, _ in others] == [[], []]
+    assert np.array_equal(others[1][1], own) is broadcast
 
 
 def test_an_instance_with_fewer_steps_ends_the_training_of_the_others() -> None:

@@ -1,5 +1,6 @@
 """What a session needs to train: gradients, their exchange, and the updates."""
 
+import warnings
 import zlib
 from collections.abc import Mapping
 from textwrap import shorten
@@ -116,6 +117,7 @@ class Training:
         settings = self._settings
         check_weights(members, self._weights)
         self._exchange = GradientExchange(members)
+        self._has_compared = members.instances is None
         self.first_replica = members.first_replica
         self.gradients = GradientSum(
             list(self._weights.values()),
@@ -145,6 +147,8 @@ class Training:
             popart_exception: A weight has a gradient that it had not in the first step.
         """
         names, weights = list(self._weights), list(self._weights.values())
+        if not self._has_compared:
+            self._compare_values()
         try:
             total = self._exchange.reduced(self.gradients, weights, names)
         except MismatchError as error:
@@ -161,3 +165,25 @@ class Training:
             # Weights of 16 bits are updated in float32, and rounded once.
             wide = weight.to(gradient.dtype)
             weight.copy_(self.optimizer.update(name, wide, gradient, self.state))
+
+    def _compare_values(self) -> None:
+        """Warn once, on the first instance, if the weights of instances differ.
+
+        All instances call this in their first update: until then a program may
+        broadcast weights.
+        """
+        self._has_compared = True
+        digest = 0
+        for weight in self._weights.values():
+            data = weight.detach().contiguous().reshape(-1).view(torch.uint8)
+            digest = zlib.crc32(data.numpy().data, digest)
+        digests = self._exchange.members.gather(digest)
+        others = [i for i, other in enumerate(digests) if other != digests[0]]
+        if others and self._exchange.members.first_replica == 0:
+            warnings.warn(
+                f"Instances {others} train other weights than instance 0: all apply "
+                "the same gradients, and their weights stay apart. Load the same "
+                "weights on all instances, or call broadcastWeights() and then "
+                "weightsFromHost() before the first run().",
+                stacklevel=2,
+            )
