@@ -286,3 +286,34 @@ def test_replicas_take_batches_from_one_iterator(rows: tuple[int, ...]) -> None:
         return totals
 
     assert on_all(rows, program) == [[0 + 1, 2 + 3]] * len(rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_variables_are_on_an_ipu_for_programs_and_on_cpus_for_replicas() -> None:
+    def program(rank: int) -> Any:
+        strategy = ipu.distributed.popdist_strategy.PopDistStrategy()
+        with strategy.scope():
+            weight = tf.Variable(1.0)
+            on_read = tf.Variable(
+                1.0, synchronization=tf.VariableSynchronization.ON_READ
+            )
+            shown = [weight.device, on_read.device]
+            optimizer = tf.keras.optimizers.SGD(0.5)
+        with tf.device(weight.device):
+            double = weight * 2
+
+        inside = []
+
+        def step() -> None:
+            inside.append(weight.device)
+            optimizer.apply_gradients([(1.0 * weight, weight)])
+
+        strategy.run(step)
+        return [*shown, weight.device], inside, double.device, float(weight.numpy())
+
+    job = "/job:localhost/replica:0/task:0/device:"
+    ((shown, inside, placed, trained),) = on_all((2,), program)
+    assert shown == [f"{job}IPU:0"] * 3
+    assert sorted(inside) == [f"{job}CPU:0", f"{job}CPU:1"]
+    # 1 - 0.5 * 2, of the two gradients.
+    assert (placed, trained) == (f"{job}CPU:0", 0.0)
