@@ -21,7 +21,12 @@ from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import Tensor, new_memory
-from popdist.tensorflow.tensors.operation import call_by_name, name_of, zeros_after
+from popdist.tensorflow.tensors.operation import (
+    call_by_name,
+    name_of,
+    unique_name,
+    zeros_after,
+)
 
 # What begins a call on one array.
 _Start = Callable[[Array], Handle[Array]]
@@ -132,7 +137,7 @@ def _name(given: str | None, operation: str, tensor: Tensor) -> str | None:
         return given
     # Unique, because two calls of one graph may be under way at once.
     name = f"PopDist{operation}_{name_of(tensor)}"
-    return str(tf.compat.v1.get_default_graph().unique_name(name))
+    return unique_name(name)
 
 
 def _of_gradient(name: str | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from popdist.engine._core import address_of
@@ -157,6 +158,19 @@ def name_of(tensor: Tensor) -> str:
     """Return the name of a graph's tensor, which instances that trace alike share."""
     # A constant has no name.
     return _CAPTURE.sub("captured", getattr(tensor, "name", "constant"))
+
+
+def unique_name(name: str) -> str:
+    """Return a name that no other call of the graph has which a session runs.
+
+    The functions in it, such as the bodies of two loops, may run at once. Those of a
+    tf.function run in order: there the name is unique in the function itself.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        while isinstance(graph, FuncGraph):
+            graph = graph.outer_graph
+    return str(graph.unique_name(name))
 
 
 def zeros_after(tensor: Tensor) -> Tensor:

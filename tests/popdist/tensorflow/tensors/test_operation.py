@@ -12,7 +12,11 @@ import tensorflow as tf
 from popdist.engine.calls.rows import Array
 from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import memory_of, new_memory
-from popdist.tensorflow.tensors.operation import call_by_name, call_in_order
+from popdist.tensorflow.tensors.operation import (
+    call_by_name,
+    call_in_order,
+    unique_name,
+)
 from tests.meeting import wait_until
 from tests.popdist.tensorflow.instances import on_all
 
@@ -309,3 +313,31 @@ except NotImplementedError as error:
         "XLA compiles this function, and popdist's collectives are no part of what it "
         "compiles. Leave jit_compile out, or set it to False.\n"
     ), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("function", ["call", "call_1"] * 2),
+        ("session", ["call", "call_1", "call_2", "call_3"]),
+    ],
+)
+def test_functions_of_a_sessions_graph_which_may_run_at_once_share_no_names(
+    mode: str, expected: list[str]
+) -> None:
+    names: list[str] = []
+
+    def body(x: Any) -> Any:
+        names.extend([unique_name("call"), unique_name("call")])
+        return x
+
+    def trace() -> None:
+        for _ in range(2):
+            tf.function(body, autograph=False)(tf.constant(1.0))
+
+    if mode == "function":
+        trace()
+    else:
+        with tf.Graph().as_default():
+            trace()
+    assert names == expected

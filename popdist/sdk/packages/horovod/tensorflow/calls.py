@@ -20,7 +20,12 @@ from popdist.engine.calls.rows import Array
 from popdist.engine.spec.dtypes import DTYPES
 from popdist.replicated.shares import even_share
 from popdist.tensorflow.tensors.memory import Tensor, new_memories, new_memory
-from popdist.tensorflow.tensors.operation import call_by_name, call_in_order, name_of
+from popdist.tensorflow.tensors.operation import (
+    call_by_name,
+    call_in_order,
+    name_of,
+    unique_name,
+)
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 from popdist.tensorflow.tensors.registration import are_operations_available
 
@@ -188,8 +193,7 @@ def _make_call(
 def _name_in_graph(kind: str, tensors: Sequence[Tensor]) -> str:
     """Return the name of a call: as in Horovod, by its first tensor."""
     tensor = re.sub("[^a-zA-Z0-9_]", "_", name_of(tensors[0]))
-    name: str = tf.compat.v1.get_default_graph().unique_name(f"Horovod{kind}_{tensor}")
-    return name
+    return unique_name(f"Horovod{kind}_{tensor}")
 
 
 def _reduce_by_table(

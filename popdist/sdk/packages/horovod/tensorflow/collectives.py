@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
 from popdist.tensorflow.tensors.memory import Tensor
+from popdist.tensorflow.tensors.operation import unique_name
 
 from ..common.calls.reduce_ops import (
     Average,
@@ -294,8 +295,7 @@ def _full_name(name: str | None, ignore_name_scope: bool) -> str | None:
     """Return the name that a call has in a graph, where no other one may have it."""
     if name is None or ignore_name_scope or tf.executing_eagerly():
         return name
-    unique: str = tf.compat.v1.get_default_graph().unique_name(name)
-    return unique
+    return unique_name(name)
 
 
 def _is_sparse(tensor: TensorLike) -> bool:
