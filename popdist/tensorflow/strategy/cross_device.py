@@ -16,6 +16,7 @@ from popdist.tensorflow.tensors.operation import (
     call_by_name,
     call_in_order,
     check_dtypes,
+    unique_name,
 )
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 from popdist.tensorflow.tensors.registration import are_operations_available
@@ -175,7 +176,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         if tf.compat.v1.executing_eagerly_outside_functions():
             function = partial(call, self._exchange)
             return call_in_order(function, tensors, specs)
-        name = tf.compat.v1.get_default_graph().unique_name(f"PopDistStrategy_{what}")
+        name = unique_name(f"PopDistStrategy_{what}")
         begin = partial(self._exchange.request, name, call)
         return call_by_name(begin, tensors, specs)
 
@@ -295,7 +296,8 @@ def _check_loops(tensors: Sequence[Tensor]) -> None:
         raise NotImplementedError(
             f"The {len(tensors)} local replicas call a collective in a while loop of "
             "strategy.run's function, each in a loop of its own, and a session's graph "
-            "cannot connect two loops. Call strategy.run in the body of one loop, or "
+            "cannot connect two loops. Make the loop by ipu.loops.while_loop of "
+            "tensorflow.python.ipu, call strategy.run in the body of one loop, or "
             "start an instance for each replica (poprun --num-instances)."
         )
 

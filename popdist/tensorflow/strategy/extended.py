@@ -34,6 +34,8 @@ class PopDistExtended(MirroredExtended):
     # STATE: whether a strategy of this process has a variable that is trained; None
     # before one of several replicas was made.
     trains: bool | None = None
+    # STATE: how many runs of replicas this process has made or traced.
+    runs = 0
 
     def __init__(
         self,
@@ -340,6 +342,7 @@ class PopDistExtended(MirroredExtended):
         if tf.compat.v1.executing_eagerly_outside_functions():
             fn = self._aggregating_function(fn)
         self._running = True
+        PopDistExtended.runs += 1
         try:
             return super()._call_for_each_replica(fn, args, kwargs)
         finally:

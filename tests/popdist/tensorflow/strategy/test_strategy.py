@@ -269,8 +269,9 @@ def test_loops_of_sessions_are_around_the_local_replicas(
     refusal = (
         "The 2 local replicas call a collective in a while loop of strategy.run's "
         "function, each in a loop of its own, and a session's graph cannot connect two "
-        "loops. Call strategy.run in the body of one loop, or start an instance for "
-        "each replica (poprun --num-instances)."
+        "loops. Make the loop by ipu.loops.while_loop of tensorflow.python.ipu, call "
+        "strategy.run in the body of one loop, or start an instance for each replica "
+        "(poprun --num-instances)."
     )
     is_refused = rows == (2,) and not is_outside
     assert on_all(rows, program) == [refusal if is_refused else [8.0]] * len(rows)

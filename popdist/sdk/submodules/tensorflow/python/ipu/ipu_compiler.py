@@ -6,9 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+import popdist
+from popdist.tensorflow.strategy.extended import PopDistExtended
+
 from .config import check_when_configured
 from .loops import as_list, check_arguments, is_operation, split_outputs
-from .replication import check_one_replica
+from .replication import check_replicas
 from .scopes import counted_shards
 from .side_effects import recorded_side_effects
 
@@ -32,9 +35,10 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     if tf.executing_eagerly():
         return _run(computation, arguments)
     tensors = _tensors(arguments)
+    runs = PopDistExtended.runs
     with counted_shards() as counts, recorded_side_effects() as side_effects:
         outputs = computation(*tensors)
-    check_when_configured(partial(check_one_replica, counts[0]))
+    check_when_configured(partial(check_replicas, counts[0], _replicas_since(runs)))
     with tf.control_dependencies(side_effects):
         return _outputs(outputs)
 
@@ -51,14 +55,24 @@ def _run(computation: Callable[..., Any], arguments: list[Any]) -> Any:
 
     @tf.function(autograph=False)
     def program(*tensors: Any) -> Any:
+        runs = PopDistExtended.runs
         with counted_shards() as counts:
             outputs = computation(*tensors)
-        check_one_replica(counts[0])
+        check_replicas(counts[0], _replicas_since(runs))
         if isinstance(outputs, list | tuple | None) or is_operation(outputs):
             return split_outputs(outputs)[0]
         return [outputs] if tf.is_tensor(outputs) else outputs
 
     return program(*_tensors(arguments)) or None
+
+
+def _replicas_since(runs: int) -> int:
+    """Return how many replicas a computation has here: several in a strategy's run.
+
+    Args:
+        runs: How many runs there were before the computation.
+    """
+    return popdist.getNumLocalReplicas() if PopDistExtended.runs > runs else 1
 
 
 def _outputs(outputs: Any) -> Any:

@@ -5,11 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
+from tensorflow.python.distribute.distribute_utils import regroup, select_replica
+
+from popdist.tensorflow.strategy.extended import PopDistExtended
 
 from .side_effects import recorded_side_effects
 
 # Any: TensorFlow's tensors and operations have no types.
 Body = Callable[..., Any]
+# Of a body: those that go by position, and those that go by name.
+_Arguments = tuple[list[Any], Mapping[str, Any]]
+# Of a body: the next values, and operations to run.
+_Outputs = tuple[list[Any], list[Any]]
 
 
 class BatchQueue(Protocol):
@@ -67,30 +74,144 @@ def while_loop(
     check_arguments("loop condition", condition, len(first))
     types = [value.dtype for value in first]
 
-    def checked_body(count: Any, *values: Any) -> Any:
-        args, kwargs = fed_arguments(infeed_queue)
-        with recorded_side_effects() as side_effects:
-            outputs, operations = split_outputs(body(*values, *args, **kwargs))
+    def run(values: Sequence[Any], batch: _Arguments) -> _Outputs:
+        args, kwargs = batch
+        outputs, operations = split_outputs(body(*values, *args, **kwargs))
         output_types = [output.dtype for output in outputs]
         if output_types != types:
             raise TypeError(
                 "Mismatch between input types and output types for loop body: "
                 f"{types} vs {output_types}."
             )
+        return outputs, operations
+
+    if _is_in_run():
+        count, *values = tf.distribute.get_replica_context().merge_call(
+            _loop_together, (condition, run, first, infeed_queue, maximum_iterations)
+        )
+    else:
+        count, *values = _loop(
+            lambda values: condition(*values),
+            lambda values: run(values, fed_arguments(infeed_queue)),
+            first,
+            maximum_iterations,
+        )
+    if not first:
+        return count if tf.executing_eagerly() else tf.identity(count).op
+    return values[0] if len(values) == 1 else values
+
+
+def _loop(
+    condition: Callable[[Sequence[Any]], Any],
+    step: Callable[[Sequence[Any]], _Outputs],
+    first: Sequence[Any],
+    maximum_iterations: int | None,
+) -> list[Any]:
+    """Return the number of iterations, and the values after the last one.
+
+    Args:
+        step: Takes the values, and returns the next ones, and operations to run.
+    """
+
+    def body(count: Any, *values: Any) -> Any:
+        with recorded_side_effects() as side_effects:
+            outputs, operations = step(values)
         # The count carries what is run in iterations that return no value.
         with tf.control_dependencies([*operations, *side_effects]):
             return [tf.identity(value) for value in (count + 1, *outputs)]
 
-    count, *values = tf.while_loop(
-        lambda count, *values: condition(*values),
-        checked_body,
+    results: list[Any] = tf.while_loop(
+        lambda count, *values: condition(values),
+        body,
         [tf.constant(0), *first],
         parallel_iterations=1,
         maximum_iterations=maximum_iterations,
     )
-    if not first:
-        return count if tf.executing_eagerly() else tf.identity(count).op
-    return values[0] if len(values) == 1 else values
+    return results
+
+
+def _is_in_run() -> bool:
+    """Return whether this is the graph of a local replica of a PopDistStrategy."""
+    if tf.executing_eagerly() or tf.distribute.in_cross_replica_context():
+        return False
+    return isinstance(tf.distribute.get_strategy().extended, PopDistExtended)
+
+
+def _loop_together(
+    strategy: tf.distribute.Strategy,
+    conditions: Any,
+    runs: Any,
+    first: Any,
+    queues: Any,
+    maximum_iterations: Any,
+) -> Any:
+    """Make one loop whose body has the bodies of all local replicas.
+
+    The collectives in it take the tensors of all of them, and TensorFlow cannot connect
+    those of two loops.
+
+    Args:
+        strategy: The strategy of the replicas. What follows is what each of them has.
+        conditions: Take the values of the loop.
+        runs: Take the values and a batch, and return the next values and operations.
+        first: The first values.
+        queues: Where each iteration takes a batch.
+        maximum_iterations: After how many iterations the loop ends in any case.
+    """
+    replicas = range(len(strategy.extended.worker_devices))
+
+    def of_each(value: Any) -> list[Any]:
+        return [select_replica(replica, value) for replica in replicas]
+
+    def split(values: Sequence[Any]) -> list[list[Any]]:
+        begins = [replica * len(first) for replica in replicas]
+        return [list(values[begin : begin + len(first)]) for begin in begins]
+
+    def condition(values: Sequence[Any]) -> Any:
+        pairs = zip(of_each(conditions), split(values), strict=True)
+        return _agreed([each(*own) for each, own in pairs])
+
+    def step(values: Sequence[Any]) -> _Outputs:
+        batches: list[_Arguments] = []
+        for queue in of_each(queues):
+            # The replicas take batches in their order.
+            with tf.control_dependencies(tf.nest.flatten(batches)):
+                batches.append(fed_arguments(queue))
+        arguments = tuple(zip(split(values), batches, strict=True))
+        outputs, operations = strategy.extended.call_for_each_replica(
+            lambda run, values, batch: run(values, batch),
+            (runs, *regroup(arguments, always_wrap=True)),
+        )
+        return (
+            [output for own in of_each(outputs) for output in own],
+            [operation for own in of_each(operations) for operation in own],
+        )
+
+    values = [value for own in of_each(first) for value in own]
+    count, *results = _loop(
+        condition, step, values, select_replica(0, maximum_iterations)
+    )
+    own = [[count, *values] for values in split(results)]
+    return regroup(tuple(own), always_wrap=True)
+
+
+def _agreed(conditions: Sequence[Any]) -> Any:
+    """Return the condition of all local replicas, in a graph.
+
+    Where they differ, running the graph is an error: a replica that goes on would wait
+    in its collectives for one that does not.
+    """
+    if all(each is True for each in conditions):
+        return True
+    every, some = tf.reduce_all(conditions), tf.reduce_any(conditions)
+    message = (
+        "The condition of a loop is true for some local replicas, and false for others."
+        " Let it depend on what is equal on all replicas."
+    )
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.equal(every, some), [message])]
+    ):
+        return tf.identity(every)
 
 
 def _first_value(value: Any) -> Any:
@@ -104,7 +225,7 @@ def as_list(values: Any) -> list[Any]:
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
-def split_arguments(element: Any) -> tuple[list[Any], Mapping[str, Any]]:
+def split_arguments(element: Any) -> _Arguments:
     """Return how an element of a queue is passed: a dictionary goes by its keys."""
     if isinstance(element, Mapping):
         return [], element
@@ -114,9 +235,7 @@ def split_arguments(element: Any) -> tuple[list[Any], Mapping[str, Any]]:
     return elements, {}
 
 
-def fed_arguments(
-    infeed_queue: BatchQueue | None,
-) -> tuple[list[Any], Mapping[str, Any]]:
+def fed_arguments(infeed_queue: BatchQueue | None) -> _Arguments:
     """Return the next element of a queue, as arguments; none without a queue."""
     if infeed_queue is None:
         return [], {}
@@ -128,7 +247,7 @@ def is_operation(value: object) -> bool:
     return value is None or isinstance(value, tf.Operation)
 
 
-def split_outputs(outputs: Any) -> tuple[list[Any], list[Any]]:
+def split_outputs(outputs: Any) -> _Outputs:
     """Return the tensors and the operations that a function of a program returned.
 
     Raises:

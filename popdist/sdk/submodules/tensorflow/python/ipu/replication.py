@@ -55,11 +55,13 @@ def process_index() -> int:
     return int(current().experimental.multi_replica_distribution.process_index)
 
 
-def check_one_replica(used_ipus: int) -> None:
-    """Refuse a program of which this process would run several replicas.
+def check_replicas(used_ipus: int = 1, has: int = 1) -> None:
+    """Refuse a program of which this process would run more replicas than it has.
 
     Args:
         used_ipus: How many IPUs one replica of the program uses.
+        has: How many replicas the program has in this process: several in the run of a
+            PopDistStrategy.
     """
     if process_count():
         replicas = popdist.getNumLocalReplicas()
@@ -74,7 +76,7 @@ def check_one_replica(used_ipus: int) -> None:
             "replicas are more instances (poprun --num-instances), after "
             "popdist.tensorflow.set_ipu_config."
         )
-    if replicas > 1:
+    if replicas > has:
         refuse(
             "replicas in one process",
             f"the configuration gives this program {replicas}. {way_out}",

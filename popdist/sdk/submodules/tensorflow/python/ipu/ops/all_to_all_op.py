@@ -8,7 +8,7 @@ from popdist.tensorflow import allgather
 
 from ..refusals import refused
 from ..replication import (
-    check_one_replica,
+    check_replicas,
     check_replication_factor,
     process_count,
     require_configuration,
@@ -37,5 +37,5 @@ def all_gather(
     check_replication_factor(replication_factor)
     if not process_count():
         return tf.nest.map_structure(lambda each: tf.expand_dims(each, 0), x)
-    check_one_replica(1)
+    check_replicas()
     return tf.nest.map_structure(allgather, x)

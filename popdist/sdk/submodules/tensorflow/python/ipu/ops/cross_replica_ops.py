@@ -14,7 +14,7 @@ from popdist.tensorflow import PopDistStrategy, allreduce
 
 from ..config import is_configured
 from ..refusals import refuse
-from ..replication import check_one_replica, process_count
+from ..replication import check_replicas, process_count
 
 __all__ = [
     "assume_equal_across_replicas",
@@ -63,7 +63,7 @@ def _reduce(x: Tensor, operation: Any, group_size: int | None, name: Any) -> Ten
     is_late = not is_configured() and popdist.getNumInstances() > 1
     replicas = popdist.getNumInstances() if is_late else process_count() or 1
     if process_count():
-        check_one_replica(1)
+        check_replicas()
     _check_group_size(group_size, replicas)
     if replicas == 1 or group_size == 1:
         return tf.identity(x, name)

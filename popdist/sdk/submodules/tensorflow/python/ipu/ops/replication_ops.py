@@ -9,7 +9,7 @@ import tensorflow as tf
 import popdist
 
 from ..config import is_configured
-from ..replication import check_one_replica, process_count, process_index
+from ..replication import check_replicas, process_count, process_index
 from .cross_replica_ops import assume_equal_across_replicas, is_of_popdist
 
 __all__ = ["assume_equal_across_replicas", "replica_count", "replication_index"]
@@ -39,7 +39,7 @@ def _of_process(number: Callable[[], int], name: str | None) -> Any:
     Programs may be compiled before they are configured.
     """
     if process_count():
-        check_one_replica(1)
+        check_replicas()
     if is_configured() or popdist.getNumInstances() == 1:
         return tf.constant(number(), tf.int32, name=name)
     value = tf.numpy_function(lambda: np.int32(number()), [], tf.int32, name=name)
