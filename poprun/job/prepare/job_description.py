@@ -22,6 +22,7 @@ from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
     instances_environment,
+    without_many,
 )
 from poprun.options.settings import Settings
 from poprun.plan import slurm
@@ -138,7 +139,8 @@ def _mpirun_environment(
     plan: Plan, environ: Mapping[str, str], directory: str
 ) -> dict[bytes, bytes]:
     mpi = plan.request.mpi
-    variables = adapter(mpi.flavour).environment(mpi, environ, directory)
+    few = without_many(environ)
+    variables = adapter(mpi.flavour).environment(mpi, few, directory)
     variables[env.JOB_ID] = plan.request.identity
     variables[env.CONTROL] = plan.attempt.control
     if slurm.JOB_ID in environ:

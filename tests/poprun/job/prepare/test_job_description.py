@@ -271,6 +271,19 @@ def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
     assert b"PMIX_RANK" not in description.mpirun_environment
 
 
+def test_mpirun_gets_few_of_very_many_variables_and_the_instances_all() -> None:
+    many = {f"V{number}": "" for number in range(1000)}
+    of_mpi = {"UCX_TLS": "tcp", "OMPI_MCA_btl": "self", "LC_ALL": "C"}
+
+    description = job(environ={**USERS, **many, **of_mpi})
+    names = set(description.mpirun_environment)
+
+    assert b"V7" not in names
+    assert {b"PATH", b"UCX_TLS", b"OMPI_MCA_btl", b"LC_ALL", b"POPDIST_JOB_ID"} <= names
+    assert environment(description)["V7"] == ""
+    assert b"V7" in job(environ={"V7": ""}).mpirun_environment
+
+
 def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
     description = job(plan(cache="/tmp/poprun-cache-cafe"))
 
