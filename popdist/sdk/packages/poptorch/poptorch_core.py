@@ -1,10 +1,15 @@
 """The names of PopTorch's compiled module that programs use."""
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ._logging import log_options
+from .enums import OutputMode
 from .errors import Error, RecoverableError, UnrecoverableError
 from .execution import current
+from .options import Options
+from .options.popart_options import check_options
 
 
 class TestErrorType(IntEnum):
@@ -36,3 +41,18 @@ def _throwTestError(error: TestErrorType) -> NoReturn:
 def isCompilingWithDispatcher() -> bool:
     """Return whether a model is being run."""
     return current() is not None
+
+
+# What only some programs set of Options, and strategies of phases.
+_OWN = """
+ipu_id ipu_version model_name random_seed separate_backward_phase
+serial_phases_execution tensors_liveness updatable_named_buffers use_model
+"""
+
+
+# Any: each option has a type of its own.
+def _validateOptions(options: Mapping[str, Any]) -> None:
+    """Log options, and raise Error if one of them is none that PopART has."""
+    log_options(dict(options))
+    own = {*_OWN.split(), *Options().outputMode(OutputMode.All).toDict()}
+    check_options({n: value for n, value in options.items() if n not in own})

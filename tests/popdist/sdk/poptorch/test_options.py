@@ -1,4 +1,5 @@
 import copy
+import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -438,3 +439,47 @@ def test_names_of_older_releases_warn_once(capfd: pytest.CaptureFixture[str]) ->
     lines = [line for line in capfd.readouterr().err.splitlines() if "deprec" in line]
     assert len(lines) == 3
     assert "Options.anchorMode is deprecated: use Options.outputMode" in lines[0]
+
+
+def test_options_that_popart_does_not_have_are_refused_when_a_model_is_compiled() -> (
+    None
+):
+    def compiled(name: str, value: Any) -> None:
+        options = poptorch.Options().showCompilationProgressBar(False)
+        options._Popart.set(name, value)
+        poptorch.inferenceModel(torch.nn.Identity(), options)(torch.ones(1))
+
+    compiled("autoRecomputation", 3)
+    with pytest.raises(poptorch.Error) as unknown:
+        compiled("autoRecompute", 3)
+    with pytest.raises(poptorch.Error) as wrong:
+        compiled("dotChecks", torch.ones(1))
+
+    assert str(unknown.value) == (
+        "Unknown PopART option autoRecompute. Give Options._Popart.set() the name of "
+        "one of PopART's session options, as in "
+        '_Popart.set("autoRecomputation", 3).'
+    )
+    assert str(wrong.value) == (
+        "Unknown value type Tensor for option dotChecks. Give a bool, a number, a "
+        "string, or a list or dictionary of them."
+    )
+
+
+def test_whole_dictionaries_of_options_are_checked() -> None:
+    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    options.useIpuModel(True).randomSeed(1).modelName("m").maxRepeatLogs(None)
+
+    poptorch.poptorch_core._validateOptions(options.toDict())
+    with pytest.raises(poptorch.Error, match="Unknown PopART option a"):
+        poptorch.poptorch_core._validateOptions({**options.toDict(), "a": 1})
+
+
+def test_a_model_of_an_ipu_is_logged_when_it_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "poptorch:python")
+    options = poptorch.Options().showCompilationProgressBar(False).useIpuModel(False)
+    poptorch.inferenceModel(torch.nn.Identity(), options)(torch.ones(1))
+
+    assert "From the user configuration: Ipu model: Disabled" in caplog.messages

@@ -11,6 +11,7 @@ from .._logging import log_options, logger
 from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
 from ..options import Options
+from ..options.popart_options import check_options
 from .compile.compilation import Compilation, Compiled
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
@@ -90,7 +91,11 @@ class ModelState:
         """
         # Reading popdist's options attaches this process to its device.
         log_options(self._options.clone().toDict())
+        if self._options.exists("use_model"):
+            is_model = "Enabled" if self._options.use_model else "Disabled"
+            logger.info("From the user configuration: Ipu model: %s", is_model)
         popart = self._options._popart.options
+        check_options(popart)
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
         self.flags = TrainingFlags()
         attributes = ConstantAttributes(self._module)

@@ -1,9 +1,76 @@
-"""Options of PopART, which no CPU has a use for: they are kept as they are."""
+"""Options of PopART by their names: most have no use on a CPU, and are recorded."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
-from ..errors import require_type
+from ..errors import Error, require_type
 from .option_values import Freezable
+
+# The names that PopTorch takes.
+_NAMES = """
+accumulateOuterFragmentSettings.excludedVirtualGraphs
+accumulateOuterFragmentSettings.schedule accumulationAndReplicationReductionType
+accumulationFactor aliasZeroCopy autoRecomputation autodiffSettings.stitchStrategy
+automaticLossScalingSettings.binEdgeLocation automaticLossScalingSettings.enabled
+automaticLossScalingSettings.gradientTensorTrackingMethod
+automaticLossScalingSettings.thresholdUpperCountProportion
+automaticLossScalingSettings.updatePeriod batchSerializationSettings.batchSchedule
+batchSerializationSettings.concatOnExecutionPhaseChange
+batchSerializationSettings.concatOnPipelineStageChange
+batchSerializationSettings.concatOnVirtualGraphChange
+batchSerializationSettings.factor batchSerializationSettings.method
+batchSerializationSettings.transformContext cachePath compilationProgressTotal
+compileEngine constantWeights convolutionOptions customCodeletCompileFlags
+customCodelets decomposeGradSum defaultBufferingDepth defaultPrefetchBufferingDepth
+delayVarUpdates disableGradAccumulationTensorStreams
+disableOptimizerStateTensorStreams dotChecks dotOpNames
+enableDistributedReplicatedGraphs enableEngineCaching enableExplicitIR
+enableExplicitMainLoops enableFloatingPointChecks enableFullyConnectedPass
+enableGradientAccumulation enableInplaceAmbiguityChecking
+enableLoadAndOffloadRNGState enableMergeExchange enableNonStableSoftmax
+enableOutlining enableOutliningCopyCostPruning enablePipelining
+enablePrefetchDatastreams enableReplicatedGraphs enableSerializedMatmuls
+enableStableNorm enableStochasticRounding enableSupportedDataTypeCasting
+engineOptions ensureFp32LossScaleTensor executionPhaseSettings.phases
+executionPhaseSettings.stages explicitRecomputation exportPoplarComputationGraph
+exportPoplarVertexGraph finalDotOp firstDotOp gclOptions globalReplicaOffset
+globalReplicationFactor groupHostSync groupNormStridedChannelGrouping
+hardwareInstrumentations instrumentWithHardwareCycleCounter kahnTieBreaker logDir
+looseThresholdAtPeak lstmOptions matmulOptions
+meanAccumulationAndReplicationReductionStrategy mergeVarUpdate
+mergeVarUpdateMemThreshold numIOTiles opxAliasChecking opxModifyChecking
+outlineSequenceBreakCost outlineThreshold partialsTypeMatMuls patterns
+patterns_level rearrangeAnchorsOnHost rearrangeStreamsOnHost
+replicatedCollectivesSettings.mergeAllReduceCollectives
+replicatedCollectivesSettings.prepareScheduleForMergingCollectives reportOptions
+saveInitializersToFile scheduleNonWeightUpdateGradientConsumersEarly
+separateCallOpPdfs serializedPoprithmsShiftGraphsDir strictOpVersions
+subgraphCopyingStrategy swapLimitScheduler syntheticDataMode timeLimitScheduler
+transitiveClosureOptimizationThreshold updatableNamedBuffers useHostCopyOps
+virtualGraphMode
+"""
+_KNOWN = frozenset(_NAMES.split())
+_TYPES = (bool, int, float, str, list, tuple, set, dict)
+
+
+# Any: each option has a type of its own.
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise Error if an option is none of PopART's, or its value is of no type there.
+
+    A model that is compiled with a misspelt one would not do what the program says.
+    """
+    for name, value in options.items():
+        if name not in _KNOWN:
+            raise Error(
+                f"Unknown PopART option {name}. Give Options._Popart.set() the name of "
+                "one of PopART's session options, as in "
+                '_Popart.set("autoRecomputation", 3).'
+            )
+        if not isinstance(value, _TYPES):
+            raise Error(
+                f"Unknown value type {type(value).__name__} for option {name}. Give a "
+                "bool, a number, a string, or a list or dictionary of them."
+            )
 
 
 class _PopartOptions(Freezable):
@@ -17,7 +84,10 @@ class _PopartOptions(Freezable):
         }
 
     def set(self, key: str, value: Any) -> Self:
-        """Record one option; PopART's enums are given as numbers."""
+        """Record one option; PopART's enums are given as numbers.
+
+        Compiling a model raises Error for a name that PopART does not have.
+        """
         self.checkIsFrozen()
         self.options[key] = value
         return self
