@@ -722,3 +722,87 @@ def test_without_a_device_an_optimizer_has_no_state_on_it() -> None:
     poptorch.trainingModel(model, opts, optimizer).compile(torch.ones(1, 1))
 
     assert optimizer.state_dict()["ipu_state"] is None
+
+
+def scaled(
+    optimizer: torch.optim.Optimizer, model: nn.Module, **changes: Any
+) -> poptorch.PoplarExecutor:
+    """Return an executor of a model whose loss is scaled automatically."""
+    opts = options()
+    opts.Training.setAutomaticLossScaling(True)
+    opts.anchorTensor("scale", "finalLossScale")
+    for name, value in changes.items():
+        opts._Popart.set(f"automaticLossScalingSettings.{name}", value)
+    return poptorch.trainingModel(model, opts, optimizer)
+
+
+def scales(
+    executor: poptorch.PoplarExecutor, steps: int, dtype: torch.dtype = torch.half
+) -> list[float]:
+    found = []
+    for _ in range(steps):
+        executor(torch.ones(1, 1, dtype=dtype))
+        found.append(executor.getAnchoredTensor("scale").item())
+    return found
+
+
+@pytest.mark.parametrize(
+    "make", [poptorch.optim.SGD, torch.optim.SGD], ids=["extended", "torch"]
+)
+def test_the_loss_is_scaled_until_float16_gradients_are_large(
+    make: type[torch.optim.Optimizer],
+) -> None:
+    model = OneWeight().half()
+    executor = scaled(make(model.parameters(), lr=2.0**-10), model)
+
+    # The gradient is 1 times the scale, and large above an eighth of 65504.
+    assert scales(executor, 17) == [
+        *(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+        *(8192, 4096, 8192, 4096),
+    ]
+    # Gradients are divided by it: each step is one of 2**-10.
+    assert model.fc.weight.item() == 1 - 17 * 2.0**-10
+
+
+def test_the_settings_of_automatic_loss_scaling_are_those_of_popart() -> None:
+    model = OneWeight().half()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=2.0)
+    settings = {"binEdgeLocation": 7 / 65504, "updatePeriod": 2}
+
+    assert scales(scaled(optimizer, model, **settings), 9) == [
+        *(2, 2, 4, 4, 8, 8, 4, 4, 8)
+    ]
+
+
+def test_gradients_of_float32_scale_no_loss() -> None:
+    model = OneWeight()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=2.0)
+
+    assert scales(scaled(optimizer, model), 3, torch.float32) == [2, 2, 2]
+
+
+def test_the_scale_of_the_loss_goes_with_the_state_of_the_optimizer() -> None:
+    model = OneWeight().half()
+    first = poptorch.optim.Adam(model.parameters(), lr=0.0)
+    executor = scaled(first, model)
+    executor.compile(torch.ones(1, 1).half())
+    assert first.state_dict()["ipu_state"]["lossScaleUpdateFactor"].item() == 1
+    scales(executor, 3)
+    saved = copy.deepcopy(first.state_dict())
+    executor.destroy()
+
+    other = poptorch.optim.Adam(model.parameters(), lr=0.0)
+    other.load_state_dict(saved)
+    executor = scaled(other, model)
+    assert scales(executor, 2) == [8, 16]
+    # One that brings none goes on with that of the device.
+    executor.setOptimizer(poptorch.optim.Adam(model.parameters(), lr=0.0))
+    assert scales(executor, 1) == [32]
+
+
+def test_a_state_without_automatic_loss_scaling_has_no_factor() -> None:
+    model = OneWeight().half()
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.1)
+    poptorch.trainingModel(model, options(), optimizer)(torch.ones(1, 1).half())
+
+    assert "lossScaleUpdateFactor" not in optimizer.state_dict()["ipu_state"]

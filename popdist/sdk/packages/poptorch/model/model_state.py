@@ -124,6 +124,8 @@ class ModelState:
         """Attach to the device, unless the options say that there is none."""
         self.attached = self._options.connection_type != ConnectionType.Never
         if self.attached and isinstance(self.optimizer, ExtendedOptimizer):
+            if self._settings.loss_scaling and self.optimizer._loss_factor is None:
+                self.optimizer._loss_factor = 1.0
             self.optimizer.enter_device(self._parameter_names())
 
     def load(self, compiled: Compiled) -> ReplicatedModel:

@@ -25,6 +25,7 @@ from .forward.timing import Timing
 from .run_settings import RunSettings
 from .update.anchors import Anchors
 from .update.exchange import Exchange
+from .update.loss_scaler import LossScaler
 from .update.weight_update import WeightUpdate
 
 
@@ -69,7 +70,7 @@ class ReplicatedModel:
         timing, training = self.timing, self.training
         timing.mark(timing.input)
         if training is not None:
-            training.gradients.begin()
+            training.begin()
         self.buffers.prepare()
         timing.mark(timing.input_complete)
         for replica in range(self.settings.replicas):
@@ -147,6 +148,8 @@ class Training:
         self._exchange = exchange
         self._half = half
         self.update = update
+        scaling = settings.loss_scaling if half else None
+        self._scaler = LossScaler(scaling) if scaling is not None else None
         self._set_up()
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -168,15 +171,27 @@ class Training:
             self._settings.gradient_accumulation,
             separate=self._exchange.members.separate_rows,
         )
-        divisor = 1
-        if self._settings.mean:
-            divisor = self._settings.gradient_accumulation
-            divisor *= self._exchange.members.replicas
+        self._set_scales()
+
+    def _set_scales(self) -> None:
+        divisor = self._micro_batches if self._settings.mean else 1
         # Gradients of float16 would vanish if the loss were divided; others are
         # cheaper to divide so.
-        scaling = update.loss_scaling if self._half else 1
+        scaling = self.update.loss_scaling if self._half else 1
         self._loss_scale = scaling if self._half else 1 / divisor
         self._gradient_scale = 1 / (divisor * scaling) if self._half else 1.0
+
+    @property
+    def _micro_batches(self) -> int:
+        """How many micro-batches all replicas of the job run for one update."""
+        accumulation = self._settings.gradient_accumulation
+        return accumulation * self._exchange.members.replicas
+
+    def begin(self) -> None:
+        """Begin the micro-batches of one update."""
+        self.gradients.begin()
+        if self._scaler is not None:
+            self._set_scales()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of a micro-batch."""
@@ -193,8 +208,15 @@ class Training:
         """Reduce the gradients over all replicas of all instances, and update once."""
         update = self.update
         total = self._exchange.reduced(self.gradients, update.parameters, update.names)
+        factor, scale = 1.0, update.loss_scaling
+        if self._scaler is not None:
+            factor = self._scaler.next_factor(
+                update.parameters, total, self._micro_batches, scale
+            )
         update.step(total, self._gradient_scale)
-        self.anchors.keep(update.parameters, update.names, total)
+        self.anchors.keep(update.parameters, update.names, total, scale)
+        if factor != 1:
+            update.loss_factor *= factor
 
 
 @contextmanager

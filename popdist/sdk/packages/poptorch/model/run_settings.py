@@ -1,7 +1,10 @@
 """What an executor needs of its options, read once and checked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
+
+import torch
 
 from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from popdist.replicated.settings import ReplicatedSettings
@@ -12,6 +15,31 @@ from ..errors import Error
 from ..options import Options
 from ..options.strategies import PipelinedExecution, _IExecutionStrategy
 from .forward.cast_rules import CastRules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossScaling:
+    """When automatic loss scaling halves its factor, by the names of PopART."""
+
+    # Gradients above it are large: a part of the largest float16.
+    bin_edge: float
+    # The proportion of large gradients above which the factor is halved.
+    upper_proportion: float
+    update_period: int
+
+    # Any: each option has a type of its own.
+    @classmethod
+    def of(cls, popart: Mapping[str, Any]) -> Self | None:
+        """Return the settings; None if the loss is not scaled automatically."""
+        prefix = "automaticLossScalingSettings."
+        if not popart.get(f"{prefix}enabled"):
+            return None
+        edge = popart.get(f"{prefix}binEdgeLocation", 0.125)
+        return cls(
+            bin_edge=edge * torch.finfo(torch.float16).max,
+            upper_proportion=popart.get(f"{prefix}thresholdUpperCountProportion", 1e-7),
+            update_period=popart.get(f"{prefix}updatePeriod", 1),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +56,8 @@ class RunSettings(ReplicatedSettings):
     float_checks: bool = False
     # None without automatic casts.
     cast_rules: CastRules | None = None
+    # None without automatic loss scaling.
+    loss_scaling: LossScaling | None = None
     # Not in the repr, which makes the key of a model in the executable cache.
     strategy: _IExecutionStrategy = field(
         default_factory=PipelinedExecution, repr=False
@@ -70,6 +100,7 @@ class RunSettings(ReplicatedSettings):
             )
             if precision.autocast_enabled
             else None,
+            loss_scaling=LossScaling.of(options._popart.options),
             strategy=options._execution_strategy,
             ipus_per_replica=getNumIpusPerReplica() if isPopdistEnvSet() else None,
         )

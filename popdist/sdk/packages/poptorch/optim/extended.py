@@ -19,6 +19,7 @@ ACCUMULATION_TYPES = (None, torch.float16, torch.float32)
 _ADDED = ("loss_scaling", "max_grad_norm", "max_weight_norm", "velocity_scaling")
 # Entries of a state_dict that an optimizer of a model on IPUs adds.
 _DEVICE_ENTRIES = ("ipu_state", "ipu_param")
+_LOSS_FACTOR = "lossScaleUpdateFactor"
 
 
 class Optimizer:
@@ -42,6 +43,8 @@ class Optimizer:
         "ipu_state": None,
         "ipu_param": None,
     }
+    # By what automatic loss scaling multiplies the loss; None without that.
+    _loss_factor: float | None = None
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
@@ -132,10 +135,13 @@ class Optimizer:
             names: Those of the model's parameters.
         """
         self._names = names
-        if self._loaded["ipu_state"] is not None:
+        state = self._loaded["ipu_state"]
+        if state is not None:
             # Any: it is one of torch.optim, too.
             optimizer: Any = self
-            write_state(optimizer, names, self._loaded["ipu_state"])
+            write_state(optimizer, names, state)
+            if _LOSS_FACTOR in state:
+                self._loss_factor = state[_LOSS_FACTOR].item()
         self._loaded = dict.fromkeys(_DEVICE_ENTRIES)
 
     # Any: entries of a state_dict.
@@ -149,11 +155,12 @@ class Optimizer:
         if self._names is not None:
             # Any: it is one of torch.optim, too.
             optimizer: Any = self
+            state = read_state(optimizer, self._names)
+            if self._loss_factor is not None:
+                state[_LOSS_FACTOR] = torch.tensor(self._loss_factor)
             scaling = self.loss_scaling
-            own = {
-                "ipu_state": read_state(optimizer, self._names),
-                "ipu_param": read_parameters(optimizer, self._names, scaling),
-            }
+            parameters = read_parameters(optimizer, self._names, scaling)
+            own = {"ipu_state": state, "ipu_param": parameters}
         return {**own, **super().state_dict()}  # type: ignore[misc]
 
     # Any: entries of a state_dict.

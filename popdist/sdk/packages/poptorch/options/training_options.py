@@ -60,7 +60,7 @@ class _TrainingOptions(OptionValues):
         )
 
     def setAutomaticLossScaling(self, enabled: bool) -> Self:
-        """Record whether the device scales the loss of float16 models by itself."""
+        """Set whether the loss of float16 models is scaled by the size of gradients."""
         self._popart_options.set("automaticLossScalingSettings.enabled", enabled)
         return self
 

@@ -11,6 +11,7 @@ from ...enums import OutputMode
 from ...errors import Error
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
+LOSS_SCALE = "finalLossScale"
 
 
 class Anchors:
@@ -39,12 +40,16 @@ class Anchors:
         self._kept = {}
 
     def keep(
-        self, parameters: Sequence[torch.Tensor], names: Sequence[str], gradients: Row
+        self,
+        parameters: Sequence[torch.Tensor],
+        names: Sequence[str],
+        gradients: Row,
+        loss_scale: float,
     ) -> None:
         """Keep what is anchored of one weight update."""
         if not self._long:
             return
-        tensors: dict[str, torch.Tensor] = {}
+        tensors = {LOSS_SCALE: torch.tensor(float(loss_scale))}
         for name, weight, gradient in zip(names, parameters, gradients, strict=True):
             tensors[UPDATED + name] = weight.detach()
             tensors[GRADIENT + name] = (
@@ -71,7 +76,8 @@ class Anchors:
             raise Error(
                 f"{self._long[short_name]!r}, anchored as {short_name!r}, is no tensor "
                 "of the last call: a trainingModel that has run keeps the gradients "
-                f"and weights of parameters, {GRADIENT}NAME and {UPDATED}NAME."
+                f"and weights of parameters, {GRADIENT}NAME and {UPDATED}NAME, and "
+                f"{LOSS_SCALE}."
             )
         mode, period = self._modes[short_name]
         if mode == OutputMode.Sum:

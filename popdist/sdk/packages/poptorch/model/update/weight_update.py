@@ -56,7 +56,10 @@ class WeightUpdate:
             _check_constants(self._device, optimizer)
             _keep_state(self.optimizer, optimizer)
             complete_state(optimizer)
+        factor = self.loss_factor
         self.optimizer = optimizer
+        if factor != 1 and getattr(optimizer, "_loss_factor", None) is None:
+            self.loss_factor = factor
         self._log()
         self._device = _copy_of(optimizer)
         self.parameters = [
@@ -86,9 +89,21 @@ class WeightUpdate:
             self._logged = lines
 
     @property
+    def loss_factor(self) -> float:
+        """By what automatic loss scaling multiplies; it is kept in the optimizer."""
+        return float(getattr(self.optimizer, "_loss_factor", None) or 1)
+
+    @loss_factor.setter
+    def loss_factor(self, factor: float) -> None:
+        # Any: torch's optimizers do not declare it.
+        optimizer: Any = self.optimizer
+        optimizer._loss_factor = factor
+
+    @property
     def loss_scaling(self) -> float:
         """By what the loss is multiplied, and gradients divided."""
-        return float(getattr(self._device, "loss_scaling", None) or 1)
+        own = float(getattr(self._device, "loss_scaling", None) or 1)
+        return own * self.loss_factor
 
     @torch.no_grad()
     def step(self, gradients: Row, scale: float) -> None:
