@@ -28,20 +28,15 @@ def sequence_slice(
         zero_unused: Whether the result is 0 where no slice is.
     """
     dst, src = tf.convert_to_tensor(dst), tf.convert_to_tensor(src)
-    numbers = [
-        tf.cast(tf.convert_to_tensor(value), tf.int32)
-        for value in (num_elems, src_offsets, dst_offsets)
-    ]
-    count = numbers[0].shape
-    if count.rank != 1 or count[0] == 0 or any(n.shape != count for n in numbers):
-        raise ValueError(
-            "num_elems, src_offsets and dst_offsets must have matching, nonzero shapes "
-            "of rank 1."
-        )
+    sizes, taken, put = _numbers(
+        num_elems=num_elems, src_offsets=src_offsets, dst_offsets=dst_offsets
+    )
     if not src.shape[1:].is_compatible_with(dst.shape[1:]):
         raise ValueError("src and dst inner shapes must match.")
-    sizes, taken, put = numbers
-    rows = tf.gather(src, tf.ragged.range(taken, taken + sizes).flat_values)
+    # Along the first axis gradients would be IndexedSlices.
+    rows = tf.gather(
+        src[tf.newaxis], tf.ragged.range(taken, taken + sizes).flat_values, axis=1
+    )[0]
     places = tf.ragged.range(put, put + sizes).flat_values
     base = tf.zeros_like(dst) if zero_unused else dst
     return tf.tensor_scatter_nd_update(base, places[:, tf.newaxis], rows)
@@ -55,6 +50,7 @@ def sequence_slice_unpack(
     Args:
         total_elements: The sum of num_elems.
     """
+    _numbers(num_elems=num_elems, src_offsets=src_offsets)
     src = tf.convert_to_tensor(src)
     shape = tf.concat([[total_elements], tf.shape(src)[1:]], 0)
     dst = tf.ensure_shape(tf.zeros(shape, src.dtype), [total_elements, *src.shape[1:]])
@@ -70,9 +66,27 @@ def sequence_slice_pack(
 
     The arguments are those of `sequence_slice`.
     """
+    _numbers(num_elems=num_elems, dst_offsets=dst_offsets)
     return sequence_slice(
         dst, src, num_elems, _starts(num_elems), dst_offsets, zero_unused
     )
+
+
+def _numbers(**lists: Any) -> list[Any]:
+    """Return lists of numbers, one for each slice, as tensors of int32.
+
+    Raises:
+        ValueError: They have no numbers, or not the same number of them.
+    """
+    numbers = [tf.cast(tf.convert_to_tensor(n), tf.int32) for n in lists.values()]
+    count = numbers[0].shape
+    if count.rank != 1 or count[0] == 0 or any(n.shape != count for n in numbers):
+        *names, last = lists
+        raise ValueError(
+            f"{', '.join(names)} and {last} must have matching, nonzero shapes of rank "
+            "1."
+        )
+    return numbers
 
 
 def _starts(sizes: Any) -> Any:
