@@ -5,7 +5,7 @@ from operator import attrgetter
 import pytest
 import tensorflow as tf
 from tensorflow.python import ipu
-from tensorflow.python.ipu.horovod import ipu_multi_replica_strategy
+from tensorflow.python.ipu.horovod import ipu_multi_replica_strategy, popdist_strategy
 
 # Names of the original as programs spell them, by how often they do.
 WORKING = """
@@ -100,6 +100,7 @@ def test_the_strategy_has_its_earlier_name_too() -> None:
     strategy = ipu.distributed.popdist_strategy.PopDistStrategy
 
     assert ipu_multi_replica_strategy.IPUMultiReplicaStrategy is strategy
+    assert popdist_strategy.IPUMultiReplicaStrategy is strategy
 
 
 @pytest.mark.parametrize("name", REFUSED.split())

@@ -1,8 +1,11 @@
-"""PopDistStrategy under the name that it had before release 2.4."""
+"""PopDistStrategy in the module that it had before release 2.4."""
 
-from popdist.tensorflow import PopDistStrategy
-
-from .popdist_strategy import IPUMirroredVariable, IPUSyncOnReadVariable
+from .popdist_strategy import (
+    IPUMirroredVariable,
+    IPUMultiReplicaStrategy,
+    IPUMultiReplicaStrategyV1,
+    IPUSyncOnReadVariable,
+)
 
 __all__ = [
     "IPUMirroredVariable",
@@ -10,5 +13,3 @@ __all__ = [
     "IPUMultiReplicaStrategyV1",
     "IPUSyncOnReadVariable",
 ]
-
-IPUMultiReplicaStrategy = IPUMultiReplicaStrategyV1 = PopDistStrategy

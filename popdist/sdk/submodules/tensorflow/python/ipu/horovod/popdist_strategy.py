@@ -1,4 +1,4 @@
-"""PopDistStrategy under its earlier name: that of popdist.tensorflow."""
+"""PopDistStrategy under its earlier names: that of popdist.tensorflow."""
 
 from popdist.tensorflow import PopDistStrategy
 from popdist.tensorflow.strategy.variables import (
@@ -6,4 +6,13 @@ from popdist.tensorflow.strategy.variables import (
     IPUSyncOnReadVariable,
 )
 
-__all__ = ["IPUMirroredVariable", "IPUSyncOnReadVariable", "PopDistStrategy"]
+__all__ = [
+    "IPUMirroredVariable",
+    "IPUMultiReplicaStrategy",
+    "IPUMultiReplicaStrategyV1",
+    "IPUSyncOnReadVariable",
+    "PopDistStrategy",
+]
+
+# The names before release 2.4, which that release has here, too.
+IPUMultiReplicaStrategy = IPUMultiReplicaStrategyV1 = PopDistStrategy
