@@ -213,18 +213,27 @@ class Guard:
             # mpirun is in the process group of this process, which is not killed: it
             # has the write end too.
             own_process.die_with_pipe(read)
-            variables = processes.read_assignments(environment)
-            pid = processes.spawn(argv, variables, output, blocked=blocked)
+            fault_read, fault_write = os.pipe()
+            pid = os.fork()
         except OSError as error:
-            # Otherwise it is the file that cannot be executed.
-            is_shortage = error.errno in (errno.EAGAIN, errno.ENOMEM)
-            call = b"posix_spawn()" if is_shortage else b""
-            message = protocol.pack(protocol.MPIRUN_REFUSED, error.errno or 0, call)
+            number = error.errno or 0
+            message = protocol.pack(protocol.MPIRUN_REFUSED, number, b"fork()")
         else:
-            self._mpirun = pid
-            message = protocol.pack(
-                protocol.MPIRUN_STARTED, pid, processes.start_time(pid)
-            )
+            if pid == 0:
+                _become_mpirun(argv, environment, blocked, output, fault_write)
+            os.close(fault_write)
+            fault = processes.read_fault(fault_read, pid, self._poprun.fileno())
+            if fault:
+                os.waitpid(pid, 0)
+                # Otherwise it is the file that cannot be executed.
+                is_shortage = int(fault) in (errno.EAGAIN, errno.ENOMEM)
+                call = b"execve()" if is_shortage else b""
+                message = protocol.pack(protocol.MPIRUN_REFUSED, fault, call)
+            else:
+                self._mpirun = pid
+                message = protocol.pack(
+                    protocol.MPIRUN_STARTED, pid, processes.start_time(pid)
+                )
         finally:
             os.close(output)
             os.close(read)
@@ -333,6 +342,27 @@ def _living(starts: dict[int, int]) -> list[processes.Process]:
     """Return those of some processes, by pid and start time, that are alive."""
     looked_up = map(processes.process, starts)
     return [p for p in looked_up if p and p.start == starts[p.pid] and not p.zombie]
+
+
+def _become_mpirun(
+    argv: list[bytes],
+    environment: list[bytes],
+    blocked: tuple[int, ...],
+    output: int,
+    fault: int,
+) -> None:
+    """Turn this fork into mpirun; on failure write the errno, and end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        own_process.default_signals()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
+        os.execve(argv[0], argv, processes.read_assignments(environment))
+    except OSError as error:
+        os.write(fault, b"%d" % (error.errno or 0))
+    finally:
+        os._exit(127)
 
 
 def _raise_open_files() -> None:

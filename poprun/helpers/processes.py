@@ -6,6 +6,7 @@ subprocess, only what is built in.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
+import select
 import time
 from _collections_abc import Callable, Iterable, Mapping  # os has imported them
 
@@ -339,6 +340,33 @@ def spawn(
         setsigdef=_signal.valid_signals(),
         **options,  # type: ignore[arg-type]
     )
+
+
+def read_fault(read: int, fork: int, peer: int) -> bytes:
+    """Return what a fork writes about its failure; b"" when it has become a program.
+
+    It may be stopped before its exec, and posix_spawn() would wait for that in vain. So
+    it is killed when the peer of a socket is gone.
+
+    Args:
+        read: Is closed in the end; the fork's end of the pipe closes at exec.
+        fork: The pid of the fork.
+        peer: The socket.
+    """
+    poll = select.poll()
+    poll.register(read, select.POLLIN)
+    poll.register(peer, 0)  # for POLLHUP, which needs no mask
+    fault = b""
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == peer:
+                os.kill(fork, _signal.SIGKILL)
+                poll.unregister(peer)
+            elif piece := os.read(read, 4096):
+                fault += piece
+            else:
+                os.close(read)
+                return fault
 
 
 def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:

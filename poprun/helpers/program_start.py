@@ -39,11 +39,14 @@ class StartError(Exception):
         self.number, self.about, self.call = number, about, call
 
 
-def start_program(spec: protocol.Spec, received: list[int]) -> ProgramProcess:
+def start_program(
+    spec: protocol.Spec, received: list[int], poprun: int
+) -> ProgramProcess:
     """Fork, and return when the fork has become the program.
 
     Args:
         received: The descriptors that have come with the spec: stdin, if it is sent.
+        poprun: The socket to poprun. The fork is killed if that ends before its exec.
 
     Raises:
         StartError: It could not; nothing is left open, and no process.
@@ -61,7 +64,7 @@ def start_program(spec: protocol.Spec, received: list[int]) -> ProgramProcess:
         stdio = (stdin, out_write, err_write)
         _become_program(spec, shim, stdio, fault_write, alive_read)
     _close([stdin, out_write, err_write, fault_write, alive_read])
-    fault = _read_to_end(fault_read)
+    fault = processes.read_fault(fault_read, pid, poprun)
     memory_is_bound = not fault.startswith(UNBOUND)
     if fault := fault.removeprefix(UNBOUND):
         _close([out_read, err_read])
@@ -176,14 +179,6 @@ def _limit_open_files(soft: int) -> None:
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def _read_to_end(descriptor: int) -> bytes:
-    data = b""
-    while piece := os.read(descriptor, 4096):
-        data += piece
-    os.close(descriptor)
-    return data
 
 
 def _environment(

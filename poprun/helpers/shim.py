@@ -254,7 +254,8 @@ class Shim:
     def _start(self, spec: protocol.Spec) -> None:
         self._spec = spec
         try:
-            started = start_program(spec, self._poprun.descriptors)
+            poprun = self._poprun
+            started = start_program(spec, poprun.descriptors, poprun.fileno())
         except StartError as error:
             fields = error.number, error.about, error.call
             self._poprun.send(protocol.pack(protocol.REFUSED, *fields))

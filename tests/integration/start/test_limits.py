@@ -184,7 +184,7 @@ def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
         pytest.param(
             1, "poprun's guard could not be started: posix_spawn(): ", id="guard"
         ),
-        pytest.param(2, "mpirun could not be started: posix_spawn(): ", id="mpirun"),
+        pytest.param(2, "mpirun could not be started: fork(): ", id="mpirun"),
         pytest.param(3, "mpirun ended with exit code 1 before it had ", id="shim"),
         pytest.param(
             4,

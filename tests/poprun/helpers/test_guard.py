@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +28,21 @@ LIMIT_S = 200.0
 MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()
 
 
+# A guard whose forks are stopped before their exec.
+FORKING = """
+import os, signal, sys
+from poprun.helpers import guard, own_process
+own_process.default_signals = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+guard.main(*map(int, sys.argv[1:]))
+"""
+
+
 class Driven:
     """A guard, and poprun's end of the socket to it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, words: Sequence[str] = (*PYTHON[1:], "guard")
+    ) -> None:
         ours, theirs = socket.socketpair()
         self.directory = directory
         self.output = os.memfd_create("mpirun")
@@ -39,7 +50,7 @@ class Driven:
         numbers = theirs.fileno(), os.getpid(), os.fstat(ours.fileno()).st_ino
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, *PYTHON[1:], "guard", *map(str, numbers)],
+                [sys.executable, *words, *map(str, numbers)],
                 pass_fds=[theirs.fileno()],
                 cwd=directory,
                 start_new_session=True,
@@ -177,6 +188,19 @@ def test_an_mpirun_that_cannot_run_is_refused_with_the_errno(guard: Driven) -> N
     guard.ask(f"{guard.directory}/missing")
 
     assert guard.wait(protocol.MPIRUN_REFUSED) == [b"%d" % errno.ENOENT, b""]
+
+
+def test_an_mpirun_that_is_stopped_before_its_exec_ends_with_poprun(
+    tmp_path: Path,
+) -> None:
+    guard = Driven(tmp_path, ("-c", FORKING))
+    guard.ask("/bin/sleep", "600")
+    pid = guard.process.pid
+    wait_for(lambda: any(p.stopped for p in processes.descendants([pid])), "the fork")
+
+    guard.close()
+
+    assert guard.process.returncode == 0
 
 
 def test_mpirun_does_not_get_the_signal_by_which_slurm_ends_a_job(

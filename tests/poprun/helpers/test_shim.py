@@ -37,6 +37,8 @@ class Late(Shim):
         while self._program and not processes.process(self._program).zombie:
             time.sleep(0.001)
         super()._reap()
+if "forking" in sys.argv:
+    own_process.default_signals = lambda **_: os.kill(os.getpid(), signal.SIGSTOP)
 if "stopped" in sys.argv:
     os.kill(os.getpid(), signal.SIGSTOP)
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
@@ -66,6 +68,7 @@ class Driven:
             program, which is another user's from then on; "lingering" for one that
             waits long for what the program started; "settled" for one that takes its
             program for older than it is; "outside" for one outside of Slurm's jobs;
+            "forking" for one whose fork is stopped before its exec;
             "stopped" for one that stops itself before it reads; "late" for one that
             looks for signals before its program ends, and not again until then.
     """
@@ -555,6 +558,20 @@ def test_a_program_is_not_started_for_a_poprun_that_has_ended(
     shim.ask("touch", "started", ignored=[signal.SIGTERM])
     shim.poprun.close()
     shim.process.send_signal(signal.SIGCONT)
+
+    assert shim.process.wait(LIMIT_S) == 0
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_fork_that_is_stopped_before_its_exec_ends_with_poprun(
+    drive: Callable[..., Driven], tmp_path: Path
+) -> None:
+    shim = drive("forking")
+    shim.ask("touch", "started")
+    pid = shim.process.pid
+    wait_for(lambda: any(p.stopped for p in processes.descendants([pid])), "the fork")
+
+    shim.poprun.close()
 
     assert shim.process.wait(LIMIT_S) == 0
     assert not (tmp_path / "started").exists()
