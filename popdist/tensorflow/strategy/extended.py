@@ -24,6 +24,7 @@ from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
 from popdist.tensorflow.strategy.saving import save_alone
+from popdist.tensorflow.strategy.summaries import meet_writers
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -82,6 +83,7 @@ class PopDistExtended(MirroredExtended):
         job = members.gather(randbits(62))[0]
         if self._instances > 1:
             save_alone(f"{job:016x}", self._rank)
+            meet_writers(members)
         if members.replicas > 1 and PopDistExtended.trains is None:
             PopDistExtended.trains = False
         super().__init__(strategy, list(devices), cross_device_ops)

@@ -20,6 +20,7 @@ from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_step
 from popdist.tensorflow.strategy.learning_rates import compute_rates_once
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
 from popdist.tensorflow.strategy.saving import extend_savers
+from popdist.tensorflow.strategy.summaries import extend_summaries
 
 
 class PopDistStrategy(tf.distribute.Strategy):
@@ -107,3 +108,4 @@ build_with_batch(PopDistStrategy)
 allow_empty_batches(PopDistStrategy)
 check_models(PopDistStrategy, PopDistExtended.is_without_model)
 extend_savers()
+extend_summaries()
