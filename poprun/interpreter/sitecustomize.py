@@ -2,8 +2,8 @@
 
 It also makes the stand-ins that popdist.sdk.finder names importable
 (--emulate-sdk), says where --torch-backend has no effect, has popdist give TensorFlow a
-logical CPU for each local replica, lets a signal show the stacks of all threads, and
-loads the debugger of --pdb.
+logical CPU for each local replica, leaves gloo's process groups at the program's end,
+lets a signal show the stacks of all threads, and loads the debugger of --pdb.
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
@@ -145,6 +145,43 @@ def end_rank(ranks, tell_poprun):
         stream = c_void_p(libc.fdopen(descriptor, b"w"))
         libc.setbuf(stream, None)  # or the byte would come after MPI_Finalize
         libc.on_exit(libc.fputc, stream)
+
+
+# --- How a program of torch.distributed ends.
+
+
+def leave_torch_groups(instance):
+    # type: (int) -> None
+    """Leave the process groups of gloo that the program has not left.
+
+    A thread of gloo's that lets go of a tensor once the interpreter is at its end would
+    abort the process. popdist's groups end by themselves.
+
+    Args:
+        instance: The pid of the process that has groups, and not of a fork.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")  # type: Any
+    if c10d is None or os.getpid() != instance or not c10d.is_initialized():
+        return
+    groups = list(c10d._world.pg_map)
+    of_gloo = [group for group in groups if is_of_gloo(group)]
+    if len(of_gloo) == len(groups):
+        c10d.destroy_process_group()
+        return
+    for group in of_gloo:
+        # Without the default group all others would be left, too.
+        if group is not c10d.GroupMember.WORLD:
+            c10d.destroy_process_group(group)
+
+
+def is_of_gloo(group):
+    # type: (Any) -> bool
+    """Return whether a process group is gloo's for all kinds of tensors."""
+    # A group that is written in Python may have no backends, and is not asked.
+    return type(group) is sys.modules["torch.distributed"].ProcessGroup and all(
+        group._get_backend(device)._get_backend_name() == "gloo"
+        for device in group._device_types
+    )
 
 
 # --- What the program can import.
@@ -376,6 +413,7 @@ def observe(control, rank, sdk):
 
     # Registered first, so it runs after all that the program registers.
     atexit.register(quietly, end_rank, ranks, tell_poprun)
+    atexit.register(quietly, leave_torch_groups, os.getpid())
     sys.meta_path.insert(0, Finder(sdk, on_mpi))
     show_stacks_on_signal()
     if os.environ.pop(PDB, None):

@@ -188,6 +188,31 @@ def test_an_instance_that_ends_before_the_process_group_is_missed(
     ] * 2
 
 
+LEAVES_NOTHING = """
+import contextlib, os, signal, sys
+import torch, torch.distributed as dist
+dist.init_process_group(sys.argv[1])
+dist.all_reduce(total := torch.ones(3))
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+with contextlib.suppress(RuntimeError):
+    work = dist.all_reduce(total, async_op=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "popdist"])
+def test_program_that_leaves_no_group_ends_when_a_peer_has_died(
+    poprun: Poprun, backend: str
+) -> None:
+    script = poprun.script("program.py", LEAVES_NOTHING)
+    ran = poprun("-n", "2", "--keep-going", "python", script, backend)
+
+    assert ran.stderr.splitlines()[-1].startswith(
+        "poprun: error: Instance 1 on localhost was killed by SIGKILL"
+    )
+    assert "Instance 0" not in ran.stderr
+
+
 RESTARTED = """
 import os, time, torch, torch.distributed as dist, popdist.torch
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -146,6 +146,76 @@ def test_constants_are_those_of_poprun() -> None:
     assert LocalPreflight().facts().interpreter == hook.HERE
 
 
+# --- How a program of torch.distributed ends.
+
+LAST = """
+import os, sys
+import torch.distributed as dist
+
+class Last:
+    def __del__(self, groups=dist.distributed_c10d._world.pg_map, write=os.write):
+        write(1, b"%d groups\\n" % len(groups))
+
+# The interpreter deletes it after it has called the functions of atexit.
+last = Last()
+
+def join(backend):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "left"),
+    [
+        ("join('gloo')", 0, [0]),
+        ("join(None); dist.new_group([0])", 0, [0]),
+        ("join('gloo'); sys.exit(3)", 3, [0]),
+        ("join('gloo'); dist.destroy_process_group()", 0, [0]),
+        # What it uses at its own end is there.
+        (
+            "import atexit; join('gloo')\n"
+            "atexit.register(lambda: sys.stderr.write(str(dist.get_world_size())))",
+            0,
+            [0],
+        ),
+        # popdist ends its own groups, and waits for no call then.
+        ("import popdist.torch; join('popdist')", 0, [1]),
+        (
+            "import popdist.torch; join('popdist')\n"
+            "dist.new_group([0], backend='gloo')",
+            0,
+            [1],
+        ),
+        # A fork has no threads of gloo's: it would wait for them for ever.
+        (
+            "import atexit; join('gloo')\n"
+            "if os.fork():\n    os.wait()\n"
+            "else:\n    atexit._run_exitfuncs(); last.__del__(); os._exit(0)",
+            0,
+            [1, 0],
+        ),
+        ("1 / 0", 1, [0]),
+    ],
+)
+def test_groups_of_gloo_that_a_program_has_not_left_are_left(
+    program: str, code: int, left: list[int]
+) -> None:
+    ran = run(sys.executable, "-c", LAST + program, **{env.CONTROL: "@none/key"})
+
+    assert ran.returncode == code, ran.stderr
+    assert ran.stdout == "".join(f"{number} groups\n" for number in left)
+
+
+def test_torch_is_not_imported_to_leave_groups() -> None:
+    program = (
+        "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
+    )
+
+    ran = run(sys.executable, "-c", program, **{env.CONTROL: "@none/key"})
+
+    assert ran.stdout == "False\n"
+
+
 # --- What is told of an end.
 
 IMPORT = "import sys; from mpi4py import MPI\n"
