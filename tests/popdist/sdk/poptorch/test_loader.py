@@ -14,6 +14,7 @@ from torch.utils.data import (
 )
 
 import poptorch
+from popdist.engine.tuning import cores_of_host
 from poptorch import DataLoaderMode
 
 pytestmark = [
@@ -428,7 +429,7 @@ def test_workers_that_all_load_the_whole_are_warned_of(log: list[str]) -> None:
 def test_processes_that_load_have_cores_that_torch_leaves_them(
     arguments: dict[str, Any],
 ) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = min(len(os.sched_getaffinity(0)), cores_of_host())
     before = torch.get_num_threads()
     torch.set_num_threads(cores + 1)
     try:

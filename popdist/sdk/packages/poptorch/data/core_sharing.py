@@ -4,6 +4,9 @@ import os
 
 import torch
 
+from popdist.engine.tuning import cores_of_host
+from popdist.session import STATE
+
 # How many threads the program has set for torch, and how many this module has.
 _own_threads = _set_threads = 0
 # How many processes load now.
@@ -26,7 +29,14 @@ def leave_cores(processes: int) -> None:
         _own_threads = threads
     _set_threads = _own_threads
     if _processes:
-        cores = len(os.sched_getaffinity(0))
-        _set_threads = max(1, min(_own_threads, cores - _processes))
+        _set_threads = max(1, min(_own_threads, _cores() - _processes))
     if threads != _set_threads:
         torch.set_num_threads(_set_threads)
+
+
+def _cores() -> int:
+    """Return how many cores this instance has: its share, if it is bound to none."""
+    cores = len(os.sched_getaffinity(0))
+    if cores < (os.cpu_count() or 1):
+        return cores
+    return cores_of_host() // STATE.job.place.local_size
