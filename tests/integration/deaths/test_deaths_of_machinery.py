@@ -272,7 +272,10 @@ pid=$PPID
 until tr '\\0' ' ' < /proc/$pid/cmdline | grep -q ' guard '; do
     pid=$(parent $pid) || exit
 done
-kill -9 $(parent $pid) $pid
+poprun=$(parent $pid)
+# Another instance may have killed it: then it is not the guard's parent any more.
+grep -q $1 /proc/$poprun/cmdline && kill -9 $poprun
+kill -9 $pid
 sleep $1
 """
 
