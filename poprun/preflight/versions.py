@@ -66,7 +66,8 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        providers = sorted(set(_providers().get(package, ())))
+        # A package whose metadata is damaged has no name.
+        providers = sorted({name for name in _providers().get(package, ()) if name})
         found = [f"{importlib.metadata.version(name)} ({name})" for name in providers]
         return ", ".join(found) or "not installed"
 

@@ -87,6 +87,9 @@ def test_a_package_that_brings_the_module_is_named(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
         (info / "RECORD").write_text("frame/__init__.py,,\nframe/core.py,,\n")
+    damaged = tmp_path / "frame_old-1.0.dist-info"
+    damaged.mkdir()
+    (damaged / "RECORD").write_text("frame/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(versions, "PACKAGES", "frame")
     versions._providers.cache_clear()
