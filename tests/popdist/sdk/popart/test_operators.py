@@ -521,6 +521,7 @@ PROBABILITIES = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], np.float32)
         ("NoReduction", [2, 0], None, [-np.log(0.5), -np.log(0.6)]),
         ("Mean", [2, 0], 0, -np.log(0.5)),
         ("NoReduction", [2, 0], 0, [-np.log(0.5), 0]),
+        ("Sum", [2, 0xFFFFFFFF], -1, -np.log(0.5)),
         # All labels are ignored.
         ("Mean", [3, 3], 3, 0),
         ("Sum", [3, 3], 3, 0),

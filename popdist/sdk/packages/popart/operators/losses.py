@@ -82,8 +82,10 @@ def _likelihood(
     classes, reduction = rows.shape[-1], call.get("reduction")
     known = (labels >= 0) & (labels < classes)
     loss = -rows.gather(1, labels.where(known, 0).unsqueeze(1)).squeeze(1)
-    ignored = call.get("ignoreIndex")
-    counted = torch.ones_like(known) if ignored is None else labels != ignored
+    counted = torch.ones_like(known)
+    if (ignored := call.get("ignoreIndex")) is not None:
+        # Among labels without a sign, -1 is the largest number.
+        counted = labels != torch.tensor(ignored).to(call[1].dtype).to(torch.int64)
     if bool((counted & ~known).any()):
         warnings.warn(
             f"nllloss got labels that are none of its classes, 0 to {classes - 1}. "
