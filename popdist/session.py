@@ -195,6 +195,39 @@ class Session:
         hosts = started().hosts
         return hosts[place.rank], len(set(hosts))
 
+    def hosts(self) -> tuple[int, ...]:
+        """Return the number of the host of each instance of the job.
+
+        Where the launcher does not tell, MPI has: it must be started then.
+        """
+        if self.job.place.on_one_host:
+            return (0,) * self.job.place.size
+        # Not above, as in _shared_memory().
+        from popdist.engine.hosts.mpi_thread import started
+
+        return self.job_hosts().hosts or started().hosts
+
+    def start_mpi(self, members: tuple[int, ...]) -> None:
+        """Start MPI, if the job is on several hosts; blocks until all instances do so.
+
+        A group of some instances does so only where they are on several hosts, and
+        would wait for the others.
+
+        Args:
+            members: Those that errors name, of which this instance is one.
+        """
+        place, settings = self.job.place, self.settings
+        if place.on_one_host:
+            return
+        # Not above, as in _shared_memory().
+        from popdist.engine.hosts.meeting import MeetOverHosts
+        from popdist.engine.shm.arena import Meeting
+
+        waits = settings.timeout, settings.stall
+        own, ended_file = members.index(place.rank), self.job.ended_file
+        meeting = Meeting("", own, members, *waits, self._known_pidfds(), ended_file)
+        MeetOverHosts(meeting, self.job_hosts()).world()
+
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
         if self._why_unusable is not None:

@@ -21,8 +21,8 @@ from popdist.engine.handle import Helper
 from popdist.engine.hosts.arrivals import listening_ports
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
-from popdist.engine.meet.members import Roster
-from popdist.errors import ArenaError, PopdistError
+from popdist.engine.meet.members import Roster, name_instances, read_ended
+from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 # How long the thread sleeps between two looks for messages: what they tell of is found
 # within a second, and an idle process must cost nothing that one would notice.
@@ -63,10 +63,22 @@ class _MpiThread:
                 )
                 atexit.register(self.finish)
                 self._thread.start()
+        remark = (
+            f"MPI connects the hosts, and starts once all {job_hosts.size} instances "
+            "of the job come to it: call hvd.init() in each of them, or make a group "
+            "of all of them first."
+        )
         while not self._begun.wait(0.05):
             roster.check()
             roster.check_file()
-            deadline.check(lambda: "the others to start MPI")
+            absent = read_ended(roster.ended_file)
+            if absent:
+                they = name_instances(sorted(absent))
+                raise PeerLostError(
+                    f"{they.capitalize()} ended without having started MPI. {remark}",
+                    sorted(absent),
+                )
+            deadline.check(lambda: "the others to start MPI", f" {remark}")
         if self._error is not None:
             raise self._error
         assert self.world is not None

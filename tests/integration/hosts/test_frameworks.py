@@ -1,5 +1,7 @@
 """Frameworks on several hosts: what they compute there is what they do on one."""
 
+import re
+
 import pytest
 from beds.bed import Bed
 from conftest import ROOT, mpirun_of
@@ -117,12 +119,40 @@ for folder in ("/root/saved", "/tmp/saved"):
     collectives.barrier()
     shutil.rmtree(folder, ignore_errors=True)
 """
+SOME_RANKS = """
+import os
+
+import horovod.torch as hvd
+
+if int(os.environ["OMPI_COMM_WORLD_RANK"]) in (0, 2):
+    hvd.init(comm=[0, 2])
+"""
 PLACES = [
     "0 0 2 0 2 10.0 10.0",
     "1 1 2 0 2 10.0 10.0",
     "2 0 2 1 2 10.0 10.0",
     "3 1 2 1 2 10.0 10.0",
 ]
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
+def test_an_instance_that_ends_without_mpi_ends_the_start_of_mpi(
+    bed: Bed, mpi: str
+) -> None:
+    ran = bed.front.run(
+        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
+        *("--offline-mode=yes", "python3", "-c", SOME_RANKS),
+        timeout=200,
+    )
+
+    assert ran.returncode == 1
+    assert re.search(
+        r"HorovodInternalError: Instances? (1|3|1 and 3) ended without having started "
+        r"MPI\. MPI connects the hosts, and starts once all 4 instances of the job "
+        r"come to it: call hvd\.init\(\) in each of them, or make a group of all of them "
+        r"first\.",
+        ran.stderr,
+    )
 
 
 @pytest.mark.parametrize("method", [[], ["popdist://"]])

@@ -191,3 +191,55 @@ def test_communicators_and_horovod_span_hosts_as_well(
         "[3.0, 3.0] 2 [3.0, 3.0]",
         "[3.0, 3.0] 1 [3.0, 3.0]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "places"),
+    [
+        # Rank, size; local rank, local size; cross rank, cross size; homogeneous; sum.
+        (
+            "[[0, 2], [1, 3]]",
+            [
+                "0 2 0 1 0 2 True 2.0",
+                "0 2 0 1 0 2 True 4.0",
+                "1 2 0 1 1 2 True 2.0",
+                "1 2 0 1 1 2 True 4.0",
+            ],
+        ),
+        (
+            "[[0, 1, 2], [3]]",
+            [
+                "0 3 0 2 0 2 False 3.0",
+                "1 3 1 2 0 1 False 3.0",
+                "2 3 0 1 1 2 False 3.0",
+                "0 1 0 1 0 1 True 3.0",
+            ],
+        ),
+        # Instances 1 and 3 need no MPI, but MPI waits for them.
+        (
+            "[[0, 2], [1], [3]]",
+            [
+                "0 2 0 1 0 2 True 2.0",
+                "0 1 0 1 0 1 True 1.0",
+                "1 2 0 1 1 2 True 2.0",
+                "0 1 0 1 0 1 True 3.0",
+            ],
+        ),
+    ],
+    ids=["two-pairs", "three-and-one", "a-pair-over-hosts"],
+)
+def test_local_ranks_are_counted_among_the_instances_that_are_ranks(
+    hydra: str, tmp_path: Path, sets: str, places: list[str]
+) -> None:
+    body = f"""
+    import popdist.sdk
+    popdist.sdk.install()
+    import horovod.torch as hvd, torch
+    hvd.init(comm=next(ranks for ranks in {sets} if rank in ranks))
+    total = hvd.allreduce(torch.ones(2) * rank, op=hvd.Sum)
+    print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), end=" ")
+    print(hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), total[0].item())
+    hvd.shutdown()
+    """
+
+    assert run(hydra, (2, 2), body, tmp_path).outputs == places

@@ -57,7 +57,8 @@ class HorovodBasics:
 
         Args:
             comm: The instances that are ranks, as a list of their numbers; or a
-                communicator of mpi4py that has all of them. None for all.
+                communicator of mpi4py that has all of them. None for all. With lists,
+                instances of a job on one host may leave the call out.
             process_sets: Process sets to register, the same on all ranks; of equal
                 ones the first counts. Or "dynamic" for a program that adds and removes
                 them later.
@@ -116,34 +117,23 @@ class HorovodBasics:
 
     def local_rank(self) -> int:
         """Return the number of this process among those of its host."""
-        place = self._initialized().place
-        return self.rank() if place.on_one_host else place.local_rank
+        return self._initialized().local_ranks().index(self.rank())
 
     def local_size(self) -> int:
         """Return the number of ranks on this host."""
-        place = self._initialized().place
-        return self.size() if place.on_one_host else place.local_size
+        return len(self._initialized().local_ranks())
 
     def cross_rank(self) -> int:
-        """Return the number of this host among those with a rank of this local number.
-
-        Raises:
-            ValueError: The launcher does not tell it.
-        """
-        return self._cross_place()[0]
+        """Return this host's number among those with a rank of this local number."""
+        return self._initialized().cross_ranks(self.local_rank()).index(self.rank())
 
     def cross_size(self) -> int:
-        """Return the number of hosts that have a rank of this local number.
-
-        Raises:
-            ValueError: The launcher does not tell it.
-        """
-        return self._cross_place()[1]
+        """Return the number of hosts that have a rank of this local number."""
+        return len(self._initialized().cross_ranks(self.local_rank()))
 
     def is_homogeneous(self) -> bool:
-        """Return whether all hosts have the same number of ranks, as far as known."""
-        place = self._initialized().place
-        return place.size % place.local_size == 0
+        """Return whether all hosts have the same number of ranks."""
+        return len(set(map(len, self._initialized().ranks_of_hosts()))) == 1
 
     def mpi_threads_supported(self) -> bool:
         """Return whether other uses of MPI may be mixed with Horovod's calls.
@@ -240,10 +230,6 @@ class HorovodBasics:
         path = os.environ.get(_TIMELINE, "")
         if path and path != "DYNAMIC":
             self.start_timeline(path, os.environ.get(_MARK_CYCLES, "") == "1")
-
-    def _cross_place(self) -> tuple[int, int]:
-        self._initialized()
-        return STATE.host_and_hosts()
 
 
 # Any: as in init().

@@ -1,5 +1,6 @@
 """The registered process sets of this process, and what makes the calls of each."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
 
@@ -39,8 +40,8 @@ class RegisteredSets:
         self._cycle = cycle
         self._make_carrier = make_carrier
         self.dynamic = dynamic
-        self.place = STATE.job.place
-        self.rank, self.size = instances.index(self.place.rank), len(instances)
+        self.rank = instances.index(STATE.job.place.rank)
+        self.size = len(instances)
         self._lock = RLock()
         self._sets: dict[int, ProcessSet] = {}
         self._negotiators: dict[int, Negotiator] = {}
@@ -48,6 +49,9 @@ class RegisteredSets:
 
     def begin(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
         """Register the set of all ranks, and others; of equal ones the first counts."""
+        if self.size < STATE.job.place.size:
+            with internal_errors():
+                STATE.start_mpi(tuple(self._instances))
         self._register(global_process_set, range(self.size))
         self.negotiator(global_process_set)
         for ranks in process_sets:
@@ -136,6 +140,22 @@ class RegisteredSets:
         self._timeline = timeline
         for negotiator in self._negotiators.values():
             negotiator.observe(timeline)
+
+    def ranks_of_hosts(self) -> list[list[int]]:
+        """Return the ranks on each host that has some, by the first of them."""
+        hosts, ranks = STATE.hosts(), defaultdict[int, list[int]](list)
+        for rank, instance in enumerate(self._instances):
+            ranks[hosts[instance]].append(rank)
+        return list(ranks.values())
+
+    def local_ranks(self) -> list[int]:
+        """Return the ranks on this host; their order is that of the local ranks."""
+        return next(ranks for ranks in self.ranks_of_hosts() if self.rank in ranks)
+
+    def cross_ranks(self, local_rank: int) -> list[int]:
+        """Return the rank with this local rank on each host that has one."""
+        hosts = self.ranks_of_hosts()
+        return [ranks[local_rank] for ranks in hosts if len(ranks) > local_rank]
 
     def ranks_by_id(self) -> dict[int, list[int]]:
         """Return the ranks of all sets, by the sets' ids."""
