@@ -15,8 +15,8 @@ NO_STAND_IN = (
     r"tensorflow\.python\.ipu|tensorflow\.compiler\.plugin)'"
 )
 NO_PART_OF_STAND_IN = (
-    "ModuleNotFoundError: No module named "
-    r"'tensorflow\.(python\.ipu|compiler\.plugin)\.[^']+'"
+    r"(ModuleNotFoundError: No module named |ImportError: cannot import name .* from )"
+    r"'tensorflow\.(python\.ipu|compiler\.plugin)\b[^']*'.*"
 )
 NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
 READ_ONLY = (

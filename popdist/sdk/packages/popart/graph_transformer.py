@@ -33,7 +33,7 @@ class GraphTransformer:
         """Make all tensors of FLOAT that the model declares or holds ones of FLOAT16.
 
         Raises:
-            popart_exception: A node has a graph of its own, as PopART raises.
+            popart_exception: A node contains a graph. PopART raises this, too.
         """
         graph = self._model.graph
         tensors = list(graph.initializer)

@@ -74,7 +74,7 @@ def _likelihood(
         call: The labels and the attributes.
 
     Raises:
-        ValueError: The number of labels is not that of the rows.
+        ValueError: The numbers of labels and rows differ.
     """
     labels = call[1].to(torch.int64).reshape(-1)
     if len(labels) != len(rows):

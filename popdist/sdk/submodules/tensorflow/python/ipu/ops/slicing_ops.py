@@ -45,7 +45,7 @@ def sequence_slice(
 def sequence_slice_unpack(
     src: Any, num_elems: Any, src_offsets: Any, total_elements: int
 ) -> Any:
-    """Return slices of a tensor, one behind the other; as `sequence_slice`.
+    """Return slices of a tensor, one behind the other; see `sequence_slice`.
 
     Args:
         total_elements: The sum of num_elems.
@@ -62,9 +62,9 @@ def sequence_slice_unpack(
 def sequence_slice_pack(
     dst: Any, src: Any, num_elems: Any, dst_offsets: Any, zero_unused: bool
 ) -> Any:
-    """Return a tensor into which slices that lie behind each other are copied.
+    """Return a tensor with copied slices, which follow each other in src.
 
-    The arguments are those of `sequence_slice`.
+    The arguments have the meaning that they have in `sequence_slice`.
     """
     _numbers(num_elems=num_elems, dst_offsets=dst_offsets)
     return sequence_slice(
