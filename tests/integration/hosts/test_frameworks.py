@@ -149,8 +149,8 @@ def test_an_instance_that_ends_without_mpi_ends_the_start_of_mpi(
     assert re.search(
         r"HorovodInternalError: Instances? (1|3|1 and 3) ended without having started "
         r"MPI\. MPI connects the hosts, and starts once all 4 instances of the job "
-        r"come to it: call hvd\.init\(\) in each of them, or make a group of all of them "
-        r"first\.",
+        r"come to it: call hvd\.init\(\) in each of them, or make a group of all of "
+        r"them first\.",
         ran.stderr,
     )
 
