@@ -60,6 +60,8 @@ JOBS = {
     "long ranks": ([sys.executable, "-c", BARRIERS, "WORD", "100000"], 2.0),
 }
 
+# How many instances they have, if not 1 to 4.
+SIZES = {"true": (1, 2, 3, 64), "stubborn": (1, 2, 4, 12)}
 # These end by themselves, and are left in peace now and then.
 ENDING = ("true", "failing", "short ranks")
 # How often which harm is done.
@@ -89,8 +91,7 @@ class Round(ChaosRound):
         self.process = self._start(options.mpirun)
 
     def _start(self, mpirun: str) -> psutil.Popen:
-        sizes = (1, 2, 3, 64) if self.kind == "true" else (1, 2, 3, 4)
-        size = str(self.dice.choice(sizes))
+        size = str(self.dice.choice(SIZES.get(self.kind, (1, 2, 3, 4))))
         words, _ = JOBS[self.kind]
         program = [self.word if word == "WORD" else word for word in words]
         if self.word not in program:
@@ -112,7 +113,11 @@ class Round(ChaosRound):
         return self._leftovers()
 
     def _harm(self) -> None:
-        time.sleep(self.dice.uniform(0, JOBS[self.kind][1]))
+        if self.dice.random() < 0.3:
+            # While mpirun starts the others.
+            self._wait_for_first_instance()
+        else:
+            time.sleep(self.dice.uniform(0, JOBS[self.kind][1]))
         match self.harm:
             case "both":
                 self._kill_both()
@@ -125,6 +130,12 @@ class Round(ChaosRound):
         # At once would kill all supervisors that could remove anything.
         time.sleep(self.dice.uniform(0.1, 0.5))
         self.end(self.process)
+
+    def _wait_for_first_instance(self) -> None:
+        limit = time.monotonic() + JOBS[self.kind][1]
+        while time.monotonic() < limit:
+            if any(self.word in command_line(p) for p in self._below()):
+                return
 
     def kill(self, victim: psutil.Process) -> bool:
         self.killed.append(victim)
@@ -154,7 +165,7 @@ class Round(ChaosRound):
         self.dice.shuffle(both)
         for victim in both:
             self.kill(victim)
-            time.sleep(self.dice.uniform(0, 0.08))
+            time.sleep(self.dice.choice((0, self.dice.uniform(0, 0.08))))
 
     def _kill_with_next_guard(self) -> None:
         """Kill the guard, and poprun when another guard is just there."""
@@ -188,11 +199,14 @@ class Round(ChaosRound):
 
     def _parts(self) -> list[psutil.Process]:
         """Return poprun as often as all the rest: it is the one that users kill."""
-        try:
-            below = self.process.children(recursive=True)
-        except psutil.NoSuchProcess:
-            below = []
+        below = self._below()
         return [self.process] * max(1, len(below) // 2) + below
+
+    def _below(self) -> list[psutil.Process]:
+        try:
+            return self.process.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
 
     def _leftovers(self) -> list[str]:
         leftovers = self._wait_for_end()

@@ -269,7 +269,7 @@ trap '' TERM
 env -i setsid sh -c "trap '' TERM; sleep $1; :" &
 parent() { sed 's/.*) //' /proc/$1/stat | cut -d ' ' -f 2; }
 pid=$PPID
-until tr '\\0' ' ' < /proc/$pid/cmdline | grep -q ' guard '; do
+until tr '\\0' ' ' < /proc/$pid/cmdline | grep -q 'entry.py guard '; do
     pid=$(parent $pid) || exit
 done
 poprun=$(parent $pid)
