@@ -52,11 +52,13 @@ def sorted_four_lines(bed: Bed, *argv: str, user: str = "root") -> list[str]:
     Whether it ends by itself does not matter: Open MPI 5's sometimes hangs after all
     ranks have ended (1 of 60 on a busy machine), and its daemons with it.
     """
-    mpirun = bed.front.start(*argv, env=AS_ROOT, user=user, stdout=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    mpirun = bed.front.start(*argv, env=AS_ROOT, user=user, **pipes)
     assert mpirun.stdout
     lines = [mpirun.stdout.readline().decode().strip() for _ in range(4)]
     bed.clean()
-    mpirun.communicate()
+    _, errors = mpirun.communicate()
+    assert all(lines), (mpirun.returncode, lines, errors.decode())
     return sorted(lines)
 
 
