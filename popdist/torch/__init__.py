@@ -5,6 +5,7 @@
 Below poprun it needs no address and no port.
 """
 
+from popdist.torch import versions  # noqa: F401 (warns before another import fails)
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.backend.registration import register
 from popdist.torch.hooks import ArenaBuckets, reduce_in_arena, reduce_now

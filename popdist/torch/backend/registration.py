@@ -28,6 +28,7 @@ def register() -> None:
         register_rendezvous_handler(BACKEND, rendezvous)  # type: ignore[no-untyped-call]
     _rendezvous_handlers["env"] = by_environment(_rendezvous_handlers["env"])
     _replace_monitored_barrier()
+    _replace_flight_recorder()
 
 
 # Any, because torch does not name the type of the options.
@@ -65,3 +66,21 @@ def _replace_monitored_barrier() -> None:
 
     for module in (dist, distributed_c10d):
         setattr(module, "monitored_barrier", monitored_barrier)  # noqa: B010 (for mypy)
+
+
+def _replace_flight_recorder() -> None:
+    """Let torch attach its flight recorder to no group of this backend.
+
+    From 2.15 on it attaches one to each group whose backend is not in C++, and fails
+    where a process group is in Python, of which torch has no backend.
+    """
+    usual = getattr(distributed_c10d, "_maybe_attach_flight_recorder", None)
+    if usual is None:
+        return
+
+    @wraps(usual)
+    def attach(group: dist.ProcessGroup, *others: Any) -> None:
+        if not isinstance(group, ProcessGroupPopdist):
+            usual(group, *others)
+
+    setattr(distributed_c10d, usual.__name__, attach)

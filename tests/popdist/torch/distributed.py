@@ -11,8 +11,10 @@ import torch.distributed as dist
 import popdist.torch  # noqa: F401 (registers the backend)
 from tests.popdist.engine.members import Ended, Me, results, run
 
-# Members are forks: a thread of OpenMP would not be in them.
+# Members are forks: a thread of OpenMP would not be in them. Nor would autograd's for
+# the GPU that a torch built for CUDA pretends to have once it has traced a program.
 torch.set_num_threads(1)
+vars(torch._C)["_ensureCUDADeviceGuardSet"] = lambda: None
 
 
 def _in_group(

@@ -64,3 +64,28 @@ def test_a_monitored_barrier_takes_seconds(tmp_path: Path) -> None:
         return True
 
     assert on_all(tmp_path, 2, member) == [True, True]
+
+
+def test_flight_recorder_is_attached_to_groups_of_other_backends_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attached = []
+
+    def _maybe_attach_flight_recorder(group: Any, config: Any, ranks: Any) -> None:
+        attached.append(group)
+
+    usual = _maybe_attach_flight_recorder
+    # As torch 2.15 has it.
+    monkeypatch.setattr(distributed_c10d, usual.__name__, usual, raising=False)
+    for module in (dist, distributed_c10d):
+        monkeypatch.setattr(module, "monitored_barrier", module.monitored_barrier)
+    monkeypatch.setitem(_rendezvous_handlers, "env", _rendezvous_handlers["env"])
+    register()
+    attach: Any = distributed_c10d._maybe_attach_flight_recorder
+
+    ours = ProcessGroupPopdist(dist.HashStore(), 0, 1)
+    attach(ours, "", [0])
+    attach("gloo's", "", [0])
+    ours.shutdown()
+
+    assert attached == ["gloo's"]
