@@ -81,6 +81,40 @@ def test_a_compiled_loop_trains_on_all_replicas(
 
 
 @both_rows
+def test_a_compiled_loop_without_values_is_one_operation(rows: tuple[int, ...]) -> None:
+    def program(rank: int) -> Any:
+        v1.disable_control_flow_v2()
+        config = ipu.config.IPUConfig()
+        strategy = PopDistStrategy(add_ipu_cross_replica_reductions=False)
+        strategy.update_ipu_config(config)
+        config.configure_ipu_system()
+        with tf.Graph().as_default(), strategy.scope():
+            samples = tf.data.Dataset.from_tensors({"x": 1.0 + rank}).repeat()
+            queue = ipu.ipu_infeed_queue.IPUInfeedQueue(samples)
+
+            def body(x: Any) -> Any:
+                weight = v1.get_variable("w", initializer=8.0, use_resource=True)
+                optimizer = ipu.optimizers.CrossReplicaOptimizer(
+                    v1.train.GradientDescentOptimizer(1.0)
+                )
+                return optimizer.minimize(weight * x)
+
+            def computation() -> Any:
+                return strategy.run(lambda: ipu.loops.repeat(2, body, [], queue))
+
+            operation = ipu.ipu_compiler.compile(computation)
+            assert isinstance(operation, tf.Operation)
+            [weight] = v1.global_variables()
+            with v1.Session() as session:
+                session.run([queue.initializer, v1.global_variables_initializer()])
+                session.run(operation)
+                return local_values(strategy, session, weight)
+
+    # The optimizer takes the mean of 1 and 2 in each iteration.
+    assert on_all(rows, program) == [[5.0] * own for own in rows]
+
+
+@both_rows
 @pytest.mark.parametrize("mode", ["while_v1", "while_v2", "function"])
 def test_bodies_and_conditions_of_all_loops_are_those_of_their_replica(
     rows: tuple[int, ...], mode: str

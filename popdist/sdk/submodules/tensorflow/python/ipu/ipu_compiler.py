@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedValues
 
 import popdist
 from popdist.tensorflow.strategy.extended import PopDistExtended
@@ -37,7 +38,7 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     tensors = _tensors(arguments)
     runs = PopDistExtended.runs
     with counted_shards() as counts, recorded_side_effects() as side_effects:
-        outputs = computation(*tensors)
+        outputs = _with_groups(computation(*tensors))
     check_when_configured(partial(check_replicas, counts[0], _replicas_since(runs)))
     with tf.control_dependencies(side_effects):
         return _outputs(outputs)
@@ -57,7 +58,7 @@ def _run(computation: Callable[..., Any], arguments: list[Any]) -> Any:
     def program(*tensors: Any) -> Any:
         runs = PopDistExtended.runs
         with counted_shards() as counts:
-            outputs = computation(*tensors)
+            outputs = _with_groups(computation(*tensors))
         check_replicas(counts[0], _replicas_since(runs))
         if isinstance(outputs, list | tuple | None) or is_operation(outputs):
             return split_outputs(outputs)[0]
@@ -73,6 +74,18 @@ def _replicas_since(runs: int) -> int:
         runs: How many runs there were before the computation.
     """
     return popdist.getNumLocalReplicas() if PopDistExtended.runs > runs else 1
+
+
+def _with_groups(outputs: Any) -> Any:
+    """Return outputs with one operation for the operations of local replicas."""
+
+    def group(output: Any) -> Any:
+        is_distributed = isinstance(output, DistributedValues)
+        if is_distributed and is_operation(output.values[0]):
+            return tf.group(*output.values)
+        return output
+
+    return tf.nest.map_structure(group, outputs)
 
 
 def _outputs(outputs: Any) -> Any:

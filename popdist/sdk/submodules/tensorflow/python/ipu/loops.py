@@ -13,9 +13,9 @@ from .side_effects import recorded_side_effects
 
 # Any: TensorFlow's tensors and operations have no types.
 Body = Callable[..., Any]
-# Of a body: those that go by position, and those that go by name.
+# The arguments of a body: by position, and by name.
 _Arguments = tuple[list[Any], Mapping[str, Any]]
-# Of a body: the next values, and operations to run.
+# A body returns the next values, and operations to run.
 _Outputs = tuple[list[Any], list[Any]]
 
 
@@ -145,13 +145,14 @@ def _loop_together(
     queues: Any,
     maximum_iterations: Any,
 ) -> Any:
-    """Make one loop whose body has the bodies of all local replicas.
+    """Make one loop for all local replicas, whose bodies run in each iteration.
 
-    The collectives in it take the tensors of all of them, and TensorFlow cannot connect
-    those of two loops.
+    A collective in the bodies takes tensors of all local replicas, and TensorFlow
+    cannot connect tensors of two loops.
 
     Args:
-        strategy: The strategy of the replicas. What follows is what each of them has.
+        strategy: The strategy of the replicas. Each further argument has one value for
+            each replica.
         conditions: Take the values of the loop.
         runs: Take the values and a batch, and return the next values and operations.
         first: The first values.
@@ -198,8 +199,8 @@ def _loop_together(
 def _agreed(conditions: Sequence[Any]) -> Any:
     """Return the condition of all local replicas, in a graph.
 
-    Where they differ, running the graph is an error: a replica that goes on would wait
-    in its collectives for one that does not.
+    Running the graph is an error where they differ: a replica in its next iteration
+    would wait in collectives for a replica that has left the loop.
     """
     if all(each is True for each in conditions):
         return True
