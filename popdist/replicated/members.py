@@ -65,6 +65,12 @@ class Members:
         rows = self.instances.all_gather(np.array([number], np.int64))
         return [int(row[0]) for row in rows]
 
+    def gather_floats(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return some numbers of each instance. All must call this."""
+        own = np.array(numbers, np.float64)
+        rows = [own] if self.instances is None else self.instances.all_gather(own)
+        return [list(map(float, row)) for row in rows]
+
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return which of some flags are set on any instance. All must call this."""
         own = np.array(flags, np.uint8)

@@ -63,7 +63,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         options: Any,
     ) -> list[Value]:
         """Return the reductions of several values, of which tensors share one call."""
-        values = [self._tensors_of(value) for value, _ in value_destination_pairs]
+        values = [self.tensors_of(value) for value, _ in value_destination_pairs]
         spread = any(
             map(self._is_everywhere, [to for _, to in value_destination_pairs])
         )
@@ -201,7 +201,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
     def _gather_implementation(
         self, per_replica_value: Value, destinations: Any, axis: int, options: Any
     ) -> Value:
-        tensors = self._tensors_of(per_replica_value)
+        tensors = self.tensors_of(per_replica_value)
         return self._at([self.gather_tensors(tensors, axis)], destinations)
 
     def _is_everywhere(self, destinations: Any) -> bool:
@@ -267,8 +267,8 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             for rows, indices, slices in pairs
         ]
 
-    def _tensors_of(self, value: Value) -> list[Tensor]:
-        """Return what each local replica has of a value."""
+    def tensors_of(self, value: Value) -> list[Tensor]:
+        """Return the tensor of each local replica of a value."""
         tensors = value.values if isinstance(value, DistributedValues) else (value,)
         # One that is the same object on all local replicas is given once.
         if len(tensors) < self._replicas:

@@ -22,6 +22,13 @@ from popdist.session import STATE
 from popdist.tensorflow.strategy.aggregation import tensors_in
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
+from popdist.tensorflow.strategy.keras_logs import (
+    REDUCTION,
+    logs_in,
+    logs_of_sums,
+    summands_of,
+    with_logs,
+)
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
 from popdist.tensorflow.strategy.saving import save_alone
 from popdist.tensorflow.strategy.summaries import meet_writers
@@ -71,6 +78,8 @@ class PopDistExtended(MirroredExtended):
         self.shards_datasets = False
         # Whether a run is made or traced; those within it aggregate nothing.
         self._running = False
+        # What replicas have got from merge_call in the run: it is equal on all of them.
+        self.merged: list[Any] = []
         # What replicas have written since the last run ended, and what the functions
         # write that they have traced; by the ids of variables, which have no hash.
         self._written: dict[int, Any] = {}
@@ -342,36 +351,56 @@ class PopDistExtended(MirroredExtended):
             return super()._call_for_each_replica(fn, args, kwargs)
         # In sessions no run has an end.
         if tf.compat.v1.executing_eagerly_outside_functions():
-            fn = self._aggregating_function(fn)
+            # Replicas run in threads of their own.
+            reduce_op = REDUCTION.get() if self.members.replicas > 1 else None
+            fn = self._aggregating_function(fn, reduce_op)
         self._running = True
         PopDistExtended.runs += 1
         try:
             return super()._call_for_each_replica(fn, args, kwargs)
         finally:
             self._running = False
+            self.merged.clear()
 
-    def _aggregating_function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _aggregating_function(
+        self, fn: Callable[..., Any], reduce_op: Any
+    ) -> Callable[..., Any]:
         """Return _aggregating() of a function, which may be a tf.function."""
         if not isinstance(fn, Function):
-            return self._aggregating(fn)
+            return self._aggregating(fn, reduce_op)
         aggregating = self._functions.get(fn)
         if aggregating is None:
-            python = self._aggregating(fn.python_function)
+            python = self._aggregating(fn.python_function, reduce_op)
             aggregating = fn._clone(python_function=python)
             self._functions[fn] = aggregating
         return aggregating
 
-    def _aggregating(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of replicas that aggregates what they write at its end."""
+    def _aggregating(
+        self, fn: Callable[..., Any], reduce_op: Any
+    ) -> Callable[..., Any]:
+        """Return a function of replicas that aggregates what they write at its end.
+
+        Args:
+            reduce_op: How it reduces the numbers that they return; None for not at all.
+        """
 
         def replica_fn(*args: Any, **kwargs: Any) -> Any:
+            inputs = tensors_in(args, kwargs)
             # Nothing is written in a step for which there is no data.
-            with tf.control_dependencies(tensors_in(args, kwargs)):
+            with tf.control_dependencies(inputs):
                 result = fn(*args, **kwargs)
-                tf.distribute.get_replica_context().merge_call(self._aggregate)
-            return result
+                logs = logs_in(result, self.merged) if reduce_op else {}
+                totals = tf.distribute.get_replica_context().merge_call(
+                    self._end_run, args=(reduce_op, summands_of(logs, inputs))
+                )
+            return with_logs(result, logs, totals)
 
         return replica_fn
+
+    def _end_run(
+        self, strategy: tf.distribute.Strategy, reduce_op: Any, summands: list[Value]
+    ) -> list[Tensor]:
+        return logs_of_sums(reduce_op, self._aggregate(strategy, summands))
 
     def aggregate_within_run(self, variable: Any) -> None:
         """Aggregate a variable before the run ends in which replicas have written it.
@@ -381,21 +410,34 @@ class PopDistExtended(MirroredExtended):
         if self._running and id(variable) in self._written:
             self._aggregate(self._container_strategy())
 
-    def _aggregate(self, _: tf.distribute.Strategy) -> None:
-        """Aggregate what the replicas have written in the run up to now."""
+    def _aggregate(
+        self, _: tf.distribute.Strategy, summands: Sequence[Value] = ()
+    ) -> list[Tensor]:
+        """Aggregate what the replicas have written in the run up to now.
+
+        Args:
+            summands: Values of the replicas, of which it returns the sums.
+        """
         written, self._written = [*self._written.values()], {}
+        sums: list[Tensor] = []
         for reduce_op in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
             variables = [each for each in written if each.reduce_op is reduce_op]
-            if not variables:
-                continue
             values = [[part.read_value() for part in each.values] for each in variables]
-            totals = self._engine.reduce_tensors(reduce_op, values)
-            for variable, (total,) in zip(variables, totals, strict=True):
+            if reduce_op is tf.distribute.ReduceOp.SUM:
+                values += map(self._engine.tensors_of, summands)
+            if not values:
+                continue
+            totals = [
+                each for (each,) in self._engine.reduce_tensors(reduce_op, values)
+            ]
+            for variable, total in zip(variables, totals, strict=False):
                 variable.set_aggregate(tf.cast(total, variable.dtype))
+            sums += totals[len(variables) :]
         for variable in written:
             if variable.reduce_op is None:
                 first = variable.values[0].read_value()
                 variable.set_aggregate(self._broadcast_to(first, self._devices[0]))
+        return sums
 
     @property
     def _rank(self) -> int:

@@ -1,6 +1,7 @@
 """Mistakes with models of Keras and strategies, which fit names before it trains."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -9,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.errors import MismatchError
 from popdist.replicated.lone_training import told
 from popdist.tensorflow.strategy.extending import extend
 
@@ -16,6 +18,12 @@ logger = logging.getLogger("popdist.tensorflow")
 
 # The model that fit trains, in the running call.
 _IN_FIT: ContextVar[Any] = ContextVar("popdist.fit", default=None)
+# What the engine says where instances make different calls.
+_MISMATCH = re.compile(r"Tensor layouts did not match.*?in the same order\.", re.DOTALL)
+_ALIKE = (
+    "Callbacks have to decide alike on all instances: by the logs, which are those of "
+    "all replicas, or by a value that popdist.tensorflow.broadcast shares."
+)
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
 
@@ -30,8 +38,13 @@ def check_models(strategy_class: type[Any], is_mistake: Callable[[], bool]) -> N
     check = partial(_checked_fit, strategy_class, is_mistake)
     extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", check)
     extend("tf_keras.src.engine.training", "Model", "fit", check)
-    begin = partial(_begin_alike, strategy_class)
-    extend("keras.src.callbacks.callback_list", "CallbackList", "on_train_begin", begin)
+    for module in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks"):
+        for name, around in (
+            ("on_train_begin", _begin_alike),
+            ("on_train_batch_end", _stop_alike),
+            ("on_epoch_end", _decide_alike),
+        ):
+            extend(module, "CallbackList", name, partial(around, strategy_class))
 
 
 def _checked_fit(
@@ -67,6 +80,14 @@ def _checked_fit(
     token = _IN_FIT.set(model)
     try:
         return fit(model, *args, **kwargs)
+    except (tf.errors.UnknownError, MismatchError) as error:
+        found = _MISMATCH.search(str(error))
+        if found is None or not isinstance(own, strategy_class):
+            raise
+        raise MismatchError(
+            "The instances do not train alike: one has stopped and another makes a "
+            f"step, or their models or data differ. {_ALIKE} {found[0]}"
+        ) from error
     finally:
         _IN_FIT.reset(token)
 
@@ -78,23 +99,97 @@ def _begin_alike(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Begin a training, in which all instances have restored the same backup or none.
+    """Begin a training, in which all instances make the same epochs.
 
-    A callback of Keras 3 restores it, and sets the epoch with which fit begins. In a
-    loop of the program's own, one instance may call its callbacks alone.
+    A callback of Keras 3 restores a backup, and sets the epoch with which fit begins.
     """
     begin(callbacks, *args, **kwargs)
-    model = callbacks._model
-    strategy = getattr(model, "_distribute_strategy", None)
-    if model is not _IN_FIT.get() or not isinstance(strategy, strategy_class):
+    members = _members_in_fit(strategy_class, callbacks)
+    if members is None:
         return
-    epochs = strategy.extended.members.gather(model._initial_epoch or 0)
+    # Keras 3 alone has an epoch that callbacks set.
+    first = getattr(callbacks.model, "_initial_epoch", None) or 0
+    epochs = members.gather(first)
     if len(set(epochs)) > 1:
         raise ValueError(
             f"The instances begin with the epochs {epochs}, from instance 0 on: not "
             "all have restored the same backup. Give all of them a BackupAndRestore "
             "with a folder that all hosts share, or copy it to each host."
         )
+    # A list of callbacks that the program has made may not know it.
+    counts = members.gather(callbacks.params.get("epochs") or 0)
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"epochs of fit is {counts}, from instance 0 on, but must be the same on "
+            "all instances."
+        )
+
+
+def _stop_alike(
+    strategy_class: type[Any],
+    end: Callable[..., None],
+    callbacks: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """End a step, after which all instances stop, or none does."""
+    end(callbacks, *args, **kwargs)
+    # Instances that go on do not call this: their next step does not match this call.
+    if _members_in_fit(strategy_class, callbacks) and callbacks.model.stop_training:
+        _check_decisions(strategy_class, callbacks)
+
+
+def _decide_alike(
+    strategy_class: type[Any],
+    end: Callable[..., None],
+    callbacks: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """End an epoch, after which all instances go on alike."""
+    end(callbacks, *args, **kwargs)
+    _check_decisions(strategy_class, callbacks)
+
+
+def _check_decisions(strategy_class: type[Any], callbacks: Any) -> None:
+    members = _members_in_fit(strategy_class, callbacks)
+    if members is None:
+        return
+    model = callbacks.model
+    own = [float(bool(model.stop_training)), _learning_rate(model.optimizer)]
+    stops, rates = zip(*members.gather_floats(own), strict=True)
+    if len(set(stops)) > 1:
+        found = f"stop_training is {[bool(each) for each in stops]}"
+    elif len(set(map(repr, rates))) > 1:
+        found = f"the learning rate is {[*rates]}"
+    else:
+        return
+    raise MismatchError(
+        f"The instances would train apart: {found}, from instance 0 on. {_ALIKE}"
+    )
+
+
+def _members_in_fit(strategy_class: type[Any], callbacks: Any) -> Any:
+    """Return the instances that fit trains a model on; None for one or outside of fit.
+
+    In a loop of the program's own, one instance may call its callbacks alone.
+    """
+    # A list without a model has none in Keras 2.
+    model = getattr(callbacks, "model", None)
+    if model is None or model is not _IN_FIT.get():
+        return None
+    strategy = model.distribute_strategy
+    if not isinstance(strategy, strategy_class):
+        return None
+    members = strategy.extended.members
+    return None if members.instances is None else members
+
+
+def _learning_rate(optimizer: Any) -> float:
+    """Return an optimizer's learning rate; 0 for one that has none, or a schedule."""
+    rate = getattr(optimizer, "learning_rate", None)
+    # A schedule of Keras 2 is a function.
+    return 0.0 if rate is None or callable(rate) else float(tf.convert_to_tensor(rate))
 
 
 # Any: neither Keras declares types.

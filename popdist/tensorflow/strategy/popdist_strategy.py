@@ -16,6 +16,7 @@ from popdist.tensorflow.strategy.exchange import Exchange
 from popdist.tensorflow.strategy.extended import PopDistExtended
 from popdist.tensorflow.strategy.iterators import make_steps
 from popdist.tensorflow.strategy.keras_checks import check_models
+from popdist.tensorflow.strategy.keras_logs import reduce_logs
 from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
 from popdist.tensorflow.strategy.learning_rates import compute_rates_once
 from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
@@ -105,6 +106,7 @@ scale_losses_alike(PopDistStrategy)
 compute_rates_once(PopDistStrategy)
 count_steps(PopDistStrategy)
 build_with_batch(PopDistStrategy)
+reduce_logs(PopDistStrategy)
 allow_empty_batches(PopDistStrategy)
 check_models(PopDistStrategy, PopDistExtended.is_without_model)
 extend_savers()
