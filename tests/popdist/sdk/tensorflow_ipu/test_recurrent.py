@@ -209,6 +209,18 @@ def test_variables_have_the_names_of_the_original(
     assert variables == [f"{scope}/{name}:0" for name in names]
 
 
+def test_a_layer_runs_where_sizes_are_dimensions() -> None:
+    """Programs for TensorFlow 1 call disable_v2_behavior()."""
+    v1.disable_v2_tensorshape()
+    try:
+        with tf.Graph().as_default():
+            outputs, _ = ipu.rnn_ops.PopnnLSTM(UNITS)(tf.constant(INPUTS))
+    finally:
+        v1.enable_v2_tensorshape()
+
+    assert outputs.shape == [TIME, BATCH, UNITS]
+
+
 def test_a_layer_of_16_bits_runs_eagerly_and_may_return_no_state() -> None:
     layer = ipu.rnn_ops.PopnnLSTM(UNITS, dtype=tf.float16, return_state=False)
 

@@ -145,7 +145,7 @@ class _PopnnRNN:
         if self.kernel is None:
             self.build(inputs.shape)
         first = self._states(initial_state, tf.shape(inputs)[1])
-        of_inputs, of_states = tf.split(self.kernel, [inputs.shape[-1], self.num_units])
+        of_inputs, of_states = tf.split(self.kernel, [-1, self.num_units])
         # All time steps at once.
         products = tf.tensordot(inputs, of_inputs, 1)
         products.set_shape([*inputs.shape[:2], of_inputs.shape[-1]])
