@@ -30,6 +30,7 @@ from popdist.tensorflow.strategy.keras_logs import (
     with_logs,
 )
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
+from popdist.tensorflow.strategy.same_data import is_compared, warn_of_same_data
 from popdist.tensorflow.strategy.saving import save_alone
 from popdist.tensorflow.strategy.summaries import meet_writers
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
@@ -76,6 +77,8 @@ class PopDistExtended(MirroredExtended):
         self.extends_keras = True
         # Whether data sets are shared out among the instances.
         self.shards_datasets = False
+        # Whether data that come are the first ones.
+        self._compares_data = True
         # Whether a run is made or traced; those within it aggregate nothing.
         self._running = False
         # What replicas have got from merge_call in the run: it is equal on all of them.
@@ -181,6 +184,8 @@ class PopDistExtended(MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         self._check_input_options(options)
+        if tf.executing_eagerly() and is_compared():
+            self.compare_data(dataset)
         if self.shards_datasets:
             dataset = dataset.shard(self._instances, self._rank)
         (even,) = even_steps([dataset], self.members, len(self._devices))
@@ -191,6 +196,16 @@ class PopDistExtended(MirroredExtended):
             self._container_strategy(),
             options=options,
         )
+
+    def compare_data(self, data: Any) -> None:
+        """Warn if all instances train on the same data. All must call this.
+
+        Only the first data are compared: others may be for evaluations, of which all
+        instances may make the same.
+        """
+        if self._compares_data:
+            self._compares_data = False
+            warn_of_same_data(self.members, None if self.shards_datasets else data)
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
         return input_lib_v1.DatasetIterator(

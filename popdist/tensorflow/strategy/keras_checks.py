@@ -62,6 +62,9 @@ def _checked_fit(
     current = tf.distribute.get_strategy()
     if isinstance(own, strategy_class):
         _check_optimizer(model, own)
+        named = dict(zip(("x", "y"), args, strict=False)) | kwargs
+        x, y = named.get("x"), named.get("y")
+        own.extended.compare_data(x if y is None else (x, y))
     elif isinstance(current, strategy_class) or any(
         isinstance(each, strategy_class) for each in _strategies_of_parts(model)
     ):

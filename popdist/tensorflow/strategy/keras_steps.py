@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from popdist.tensorflow.strategy.datasets import fewest_of, steps_of
 from popdist.tensorflow.strategy.extending import extend
-from popdist.tensorflow.tensors.memory import Tensor
+from popdist.tensorflow.strategy.same_data import distributed_by_keras
 
 
 class _Adapter:
@@ -99,7 +99,7 @@ def _make_for_keras_3(
         make(iterator, distribute_strategy, *args, **kwargs)
         return
     # The data set of arrays is made for the strategy.
-    with distribute_strategy.scope():
+    with distribute_strategy.scope(), distributed_by_keras():
         make(iterator, distribute_strategy, *args, **kwargs)
     dataset = iterator._distributed_dataset
     if _counts(dataset, strategy_class):
@@ -146,7 +146,8 @@ def _configure_for_keras_2(
             get_dataset=lambda: epoch,
             should_recreate_iterator=lambda: True,
         )
-    configure(handler, strategy, x, steps_per_epoch, *args, **kwargs)
+    with distributed_by_keras():
+        configure(handler, strategy, x, steps_per_epoch, *args, **kwargs)
     dataset = handler._dataset
     if _counts(dataset, strategy_class) and handler._steps_per_epoch is None:
         handler._inferred_steps = _steps_of(dataset, batches)
@@ -162,7 +163,10 @@ def _leaves_batches(strategy_class: type[Any], batches: int | None) -> bool:
 def _with_any_rows(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return a data set with the same batches, in a shape of any number of rows."""
 
-    def relax(x: Tensor) -> Tensor:
+    # Any: a structure may have None for what is missing, and sparse tensors.
+    def relax(x: Any) -> Any:
+        if not isinstance(x, tf.Tensor):
+            return x
         return tf.compat.v1.placeholder_with_default(x, [None, *x.shape[1:]])
 
     return dataset.map(lambda *batch: tf.nest.map_structure(relax, batch))
