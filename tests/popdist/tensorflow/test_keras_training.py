@@ -11,21 +11,38 @@ PROGRAM = """
 import sys
 import numpy as np
 import {keras} as keras
+import popdist.sdk
+popdist.sdk.install()
 import popdist.tensorflow
 import tensorflow as tf
 
+if sys.argv[1] == "IPUStrategy":
+    from tensorflow.python import ipu
+
+    strategy = ipu.ipu_strategy.IPUStrategy()
+else:
+    strategy = tf.distribute.get_strategy()
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 x = np.ones((4, 2), "float32")
-if sys.argv[1] == "fit":
-    model.fit(x, x[:, :1], verbose=0)
-else:
+if sys.argv[1] == "predict":
     model.predict(x, verbose=0)
+else:
+    with strategy.scope():
+        model.fit(x, x[:, :1], verbose=0)
 """
 
 
-@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
-@pytest.mark.parametrize("call", ["fit", "predict"])
+@pytest.mark.parametrize(
+    ("keras", "call"),
+    [
+        ("keras", "fit"),
+        ("tf_keras", "fit"),
+        ("keras", "predict"),
+        # It says so itself when it is made.
+        ("keras", "IPUStrategy"),
+    ],
+)
 def test_a_fit_that_reduces_nothing_is_warned_of_at_the_end(
     keras: str, call: str
 ) -> None:

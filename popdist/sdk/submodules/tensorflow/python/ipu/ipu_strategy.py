@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import popdist
+from popdist.replicated.lone_training import told
 
 from .keras.model_options import add_to_models
 from .refusals import logger
@@ -76,3 +77,4 @@ def _warn_of_instances(instances: int) -> None:
         "nothing. Use PopDistStrategy, or an optimizer of Horovod's, for one model.",
         instances,
     )
+    told.set()
