@@ -6,10 +6,11 @@ Each round starts a job and harms it: it kills one of the job's processes or pop
 helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as soon
 as there is another, poprun, or stops the guard with SIGSTOP, also after poprun was
 killed. What still runs after that, it ends. Then poprun must end soon, and three
-seconds later (up to twelve on a busy machine) no process of the job and none of the files that poprun and MPI make may
-be left. Three exceptions are documented (docs/supervision.md). Where poprun was killed
-and no guard lived after that, files may stay until the next job of the user ends: the
-script runs one, and what that does not remove is a failure. A guard that was stopped
+seconds later (up to twelve on a busy machine) no process of the job and none of the
+files that poprun and MPI make may be left. Three exceptions are documented
+(docs/supervision.md). Where poprun was killed and no guard lived after that, files may
+stay until the next job of the user ends: the script runs one, and what that does not
+remove is a failure. A guard that was stopped
 before it could ask the kernel to continue it stays stopped: the script continues it.
 Where a guard or a rank was killed, a file of MPICH's may stay: the script counts it.
 

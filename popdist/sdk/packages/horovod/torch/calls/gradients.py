@@ -53,8 +53,8 @@ class _Call(torch.autograd.Function):
         ctx.shapes = [tensor.shape for tensor in tensors]
         others = [result for result in results if not result.is_floating_point()]
         ctx.mark_non_differentiable(*others)
-        # Not among the tensors that torch saves: it frees those after the first backward
-        # pass, and a program may start one from each result in turn.
+        # Not among the tensors that torch saves: it frees those after the first
+        # backward pass, and a program may start one from each result in turn.
         ctx.others = [other.clone() for other in others]
         return results
 
