@@ -1,10 +1,10 @@
 """The memory of eager tensors as numpy arrays, and of arrays as tensors: no copies."""
 
-import sys
 from collections.abc import Sequence
 from math import prod
 from threading import Lock
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from tensorflow.python.eager.context import ensure_initialized
@@ -73,7 +73,9 @@ class _UsedMemory:
     """STATE: memory of earlier results, which tensors may still refer to."""
 
     def __init__(self) -> None:
-        self._memory: list[Array] = []
+        # With the array that lends each piece, which its results keep alive. Their
+        # counts of references would differ between versions of Python.
+        self._memory: list[tuple[memoryview, ref[Array]]] = []
         self._lock = Lock()
 
     def take(self, nbytes: int) -> Array:
@@ -81,14 +83,17 @@ class _UsedMemory:
         if nbytes < _REUSED_BYTES:
             return np.empty(nbytes, np.uint8)
         with self._lock:
-            for memory in self._memory:
-                # Those of the list, of the loop, and of the call itself.
-                is_free = sys.getrefcount(memory) <= 3
-                if is_free and memory.nbytes == nbytes:
-                    return memory
-            memory = np.empty(nbytes, np.uint8)
-            self._memory = [memory, *self._memory[: _MOST_REUSED - 1]]
-            return memory
+            for index, (memory, lender) in enumerate(self._memory):
+                if memory.nbytes == nbytes and lender() is None:
+                    del self._memory[index]
+                    break
+            else:
+                memory = np.empty(nbytes, np.uint8).data
+            # A slice of an array refers to this array, as its base is none itself.
+            array = np.frombuffer(memory, np.uint8)
+            others = self._memory[: _MOST_REUSED - 1]
+            self._memory = [(memory, ref(array)), *others]
+            return array
 
 
 _MEMORY = _UsedMemory()
