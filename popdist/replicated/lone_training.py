@@ -6,6 +6,7 @@ import sys
 import threading
 from functools import cache, partial
 
+from popdist.errors import LauncherError
 from popdist.session import STATE
 
 logger = logging.getLogger("popdist")
@@ -24,7 +25,11 @@ def note_training(advice: str) -> None:
     Args:
         advice: What the program has to do so that the instances train together.
     """
-    place = STATE.job.place
+    try:
+        place = STATE.job.place
+    # Another launcher has started it, in a way that popdist cannot read.
+    except LauncherError:
+        return
     if place.rank == 0 and place.size > 1 and not _has_other_collectives():
         atexit.register(partial(_warn_if_alone, place.size, advice))
 

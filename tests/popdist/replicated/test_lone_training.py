@@ -42,10 +42,19 @@ def test_instance_0_warns_once_when_it_ends() -> None:
         "note_training('Say so.'); told.set()",
         "import types, sys; sys.modules['mpi4py.MPI'] = types.ModuleType('MPI')\n"
         "note_training('Say so.')",
+        "import os; os.environ.clear()\n"
+        "os.environ.update(OMPI_COMM_WORLD_RANK='0', OMPI_COMM_WORLD_SIZE='2')\n"
+        "note_training('Say so.')",
         "from popdist.session import STATE; STATE._past_runs['tree'] += 1\n"
         "note_training('Say so.')",
     ],
-    ids=["no training", "told already", "other collectives", "reductions"],
+    ids=[
+        "no training",
+        "told already",
+        "other collectives",
+        "another launcher",
+        "reductions",
+    ],
 )
 def test_a_healthy_program_gets_no_warning(body: str) -> None:
     assert ended(body) == ""

@@ -5,6 +5,7 @@ import os
 import torch
 
 from popdist.engine.tuning import cores_of_host
+from popdist.errors import LauncherError
 from popdist.session import STATE
 
 # How many threads the program has set for torch, and how many this module has.
@@ -39,4 +40,8 @@ def _cores() -> int:
     cores = len(os.sched_getaffinity(0))
     if cores < (os.cpu_count() or 1):
         return cores
-    return cores_of_host() // STATE.job.place.local_size
+    try:
+        return cores_of_host() // STATE.job.place.local_size
+    # Another launcher's instances need not know how many they are on this host.
+    except LauncherError:
+        return cores
