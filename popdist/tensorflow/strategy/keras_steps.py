@@ -136,16 +136,12 @@ def _configure_for_keras_2(
     adapter, batches = handler._adapter, handler._adapter.get_size()
     if (
         steps_per_epoch is None
-        # The adapter of arrays has the batches of all epochs one behind the other.
         and not adapter.should_recreate_iterator()
         and _leaves_batches(strategy_class, batches)
     ):
-        epoch = _with_any_rows(adapter.get_dataset().take(batches))
-        handler._adapter = _Adapter(
-            adapter,
-            get_dataset=lambda: epoch,
-            should_recreate_iterator=lambda: True,
-        )
+        replicas = len(tf.distribute.get_strategy().extended.worker_devices)
+        dataset = _with_whole_steps(adapter.get_dataset(), batches, replicas)
+        handler._adapter = _Adapter(adapter, get_dataset=lambda: dataset)
     with distributed_by_keras():
         configure(handler, strategy, x, steps_per_epoch, *args, **kwargs)
     dataset = handler._dataset
@@ -158,6 +154,32 @@ def _leaves_batches(strategy_class: type[Any], batches: int | None) -> bool:
     strategy = tf.distribute.get_strategy()
     is_ours = isinstance(strategy, strategy_class)
     return bool(is_ours and (batches or 0) % len(strategy.extended.worker_devices))
+
+
+def _with_whole_steps(
+    dataset: tf.data.Dataset, batches: int, replicas: int
+) -> tf.data.Dataset:
+    """Return a data set with empty batches, by which each epoch ends with a step.
+
+    tf_keras has the batches of all epochs one behind the other. An iterator for each
+    epoch would shuffle all of them alike where the program has set a seed.
+
+    Args:
+        dataset: The data set.
+        batches: How many batches an epoch has.
+        replicas: How many batches a step has.
+    """
+
+    # Any: as in _with_any_rows().
+    def filled(number: Any, batch: Any) -> tf.data.Dataset:
+        is_last = tf.cast((number + 1) % batches == 0, tf.int64)
+        empty = tf.nest.map_structure(lambda x: x if x is None else x[:0], batch)
+        missing = tf.data.Dataset.from_tensors(empty).repeat(
+            is_last * (-batches % replicas)
+        )
+        return tf.data.Dataset.from_tensors(batch).concatenate(missing)
+
+    return _with_any_rows(dataset).enumerate().flat_map(filled)
 
 
 def _with_any_rows(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -1,5 +1,6 @@
 """Last steps of convolutional networks, whose rows are fewer than those of others."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,34 @@ def test_an_incomplete_last_step_has_the_sums_of_its_rows(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")
+def test_tf_keras_shuffles_each_epoch_in_another_order_by_the_seed() -> None:
+    def program(_: int) -> list[list[int]]:
+        keras = keras_of(2)
+        keras.utils.set_random_seed(7)
+        batches: list[list[int]] = []
+
+        class Model(keras.Sequential):  # type: ignore[name-defined, misc]
+            def train_step(self, data: Any) -> Any:
+                batches.append([int(row) for row in data[0][:, 0]])
+                return super().train_step(data)
+
+        with PopDistStrategy().scope():
+            model = Model([keras.layers.Dense(1)])
+            model.compile("sgd", "mse", run_eagerly=True)
+        rows = np.arange(10.0)[:, None]
+        # Steps of 4, 4 and 2 rows.
+        model.fit(rows, rows, batch_size=2, epochs=2, verbose=0)
+        return batches
+
+    (batches,) = on_all((2,), program)
+
+    assert [len(batch) for batch in batches] == 2 * [2, 2, 2, 2, 1, 1]
+    first, second = [*chain(*batches[:6])], [*chain(*batches[6:])]
+    assert sorted(first) == sorted(second) == [*range(10)]
+    assert first != second
+
+
 def test_instances_share_out_the_rows_of_their_own_last_steps() -> None:
     def program(rank: int) -> Any:
         images, labels = IMAGES[rank::2], LABELS[rank::2]
