@@ -65,10 +65,15 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
             "minima or maxima. Convert it first."
         )
     if kind == _OPS.PREMUL_SUM:
-        _check_factor(op.factor, dtype)
+        _check_factor(_factor_of(op), dtype)
     elif name is None and kind not in _BITWISE:
         raise InvalidArgumentError(f"popdist: {kind} is no reduction of this backend.")
     return name
+
+
+def _factor_of(op: Any) -> Any:
+    """Return the factor of a PREMUL_SUM, of which torch 2.10 has no attribute."""
+    return op.factor if hasattr(op, "factor") else op.__getstate__()[1]
 
 
 def _check_factor(factor: Any, dtype: torch.dtype) -> None:
@@ -105,7 +110,7 @@ def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
     """All-reduce a tensor in place, by a reduction that the engine does not have."""
     kind = getattr(op, "op", op)
     if kind == _OPS.PREMUL_SUM:
-        tensor.detach().mul_(op.factor)
+        tensor.detach().mul_(_factor_of(op))
         tensors.all_reduce(group, [tensor], "sum")
         return
     calculate = _BITWISE[kind]

@@ -16,6 +16,9 @@ from tests.popdist.engine.members import Ended, Me, results, run
 torch.set_num_threads(1)
 vars(torch._C)["_ensureCUDADeviceGuardSet"] = lambda: None
 
+# torch 2.10 has no other way to make one.
+PREMUL_SUM: Any = dist._make_nccl_premul_sum  # type: ignore[attr-defined]
+
 
 def _in_group(
     path: Path, function: Callable[[int, int], Any], timeout: float

@@ -106,9 +106,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
             lambda: dist.reduce_scatter_tensor(ONE, ONE.to_sparse()),
             "layout is torch.sparse_coo, but only dense tensors",
         ),
-        (
+        pytest.param(
             lambda: dist.all_reduce(ONE.to(torch.complex64).to_sparse()),
             "only real ones in the layout torch.sparse_coo are added up",
+            marks=pytest.mark.skipif(
+                torch.__version__ < (2, 13), reason="torch 2.10 itself refuses it"
+            ),
         ),
     ],
 )

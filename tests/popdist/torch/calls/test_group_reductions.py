@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.popdist.torch.distributed import on_all, world
+from tests.popdist.torch.distributed import PREMUL_SUM, on_all, world
 
 OP = dist.ReduceOp
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
@@ -56,7 +56,7 @@ def test_all_reduce_of_bits(tmp_path: Path, op: Any, expected: list[int]) -> Non
 def test_all_reduce_multiplies_first(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
         x = torch.ones(2)
-        dist.all_reduce(x, OP.PREMUL_SUM(2.5))
+        dist.all_reduce(x, PREMUL_SUM(2.5))
         return x.tolist()
 
     assert on_all(tmp_path, 3, member) == [[7.5, 7.5]] * 3

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from popdist.torch.calls import reduce_ops
 from popdist.torch.calls.reduce_ops import check_sparse, engine_op
 from popdist.torch.calls.work import InvalidArgumentError
-from tests.popdist.torch.distributed import on_all, world
+from tests.popdist.torch.distributed import PREMUL_SUM, on_all, world
 
 OP: Any = dist.ReduceOp
 
@@ -24,7 +24,7 @@ OP: Any = dist.ReduceOp
         (OP.MIN, torch.uint8, "min"),
         (OP.MAX, torch.bool, "max"),
         (OP.BXOR, torch.int16, None),
-        (OP.PREMUL_SUM(0.5), torch.float16, None),
+        (PREMUL_SUM(0.5), torch.float16, None),
     ],
 )
 def test_reductions_have_the_engines_names(
@@ -40,7 +40,7 @@ def test_reductions_have_the_engines_names(
         (OP.BOR, torch.float32, "BOR is for integers and bools"),
         (OP.MAX, torch.complex64, "MAX is for real numbers"),
         (OP.SUM, torch.float8_e5m2, "of which there are no sums"),
-        (OP.PREMUL_SUM(0.5), torch.int32, "PREMUL_SUM cannot multiply torch.int32"),
+        (PREMUL_SUM(0.5), torch.int32, "PREMUL_SUM cannot multiply torch.int32"),
         ("xor", torch.float32, "xor is no reduction of this backend"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.popdist.torch.distributed import on_all, world
+from tests.popdist.torch.distributed import PREMUL_SUM, on_all, world
 
 
 def test_calls_may_be_under_way_beside_the_program(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_thread_of_calls_refers_to_no_tensor_when_one_is_over(
         x, parts = torch.ones(length), [torch.empty(length) for _ in range(size)]
         calls = (
             partial(dist.all_reduce, x),
-            partial(dist.all_reduce, x, dist.ReduceOp.PREMUL_SUM(2)),
+            partial(dist.all_reduce, x, PREMUL_SUM(2)),
             partial(dist.broadcast, x, 0),
             partial(dist.all_gather, parts, x),
             partial(dist.all_to_all, parts, parts[::-1]),
