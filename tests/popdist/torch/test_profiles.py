@@ -11,6 +11,11 @@ import popdist.torch
 from popdist.recorder import ProcessRecorder
 from popdist.session import STATE
 
+# torch 2.10 warns at each profile.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Warning. Profiler clears events:UserWarning"
+)
+
 
 def test_a_profile_is_added_to_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

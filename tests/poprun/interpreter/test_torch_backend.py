@@ -113,7 +113,8 @@ def test_groups_are_ours_and_have_the_name_that_the_program_gave(
 
     ran = run(program, POPDIST_TORCH_BACKEND=asked)
 
-    assert ran.stdout == f"{answer}\n", ran.stderr
+    # gloo's own line may come first.
+    assert ran.stdout.splitlines()[-1:] == [answer], ran.stderr
 
 
 def test_groups_that_are_for_gpus_too_stay_torchs_where_there_is_one(

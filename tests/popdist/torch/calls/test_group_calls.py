@@ -100,14 +100,12 @@ def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
     assert on_all(tmp_path, 2, member) == expected
 
 
-# A torch for CUDA warns where it is to profile a GPU that is not there.
-CPU = torch.profiler.ProfilerActivity.CPU
-
-
+# torch 2.10 warns at each profile.
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 def test_torch_profiler_records_calls(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
         x = torch.ones(size)
-        with torch.profiler.profile(activities=[CPU]) as profile:
+        with torch.profiler.profile() as profile:
             dist.all_reduce(x)
             dist.broadcast(x, 0)
             dist.reduce_scatter_tensor(torch.empty(1), x)
