@@ -199,7 +199,10 @@ def interrupt_when_waiting(function: Any) -> None:
     calling = False
     while not calling:
         time.sleep(0.001)
-        frame = sys._current_frames()[main].f_back
+        frame: Any = sys._current_frames()[main]
+        # From Python 3.13 on, join itself waits.
+        if function is not threading.Thread.join:
+            frame = frame.f_back
         while frame and not calling:
             calling = frame.f_code is function.__code__
             frame = frame.f_back
