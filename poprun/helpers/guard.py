@@ -112,11 +112,13 @@ class Guard:
             self._claim()
 
     def _watch_poprun(self) -> int:
-        """Return a descriptor that is readable when poprun has ended, -1 if it has."""
+        """Return a descriptor that is readable once poprun has ended; -1 for none."""
         try:
             ended = os.pidfd_open(self._poprun_pid)
-        except OSError:
+        except ProcessLookupError:
             self._end_copies()
+            return -1
+        except OSError:  # the kernel refuses it, and poprun lives
             return -1
         self._poll.register(ended, select.POLLIN)
         return ended

@@ -36,6 +36,17 @@ own_process.default_signals = lambda: os.kill(os.getpid(), signal.SIGSTOP)
 guard.main(*map(int, sys.argv[1:]))
 """
 
+# A guard to which the kernel gives no pidfd.
+WITHOUT_PIDFD = """
+import errno, os, sys
+from poprun.helpers import guard, processes
+def refuse(pid):
+    raise OSError(errno.EPERM, "refused")
+os.pidfd_open = refuse
+processes.kill = lambda found: os.close(os.open("killed", os.O_CREAT))
+guard.main(*map(int, sys.argv[1:]))
+"""
+
 
 class Driven:
     """A guard, and poprun's end of the socket to it."""
@@ -201,6 +212,16 @@ def test_an_mpirun_that_is_stopped_before_its_exec_ends_with_poprun(
     guard.close()
 
     assert guard.process.returncode == 0
+
+
+def test_a_guard_without_a_pidfd_takes_poprun_for_alive(tmp_path: Path) -> None:
+    guard = Driven(tmp_path, ("-c", WITHOUT_PIDFD))
+    # The guard answers, so that it has tried before.
+    guard.start("/bin/true")
+    has_killed = (tmp_path / "killed").exists()
+    guard.close()
+
+    assert not has_killed
 
 
 def test_mpirun_does_not_get_the_signal_by_which_slurm_ends_a_job(
