@@ -60,7 +60,7 @@ _FLAGS = {
     "allow-run-as-root": "allow_run_as_root",
 }
 _CARRIED_OUT = (*_FLAGS, "output-filename", "bind-to", "npernode", "wdir")
-_NUMBER_PER_NODE = r"ppr:([^:]+):node"
+_NUMBER_PER_NODE = r"ppr:([1-9][0-9]*):node"
 
 
 def parse_arguments(

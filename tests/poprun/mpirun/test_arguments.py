@@ -68,7 +68,10 @@ def test_a_mapping_says_how_many_instances_each_host_gets() -> None:
     assert parse_arguments(text, "hydra") == MpirunArguments(npernode=2)
 
 
-@pytest.mark.parametrize("text", ["node", "ppr:2:socket", "slot:PE=2", "core:span"])
+@pytest.mark.parametrize(
+    "text",
+    ["node", "ppr:2:socket", "ppr:0:node", "ppr:x:node", "slot:PE=2", "core:span"],
+)
 def test_another_mapping_is_refused_with_the_options_that_decide(text: str) -> None:
     assert refusal(f"--map-by {text}") == (
         f"--mpi-global-args has --map-by {text!r}, but poprun maps only by slot, core, "
