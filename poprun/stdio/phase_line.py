@@ -57,7 +57,9 @@ class PhaseLine:
             return
         handler = signal.getsignal(signal.SIGALRM)
         is_free = handler in (signal.SIG_DFL, early_signals.stop)
-        if self._is_possible and is_free:
+        # A caller's alarm() lasts beyond exec.
+        has_alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        if self._is_possible and is_free and not has_alarm:
             self._has_timer, self._handler = True, handler
             self._began = time.monotonic()
             # The kernel interrupts what poprun waits in, and Python goes on with it.

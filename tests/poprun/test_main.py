@@ -88,6 +88,22 @@ def test_the_timer_of_the_options_ends_with_them(handler: str) -> None:
     assert ran.stdout == "0.0 0.0\n"
 
 
+def test_an_alarm_of_the_caller_stays() -> None:
+    # One that was set before exec.
+    program = (
+        "import os, signal; signal.alarm(999)\n"
+        "from poprun import early_signals\n"
+        "early_signals.block_until_options_are_read(os._exit)\n"
+        "early_signals.unblock()\n"
+        "print(signal.getitimer(signal.ITIMER_REAL)[0] > 9)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+
+    assert ran.stdout == "True\n", ran.stderr
+
+
 def test_signals_are_the_kernel_s_again_when_an_instance_may_run() -> None:
     kill = "os.kill(os.getpid(), signal.SIGXCPU)"
     ran = run(f"{READ}early_signals.restore_default()\n{kill}\nreturn 0")

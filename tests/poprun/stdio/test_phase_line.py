@@ -123,6 +123,14 @@ def test_a_caller_s_own_use_of_the_signal_counts_more(written: list[str]) -> Non
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
 
 
+def test_an_alarm_of_the_caller_stays(written: list[str]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 999)
+    with PhaseLine(is_possible=True) as line:
+        line.show("checking the hosts")
+
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 9
+
+
 def test_the_timer_ends_with_the_phases(written: list[str]) -> None:
     line = PhaseLine(is_possible=True)
     line.show("checking the hosts")
