@@ -119,8 +119,9 @@ def _begin_alike(
             "all have restored the same backup. Give all of them a BackupAndRestore "
             "with a folder that all hosts share, or copy it to each host."
         )
-    # A list of callbacks that the program has made may not know it.
-    counts = members.gather(callbacks.params.get("epochs") or 0)
+    # A list of callbacks that the program has made may know no parameters.
+    params = getattr(callbacks, "params", None) or {}
+    counts = members.gather(params.get("epochs") or 0)
     if len(set(counts)) > 1:
         raise ValueError(
             f"epochs of fit is {counts}, from instance 0 on, but must be the same on "

@@ -243,3 +243,19 @@ def test_instances_that_decide_differently_are_told_so_in_a_sentence(
         f"or their models or data differ. {ALIKE} Tensor layouts did not match on all "
         "instances: instance 0 came to all_reduce"
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("keras_version", [3, 2])
+def test_fit_takes_a_list_of_callbacks_that_the_program_has_made(
+    keras_version: int,
+) -> None:
+    def program(_: int) -> list[int]:
+        keras = keras_of(keras_version)
+        model = raw_model(keras, lambda y, _: tf.reduce_mean(y))
+        history = keras.callbacks.History()
+        callbacks = keras.callbacks.CallbackList([history], model=model)
+        model.fit(batches(2), epochs=2, verbose=0, callbacks=callbacks)
+        return list(history.epoch)
+
+    assert on_all(2, program) == [[0, 1], [0, 1]]
