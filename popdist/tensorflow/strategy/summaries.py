@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import gethostname
 from time import time
 from typing import Any
+from zlib import crc32
 
 import tensorflow as tf
 
@@ -24,7 +26,7 @@ from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
 # The second at which TensorFlow makes the file, the host, and the id of the process.
-_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..+\.(\d+)\.\d+(?:\D.*)?")
+_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.\d+(?:\D.*)?")
 _IMPORTED = int(time())
 
 
@@ -33,8 +35,9 @@ class _Folders:
     """STATE: The folders of this process's writers, and who else writes to them."""
 
     process: int = field(default_factory=os.getpid)
-    # The process of each instance, and when it began; none before they have met.
-    processes: list[tuple[int, int]] = field(default_factory=list)
+    # The host of each instance as a number, its process, which may have the same id on
+    # two hosts, and when it began; none before they have met.
+    processes: list[tuple[int, int, int]] = field(default_factory=list)
     # The temporary folder of each open writer, with its resource and its own folder.
     temporary: dict[str, tuple[Tensor, str]] = field(default_factory=dict)
 
@@ -61,8 +64,8 @@ def extend_summaries() -> None:
 
 def meet_writers(members: Members) -> None:
     """Learn the processes of the instances, which all must call it."""
-    begun = zip(members.gather(os.getpid()), members.gather(_IMPORTED), strict=True)
-    _FOLDERS.processes = [*begun]
+    own = _number_of(gethostname()), os.getpid(), _IMPORTED
+    _FOLDERS.processes = [*zip(*map(members.gather, own), strict=True)]
 
 
 # Any: TensorFlow declares no types.
@@ -135,9 +138,14 @@ def _files_of_instances(folder: str) -> list[tuple[str, int]]:
         (name, rank)
         for name, match in zip(names, map(_NAME.fullmatch, names), strict=True)
         if match is not None
-        for rank, (process, begun) in enumerate(_FOLDERS.processes)
-        if int(match[2]) == process and int(match[1]) >= begun
+        for rank, (host, process, begun) in enumerate(_FOLDERS.processes)
+        if (_number_of(match[2]), int(match[3])) == (host, process)
+        and int(match[1]) >= begun
     ]
+
+
+def _number_of(host: str) -> int:
+    return crc32(host.encode())
 
 
 def _remove(path: str) -> None:

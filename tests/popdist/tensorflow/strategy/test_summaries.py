@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -53,18 +54,19 @@ def test_instance_0_alone_writes_to_a_folder_that_all_name(tmp_path: Path) -> No
     assert found == {"before": [[10]], "first": [[20]], "last": [[20]]}
 
 
-def test_instances_write_to_folders_of_their_own_beside_files_of_other_jobs(
+def test_instances_write_to_folders_of_their_own_beside_other_files(
     tmp_path: Path,
 ) -> None:
     def program(rank: int) -> None:
-        # A process of an earlier job had the id of instance 0.
+        # Processes of an earlier job and of another host have the id of instance 0.
         first = os.getpid() if rank == 0 else None
         PopDistStrategy()
         if first:
             for folder in ("own0", "own1"):
                 (tmp_path / folder).mkdir()
-                name = f"events.out.tfevents.1600000000.host.{first}.0.v2"
-                (tmp_path / folder / name).touch()
+                for begin in (f"1600000000.{gethostname()}", "9000000000.another.host"):
+                    name = f"events.out.tfevents.{begin}.{first}.0.v2"
+                    (tmp_path / folder / name).touch()
         collectives.barrier()
         write(tmp_path / f"own{rank}", 10 + rank)
         if rank == 1:
@@ -73,7 +75,7 @@ def test_instances_write_to_folders_of_their_own_beside_files_of_other_jobs(
     on_all(2, program)
 
     found = {folder: steps_in(tmp_path / folder) for folder in os.listdir(tmp_path)}
-    assert found == {"own0": [[], [10]], "own1": [[], [11]], "alone": [[21]]}
+    assert found == {"own0": [[], [10], []], "own1": [[], [11], []], "alone": [[21]]}
 
 
 PROGRAM = """
