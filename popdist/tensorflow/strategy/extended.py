@@ -408,7 +408,8 @@ class PopDistExtended(MirroredExtended):
                 totals = tf.distribute.get_replica_context().merge_call(
                     self._end_run, args=(reduce_op, summands_of(logs, inputs))
                 )
-            return with_logs(result, logs, totals)
+            # TensorFlow takes no structure apart whose keys it cannot sort.
+            return with_logs(result, logs, totals) if logs else result
 
         return replica_fn
 

@@ -432,6 +432,18 @@ def test_what_replicas_all_reduce_stays_apart_where_a_program_reduces_it_itself(
     assert {instance[2] for instance in found} == {3.0}
 
 
+def test_replicas_return_dictionaries_whose_keys_have_no_order() -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        found = strategy.run(lambda: {1: tf.constant(2.0), "a": tf.constant(3.0)})
+        return {key: float(reduced(strategy, x)) for key, x in found.items()}
+
+    def reduced(strategy: Any, x: Any) -> Any:
+        return strategy.reduce(SUM, x, axis=None)
+
+    assert on_all((2,), program) == [{1: 4.0, "a": 6.0}]
+
+
 def test_programs_for_several_workers_learn_which_instance_they_are() -> None:
     def program(rank: int) -> Any:
         resolver = PopDistStrategy().cluster_resolver
