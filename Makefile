@@ -33,7 +33,7 @@ types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	$(PYTEST)
-test-torch-versions: ## The tests of torch with its oldest, usual and newest version: 6 GB at a time.
+test-torch-versions: .venv-openmpi4/installed .venv-mpich/installed ## The tests of torch with its oldest, usual and newest version: 6 GB at a time.
 	bash scripts/test_torch_versions.sh oldest default newest
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
