@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-# STATE: the signals that end a process by default, but for those of its own faults, and
-# that of a Python program that has called poprun. Not by the module signal, which takes
-# longer to import than all else here.
+# STATE: the signals that end a process by default, without those of faults (SIGSEGV and
+# the like), and CALLER_INTERRUPT where a Python program has called poprun. The module
+# signal would take longer to import than all else here.
 _NAMES = {
     int(getattr(_signal, name)): name
     for name in (

@@ -3,8 +3,8 @@
 It reads a socket whose other end only poprun holds. End of file means that poprun is
 gone, in whatever way, and then this process ends everything below it. It is a
 subreaper, so what shims and mpirun leave when they are killed becomes its child.
-A child of poprun holds that end, too, until its exec. One that something has stopped
-before that would hold it for ever, so this process also watches poprun itself.
+A child of poprun holds that end, too, until its exec, and for ever if it is stopped
+before. So this process also watches poprun itself, and kills such a child.
 
 On another host of a job it is the parent of the agent there, which is to it what poprun
 is, and starts no mpirun (agent/guard.py).
@@ -46,7 +46,7 @@ def main(descriptor: int, poprun: int, inode: int) -> None:
 
     Args:
         poprun: The pid of the process at the other end of the socket.
-        inode: That of its end.
+        inode: The inode of that end.
     """
     # From the beginning: poprun may be gone when something stops this process.
     own_process.continue_regularly()

@@ -126,9 +126,9 @@ def make_lock(directory: bytes, end_actions: EndActions) -> int:
 
 
 def append(lock: int, messages: bytes) -> None:
-    """Write messages to a lock file.
+    """Append messages to a lock file, if the disk has room for them.
 
-    On a full disk poprun and its guard still know them.
+    poprun and its guard know them in any case.
     """
     try:
         os.write(lock, messages)

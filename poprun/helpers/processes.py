@@ -16,7 +16,7 @@ SHELL, BASH = b"/bin/sh", b"/bin/bash"
 LOOK_AGAIN_S = 0.01
 # How long to wait for processes that may not be signalled.
 NOT_OURS_S = 0.5
-# What waitid says of a child that SIGKILL has ended.
+# si_code and si_status of a child that SIGKILL has ended.
 KILLED = (os.CLD_KILLED, _signal.SIGKILL)
 
 
@@ -271,7 +271,8 @@ def is_at_cpu_limit(child: int) -> bool:
     except OSError:
         return False
     limit = line.split()[4]
-    # The kernel counts more roughly when it compares than when it tells.
+    # The kernel compares ticks with the limit, and shows them here scaled to the exact
+    # time, which may be less.
     used = 2 * ticks / os.sysconf("SC_CLK_TCK")
     return limit.isdigit() and used >= int(limit)
 

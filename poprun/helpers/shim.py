@@ -208,7 +208,7 @@ class Shim:
             return False
         for kind, fields in messages:
             if kind == protocol.SPEC:
-                # Not without poprun, and perhaps without a hold on the job's lock.
+                # When poprun is gone, this shim may hold no lock of the job.
                 if not self._poprun.is_at_end:
                     self._start(protocol.Spec.read(fields))
             elif kind == protocol.HOLD:

@@ -1,4 +1,4 @@
-"""What a user asks mpirun itself: its version or its help, in the arguments for it."""
+"""Questions to mpirun itself in --mpi-global-args: for its version or its help."""
 
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -150,7 +150,7 @@ def _run(
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # Until poprun handles it, it waits.
+    # It stays pending until poprun handles it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (CALLER_INTERRUPT,))
     try:
         process = subprocess.Popen(

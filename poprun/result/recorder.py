@@ -150,7 +150,7 @@ class Recorder:
         self._attempts: list[AttemptResult] = []
         self._job: str | None = None
         self._is_finished = False
-        # What stays if poprun is killed.
+        # It stays if poprun is killed.
         draft = self._result(
             outcome="incomplete",
             exit_code=None,
