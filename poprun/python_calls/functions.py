@@ -102,7 +102,8 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
         # Where poprun was killed, it has named no instance.
         failed = ended.failed_instance
         suspects = results if failed is None else [results[failed]]
-        cause = next(filter(None, map(_exception_in, suspects)), None)
+        raised = map(_exception_in, suspects)
+        cause = next((error for error in raised if error is not None), None)
         raise JobFailedError(ended.cause or "poprun has failed.", ended) from cause
     if not ended.instances:
         raise OptionError(
