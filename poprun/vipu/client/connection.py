@@ -146,6 +146,9 @@ class Connections:
                 problem = f"its reply is longer than {MOST_BYTES >> 20} MiB"
             elif response.length:
                 problem = "it closed the connection in the middle of its reply"
+        finally:
+            # Else Python 3.13 reports that it is finalised after its stream.
+            response.close()
         if problem:
             raise reply_error(self._address, problem)
         return Reply(response.status, body), not response.will_close
