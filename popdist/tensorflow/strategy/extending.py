@@ -3,6 +3,7 @@
 Each module of popdist that extends a function does so once, when it is imported.
 """
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -28,8 +29,11 @@ def extend(
 
     Raises:
         ImportError: The package has no such function. Where the package is imported
-            later, its import raises it.
+            later, each import of it raises it.
     """
+
+    package_name = module_name.partition(".")[0]
+    is_later = package_name not in sys.modules
 
     def replace(package: ModuleType) -> None:
         try:
@@ -41,6 +45,10 @@ def extend(
         except (AttributeError, KeyError, ModuleNotFoundError) as error:
             where = ".".join(part for part in (module_name, class_name, name) if part)
             found, tried = package.__version__, _TRIED[package.__name__]
+            if is_later:
+                # A program may catch the error, and import the package again.
+                del sys.modules[package_name]
+                wrapt.register_post_import_hook(replace, package_name)
             raise ImportError(
                 f"popdist extends {where}, which {package.__name__} {found} does not "
                 f"have. Install {package.__name__} {tried}, with which popdist was "
@@ -54,4 +62,4 @@ def extend(
 
         setattr(owner, name, extended)
 
-    wrapt.register_post_import_hook(replace, module_name.partition(".")[0])
+    wrapt.register_post_import_hook(replace, package_name)
