@@ -1,7 +1,7 @@
-"""The logs of Keras's steps: those of all replicas of the job.
+"""Reduce the logs of Keras's steps over all replicas of the job.
 
-Keras reduces what the local replicas return. Under PopDistStrategy all replicas reduce
-it first, in the call that aggregates the metrics at the end of the step.
+Keras reduces the logs of the local replicas. Under PopDistStrategy all replicas reduce
+them first, in the call that aggregates the metrics at the end of the step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

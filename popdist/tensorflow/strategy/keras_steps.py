@@ -159,10 +159,10 @@ def _leaves_batches(strategy_class: type[Any], batches: int | None) -> bool:
 def _with_whole_steps(
     dataset: tf.data.Dataset, batches: int, replicas: int
 ) -> tf.data.Dataset:
-    """Return a data set with empty batches, by which each epoch ends with a step.
+    """Return a data set in which empty batches complete the last step of each epoch.
 
-    tf_keras has the batches of all epochs one behind the other. An iterator for each
-    epoch would shuffle all of them alike where the program has set a seed.
+    tf_keras has one data set for all epochs. A new iterator for each epoch would
+    shuffle the rows of all epochs alike if the program has set a seed.
 
     Args:
         dataset: The data set.

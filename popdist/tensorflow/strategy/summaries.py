@@ -1,4 +1,4 @@
-"""Event files of tf.summary, of which instance 0 writes those of a shared folder.
+"""Event files of tf.summary: instance 0 alone writes them to a shared folder.
 
 Any instance may make a writer alone, so it cannot ask another one for its folder. The
 other instances write to temporary folders. Once a writer is closed, or the program

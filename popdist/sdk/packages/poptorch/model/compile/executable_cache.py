@@ -49,7 +49,7 @@ def read_or_make(
 
 # Any: whatever compiling depends on and has a repr without addresses.
 def key_of(module: nn.Module, *others: Any) -> str | None:
-    """Return the key of a model, None if it has what cannot be compared.
+    """Return the key of a model, None if a part of it cannot be compared.
 
     It follows from the modules with their attributes, hooks and the types of their
     tensors, the source files of their classes, and what else is given.
