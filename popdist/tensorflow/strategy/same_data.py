@@ -29,6 +29,8 @@ _PYTHON = {"EagerPyFunc", "GeneratorDataset", "PyFunc", "PyFuncStateless"}
 # How many rows of an array are compared.
 _ROWS = 64
 _UNKNOWN = 0
+# The arrays of the largest data sets that are compared: they are copied three times.
+_MOST_BYTES = 1 << 28
 # TensorFlow would log a warning of random numbers and counters.
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 
@@ -98,8 +100,10 @@ def _parts_of_dataset(dataset: tf.data.Dataset) -> list[bytes]:
     """Return digests of the operations and constants that make a data set.
 
     Names of files and numbers of shards are constants. There are no digests if the data
-    come from elsewhere, or have equal rows.
+    come from elsewhere, are large, or have equal rows.
     """
+    if _bytes_in(dataset) > _MOST_BYTES:
+        return []
     try:
         text = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
@@ -120,6 +124,13 @@ def _parts_of_dataset(dataset: tf.data.Dataset) -> list[bytes]:
         _digest(node.op.encode(), node.attr["value"].SerializeToString())
         for node in nodes
     ]
+
+
+def _bytes_in(dataset: tf.data.Dataset) -> int:
+    """Return how many bytes the arrays have that a data set is made of."""
+    arrays = getattr(dataset, "_tensors", ())
+    own = sum(x.dtype.size * (x.shape.num_elements() or 0) for x in arrays)
+    return int(own) + sum(map(_bytes_in, dataset._inputs()))
 
 
 def _has_made_up_rows(graph: Any) -> bool:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import popdist
 from popdist.tensorflow import PopDistStrategy
+from popdist.tensorflow.strategy import same_data
 from tests.popdist.tensorflow.instances import keras_of, on_all
 
 X = np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32)
@@ -110,3 +111,17 @@ def test_data_sets_that_a_program_distributes_are_compared() -> None:
         ["the same ones:", WARNING, WARNING],
         ["the same ones:"],
     ]
+
+
+def test_data_sets_of_large_arrays_are_not_copied_to_be_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(strategy: PopDistStrategy, rank: int) -> None:
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
+        strategy.experimental_distribute_dataset(data)
+
+    nbytes = X.nbytes + Y.nbytes
+    monkeypatch.setattr(same_data, "_MOST_BYTES", nbytes)
+    assert warnings_of(train) == [[WARNING], []]
+    monkeypatch.setattr(same_data, "_MOST_BYTES", nbytes - 1)
+    assert warnings_of(train) == [[], []]
