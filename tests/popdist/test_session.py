@@ -147,8 +147,10 @@ def test_a_child_that_is_forked_while_another_thread_meets_is_refused(
     tmp_path: Path,
 ) -> None:
     body = """
-    import threading
+    import warnings
     from popdist.session import STATE
+    # Python 3.12 warns of forks of processes with several threads.
+    warnings.simplefilter("ignore", DeprecationWarning)
     forked = os.environ["FORKED"]
     if rank == 1:
         while not os.path.exists(forked):

@@ -41,6 +41,7 @@ class Pipeline:
         guard: object,
         caller_environ: Mapping[str, str],
         recorder: object = None,
+        trace: object = None,
     ) -> int:
         self.jobs.append((settings, list(program)))
         self.environ = caller_environ

@@ -114,14 +114,15 @@ def test_an_array_whose_rows_are_not_marked_is_warned_of_once_in_one_instance() 
 
     said = "[[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]] [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]\n"
     assert (first.out, second.out) == (said, said)
-    assert first.err == (
+    # Python 3.13 shows the line itself, too.
+    assert first.err.splitlines()[0] == (
         "<string>:11: UserWarning: An array of shape (2, 3) is given to a group of "
         "replicas, of which this instance has 2: its rows are taken for their arrays, "
         "one for each. If so, write popdist.rows(x) in place of x, or give a list of 2 "
         "arrays. If all of x is one array of this instance, use "
-        "popdist.instance_group() in place of popdist.replica_group().\n"
+        "popdist.instance_group() in place of popdist.replica_group()."
     )
-    assert second.err == ""
+    assert (first.err.count("UserWarning"), second.err) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_each_call_warns_at_the_line_of_the_program(call: str) -> None:
     first, second = run((2, 2), body)
 
     assert first.err.startswith("<string>:10: UserWarning: An array of shape (2, ")
-    assert (first.err.count("\n"), second.err) == (1, "")
+    assert (first.err.count("UserWarning"), second.err) == (1, "")
 
 
 def test_rows_that_are_marked_are_not_warned_of() -> None:
