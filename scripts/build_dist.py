@@ -26,7 +26,7 @@ PROCESSORS = ("x86_64", "aarch64")
 GLIBC = "2.17"
 # This environment has what a build asks for: the extra "dist".
 BUILD = (sys.executable, "-m", "build", "--no-isolation")
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13")
 # Two instances, the engine's core, and the stand-ins, without an MPI.
 JOB = ("--mpirun", "local", "--offline-mode=yes", "-n", "2", "python", "-c")
 PROGRAM = """
