@@ -55,7 +55,7 @@ def block_until_options_are_read(
     waiting = [number for number in _NAMES if number != _signal.SIGALRM]
     _signal.pthread_sigmask(_signal.SIG_BLOCK, waiting)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGALRM,))
-    # A caller's alarm() lasts beyond exec, and must end poprun in time.
+    # The caller's timer of SIGALRM lasts beyond exec, and must end poprun in time.
     has_alarm = _signal.getitimer(_signal.ITIMER_REAL)[0] > 0
     if _signal.getsignal(_signal.SIGALRM) is stop and not has_alarm:
         _signal.signal(_signal.SIGALRM, unblock)

@@ -57,7 +57,7 @@ class PhaseLine:
             return
         handler = signal.getsignal(signal.SIGALRM)
         is_free = handler in (signal.SIG_DFL, early_signals.stop)
-        # A caller's alarm() lasts beyond exec.
+        # The caller's timer lasts beyond exec.
         has_alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
         if self._is_possible and is_free and not has_alarm:
             self._has_timer, self._handler = True, handler

@@ -53,7 +53,7 @@ def test_the_thread_of_calls_refers_to_no_tensor_when_one_is_over(
         x, parts = torch.ones(length), [torch.empty(length) for _ in range(size)]
         calls = (
             partial(dist.all_reduce, x),
-            partial(dist.all_reduce, x, PREMUL_SUM(2)),
+            partial(dist.all_reduce, x, PREMUL_SUM(2.0)),
             partial(dist.broadcast, x, 0),
             partial(dist.all_gather, parts, x),
             partial(dist.all_to_all, parts, parts[::-1]),
