@@ -30,6 +30,8 @@ from poprun.helpers.job_files import (
     usual_places,
 )
 
+# How often new files are looked for where the kernel tells of none.
+_UNWATCHED_LOOK_S = 0.05
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0
 # What is left after so long waits for a disk or a network; it dies when that ends.
@@ -96,8 +98,11 @@ class Guard:
         self._poll.register(self._wake, select.POLLIN)
         ended = self._watch_poprun()
         while self._served:
-            has_unclaimed = self._leftovers.has_unclaimed
-            wait = processes.LOOK_AGAIN_S * 1000 if has_unclaimed else None
+            wait = None
+            if self._leftovers.has_unclaimed:
+                wait = processes.LOOK_AGAIN_S * 1000
+            elif self._leftovers.is_unwatched:
+                wait = _UNWATCHED_LOOK_S * 1000
             for descriptor, _ in self._poll.poll(wait):
                 if descriptor == self._wake:
                     os.read(self._wake, 4096)
@@ -109,6 +114,8 @@ class Guard:
                     self._end_copies()
                 else:
                     self._leftovers.read_events()
+            if self._leftovers.is_unwatched and not self._leftovers.has_unclaimed:
+                self._leftovers.check_all()
             self._claim()
 
     def _watch_poprun(self) -> int:

@@ -28,7 +28,7 @@ class Leftovers:
     def __init__(self) -> None:
         self.paths: list[bytes] = []
         # Readable when files have been made; -1 before `watch`, and where the kernel
-        # has no watch left to give. Then `check_all` is all that can be done.
+        # has no watch left to give.
         self.descriptor = -1
         self._prefixes: tuple[bytes, ...] = ()
         self._directories: dict[int, bytes] = {}
@@ -70,6 +70,11 @@ class Leftovers:
     def _check(self, path: bytes) -> None:
         if path.startswith(self._prefixes) and path not in self.paths:
             self._unclaimed[path] = time.monotonic() + OPEN_TIMEOUT_S
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether nothing but `check_all` detects new files."""
+        return bool(self._prefixes) and self.descriptor < 0
 
     @property
     def has_unclaimed(self) -> bool:

@@ -47,6 +47,14 @@ processes.kill = lambda found: os.close(os.open("killed", os.O_CREAT))
 guard.main(*map(int, sys.argv[1:]))
 """
 
+# A guard to which the kernel gives no watch of directories.
+WITHOUT_WATCH = """
+import sys
+from poprun.helpers import guard, own_process
+own_process.watch = lambda directories: (-1, {})
+guard.main(*map(int, sys.argv[1:]))
+"""
+
 
 class Driven:
     """A guard, and poprun's end of the socket to it."""
@@ -368,6 +376,22 @@ def test_a_guard_goes_on_when_the_disk_of_the_lock_is_full(guard: Driven) -> Non
     guard.wait(protocol.FINISHED)
     assert not (place / "shm_1").exists()
     assert lock.read_bytes() == b""
+
+
+def test_a_guard_without_a_watch_finds_files_while_a_process_has_them_open(
+    tmp_path: Path,
+) -> None:
+    guard = Driven(tmp_path, ("-c", WITHOUT_WATCH))
+    guard.send(protocol.WATCH, os.fsencode(tmp_path / "shm_"))
+
+    guard.start("/bin/sh", "-c", "exec sleep 60 3>shm_1")
+    found = guard.wait(protocol.FOUND)
+    guard.send(protocol.FINISH)
+    guard.wait(protocol.FINISHED)
+    guard.close()
+
+    assert found == [os.fsencode(tmp_path / "shm_1")]
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("finish", [True, False])
