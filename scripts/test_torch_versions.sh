@@ -11,7 +11,7 @@ suite=(
     # These import TensorFlow, which would be tested with its own versions.
     --ignore tests/popdist/sdk/horovod/tensorflow
     --ignore tests/popdist/sdk/popart/test_like_poptorch.py
-    -k "not validate_horovod_of_tensorflow"
+    -k "not horovod_of_tensorflow"
 )
 for name in "$@"; do
     folder=build/torch-$name
