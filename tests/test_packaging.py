@@ -199,3 +199,25 @@ def test_an_extra_installs_these(
 
     asked = [words for words, _, when in found if when == condition]
     assert {re.split("[<>=]", words)[0] for words in asked} == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("demo", {"installed"}),
+        ("site", {"with-docs"}),
+        ("hosts", {"installed", "with-beds"}),
+        ("pictures", {"installed", "with-top"}),
+        ("lint", {"with-lint"}),
+    ],
+)
+def test_a_target_installs_no_more_than_it_needs(
+    tmp_path: Path, target: str, expected: set[str]
+) -> None:
+    command = ["make", "--dry-run", target, f"VENV={tmp_path}"]
+    lines = subprocess.check_output(command, cwd=ROOT, text=True)
+
+    assert (
+        set(re.findall(rf"^touch {tmp_path}/(\S+)$", lines, re.MULTILINE)) == expected
+    )
+    assert "torch" not in lines
