@@ -4,11 +4,17 @@ The pages link to README, examples and schemas by relative paths. The site has a
 them at the same paths, so that the links need no change.
 """
 
+import html
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+BLOCK = re.compile(r"<pre>(<span></span><code>\$ .*?</code>)</pre>", re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+TAG = re.compile(r"<[^>]*>")
 
 ROOT = Path(__file__).parent.parent
 PATTERNS = (
@@ -40,3 +46,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = file.sub(r'```python title="\1"', markdown)
     # In the code of a table, GitHub wants them escaped.
     return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Return the page with options that stay on one line, and commands to copy."""
+    return BLOCK.sub(with_commands, CODE.sub(with_whole_options, content))
+
+
+def with_whole_options(code: re.Match[str]) -> str:
+    """Return a piece of code in which each option is marked, unless it has colours."""
+    if "<" in code[1]:
+        return code[0]
+    marked = OPTION.sub(r'<span class="option">\g<0></span>', code[1])
+    return f"<code>{marked}</code>"
+
+
+def with_commands(block: re.Match[str]) -> str:
+    """Return a session in which the copy button copies the commands alone."""
+    commands, goes_on = [], False
+    for line in html.unescape(TAG.sub("", block[1])).splitlines():
+        if goes_on or line.startswith("$ "):
+            commands.append(line if goes_on else line.removeprefix("$ "))
+            goes_on = line.endswith("\\")
+    copied = html.escape("\n".join(commands))
+    return f'<pre data-copy="{copied}">{block[1]}</pre>'

@@ -7,24 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from browser import browse
 from conftest import BIN
 
 from tests.poprun.trace.samples import document
 
 # Chromium takes long to start on a busy machine.
 pytestmark = pytest.mark.timeout(240)
-
-BROWSER = (
-    "chromium",
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--window-size=1280,900",
-    # The page must need no network.
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-)
 
 
 @pytest.fixture
@@ -36,15 +25,12 @@ def page(tmp_path: Path) -> Path:
     return made
 
 
-def browse(page: Path, *options: str) -> str:
-    home = page.parent / "profile"
-    command = [*BROWSER, f"--user-data-dir={home}", *options, page.as_uri()]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    return ran.stdout
+def look_at(page: Path, *options: str) -> str:
+    return browse(page.as_uri(), page.parent / "profile", *options)
 
 
 def test_a_browser_shows_the_rows_and_who_was_late(page: Path) -> None:
-    shown = browse(page, "--dump-dom")
+    shown = look_at(page, "--dump-dom")
 
     assert "<h1>Trace of poprun: trace.json</h1>" in shown
     assert "100 % of that for instance 2, which began 5 of 5 calls last." in shown
@@ -58,7 +44,7 @@ def test_a_browser_shows_the_rows_and_who_was_late(page: Path) -> None:
 def test_a_browser_draws_the_waits(page: Path) -> None:
     picture = page.with_suffix(".png")
 
-    browse(page, f"--screenshot={picture}", "--force-dark-mode=false")
+    look_at(page, f"--screenshot={picture}", "--force-dark-mode=false")
 
     data = picture.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
