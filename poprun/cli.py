@@ -116,7 +116,7 @@ def _record_refusal(
             return  # that is what the error says, or the least of the mistakes
     hints = getattr(error, "__notes__", ())
     for sentence in recorder.refuse(error.exit_code, str(error), hints):
-        _report("warning", sentence)
+        _report("error", sentence)
 
 
 def _read(line: "CommandLine", environ: Mapping[str, str], name: str) -> "Item":
@@ -142,7 +142,7 @@ def _dispatch(
     if _is_given(line, "help"):
         return _print(_help(argv, environ))
     settings = resolve_settings(line.options, environ)
-    for warning in settings.warnings:
+    for warning in () if settings["quiet"] else settings.warnings:
         _report("warning", warning, has_color=_has_color(argv, environ, 2))
     if settings["version"] or settings.is_given("version-format"):
         return _print(_versions(settings, environ))
@@ -216,7 +216,7 @@ def _start(
             settings, line.program, guard, environ, recorder=recorder, trace=trace
         )
         for sentence in recorder.finish(code) if recorder else ():
-            _report("warning", sentence)
+            _report("error", sentence)
         return code
     except PoprunError as error:
         for hint in _hints(line, error):

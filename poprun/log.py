@@ -11,9 +11,12 @@ INFO, DEBUG = 1, 2
 
 
 class Log:
-    """Write log lines as -v and -vv ask for, and warnings and errors always.
+    """Write log lines as -v and -vv ask for, sentences and warnings, and errors.
 
     05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
+
+    Args:
+        is_quiet: Write errors only, and the sentences that belong to them.
     """
 
     def __init__(
@@ -22,7 +25,9 @@ class Log:
         write: Callable[[str], object],
         *,
         has_color: bool = False,
+        is_quiet: bool = False,
     ) -> None:
+        self.is_quiet = is_quiet
         self._verbosity = verbosity
         self._write = write
         self._has_color = has_color
@@ -34,9 +39,13 @@ class Log:
         self._line(DEBUG, "D", message)
 
     def warn(self, sentence: str) -> None:
+        if self.is_quiet:
+            return
         self._write(message("warning", printable(sentence), has_color=self._has_color))
 
-    def say(self, sentence: str) -> None:
+    def say(self, sentence: str, *, even_if_quiet: bool = False) -> None:
+        if self.is_quiet and not even_if_quiet:
+            return
         self._write(f"poprun: {printable(sentence)}\n")
 
     def error(self, sentence: str) -> None:
@@ -44,7 +53,12 @@ class Log:
 
     def held_back(self, lines: list[str]) -> "Log":
         """Return a log that adds to a list what `write` writes later."""
-        return Log(self._verbosity, lines.append, has_color=self._has_color)
+        return Log(
+            self._verbosity,
+            lines.append,
+            has_color=self._has_color,
+            is_quiet=self.is_quiet,
+        )
 
     def write(self, lines: list[str]) -> None:
         """Write what was held back."""

@@ -60,6 +60,12 @@ class Settings(Record):
         return bool(self["print-topology"])
 
     @property
+    def shows_progress(self) -> bool:
+        """Whether a status line is wanted: with -q only if --progress asks for it."""
+        is_silenced = self["quiet"] and not self.is_given("progress")
+        return bool(self["progress"] and not is_silenced)
+
+    @property
     def verbosity(self) -> int:
         """0, 1 for -v, or 2 for -vv and --debug, however it was given."""
         verbose: int = self["verbose"]

@@ -6,6 +6,7 @@ a configuration file, a file for more than the defaults.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from poprun.errors import OptionError
 from poprun.options.config_file import read_file
 from poprun.options.refusals import refusal
 from poprun.options.settings import (
@@ -18,6 +19,9 @@ from poprun.options.settings import (
 )
 from poprun.options.table import BY_NAME, OPTIONS
 from poprun.options.types import Option, variable
+
+# The options that contradict --quiet.
+_LOGGING = ("verbose", "vv", "debug")
 
 
 def resolve_settings(
@@ -37,7 +41,7 @@ def resolve_settings(
         _refuse_exclusive(layers[-1])
     entries = {o.name: _first_setting(o, layers) for o in OPTIONS.values()}
     return Settings(
-        entries=_expand_num_processes(entries),
+        entries=_settle_quiet(_expand_num_processes(entries), layers),
         warnings=list(_warnings_of_mistyped(environ)),
     )
 
@@ -51,6 +55,26 @@ def _expand_num_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
     if entries["num-replicas"].origin == DEFAULT:
         changed["num-replicas"] = processes
     return entries | changed
+
+
+def _settle_quiet(
+    entries: dict[str, Setting], layers: Sequence[Layer]
+) -> dict[str, Setting]:
+    """Let --quiet or the options that log count, whichever is nearer to the user.
+
+    Raises:
+        OptionError: Both are given in one place.
+    """
+    for layer in layers:
+        given = [n for n in ("quiet", *_LOGGING) if n in layer and layer[n].value]
+        if not given:
+            continue
+        silenced = ("quiet",) if given[0] != "quiet" else _LOGGING
+        for name in set(silenced) & set(given):
+            raise _exclusion(layer, "quiet", name)
+        defaults = {n: Setting(OPTIONS[n].default, (), DEFAULT) for n in silenced}
+        return entries | defaults
+    return entries
 
 
 def _warnings_of_mistyped(environ: Mapping[str, str]) -> Iterator[str]:
@@ -105,12 +129,16 @@ def _first_setting(option: Option, layers: Sequence[Layer]) -> Setting:
 
 
 def _refuse_exclusive(layer: Layer) -> None:
-    for name, setting in layer.items():
+    for name in layer:
         option = OPTIONS[name]
         if option.exclusive and option.rival in layer:
-            places = {setting.origin: None, layer[option.rival].origin: None}
-            raise refusal(
-                f"{option.flag} and --{option.rival} are both given "
-                f"({', '.join(places)}), but they exclude each other.",
-                "Leave one of them out.",
-            )
+            raise _exclusion(layer, option.name, option.rival)
+
+
+def _exclusion(layer: Layer, one: str, other: str) -> OptionError:
+    places = {layer[one].origin: None, layer[other].origin: None}
+    return refusal(
+        f"--{one} and --{other} are both given ({', '.join(places)}), but they exclude "
+        "each other.",
+        "Leave one of them out.",
+    )

@@ -370,6 +370,12 @@ _OUTPUT = (
         choices=("auto", "yes", "no"),
         default="auto",
     ),
+    _flag(
+        "quiet",
+        "Show nothing of poprun's own but errors: no warnings, no status line, no "
+        "summary.",
+        short="q",
+    ),
     Option(
         types.read_count,
         "verbose",
@@ -505,7 +511,7 @@ _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
     tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
-    max-restarts pdb
+    max-restarts pdb quiet
 """
 ADDED = frozenset(_ADDED.split())
 

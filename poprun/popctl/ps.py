@@ -20,11 +20,17 @@ HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")
 
 @click.command("ps")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
-def command(as_json: bool) -> int:
+@click.option("-q", "--quiet", is_flag=True, help="Write only the ids of the jobs.")
+def command(as_json: bool, quiet: bool) -> int:
     """List the jobs of this user that run on this machine."""
+    if as_json and quiet:
+        raise click.UsageError("--json and --quiet exclude each other.")
     jobs, refusals = show_jobs()
     for refusal in refusals:
         say(str(refusal))
+    if quiet:
+        write("".join(f"{job['id'][:SHOWN]}\n" for job in jobs))
+        return 0
     if as_json:
         write(json.dumps(jobs, indent=2) + "\n")
         return 0

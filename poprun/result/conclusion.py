@@ -80,9 +80,10 @@ def report_attempt(
         after = read_memory_counters(host)
         if after.kills > memory_before[host].kills:
             evidence = replace(evidence, out_of_memory=after)
-    *more, cause = report.render(outcome, evidence) or [""]
+    reported = replace(outcome, also=()) if log.is_quiet else outcome
+    *more, cause = report.render(reported, evidence) or [""]
     for sentence in (*more, *filter(None, [summary_text])):
-        log.say(sentence)
+        log.say(sentence, even_if_quiet=True)
     if cause:
         log.error(cause)
     return cause

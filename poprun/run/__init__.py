@@ -68,7 +68,12 @@ def run(
     preparing = PreparingJob(identity, program, shape)
     phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
     has_color = uses_color(settings["color"], environ, 2)
-    log = Log(settings.verbosity, phase_line.write, has_color=has_color)
+    log = Log(
+        settings.verbosity,
+        phase_line.write,
+        has_color=has_color,
+        is_quiet=settings["quiet"],
+    )
     open_hosts = partial(_open_hosts, settings, environ, log, phase_line)
     # A dry run plans a job on several hosts as if all were this one.
     opener = None if guard is None else partial(open_hosts, guard)
@@ -112,7 +117,8 @@ def _phase_line(
     runs: bool,
 ) -> PhaseLine:
     """Return the line of what poprun does, which popctl shows, too."""
-    is_possible = runs and settings["progress"] and terminal.has_status_line(environ)
+    is_wanted = runs and settings.shows_progress
+    is_possible = is_wanted and terminal.has_status_line(environ)
     return PhaseLine(is_possible=is_possible, on_phase=preparing.enter)
 
 
@@ -208,8 +214,10 @@ def _traced(trace: "JobTrace | None", log: Log) -> Iterator[None]:
         yield
     finally:
         if trace is not None:
-            for sentence in filter(None, (trace.write(), trace.gap())):
-                log.warn(sentence)
+            if failure := trace.write():
+                log.error(failure)
+            if gap := trace.gap():
+                log.warn(gap)
 
 
 def _enter(trace: "JobTrace | None", phase: str) -> None:
@@ -278,7 +286,7 @@ def _show(
     from poprun.plan import dry_run
 
     if shows_instances and not settings["dry-run"]:
-        log.say(dry_run.instance_table(plan))
+        log.say(dry_run.instance_table(plan), even_if_quiet=True)
     if settings.verbosity:
         dry_run.log_plan(log, plan, settings, program, device_lines)
     if not settings["dry-run"]:

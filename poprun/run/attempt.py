@@ -127,7 +127,12 @@ def supervise_attempt(
     progress = Progress(len(job.specs), time.monotonic())
     router = _make_router(plan, settings, environ, progress)
     has_color = uses_color(settings["color"], environ, 2)
-    log = Log(settings.verbosity, router.say, has_color=has_color)
+    log = Log(
+        settings.verbosity,
+        router.say,
+        has_color=has_color,
+        is_quiet=settings["quiet"],
+    )
     listeners: list[Listener] = [progress.listen, partial(_show_failed, router)]
     listeners += _listeners(job, plan, context, hosts, log)
     clients = _clients_of(job, plan, clients)
@@ -158,7 +163,7 @@ def supervise_attempt(
     supervisor.write_out()
     supervisor.close()
     _record(outcome, ended, ends, cause, context)
-    end = _attempt_end(job, ended, outcome, cause, succession.guard, supervisor)
+    end = _attempt_end(job, ended, outcome, cause, succession.guard, supervisor, log)
     if end.successor is None:
         clients.end(outcome.exit_code, cause)
         return end
@@ -230,6 +235,9 @@ def _report(
         _warn_of_unread_input(log)
     _warn_of_missing_debugger(log, stdin.debugged, ended.events)
     columns = terminal.own_size()[1] if os.isatty(2) else None
+    asked = settings["summary"]
+    if asked is None and settings["quiet"]:
+        asked = False
     return conclusion.report_attempt(
         outcome,
         ended,
@@ -240,7 +248,7 @@ def _report(
         lambda host: context.hosts[host].read_memory_counters(),
         debug=settings["debug"],
         summary_text=conclusion.summarize(
-            ends, ended, outcome, asked=settings["summary"], columns=columns
+            ends, ended, outcome, asked=asked, columns=columns
         ),
     )
 
@@ -270,15 +278,16 @@ def _attempt_end(
     cause: str,
     successor: StartedGuard | None,
     supervisor: Supervisor,
+    log: Log,
 ) -> AttemptEnd:
     """Return how an attempt ended; no other follows if a signal came since."""
     # What came after the guard had been started counts, too.
     is_stopped = supervisor.was_stopped or not may_restart(ended.course, ended.events)
     if successor is not None and is_stopped:
         # The router has written its last.
-        log = Log(0, lambda text: write_text(2, text))
+        late_log = Log(0, lambda text: write_text(2, text), is_quiet=log.is_quiet)
         for failure in undo_job(job, successor):
-            log.warn(failure)
+            late_log.warn(failure)
         successor = None
     return AttemptEnd(
         exit_code=outcome.exit_code,
@@ -311,7 +320,7 @@ def _make_router(
     environ: Mapping[str, str],
     progress: Progress,
 ) -> OutputRouter:
-    has_status = settings["progress"] and terminal.has_status_line(environ)
+    has_status = settings.shows_progress and terminal.has_status_line(environ)
     # What the user types on the terminal would appear after the status.
     has_status &= not (plan.request.stdin.is_own and os.isatty(0))
     return OutputRouter(

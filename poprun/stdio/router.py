@@ -80,7 +80,8 @@ class OutputRouter:
         is_for_person = os.isatty(descriptor) and name in routes.template_streams
         console = Console(
             self._screens.get(name),
-            joins_same=not routes.xml and (not is_tagged or is_for_person),
+            joins_same=not (routes.xml or routes.is_quiet)
+            and (not is_tagged or is_for_person),
             names_instances=not is_tagged,
             library=os.fsencode(routes.library),
         )
@@ -198,7 +199,7 @@ class OutputRouter:
         for stream in kept.streams:
             self._open_on_console(rank, stream)
         pieces = list(kept.take())
-        if kept.num_dropped:
+        if kept.num_dropped and not self._routes.is_quiet:
             self.say(
                 f"poprun: the first {kept.num_dropped} bytes that instance {rank} has "
                 "written are not shown: no more than its last output is kept.\n"

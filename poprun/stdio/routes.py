@@ -35,6 +35,8 @@ class Routes(Record):
     only_files: bool = False
     # The instance that reads the terminal which the output is written to.
     terminal_reader: int | None = None
+    # poprun adds no lines of its own.
+    is_quiet: bool = False
     # The directory whose frames are left out of tracebacks on the console.
     library: str = ""
 

@@ -115,6 +115,18 @@ def test_nothing_that_is_shown_controls_a_terminal(text: str) -> None:
     )
 
 
+def test_a_quiet_log_has_errors_only_and_what_belongs_to_them() -> None:
+    lines: list[str] = []
+    quiet = Log(0, lines.append, is_quiet=True)
+    for log in (quiet, quiet.held_back(lines)):
+        log.warn("One.")
+        log.say("Two.")
+        log.say("Three.", even_if_quiet=True)
+        log.error("Four.")
+
+    assert lines == ["poprun: Three.\n", "poprun: error: Four.\n"] * 2
+
+
 def test_the_kind_of_a_message_has_a_colour() -> None:
     lines: list[str] = []
     log = Log(0, lines.append, has_color=True)

@@ -49,6 +49,7 @@ def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes
         directory=None if folder is None else folder.of_attempt(plan.attempt.number),
         only_files=folder is not None and folder.only_files,
         terminal_reader=request.stdin.rank if os.isatty(0) else None,
+        is_quiet=settings["quiet"],
         library=os.path.dirname(environment.__file__),
     )
 

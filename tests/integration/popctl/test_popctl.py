@@ -107,6 +107,8 @@ def test_a_running_job_is_listed_until_it_ends(poprun: Poprun) -> None:
         row,
     )
 
+    assert job.id[:8] in job.popctl("ps", "-q").stdout.split("\n")
+
     assert job.let_end() == (0, "")
     assert job.view() == {}
 

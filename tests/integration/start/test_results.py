@@ -89,6 +89,31 @@ def test_events_go_to_a_pipe_that_the_caller_reads(poprun: Poprun) -> None:
     assert events[-1]["event"] == "job_ended"
 
 
+def test_a_quiet_poprun_shows_errors_alone(poprun: Poprun) -> None:
+    script = poprun.script("fail.py", "raise ValueError('no use')\n")
+    ran = poprun(*JOB, "-q", "python", script, environ={"POPRUN_HOSTS": "a"})
+
+    assert ran.code == 1
+    *program, error = ran.stderr.splitlines()
+    assert re.fullmatch(
+        r"poprun: error: Instance [01] on localhost exited with code 1: ValueError: no "
+        "use",
+        error,
+    )
+    assert set(program) <= {
+        "Traceback (most recent call last):",
+        f'  File "{poprun.directory / "fail.py"}", line 1, in <module>',
+        "    raise ValueError('no use')",
+        "ValueError: no use",
+    }
+
+
+def test_a_quiet_poprun_shows_the_summary_that_is_asked_for(poprun: Poprun) -> None:
+    ran = poprun(*JOB, "-q", "--summary", "true")
+
+    assert ran.stderr.startswith("poprun: how the instances ended:\n")
+
+
 def test_a_summary_has_a_line_for_each_instance(poprun: Poprun) -> None:
     ran = poprun(*JOB, "--summary", "true")
 
@@ -140,7 +165,7 @@ def test_a_full_disk_changes_neither_the_job_nor_its_exit_code(poprun: Poprun) -
 
     assert ran.code == 0
     assert ran.stderr == (
-        "poprun: warning: --events /dev/full is incomplete: it cannot be written: No "
+        "poprun: error: --events /dev/full is incomplete: it cannot be written: No "
         "space left on device.\n"
     )
     assert lines(poprun.directory / "r")[0]["outcome"] == "succeeded"

@@ -203,6 +203,7 @@ def test_what_is_typed_at_a_prompt_ends_its_line(
     ("words", "environ"),
     [
         pytest.param("--progress no", {}, id="no"),
+        pytest.param("--quiet", {}, id="quiet"),
         pytest.param("| cat", {}, id="pipe"),
         pytest.param("2>&1 | cat", {}, id="pipes"),
         pytest.param("", {"TERM": "dumb"}, id="dumb"),

@@ -241,7 +241,7 @@ def test_mpiruns_number_of_processes_is_understood(words: list[str]) -> None:
 
 
 def test_an_unknown_short_option_is_refused_with_its_whole_word() -> None:
-    assert refused("-vq", "x")[0] == "poprun has no option -vq."
+    assert refused("-vz", "x")[0] == "poprun has no option -vz."
 
 
 def test_an_unknown_option_that_cannot_be_printed_is_quoted() -> None:

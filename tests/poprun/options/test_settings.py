@@ -117,6 +117,48 @@ def test_verbosity_of_the_command_line_beats_that_of_the_environment() -> None:
     assert resolve(POPRUN_VERBOSE="2").verbosity == 2
 
 
+def test_quiet_and_a_log_in_one_place_contradict_each_other() -> None:
+    assert refused("-q", "-v") == (
+        "--quiet and --verbose are both given (command line), but they exclude each "
+        "other.",
+        ["Leave one of them out."],
+    )
+    assert refused(POPRUN_QUIET="1", POPRUN_DEBUG="yes")[0] == (
+        "--quiet and --debug are both given (POPRUN_QUIET, POPRUN_DEBUG), but they "
+        "exclude each other."
+    )
+    assert refused(job("quiet: yes\nvv: yes\n"))[0] == (
+        "--quiet and --vv are both given (job.yaml:1, job.yaml:2), but they exclude "
+        "each other."
+    )
+    assert resolve("-q", "--verbose=0", "--debug=no")["quiet"]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "quiet", "verbosity"),
+    [
+        (["-q"], {"POPRUN_VERBOSE": "2"}, True, 0),
+        (["-q"], {"POPRUN_DEBUG": "yes"}, True, 0),
+        (["-v"], {"POPRUN_QUIET": "1"}, False, 1),
+        (["--quiet=no"], {"POPRUN_VV": "1"}, False, 2),
+        (["--debug=no"], {"POPRUN_QUIET": "1"}, True, 0),
+    ],
+)
+def test_of_quiet_and_a_log_the_nearer_to_the_user_counts(
+    words: list[str], variables: dict[str, str], quiet: bool, verbosity: int
+) -> None:
+    settings = resolve(*words, **variables)
+
+    assert (settings["quiet"], settings.verbosity) == (quiet, verbosity)
+
+
+def test_quiet_leaves_out_the_status_line_unless_it_is_asked_for() -> None:
+    assert resolve().shows_progress
+    assert not resolve("-q").shows_progress
+    assert resolve("-q", "--progress=yes").shows_progress
+    assert not resolve("--progress=no").shows_progress
+
+
 def test_an_empty_variable_is_none() -> None:
     assert not resolve(POPRUN_NUM_REPLICAS="").is_given("num-replicas")
 

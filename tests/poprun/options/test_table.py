@@ -87,6 +87,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "show-config": False,
         "ssh": "ssh",
         "keep-going": False,
+        "quiet": False,
         "grace": 5.0,
         "timeout": None,
         "start-timeout": 60.0,
@@ -125,6 +126,7 @@ def test_no_name_stands_twice() -> None:
     assert {short: option.name for short, option in BY_SHORT.items()} == {
         "H": "host",
         "n": "num-processes",
+        "q": "quiet",
         "v": "verbose",
         "h": "help",
     }

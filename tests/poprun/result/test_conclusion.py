@@ -21,6 +21,7 @@ from poprun.stdio.stdin import Stdin
 STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)
 FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
+KEPT_GOING = Course(num_instances=2, started=STARTED)
 N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
 BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters()}
 
@@ -47,11 +48,11 @@ class Output:
         return self._was_last and rank == 1
 
 
-def exited(rank: int, status: int, peak_kib: int = 0) -> Exited:
+def exited(rank: int, status: int, peak_kib: int = 0, at_ns: int = 1) -> Exited:
     return Exited(
         rank=rank,
         status=status,
-        at_ns=1,
+        at_ns=at_ns,
         user_s=0.0,
         system_s=0.0,
         peak_kib=peak_kib,
@@ -68,6 +69,7 @@ def ends(
     words: bytes = b"",
     debug: bool = False,
     verbosity: int = 0,
+    is_quiet: bool = False,
     memory: Mapping[HostSpec, MemoryCounters] | None = None,
 ) -> tuple[int, list[str]]:
     """Return the exit code and the lines on stderr.
@@ -88,7 +90,7 @@ def ends(
     report_attempt(
         outcome,
         *arguments,  # type: ignore[arg-type]
-        Log(verbosity, said.append),
+        Log(verbosity, said.append, is_quiet=is_quiet),
         BEFORE,
         (memory or BEFORE).__getitem__,
         debug=debug,
@@ -114,6 +116,19 @@ def test_the_cause_comes_last_with_the_code_of_the_instance() -> None:
             "poprun: error: Instance 1 on n1 exited with code 3.",
         ],
     )
+
+
+def test_a_quiet_report_has_the_cause_and_not_what_else_failed() -> None:
+    output = Output(stderr=b"no use\n")
+    events = exited(0, 4 << 8, at_ns=2), exited(1, 3 << 8)
+    loud = [
+        "poprun: the last lines of instance 1's stderr:\n    no use",
+        "poprun: also failed: instance 0 (exited with code 4).",
+        "poprun: error: Instance 1 on n1 exited with code 3.",
+    ]
+
+    assert ends(output, KEPT_GOING, events) == (3, loud)
+    assert ends(output, KEPT_GOING, events, is_quiet=True) == (3, [loud[0], loud[2]])
 
 
 def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
