@@ -44,6 +44,20 @@ def is_emulated(environ: Mapping[str, str]) -> bool:
     )
 
 
+def check_has_ipus(environ: Mapping[str, str]) -> None:
+    """Check that the job has IPUs, or was told to run a program for IPUs without any.
+
+    Raises:
+        DeviceError: No option has asked for IPUs; the sentence names one that does.
+    """
+    if giver := environ.get(env.OFFLINE_BECAUSE_OF):
+        raise DeviceError(
+            f"This job runs without IPUs: its size comes from {giver}, and no option "
+            "is about replicas, IPUs or V-IPU. Add --offline-mode=no to poprun's "
+            "options."
+        )
+
+
 def attach(environ: Mapping[str, str], instance: Instance) -> int:
     """Attach this process to the device of its instance; return the device's id.
 

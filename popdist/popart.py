@@ -70,7 +70,8 @@ def getDevice(
     Raises:
         ValueError: The replicas of this job have another number of IPUs.
         TypeError: An argument has another type.
-        DeviceError: The job does not hold the device any more, or poprun has ended.
+        DeviceError: The job does not hold the device any more, or poprun has ended; or
+            the job has no IPUs, because no option of poprun has asked for any.
     """
     if not isinstance(connectionType, popart.DeviceConnectionType):
         raise TypeError(

@@ -174,9 +174,11 @@ def getDeviceId(
     Raises:
         TypeError: Both names are given, and differ.
         ValueError: The replicas of this job span another number of IPUs.
-        DeviceError: The job does not hold the device any more, or poprun has ended.
+        DeviceError: The job does not hold the device any more, or poprun has ended; or
+            the job has no IPUs, because no option of poprun has asked for any.
     """
     _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
+    device.check_has_ipus(os.environ)
     if device.is_emulated(os.environ):
         return device.attach(os.environ, _uniform_instance("getDeviceId"))
     parent = os.environ.get(NODE_DEVICE_ID)

@@ -20,7 +20,7 @@ assigns each of them its share of the job's replicas.
 
 Start two instances:
 
-  poprun -n 2 --offline-mode=1 echo "Hello world!"
+  poprun -n 2 echo "Hello world!"
 
 Train a model with eight replicas on four instances:
 

@@ -14,7 +14,7 @@ _GROUPED_ADVICE = {
     "-x": 'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
-    "--nproc --nprocs --ntasks": "It is the number of processes. Write -n N.",
+    "--nprocs --ntasks": "It is the number of processes. Write -n N.",
     "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
     "--ipus-per-replica N if a replica has several IPUs.",
     "--nproc-per-node --ntasks-per-node --tasks-per-node": "It is the number of "

@@ -3,18 +3,21 @@
 from collections.abc import Mapping, Sequence
 
 from poprun.annotations import Any
-from poprun.options.table import VIPU_OPTIONS
+from poprun.options.table import IPU_OPTIONS, VIPU_OPTIONS
 from poprun.options.types import Item, Option, Value, combine, item
 from poprun.record import Record
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+# Of --offline-mode, where what gives the number of processes decides it.
+AUTOMATIC = "automatic, by "
 
 
 class Setting(Record):
     """The value of one option, the texts it was read from, and where they stood."""
 
     value: Value
+    # Empty for a default, and where another option decides the value.
     texts: tuple[str, ...]
     origin: str
 
@@ -52,6 +55,17 @@ class Settings(Record):
         )
 
     @property
+    def offline_because_of(self) -> str:
+        """What gives the number of processes, if the job has no IPUs because of that.
+
+        That is the case where no option is about replicas, IPUs or V-IPU.
+        """
+        setting = self.entries["offline-mode"]
+        if setting.texts or setting.origin == DEFAULT:
+            return ""
+        return setting.origin.removeprefix(AUTOMATIC)
+
+    @property
     def prints_topology(self) -> bool:
         """Whether the topology is to be printed."""
         # To choose its format is to ask for it, unless --print-topology is no.
@@ -84,3 +98,22 @@ def make_setting(
         texts=tuple(text for text, _ in labelled),
         origin=origin,
     )
+
+
+def start_processes(
+    entries: Mapping[str, Setting], processes: Setting, giver: str
+) -> dict[str, Setting]:
+    """Return the settings with so many instances of one replica each.
+
+    Their job runs without IPUs, unless an option is about replicas, IPUs or V-IPU.
+
+    Args:
+        giver: What gives their number, for the user.
+    """
+    changed = {"num-instances": processes}
+    if entries["num-replicas"].origin == DEFAULT:
+        changed["num-replicas"] = processes
+    decisive = ("offline-mode", *IPU_OPTIONS)
+    if all(entries[name].origin == DEFAULT for name in decisive):
+        changed["offline-mode"] = Setting(True, (), AUTOMATIC + giver)
+    return {**entries, **changed}

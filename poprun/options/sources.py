@@ -16,6 +16,7 @@ from poprun.options.settings import (
     Setting,
     Settings,
     make_setting,
+    start_processes,
 )
 from poprun.options.table import BY_NAME, OPTIONS
 from poprun.options.types import Option, variable
@@ -51,10 +52,9 @@ def _expand_num_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
     processes = entries["num-processes"]
     if processes.origin == DEFAULT:
         return entries
-    changed = {"num-processes": Setting(None, (), DEFAULT), "num-instances": processes}
-    if entries["num-replicas"].origin == DEFAULT:
-        changed["num-replicas"] = processes
-    return entries | changed
+    giver = "-n" if processes.origin == COMMAND_LINE else processes.origin
+    without = {**entries, "num-processes": Setting(None, (), DEFAULT)}
+    return start_processes(without, processes, giver)
 
 
 def _settle_quiet(

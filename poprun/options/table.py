@@ -44,10 +44,11 @@ _TOPOLOGY = (
     _number(
         "num-processes",
         "N instances of one replica each, as mpirun's -n: the same as --num-instances "
-        "N, and as --num-replicas N where that is not given.",
+        "N, and as --num-replicas N where that is not given. Such a job has no IPUs, "
+        "unless an option about replicas, IPUs or V-IPU is given, too.",
         "N",
         short="n",
-        aliases=("np",),
+        aliases=("np", "nproc"),
         rival="num-instances",
         exclusive=True,
     ),
@@ -135,8 +136,8 @@ _VIPU = (
     _switch(
         "offline-mode",
         "Run without IPUs and without V-IPU.",
-        unset="automatic: yes only if no option asks for IPUs and no inventory can be "
-        "kept",
+        unset="automatic: yes with -n, unless an option is about replicas, IPUs or "
+        "V-IPU; otherwise only if no option asks for IPUs and no inventory can be kept",
         default=None,
     ),
     _text(
@@ -504,6 +505,9 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Frameworks": _FRAMEWORKS,
     "Debug and general": _GENERAL,
 }
+
+# With none of these, a job whose size is given as mpirun's -n runs without IPUs.
+IPU_OPTIONS = ["num-replicas", "ipus-per-replica", "num-ilds", *VIPU_OPTIONS]
 
 # The options that PopRun does not have. Prefixes are looked up among the others first,
 # so that none of these makes a vendor's command line ambiguous.

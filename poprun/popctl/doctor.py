@@ -45,7 +45,7 @@ MACHINE = (sys.executable, "-P", "-m", "poprun.popctl.machine_checks")
 # Options of the caller's jobs, whose variables would change what those of the doctor
 # print. The others tell how hosts and MPI are reached.
 GROUPS_LEFT_OUT = ("Topology", "Output", "Limits", "Debug and general")
-WITHOUT_VIPU = "Use --offline-mode=yes for jobs that need no IPUs."
+WITHOUT_VIPU = "Jobs that are started with -n, or --offline-mode=yes, need none."
 
 
 @click.command("doctor")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import popdist
 from popdist import device
 from popdist.environment import Instance
 from popdist.errors import DeviceError
@@ -109,4 +110,22 @@ def test_an_answer_that_makes_no_sense_is_an_error_in_words(
         "Instance 1 cannot attach to its device (2 IPUs) of partition P, because "
         "poprun, which holds the IPUs of the job, cannot be asked: "
         f"{reason}. Start the job again."
+    )
+
+
+def test_a_job_of_processes_has_no_device_and_says_which_option_gives_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in PAIR.encode().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("POPDIST_OFFLINE_MODE", "1")
+
+    assert popdist.getDeviceId() == 5
+
+    monkeypatch.setenv("POPDIST_OFFLINE_BECAUSE_OF", "-n")
+    with pytest.raises(DeviceError) as caught:
+        popdist.getDeviceId()
+    assert str(caught.value) == (
+        "This job runs without IPUs: its size comes from -n, and no option is about "
+        "replicas, IPUs or V-IPU. Add --offline-mode=no to poprun's options."
     )

@@ -110,7 +110,7 @@ def test_poprun_without_arguments_is_an_error_that_shows_its_usage(
     output, page = capsys.readouterr()
     examples = [line for line in page.splitlines() if line.startswith("  poprun ")]
     assert examples == [
-        '  poprun -n 2 --offline-mode=1 echo "Hello world!"',
+        '  poprun -n 2 echo "Hello world!"',
         "  poprun --num-instances 4 --num-replicas 8 python3 train.py",
     ]
     assert page.count("\n") <= 25

@@ -90,7 +90,9 @@ def test_a_job_too_large_for_one_host_goes_to_those_of_its_cluster(
             *("vipu", "-H", "10.3.7.150", "get", "cluster", "C16"), user="ipuser"
         )
         small = guide_bed["host153"].run(
-            *words[:-2], "-n", "4", "python3", "-c", ATTACHED, user="ipuser"
+            *(*words[:-2], "--num-replicas=4", "--num-instances=4"),
+            *("python3", "-c", ATTACHED),
+            user="ipuser",
         )
     finally:
         server.output(*admin, "remove", "cluster", "C16", cwd=SERVER_FILES)

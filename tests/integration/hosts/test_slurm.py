@@ -141,7 +141,8 @@ def test_the_partition_of_the_slurm_job_is_that_of_the_instances(
         "import os, popdist; print(os.environ['RANK'], "
         "os.environ['IPUOF_VIPU_API_PARTITION_ID'], popdist.getDeviceId() is not None)"
     )
-    job = ("poprun", "--mpirun", "local", "-n", "4", "python3", "-c", program)
+    size = ("--num-instances", "4", "--num-replicas", "4")
+    job = ("poprun", "--mpirun", "local", *size, "python3", "-c", program)
     script = (
         "for name in other-1 other-2 $own; do vipu create partition $name --size 4 "
         "--num-gcds 4 --total-num-replicas 4; done; "

@@ -315,6 +315,17 @@ def test_a_dry_run_without_a_server_says_so(poprun: Poprun) -> None:
     assert "\n  V-IPU cannot be asked: No V-IPU server answers at" in ran.stdout
 
 
+def test_processes_hold_no_ipus(poprun: Poprun, inventory: EmbeddedInventory) -> None:
+    inventory.create_cluster(presets.preset("pod64", "c64"))
+    show = "env | grep -E 'IPUOF|POPLAR'; vipu list partitions | grep -c poprun-; :"
+    none = poprun(*LOCAL, "-n", "1", "sh", "-c", show)
+    some = poprun(*LOCAL, "-n", "1", "--offline-mode=no", "sh", "-c", show)
+
+    assert (none.code, none.stderr, none.stdout) == (0, "", "0\n")
+    assert (some.code, some.stderr, some.stdout[-3:]) == (0, "", "\n1\n")
+    assert "IPUOF_VIPU_API_PARTITION_ID=poprun-" in some.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code"), [((), 0), (("--vipu-partition=P",), 125)], ids=["plain", "named"]
 )

@@ -6,6 +6,7 @@ from jobs import environments
 
 import popart
 import popdist.popart
+from popdist.errors import DeviceError
 
 
 @pytest.fixture
@@ -25,6 +26,15 @@ def settings(options: popart.SessionOptions) -> tuple[object, ...]:
         options.globalReplicaOffset,
         options.globalReplicationFactor,
     )
+
+
+def test_no_device_is_returned_where_no_option_has_asked_for_ipus(
+    instance: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POPDIST_OFFLINE_BECAUSE_OF", "-n")
+
+    with pytest.raises(DeviceError, match=r"^This job runs without IPUs: "):
+        popdist.popart.getDevice()
 
 
 def test_options_are_those_of_the_instance(instance: None) -> None:

@@ -203,7 +203,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',
         ),
-        ("--nproc", "It is the number of processes. Write -n N."),
+        ("--nprocs", "It is the number of processes. Write -n N."),
         ("--map-by", 'It is mpirun\'s: write --mpi-global-args="--map-by 4".'),
         ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd 4".'),
         ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),

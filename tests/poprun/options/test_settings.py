@@ -576,6 +576,9 @@ def test_the_table_shows_every_option_its_value_and_its_origin() -> None:
         (("--vipu-partition=p",), "automatic:", None),
         (("--vipu-partition=p", "--offline-mode=yes"), "yes", True),
         (("--offline-mode=no",), "no", False),
+        (("-n", "4"), "yes", True),
+        (("-n", "4", "--offline-mode=no"), "no", False),
+        (("-n", "4", "--num-replicas=4"), "automatic:", None),
     ],
 )
 def test_the_table_shows_whether_the_job_runs_offline(
@@ -590,6 +593,55 @@ def test_the_table_shows_whether_the_job_runs_offline(
 
     assert row[1] == shown
     assert as_object(settings)["offline-mode"]["value"] is value
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "environ", "giver"),
+    [
+        (["-n", "4"], "", {}, "-n"),
+        (["-np", "4"], "", {}, "-n"),
+        (["--nproc=4"], "", {}, "-n"),
+        ([], "", {"POPRUN_NUM_PROCESSES": "4"}, "POPRUN_NUM_PROCESSES"),
+        ([], "num-processes: 4\n", {}, "job.yaml:1"),
+        (["-n", "4"], "num-instances: 2\n", {}, "-n"),
+        (["-n", "4", "--executable-cache-path=c"], "", {}, "-n"),
+        (["-n", "4", "--num-replicas=8"], "", {}, ""),
+        (["-n", "4", "--ipus-per-replica=1"], "", {}, ""),
+        (["-n", "4", "--num-ilds=1"], "", {}, ""),
+        (["-n", "4", "--wait-for-ipus"], "", {}, ""),
+        (["-n", "4"], "vipu-partition: p\n", {}, ""),
+        (["-n", "4"], "", {"POPRUN_VIPU_SERVER_HOST": "h"}, ""),
+        (["-n", "4", "--offline-mode=no"], "", {}, ""),
+        (["-n", "4"], "offline-mode: no\n", {}, ""),
+        (["--num-instances=4", "--num-replicas=4"], "", {}, ""),
+        (["--num-instances=1"], "num-processes: 4\n", {}, ""),
+        ([], "", {}, ""),
+    ],
+)
+def test_processes_have_no_ipus_unless_an_option_is_about_replicas_or_ipus(
+    words: list[str], file: str, environ: dict[str, str], giver: str
+) -> None:
+    settings = resolve(job(file), *words, **environ)
+
+    assert settings.offline_because_of == giver
+    assert settings.offline == bool(giver)
+    if giver:
+        assert settings.origin("offline-mode") == f"automatic, by {giver}"
+        assert not settings.needs_ipus
+
+
+def test_an_option_that_the_user_gives_is_not_automatic() -> None:
+    settings = resolve("-n", "4", "--offline-mode=yes")
+
+    assert (settings.offline, settings.offline_because_of) == (True, "")
+
+
+def test_processes_without_ipus_are_exported_as_such() -> None:
+    config_file.export(resolve("-n", "4"), "out.yaml", overwrite=True)
+
+    assert Path("out.yaml").read_text() == (
+        "num-instances: 4\nnum-replicas: 4\noffline-mode: true\n"
+    )
 
 
 def test_the_table_shows_what_counts_in_the_place_of_a_default() -> None:

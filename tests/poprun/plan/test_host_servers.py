@@ -55,11 +55,17 @@ def test_a_job_goes_to_as_few_hosts_as_are_enough(
 
 
 @pytest.mark.parametrize(
-    "words", ["-n 4", "-n 1 --ipus-per-replica 64", "-n 32 --offline-mode=yes"]
+    "words",
+    [
+        "--num-instances 4 --num-replicas 4",
+        "-n 1 --ipus-per-replica 64",
+        "-n 32 --num-replicas 32 --offline-mode=yes",
+        "-n 64",
+    ],
 )
 def test_a_job_that_needs_one_host_does_not_ask(words: str) -> None:
     assert chosen(*words.split()) == (0, [])
 
 
 def test_a_job_stays_here_where_no_hosts_are_known() -> None:
-    assert chosen("-n", "64", servers=None) == (0, [64])
+    assert chosen("-n", "64", "--num-replicas", "64", servers=None) == (0, [64])

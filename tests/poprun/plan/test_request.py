@@ -555,6 +555,19 @@ def test_offline_mode_counts_more_than_a_partition() -> None:
     assert not [name for name in variables(job_plan) if name.startswith("IPUOF_")]
 
 
+def test_processes_have_no_partition_and_are_told_why() -> None:
+    job_plan = plan_of("-n", "2")
+
+    assert job_plan.request.partition_options is None
+    own_variables = variables(job_plan, 1)
+    assert own_variables["POPDIST_OFFLINE_MODE"] == "1"
+    assert own_variables["POPDIST_OFFLINE_BECAUSE_OF"] == "-n"
+    vendors = ("IPUOF_", "POPLAR_")
+    assert not [name for name in own_variables if name.startswith(vendors)]
+    offline = plan_of("-n", "2", "--offline-mode=yes")
+    assert "POPDIST_OFFLINE_BECAUSE_OF" not in variables(offline)
+
+
 def test_target_options_of_the_caller_are_merged() -> None:
     environ = {**PATH, "POPLAR_TARGET_OPTIONS": '{"ipuLinkTopology":"torus"}'}
 
