@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Self
 
+from popdist.durations import EXAMPLES, read_duration
 from popdist.environment import (
     ALGORITHM,
     LOG_LEVEL,
@@ -69,13 +70,10 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     text = environ.get(name)
     if not text:
         return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    # NaN is not more than 0, either.
-    if not 0 < seconds < inf:
-        raise SettingError(name, text[:40], "a number of seconds more than 0")
+    seconds = read_duration(text)
+    if seconds is None or not 0 < seconds < inf:
+        rule = f"a number of seconds more than 0, or a duration such as {EXAMPLES}"
+        raise SettingError(name, text[:40], rule)
     return seconds
 
 

@@ -22,7 +22,8 @@ Made from `poprun/options/table.py` by `python scripts/document_options.py`.
 An option is given on the command line, in a variable (the second column), or by its
 long name in the YAML file of `--import-config`. The command line overrides variables,
 and variables override the file; `poprun --show-config` shows each value and its origin.
-Names may be shortened to unique prefixes.
+Names may be shortened to unique prefixes. A TIME is a number of seconds or has units,
+as in `250ms`, `90s`, `5m`, `1h30m` or `2d`.
 """
 
 
@@ -67,6 +68,7 @@ name in the YAML file of
 .BR \-\-import\-config .
 The command line overrides variables, and variables override the file.
 YES|NO may also be written as on|off, true|false or 1|0.
+A TIME is a number of seconds or has units, as in 250ms, 90s, 5m, 1h30m or 2d.
 """
 MANUAL_END = r"""
 .SH EXIT STATUS

@@ -104,10 +104,11 @@ STAGES = {
     "popdist": (
         (
             "popdist.call_records",
+            "popdist.durations",
             "popdist.environment",
             "popdist.errors",
-            "popdist.settings",
         ),
+        ("popdist.settings",),
         ("popdist.device",),
         ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
         ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
@@ -241,6 +242,7 @@ CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "hosts", "python")
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
     "poprun.popctl.job_table",
+    "popdist.durations",
     "popdist.negotiation.agreement",
     "popdist.negotiation.call_requests",
     "poprun.annotations",
@@ -334,6 +336,7 @@ ACROSS = {
     "poprun": (
         "poprun",
         "popdist.call_records",
+        "popdist.durations",
         "popdist.environment",
         "popdist.errors",
     ),

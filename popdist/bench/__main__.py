@@ -26,6 +26,7 @@ from popdist.bench.results import Result
 from popdist.bench.runners import Engine
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
 from popdist.bench.tasks import OPERATIONS
+from popdist.durations import read_duration
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import CHOICES
 from popdist.groups.instance_group import instance_group
@@ -208,11 +209,8 @@ def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 3600:
+    seconds = read_duration(text)
+    if seconds is None or not 0 < seconds < 3600:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no time. Give seconds above 0 and below 3600, as in 0.5."
         )

@@ -22,6 +22,7 @@ _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _PLAIN_VALUES = (
     types.read_whole,
     types.read_seconds,
+    types.read_whole_seconds,
     types.read_boolean,
     types.read_choice,
     types.read_subnet,

@@ -45,7 +45,8 @@ _INTRODUCTION = (
 )
 
 _CLOSING = (
-    "YES|NO may also be written as on|off, true|false or 1|0. Every option may also "
+    "YES|NO may also be written as on|off, true|false or 1|0. A TIME is a number of "
+    "seconds or has units, as in 250ms, 90s, 5m, 1h30m or 2d. Every option may also "
     "be set by a variable, such as POPRUN_NUM_REPLICAS=8, or in the file of "
     "--import-config, except those that only show text, such as --help."
 )

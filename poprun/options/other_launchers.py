@@ -31,7 +31,7 @@ _GROUPED_ADVICE = {
     "MODULE.",
     "--no-python": "poprun runs any program as it is. Leave it out.",
     "--tee": "It writes output to files and shows it. Write --log-dir DIR.",
-    "-t": "For a limit of time write --timeout SECONDS, for files of the output "
+    "-t": "For a limit of time write --timeout TIME, for files of the output "
     "--log-dir DIR.",
     "--redirects -r": "It writes output to files. Write --log-dir DIR:nocopy.",
     "--local-ranks-filter": "It shows some outputs. Write --only-output-from-instance "

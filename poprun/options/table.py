@@ -15,7 +15,7 @@ from poprun.texts import color
 _switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
 _flag = partial(Option, types.read_boolean, takes_value=False, default=False)
 _number = partial(Option, types.read_whole)
-_seconds = partial(Option, types.read_seconds, metavar="SECONDS")
+_seconds = partial(Option, types.read_seconds, metavar="TIME")
 _text = partial(Option, types.read_text)
 _path = partial(Option, types.read_path)
 _choice = partial(Option, types.read_choice)
@@ -155,10 +155,11 @@ _VIPU = (
         default=8090,
         maximum=65535,
     ),
-    _number(
+    Option(
+        types.read_whole_seconds,
         "vipu-server-timeout",
         "How long to wait for a reply of the V-IPU server.",
-        "SECONDS",
+        metavar="TIME",
         default=10,
     ),
     _text(
@@ -179,7 +180,7 @@ _VIPU = (
         "If the IPUs are in use, wait until they are free, for so long at most. Jobs "
         "get them in the order in which they have begun to wait.",
         takes_value=False,
-        metavar="[=SECONDS]",
+        metavar="[=TIME]",
         default=False,
     ),
     _switch(

@@ -7,6 +7,7 @@ variable or in a configuration file.
 import os
 from collections.abc import Callable, Sequence
 
+from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.record import Record
@@ -126,16 +127,25 @@ def _range(option: Option, number: int) -> str:
 
 
 def read_seconds(option: Option, text: str, label: str) -> float:
-    """Read a number of seconds."""
-    whole, _, fraction = text.partition(".")
-    digits = whole + fraction
-    plain = digits.isascii() and digits.isdigit()
-    if not plain or len(whole.lstrip("0")) > 9:
+    """Read a duration in seconds."""
+    seconds = read_duration(text)
+    if seconds is None or seconds >= LARGEST:
         raise refusal(
             f"{label} is {quoted(text)}, but must be a number of seconds from 0 to "
-            f"{LARGEST - 1}, such as 5 or 0.5."
+            f"{LARGEST - 1}, such as 5 or 0.5, or a duration such as {EXAMPLES}."
         )
-    return float(text)
+    return seconds
+
+
+def read_whole_seconds(option: Option, text: str, label: str) -> int:
+    """Read a duration of whole seconds."""
+    seconds = read_duration(text)
+    if seconds is None or not seconds.is_integer():
+        raise refusal(
+            f"{label} is {quoted(text)}, but must be a whole number of seconds, such "
+            f"as 10, or a duration such as {EXAMPLES}."
+        )
+    return read_whole(option, str(int(seconds)), label)
 
 
 def read_boolean(option: Option, text: str, label: str) -> bool:
@@ -159,7 +169,7 @@ def _yes_or_no(label: str) -> str:
 
 
 def read_wait(option: Option, text: str, label: str) -> bool | float:
-    """Read yes, no or a number of seconds."""
+    """Read yes, no or a duration in seconds."""
     # 1 is a number of seconds here.
     if text != "1" and text.lower() in ("", *TRUE_WORDS, *FALSE_WORDS):
         return read_boolean(option, text, label)
@@ -168,7 +178,7 @@ def read_wait(option: Option, text: str, label: str) -> bool | float:
     except OptionError:
         raise refusal(
             f"{label} is {quoted(text)}, but must be yes, no, or a number of seconds, "
-            "such as 600."
+            f"such as 600, or a duration such as {EXAMPLES}."
         ) from None
 
 

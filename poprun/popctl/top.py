@@ -25,7 +25,7 @@ ONCE_MS = 1000
     type=Seconds(0.5, 3600),
     default=2.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How often the instances are looked at.",
 )
 @click.option("--once", is_flag=True, help="Write one table, and end.")

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import click
 
+from popdist.durations import EXAMPLES, read_duration
 from poprun.annotations import Any
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
@@ -20,15 +21,20 @@ _PAGES = {"-h", "--help", "--version"}
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds in a range. click's own ranges accept NaN."""
+    """A duration in seconds, in a range."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"'{value}' is no number.", param, ctx)
-        return number
+        seconds = read_duration(value) if isinstance(value, str) else value
+        if seconds is None:
+            self.fail(
+                f"{value!r} is neither a number of seconds nor a duration such as "
+                f"{EXAMPLES}.",
+                param,
+                ctx,
+            )
+        return super().convert(seconds, param, ctx)
 
 
 def carry_out(

@@ -71,7 +71,8 @@ def test_a_setting_that_cannot_be_is_told_before_anybody_is_waited_for() -> None
     """
 
     words = (
-        "POPDIST_TIMEOUT is 'ever', but must be a number of seconds more than 0. Set "
+        "POPDIST_TIMEOUT is 'ever', but must be a number of seconds more than 0, or "
+        "a duration such as 90s, 5m or 1h30m. Set "
         "it so, or unset it."
     )
     assert outputs(run(2, body, {"POPDIST_TIMEOUT": "ever"})) == [words] * 2

@@ -36,14 +36,25 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert Settings.decode({f"POPDIST_{name}": "" for name in names}) == Settings()
 
 
+A_DURATION = "a number of seconds more than 0, or a duration such as 90s, 5m or 1h30m"
+
+
+def test_a_timeout_may_have_units() -> None:
+    environ = {"POPDIST_TIMEOUT": "1h30m", "POPDIST_STALL_TIMEOUT": "250ms"}
+
+    settings = Settings.decode(environ)
+
+    assert (settings.timeout, settings.stall) == (5400.0, 0.25)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("POPDIST_TIMEOUT", "soon", "a number of seconds more than 0"),
-        ("POPDIST_TIMEOUT", "0", "a number of seconds more than 0"),
-        ("POPDIST_TIMEOUT", "inf", "a number of seconds more than 0"),
-        ("POPDIST_STALL_TIMEOUT", "nan", "a number of seconds more than 0"),
-        ("POPDIST_STALL_TIMEOUT", "-1", "a number of seconds more than 0"),
+        ("POPDIST_TIMEOUT", "soon", A_DURATION),
+        ("POPDIST_TIMEOUT", "0", A_DURATION),
+        ("POPDIST_TIMEOUT", "inf", A_DURATION),
+        ("POPDIST_STALL_TIMEOUT", "nan", A_DURATION),
+        ("POPDIST_STALL_TIMEOUT", "-1", A_DURATION),
         ("POPDIST_ALGORITHM", "fast", "one of auto, oneshot, direct, ring"),
         ("POPDIST_SIMD", "sse", "one of baseline, avx2, avx512, neon"),
         ("POPDIST_LOG_LEVEL", "7", "one of off, err, warn, info, debug, trace"),

@@ -591,7 +591,7 @@ def test_a_mistyped_variable_is_warned_about(
         pytest.param(
             ["--time", "x", "x"],
             "error: --time is 'x', but must be a number of seconds from 0 to "
-            "999999999, such as 5 or 0.5.\n",
+            "999999999, such as 5 or 0.5, or a duration such as 90s, 5m or 1h30m.\n",
             id="prefix",
         ),
         pytest.param(

@@ -503,9 +503,13 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
         case types.read_whole | types.read_count:
             return st.integers(option.minimum, 65535).map(str)
         case types.read_seconds:
-            return st.from_regex(r"[0-9]{1,9}(\.[0-9]{0,20})?", fullmatch=True)
+            return st.from_regex(
+                r"[0-9]{1,9}(\.[0-9]{0,20})?|[0-9]{1,3}h", fullmatch=True
+            )
+        case types.read_whole_seconds:
+            return st.sampled_from(["1", "600", "1.5h", "2m30s"])
         case types.read_wait:
-            return st.sampled_from(["yes", "no", "1", "0.5", "600"])
+            return st.sampled_from(["yes", "no", "1", "0.5", "600", "10m"])
         case types.read_boolean:
             return st.sampled_from(["yes", "no", "On", "0"])
         case types.read_choice:

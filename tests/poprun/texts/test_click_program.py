@@ -51,10 +51,13 @@ def test_another_error_of_the_system_is_none_of_the_output() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("nan", "'nan' is no number."),
         ("0.1", "0.1 is not in the range 0.5<=x<=3600."),
-        ("inf", "inf is not in the range 0.5<=x<=3600."),
-        ("soon", "'soon' is not a valid float range."),
+        ("2h", "7200.0 is not in the range 0.5<=x<=3600."),
+        (
+            "soon",
+            "'soon' is neither a number of seconds nor a duration such as 90s, "
+            "5m or 1h30m.",
+        ),
     ],
 )
 def test_what_is_no_number_of_seconds_is_refused(

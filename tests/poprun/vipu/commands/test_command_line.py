@@ -205,7 +205,11 @@ def test_a_usage_error_comes_before_an_inventory_is_made(
         ("vipu --config /nope.hcl list partitions", 2, "/nope.hcl cannot be read"),
         ("vipu --version list partitions", 2, "stand alone"),
         ("vipu --api-host= list partitions", 2, "It is empty"),
-        ("vipu list partitions --api-timeout nan", 2, "'nan' is no number"),
+        (
+            "vipu list partitions --api-timeout nan",
+            2,
+            "'nan' is neither a number of seconds nor a duration",
+        ),
         ("vipu list partitions --api-timeout 0", 2, "0.0 is not in the range"),
     ],
 )

@@ -361,7 +361,11 @@ def test_the_way_out_of_a_place_that_does_not_do_is_the_servers_option() -> None
 @pytest.mark.parametrize(
     ("argument", "sentence"),
     [
-        ("--timeout=nan", "Invalid value for '--timeout': 'nan' is no number."),
+        (
+            "--timeout=nan",
+            "Invalid value for '--timeout': 'nan' is neither a number of seconds nor a "
+            "duration such as 90s, 5m or 1h30m.",
+        ),
         ("--nonsense", "No such option '--nonsense'."),
         ("extra", "Got unexpected extra argument (extra)"),
     ],
