@@ -10,8 +10,10 @@ ERASE = b"\r\x1b[K"
 # More of an unfinished line need not be known: it does not fit on a line anyway.
 LONGEST = 4096
 
-# Colours, erasing to the end of the line, the cursor's visibility.
-_HARMLESS = rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl])"
+# Colours, erasing to the end of the line, the cursor's visibility, titles and links.
+_HARMLESS = (
+    rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl]|\][^\x07\x1b]*(?:\x07|\x1b\\))|[\x00\x07]"
+)
 # What moves the cursor within a line, or erases the rest of it.
 _MOTIONS = rb"(\r|\x1b\[0?K)"
 # What else moves the cursor; titles and links do not. A sequence that is cut off at the
@@ -95,8 +97,8 @@ class Screen:
         line = self._line + text[cut:]
         if b"\r" in line:
             line = line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
-            if not self._column and not self._row.strip():
-                line = b""  # it has been wiped
+        if not self._column and not self._row.strip():
+            line = b""  # it shows nothing, or has been wiped
         self._line = line[-LONGEST:]
 
     def _overwrite(self, text: bytes) -> None:

@@ -10,8 +10,15 @@ from poprun.annotations import Protocol
 from poprun.record import Record
 from poprun.texts.color import INSTANCES
 
-# A return to the beginning of the line after which something is written over it.
-_RETURN = rb"\r+(?=[^\r\n])"
+# What shows nothing by itself: escape sequences, the last of which may be cut off, and
+# control characters.
+_SEQUENCE = rb"\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~]"
+_CUT_OFF = rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[ -/]*))?"
+_NOTHING = rb"(?:\x1b(?:%s)|[\x00\x07\x08])*+%s" % (_SEQUENCE, _CUT_OFF)
+_NOTHING_OR_RETURNS = rb"(?:\x1b(?:%s)|[\x00\x07\x08\r])*+%s" % (_SEQUENCE, _CUT_OFF)
+# A return to the beginning of the line after which something is written over it. What
+# erases the line would erase a tag before it, too.
+_RETURN = rb"\r++(?:\x1b\[[0-2]?K)*+(?!%s(?:[\r\n]|\Z))" % _NOTHING
 # What Open MPI escapes: markup, and all that is no printable ASCII. The ampersand is
 # first, because each escape has one.
 _NAMED = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;"}
@@ -141,7 +148,8 @@ class Prefix:
     Args:
         tag: Of one that tells the time, what makes it from that.
         on_terminal: Repeat the tag where the line is written over from its beginning,
-            or its end would stay at the end of a shorter line.
+            or its end would stay at the end of a shorter line. An unfinished line that
+            shows nothing gets none: it may be the last, with a shell's prompt after it.
     """
 
     own_line = True
@@ -150,7 +158,8 @@ class Prefix:
         self._tag = tag
         self.is_timed = not isinstance(tag, bytes)
         self._on_terminal = on_terminal
-        self._returned = False
+        # What the line shows next comes after a tag.
+        self._is_due = False
 
     def apply(self, data: bytes, *, continues: bool, time: float = 0.0) -> bytes:
         tag = self._tag if isinstance(self._tag, bytes) else self._tag(time)
@@ -162,14 +171,33 @@ class Prefix:
         return b"".join(marked)
 
     def _apply(self, data: bytes, tag: bytes, *, continues: bool) -> bytes:
-        last, begins = data[-1:], not continues
+        at, begins = data.rfind(b"\n") + 1, not continues
+        is_shown = at < len(data)
         if self._on_terminal:
-            begins |= self._returned and data[:1] not in (b"\r", b"\n")
-            self._returned = last == b"\r"
+            begins |= self._is_due and data[:1] not in (b"\r", b"\n")
+            is_shown = self._note(data[at:], begins=begins or at > 0)
             if b"\r" in data:
                 data = re.sub(_RETURN, lambda returned: returned[0] + tag, data)
-        data = data[:-1].replace(b"\n", b"\n" + tag) + last
-        return tag + data if begins else data
+                at = data.rfind(b"\n") + 1
+        lines, rest = data[:at], data[at:]
+        if lines:
+            lines = lines[:-1].replace(b"\n", b"\n" + tag) + b"\n"
+            rest = tag + rest if is_shown else rest
+            is_shown = True
+        return tag + lines + rest if begins and is_shown else lines + rest
+
+    def _note(self, rest: bytes, *, begins: bool) -> bool:
+        """Take in an unfinished line on a terminal; return whether it shows anything.
+
+        Args:
+            begins: It begins in this piece, or has to have a tag.
+        """
+        if re.fullmatch(_NOTHING_OR_RETURNS, rest):
+            self._is_due = bool(rest) and (begins or self._is_due or b"\r" in rest)
+            return False
+        _, returned, last = rest.rpartition(b"\r")
+        self._is_due = bool(returned and re.fullmatch(_NOTHING, last))
+        return True
 
 
 class Xml:

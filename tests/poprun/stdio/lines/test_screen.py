@@ -202,6 +202,37 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     assert row == len(lines)
 
 
+@pytest.mark.parametrize("end", [b"\x1b[?25h", b"\x1b[0m", b"\x1b]0;done\x07"])
+def test_an_end_that_shows_nothing_leaves_the_line_free(end: bytes) -> None:
+    screen = Screen()
+    screen.show(b"status")
+
+    assert screen.write(b"100%\n" + end) == ERASE + b"100%\n" + end + b"status"
+    assert not screen.mid_line
+
+
+def test_after_ends_that_show_nothing_the_prompt_is_at_the_beginning_of_a_line() -> (
+    None
+):
+    console = Console(Screen(COLUMNS))
+    for name in "ab":
+        mark = Prefix(f"[{name}]".encode(), on_terminal=True)
+        console.open(name, PendingStream(mark))
+        console.feed(name, b"\x1b[?25l", 0.0)
+    console.tick(1.0)
+    for name in "ab":
+        console.feed(name, b"\r\x1b[2K100%\r\n", 1.0)
+        console.feed(name, b"\x1b[?25h", 1.0)
+    console.tick(2.0)
+    console.say(b"poprun: done\n")
+    for name in "ab":
+        console.close(name, 3.0)
+
+    shown, column, row = seen(b"".join(data for _, data in console.take()))
+    assert shown[:3] == ["[a]100%", "[b]100%", "poprun: done"]
+    assert (column, row) == (0, 3)
+
+
 def test_a_very_long_line_of_states_needs_no_memory_for_each() -> None:
     screen, line = Screen(), b"10%\r" * 500_000
     tracemalloc.start()

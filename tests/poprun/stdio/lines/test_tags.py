@@ -44,6 +44,59 @@ def test_on_a_terminal_what_overwrites_the_line_has_a_tag_too() -> None:
 
 
 @pytest.mark.parametrize(
+    "end",
+    [
+        b"\x1b[?25h",
+        b"\x1b[0m\x1b[K",
+        b"\x1b]0;a title\x07",
+        b"\x1b]8;;\x1b\\",
+        b"\x1b(B\x1b7\x1b=",
+        b"\x07\x00",
+        b"\r\x1b[2K",
+        b"\r\x1b[1A\x1b[2K\r",
+        b"\x1b[?2",
+        b"\x1b]0;a ti",
+        b"\x1b",
+    ],
+)
+def test_on_a_terminal_an_end_that_shows_nothing_has_no_tag(end: bytes) -> None:
+    def on_terminal() -> Prefix:
+        return Prefix(b"[a]", on_terminal=True)
+
+    assert on_terminal().apply(end, continues=False) == end
+    assert on_terminal().apply(b"x\n" + end, continues=False) == b"[a]x\n" + end
+    assert on_terminal().apply(b"x\r" + end, continues=False) == b"[a]x\r" + end
+    assert on_terminal().apply(end + b"\n", continues=False) == b"[a]" + end + b"\n"
+    assert on_terminal().apply(end + b"\nx", continues=True) == end + b"\n[a]x"
+
+
+def test_a_tag_that_an_end_without_text_had_not_comes_with_the_text() -> None:
+    prefix = Prefix(b"[a]", on_terminal=True)
+
+    assert prefix.apply(b"one\n\x1b[?25l", continues=False) == b"[a]one\n\x1b[?25l"
+    assert prefix.apply(b"\x1b[32m", continues=True) == b"\x1b[32m"
+    assert prefix.apply(b"10%", continues=True) == b"[a]10%"
+    assert prefix.apply(b"\r\x1b[32m", continues=True) == b"\r\x1b[32m"
+    assert prefix.apply(b"20%", continues=True) == b"[a]20%"
+    assert prefix.apply(b"\x1b[0m", continues=True) == b"\x1b[0m"
+    assert prefix.apply(b", 21%\n", continues=True) == b", 21%\n"
+
+
+def test_what_erases_the_line_leaves_the_tag() -> None:
+    prefix = Prefix(b"[a]", on_terminal=True)
+
+    assert prefix.apply(b"10%\r\x1b[2K\x1b[32m20%", continues=False) == (
+        b"[a]10%\r\x1b[2K[a]\x1b[32m20%"
+    )
+
+
+def test_in_a_file_an_end_that_shows_nothing_has_a_tag() -> None:
+    marked = Prefix(b"[a]").apply(b"one\n\x1b[?25h", continues=False)
+
+    assert marked == b"[a]one\n[a]\x1b[?25h"
+
+
+@pytest.mark.parametrize(
     ("data", "element"),
     [
         (
