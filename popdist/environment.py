@@ -161,6 +161,28 @@ SLURM_STEP_NODES = "SLURM_STEP_NUM_NODES"
 # "BATCH" in a script that sbatch has started.
 SLURM_ENVIRONMENT = "ENVIRONMENT"
 
+# The place of an instance in its job and in its partition: only a launcher sets them.
+PLACE_VARIABLES = (
+    RANK,
+    WORLD_SIZE,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    GROUP_RANK,
+    GROUP_WORLD_SIZE,
+    OMPI_RANK,
+    OMPI_SIZE,
+    OMPI_LOCAL_RANK,
+    OMPI_LOCAL_SIZE,
+    PMIX_RANK,
+    PMI_RANK,
+    PMI_SIZE,
+    HYDRA_LOCAL_RANK,
+    HYDRA_LOCAL_SIZE,
+    NODE_DEVICE_ID,
+    VIPU_API_PARTITION_ID,
+    VIPU_API_GCD_ID,
+)
+
 # --- Set by launchers below which popdist cannot tell how processes find each other.
 
 # MVAPICH's mpirun_rsh.

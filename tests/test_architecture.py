@@ -268,6 +268,7 @@ PURE = (
     "poprun.options.show_config",
     "poprun.options.table",
     "poprun.options.types",
+    "poprun.options.variables",
     "poprun.plan.assignments",
     "poprun.plan.drawing",
     "poprun.plan.host_facts",

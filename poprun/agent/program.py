@@ -23,6 +23,7 @@ from poprun.annotations import TYPE_CHECKING, Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
+from poprun.plan.directories import check_directory
 from poprun.preflight.addresses import own_address_towards
 from poprun.preflight.directories import private_directory_places, temporary_failure
 from poprun.preflight.out_of_memory import read_host
@@ -270,6 +271,7 @@ def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
     from poprun.preflight.program import find_program
 
     argv, search_path, cwd = question
+    check_directory(cwd)
     return find_program(argv, search_path, cwd)
 
 

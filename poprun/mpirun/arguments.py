@@ -8,7 +8,6 @@ passed on to Open MPI, which has hundreds of options, and refused for hydra.
 import re
 from collections.abc import Sequence
 
-from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
@@ -27,6 +26,7 @@ from poprun.mpirun.values import (
     OPENMPI5,
     MpirunArguments,
 )
+from poprun.options.variables import NAME_RULE, OF_THE_JOB, is_name
 from poprun.record import replace
 
 if TYPE_CHECKING:
@@ -254,14 +254,13 @@ class _Reader:
             )
         name, equals, value = assignment.partition("=")
         stem = name if equals else name.removesuffix("*")
-        if not (stem.isascii() and stem.isidentifier()):
+        if not is_name(stem):
             raise self._error(
                 f"-x {assignment!r}, but {name!r} cannot be the name of "
-                "a variable: that consists of letters, digits and '_', and does not "
-                "begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
-                "names that begin so."
+                f"a variable: {NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* "
+                "for all names that begin so."
             )
-        if name in TOPOLOGY_VARIABLES or name in JOB_VARIABLES:
+        if name in OF_THE_JOB:
             raise self._error(
                 f"-x {assignment!r}, but {name} is set by "
                 "poprun for each instance. Leave it out."

@@ -11,7 +11,7 @@ _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it
 _GROUPED_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
-    "-x": 'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
+    "-x --genv": "It passes variables on. Write --env NAME=VALUE.",
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
     "--nprocs --ntasks": "It is the number of processes. Write -n N.",
@@ -42,7 +42,7 @@ _GROUPED_ADVICE = {
     "--label -l": "It tags each line of output. Write --tag-format=short.",
     "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
-    "--chdir -D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
+    "--chdir -D --workdir -wdir -wd": "It is the directory to run in. Write --cwd DIR.",
     "--kill-on-bad-exit -K": "The first failure ends a job, unless --keep-going is "
     "given.",
     "--partition": "It names a partition of Slurm, which poprun does not use. For one "
@@ -50,7 +50,6 @@ _GROUPED_ADVICE = {
     "--gpus --gres --multi-gpu --gpu-ids": "poprun assigns no GPUs. Leave it out.",
     "--unbuffered -u": "Instances have a terminal where poprun has one; else write "
     "--tty=yes.",
-    "--env": 'It passes variables on. Write --mpi-local-args="-x NAME=VALUE".',
     "--min-np --max-np --host-discovery-script --slots-per-host": "A job of poprun has "
     "a fixed number of instances. Write -n N.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",

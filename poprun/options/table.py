@@ -70,6 +70,26 @@ _TOPOLOGY = (
     ),
 )
 
+_PROGRAM = (
+    Option(
+        types.read_environment,
+        "env",
+        "Set a variable in all instances on all hosts, or in some, as in "
+        "0,2-3:NAME=VALUE. NAME alone passes on the value in poprun's own "
+        "environment, and NAME* all that begin so. May be repeated; all are used.",
+        metavar="[SET:]NAME[=VALUE]",
+        default=(),
+        multiple=True,
+    ),
+    _path(
+        "cwd",
+        "The directory that the instances run in, on all hosts.",
+        "DIR",
+        aliases=("wdir",),
+        unset="that of poprun",
+    ),
+)
+
 _HOSTS = (
     _text(
         "host",
@@ -498,6 +518,7 @@ VIPU_OPTIONS = [
 
 GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Topology": _TOPOLOGY,
+    "Program": _PROGRAM,
     "Hosts": _HOSTS,
     "V-IPU": _VIPU,
     "MPI": _MPI,
@@ -516,7 +537,7 @@ _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
     tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
-    max-restarts pdb quiet
+    max-restarts pdb quiet env cwd
 """
 ADDED = frozenset(_ADDED.split())
 

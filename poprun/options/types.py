@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import OptionError
+from poprun.options import variables
 from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.record import Record
 from poprun.stdio import selection
@@ -16,7 +17,9 @@ from poprun.stdio.lines import tags
 from poprun.stdio.selection import Selection
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
-Item = bool | int | float | str | tuple[int, str] | Selection
+Item = (
+    bool | int | float | str | tuple[int, str] | tuple[str, str, str | None] | Selection
+)
 Value = Item | tuple[Item, ...] | None
 
 # No count, port or time in a job comes near this, and int() stays cheap below it.
@@ -239,6 +242,16 @@ def read_instances(option: Option, text: str, label: str) -> Selection:
             "or first,failed.",
             f"{str(error)[:1].upper()}{str(error)[1:]}." if str(error) else "",
         ) from None
+
+
+def read_environment(
+    option: Option, text: str, label: str
+) -> tuple[str, str, str | None]:
+    """Read a variable to pass to all instances, or to some."""
+    try:
+        return variables.parse(read_text(option, text, label))
+    except ValueError as error:
+        raise refusal(f"{label} {error}") from None
 
 
 def read_tag_format(option: Option, text: str, label: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from popdist import environment as env
 from poprun.errors import OptionError
@@ -14,9 +14,9 @@ from poprun.mpirun.arguments import (
 from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
-from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import GivenArguments
+from poprun.stdio import selection
 from poprun.stdio.output_files import OutputFolder
 
 
@@ -32,6 +32,7 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
     )
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
+    _check_directory_options(settings, job, each)
     others = [each, *single.values()]
     if settings["output-filename"] is not None:
         directory, nocopy = parse_output_directory(
@@ -39,7 +40,8 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
         )
         others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
     others.append(_read_root_option(settings))
-    return GivenArguments(job=merge(job, others), each=each, single=single)
+    job = merge(job, others)
+    return GivenArguments(job=job, each=each, single=single, cwd=settings["cwd"])
 
 
 def read_output_folder(
@@ -77,26 +79,15 @@ def _read_root_option(settings: Settings) -> MpirunArguments:
     return MpirunArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
 
 
-def find_directories(
-    arguments: GivenArguments, topology: Topology, facts: Sequence[HostFacts]
-) -> list[str | None]:
-    """Return the absolute path of the directory of each instance, if it has its own."""
-    ranks = range(topology.num_instances)
-    directories = [arguments.directory(rank) for rank in ranks]
-    for directory in filter(None, dict.fromkeys(directories)):
-        if not os.path.isdir(directory):
-            problem = (
-                "is not a directory" if os.path.exists(directory) else "does not exist"
-            )
-            raise OptionError(
-                f"--wdir {directory!r} {problem}, so no instance can run in it. "
-                "Create it, or name another."
-            )
-    cwds = [facts[topology.host_of(rank)].cwd for rank in ranks]
-    return [
-        None if directory is None else os.path.normpath(os.path.join(cwd, directory))
-        for cwd, directory in zip(cwds, directories, strict=True)
-    ]
+def _check_directory_options(
+    settings: Settings, job: MpirunArguments, each: MpirunArguments
+) -> None:
+    wdir = each.wdir or job.wdir
+    if settings["cwd"] is not None and wdir is not None and wdir != settings["cwd"]:
+        raise OptionError(
+            f"--cwd is {settings['cwd']!r}, and the arguments for mpirun have --wdir "
+            f"{wdir!r}, but an instance runs in one directory. Leave one of them out."
+        )
 
 
 def _instance_arguments(
@@ -120,6 +111,59 @@ def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
                 f"--npernode {number} contradicts --num-instances and --host, by which "
                 f"each host gets {topology.instances_per_host}. Leave --npernode out."
             )
+
+
+def read_exports(
+    settings: Settings,
+    arguments: GivenArguments,
+    topology: Topology,
+    environ: Mapping[str, str],
+) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
+    """Return the variables that options set in all instances, and in single ones.
+
+    --env counts more than -x, and what names an instance more than what names none.
+
+    Raises:
+        OptionError: --env names an instance that the job does not have.
+    """
+    each: dict[str, str | None] = {}
+    single: dict[int, dict[str, str | None]] = {}
+    for instances, name, value in settings["env"]:
+        if not instances:
+            each[name] = value
+            continue
+        chosen = selection.parse(instances)
+        problem = f"--env {instances}:{name} names instance {chosen.largest}"
+        check_rank(chosen.largest, topology.num_instances, problem)
+        for rank in range(topology.num_instances):
+            if rank in chosen:
+                single.setdefault(rank, {})[name] = value
+    of_each = {**arguments.job.exports, **arguments.each.exports, **each}
+    of_single = {
+        rank: {**_exports_of(arguments.single.get(rank)), **single.get(rank, {})}
+        for rank in {*arguments.single, *single}
+    }
+    return look_up_exports(of_each, environ), {
+        rank: look_up_exports(exports, environ) for rank, exports in of_single.items()
+    }
+
+
+def _exports_of(arguments: MpirunArguments | None) -> Mapping[str, str | None]:
+    return {} if arguments is None else arguments.exports
+
+
+def missing_variables(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each variable that --env would pass on if it were set."""
+    for _, name, value in settings["env"]:
+        if value is None and not look_up_exports({name: None}, environ):
+            begins = name.removesuffix("*")
+            why = f"{name} is not set in poprun's own environment"
+            if begins != name:
+                why = (
+                    "poprun's own environment has no variable that begins with "
+                    f"{begins}"
+                )
+            yield f"--env {name} passes nothing on: {why}."
 
 
 def look_up_exports(

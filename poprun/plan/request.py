@@ -15,6 +15,7 @@ from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
 from poprun.plan import partition, placement, slurm
+from poprun.plan.directories import find_directories
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import (
     SLURM_NODE_NAME,
@@ -23,9 +24,9 @@ from poprun.plan.hosts import (
     parse_hosts,
 )
 from poprun.plan.mpi_arguments import (
-    find_directories,
-    look_up_exports,
+    missing_variables,
     read_arguments,
+    read_exports,
     read_output_folder,
 )
 from poprun.plan.stdin_option import check_output, check_restarts, choose_stdin
@@ -82,7 +83,7 @@ def read_request(
     cache_path, cache_is_temporary = _read_cache(
         settings, environ, f"{temporary}/poprun-cache-{identity}", topology
     )
-    job, each = arguments.job, arguments.each
+    exports, instance_exports = read_exports(settings, arguments, topology, environ)
     return Request(
         identity=identity,
         topology=topology,
@@ -99,15 +100,17 @@ def read_request(
         cache_is_temporary=cache_is_temporary,
         target_options=_target_options(environ),
         settings_variables=_settings_variables(settings, environ, mpi),
-        exports=look_up_exports({**job.exports, **each.exports}, environ),
-        instance_exports={
-            rank: look_up_exports(single.exports, environ)
-            for rank, single in arguments.single.items()
-        },
+        exports=exports,
+        instance_exports=instance_exports,
         forwarded=[name for name in FORWARDED if name in environ],
         partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
-        notes=[*arguments.warnings, *_notes(settings, hosts), *notes],
+        notes=[
+            *arguments.warnings,
+            *missing_variables(settings, environ),
+            *_notes(settings, hosts),
+            *notes,
+        ],
         subnet=settings["host-subnet"] or _common_network(facts),
     )
 

@@ -44,10 +44,13 @@ class GivenArguments(Record):
     job: MpirunArguments = MpirunArguments()
     each: MpirunArguments = MpirunArguments()
     single: Mapping[int, MpirunArguments] = MappingProxyType({})
+    # Of --cwd.
+    cwd: str | None = None
 
     def directory(self, rank: int) -> str | None:
         """Return where an instance runs; None for the current directory."""
-        return self.single.get(rank, self.each).wdir or self.each.wdir or self.job.wdir
+        own = self.single.get(rank, self.each).wdir
+        return own or self.cwd or self.each.wdir or self.job.wdir
 
     @property
     def warnings(self) -> list[str]:

@@ -188,6 +188,35 @@ def test_a_reader_that_sleeps_when_the_job_ends_misses_nothing(
     assert len(out) == expected > 1_000_000
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_variables_and_the_directory_of_options_reach_other_hosts(
+    bed: Bed, mpi: str
+) -> None:
+    words = (
+        "--env",
+        "A=x=y z",
+        "--env",
+        "1:B=\n\u00e9",
+        "--env",
+        "TOKEN",
+        "--cwd=/tmp",
+    )
+    program = (
+        "import os; print([os.environ.get(n) for n in 'RANK A B TOKEN PWD'.split()])"
+    )
+
+    ran = bed.front.run(
+        *poprun(mpi, "--host", "h0,h1", "-n", "2", *words, "python3", "-c", program),
+        env={"TOKEN": "'secret'"},
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.splitlines()) == [
+        str(["0", "x=y z", None, "'secret'", "/tmp"]),
+        str(["1", "x=y z", "\n\u00e9", "'secret'", "/tmp"]),
+    ]
+
+
 def test_bytes_that_are_no_text_reach_the_instances_of_all_hosts(bed: Bed) -> None:
     program = 'printf %s "$ODD|$1|$(pwd)|" | od -An -tx1 | tr -d " \\n"; echo'
     shared = bed.front.path("/root") / "d\udcfe"

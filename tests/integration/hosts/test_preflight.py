@@ -231,6 +231,22 @@ def test_a_directory_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
     ]
 
 
+def test_a_directory_of_the_option_that_hosts_lack_is_named_for_each(
+    hosts: Bed,
+) -> None:
+    hosts.front.output("mkdir", "-p", "/root/only here")
+
+    words = ("--host", "h0,h1,h2", "-n", "3", "--cwd", "/root/only here", "true")
+    ran = hosts.front.run(*JOB, *words)
+
+    assert ran.returncode == 2
+    assert ran.stderr.removeprefix("poprun: error: ").splitlines() == [
+        f"On the host {name}: No instance can run in '/root/only here': No such file "
+        "or directory. Make it with mkdir -p, or name another directory by --cwd."
+        for name in ("h1", "h2")
+    ]
+
+
 def test_a_program_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
     shell(hosts.front, "echo '#!/bin/sh' >/root/program; chmod +x /root/program")
 

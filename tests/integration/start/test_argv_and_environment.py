@@ -555,6 +555,33 @@ def program_of(directory: Path, name: str) -> None:
     script.chmod(0o755)
 
 
+VALUES = {"EMPTY": "", "ODD": "a=b 'c' \"\n\té:", "LONG": "x" * 100_000}
+
+
+@pytest.mark.mpi
+def test_variables_and_the_directory_of_options_reach_the_instances(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    script = poprun.script("tell.py", TELL)
+    (poprun.directory / "a folder").mkdir()
+
+    ran = poprun(
+        *job(2, every_mpirun),
+        *(f"--env={name}={value}" for name, value in VALUES.items()),
+        *("--env", "PASSED", "--env", "1:ODD=one", "--cwd", "a folder"),
+        *("python", str(poprun.directory / script)),
+        environ={"PASSED": "on"},
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
+    for rank, odd in ((0, VALUES["ODD"]), (1, "one")):
+        told = json.loads((poprun.directory / f"a folder/told.{rank}").read_text())
+        found = {k: bytes.fromhex(v).decode() for k, v in told["environment"].items()}
+        expected = {**VALUES, "ODD": odd, "PASSED": "on"}
+        assert {name: found[name] for name in expected} == expected
+        assert found["PWD"] == os.path.realpath(poprun.directory / "a folder")
+
+
 @pytest.mark.mpi
 def test_each_instance_may_have_a_directory_of_its_own(
     poprun: Poprun, every_mpirun: str

@@ -195,17 +195,14 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "It is mpirun's. Instances are numbered in the order of hosts, and poprun "
             "assigns their cores itself. Use poprun's own --process-placement.",
         ),
-        (
-            "-x",
-            'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
-        ),
+        ("-x", "It passes variables on. Write --env NAME=VALUE."),
         (
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',
         ),
         ("--nprocs", "It is the number of processes. Write -n N."),
         ("--map-by", 'It is mpirun\'s: write --mpi-global-args="--map-by 4".'),
-        ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd 4".'),
+        ("-wd", "It is the directory to run in. Write --cwd DIR."),
         ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
         ("--zzz", "poprun --help shows all."),
     ],

@@ -518,6 +518,8 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
             return st.sampled_from(["0,4-7", "first", "ALL", "2,failed"])
         case types.read_tag_format:
             return st.sampled_from(["short", "NONE", "{time:%H:%M} {host}: "])
+        case types.read_environment:
+            return anything.map("1:NAME={}".format)
         case types.read_subnet:
             return st.sampled_from(["10.5.0.0/16", "fd00::1/8"])
         case types.read_instance_arguments:

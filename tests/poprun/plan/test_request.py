@@ -661,6 +661,36 @@ def test_the_nearest_directory_counts_for_an_instance(
     assert directories(job, each) == ["each", "each"]
     assert directories(job, one) == ["all", "one"]
     assert directories(each, one) == ["each", "one"]
+    assert directories("--cwd", "all") == ["all", "all"]
+    assert directories("--wdir=./each", one) == ["each", "one"]
+
+
+def test_variables_of_one_instance_count_more_than_those_of_all() -> None:
+    environ = {**PATH, "CALLER": "c", "CALLED": "d", "EMPTY": ""}
+    words = (
+        *("--mpi-local-args=-x A=x -x B=x -x C=x", "--env=B=each"),
+        *("--instance-mpi-local-args=1:-x C=x1 -x D=x1", "--env=1:D=own"),
+        *("--env", "CALL*", "--env=EMPTY", "--env=0,2:E=a=b c\n\u00e9", "--env=ALL="),
+    )
+
+    request = plan_with(3, *words, environ=environ).request
+
+    each = {"A": "x", "B": "each", "C": "x", "CALLER": "c", "CALLED": "d"}
+    each |= {"EMPTY": "", "ALL": ""}
+    assert [request.exports_of(rank) for rank in range(3)] == [
+        {**each, "E": "a=b c\n\u00e9"},
+        {**each, "C": "x1", "D": "own"},
+        {**each, "E": "a=b c\n\u00e9"},
+    ]
+    assert request.notes == []
+
+
+def test_the_user_is_warned_of_a_variable_that_is_not_there_to_pass_on() -> None:
+    assert plan_with(2, "--env=GONE", "--env=0:NO*").request.notes == [
+        "--env GONE passes nothing on: GONE is not set in poprun's own environment.",
+        "--env NO* passes nothing on: poprun's own environment has no variable that "
+        "begins with NO.",
+    ]
 
 
 def test_slots_that_suffice_are_accepted() -> None:
@@ -766,16 +796,37 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--mpi-local-args=--wdir /nothing/there",),
-            "--wdir '/nothing/there' does not exist, so no instance can run in it. "
-            "Create it, or name another.",
+            "No instance can run in '/nothing/there': No such file or directory. Make "
+            "it with mkdir -p, or name another directory by --cwd.",
             id="wdir",
         ),
         pytest.param(
             OptionError,
             ("--mpi-global-args=-wd /etc/passwd",),
-            "--wdir '/etc/passwd' is not a directory, so no instance can run in it. "
-            "Create it, or name another.",
+            "No instance can run in '/etc/passwd': it is not a directory. Make it with "
+            "mkdir -p, or name another directory by --cwd.",
             id="wdir-file",
+        ),
+        pytest.param(
+            OptionError,
+            ("--cwd=/nothing/there",),
+            "No instance can run in '/nothing/there': No such file or directory. Make "
+            "it with mkdir -p, or name another directory by --cwd.",
+            id="cwd",
+        ),
+        pytest.param(
+            OptionError,
+            ("--cwd=/", "--mpi-local-args=--wdir /tmp"),
+            "--cwd is '/', and the arguments for mpirun have --wdir '/tmp', but an "
+            "instance runs in one directory. Leave one of them out.",
+            id="cwd-and-wdir",
+        ),
+        pytest.param(
+            OptionError,
+            ("--env=0-1:TOKEN=secret",),
+            "--env 0-1:TOKEN names instance 1, but the job has only 1 instance. Give "
+            "0.",
+            id="env",
         ),
         pytest.param(
             MpiArgumentError,
@@ -918,10 +969,10 @@ def test_an_instance_runs_in_the_current_directory_of_its_host() -> None:
 
 
 def test_a_relative_directory_is_one_of_the_host(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "out").mkdir()
-    monkeypatch.chdir(tmp_path)
+    for name, facts in FACTS.items():
+        monkeypatch.setitem(FACTS, name, replace(facts, environ={}))
 
     job_plan = on_two_hosts("--mpi-local-args=--wdir ./out")
 

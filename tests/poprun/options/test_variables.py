@@ -1,0 +1,68 @@
+import pytest
+
+from popdist import environment as env
+from poprun.options.variables import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("NAME=VALUE", ("", "NAME", "VALUE")),
+        ("NAME=", ("", "NAME", "")),
+        ("NAME", ("", "NAME", None)),
+        ("_N1*", ("", "_N1*", None)),
+        ("0,2-3:NAME=a:b=c", ("0,2-3", "NAME", "a:b=c")),
+        ("first:NAME", ("first", "NAME", None)),
+        ("all:NAME=\n é\udcff", ("all", "NAME", "\n é\udcff")),
+        ("OMP_NUM_THREADS=2", ("", "OMP_NUM_THREADS", "2")),
+        ("POPDIST_TIMEOUT=5", ("", "POPDIST_TIMEOUT", "5")),
+    ],
+)
+def test_a_variable_has_a_name_a_value_and_instances(
+    text: str, parts: tuple[str, str, str | None]
+) -> None:
+    assert parse(text) == parts
+
+
+@pytest.mark.parametrize("name", ["1A", "A-B", "A.B", "é", "", "A B", "A*"])
+@pytest.mark.parametrize("before", ["", "0:"])
+def test_a_name_that_no_shell_can_read_is_refused(name: str, before: str) -> None:
+    with pytest.raises(ValueError, match="names") as refused:
+        parse(f"{before}{name}=secret")
+
+    assert str(refused.value) == (
+        f"names {name!r}, which cannot be the name of a variable: that consists of "
+        "letters, digits and '_', and does not begin with a digit. Write NAME=VALUE, "
+        "NAME for the value that poprun's own environment has, or NAME* for all names "
+        "that begin so."
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES, *env.PLACE_VARIABLES]
+)
+@pytest.mark.parametrize("text", ["{}=7", "{}", "0:{}=7"])
+def test_what_poprun_sets_for_each_instance_cannot_be_set(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^names {name}, which poprun sets itself"):
+        parse(text.format(name))
+
+
+@pytest.mark.parametrize(
+    ("instances", "why"),
+    [
+        ("x", ""),
+        ("", ""),
+        ("1-", ""),
+        ("3-1", ": 3-1 runs backwards; 1-3 would not"),
+        ("0,failed", ": no instance has failed before the job starts"),
+        ("A:0", ""),
+    ],
+)
+def test_what_is_no_set_of_instances_is_refused(instances: str, why: str) -> None:
+    with pytest.raises(ValueError, match="has") as refused:
+        parse(f"{instances}:NAME=secret")
+
+    assert str(refused.value) == (
+        f"has {instances!r} before the colon, which must be a set of instances, such "
+        f"as 0,4-7:NAME=VALUE{why}."
+    )
