@@ -61,9 +61,9 @@ SCREEN = (96, 11)
 # The height of what stands above the timeline.
 HEAD = 40
 LEGEND = (
-    ("life", "the instance lives"),
-    ("wait", "waits for others in a call"),
-    ("move", "moves data"),
+    ("life", "instance running"),
+    ("wait", "waiting for others"),
+    ("move", "moving data"),
     ("span", "spans of the program"),
     ("phase", "phases of poprun"),
 )

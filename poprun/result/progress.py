@@ -4,6 +4,8 @@ It listens to the events of the job and knows no terminal; the router shows the 
 where that disturbs nothing.
 """
 
+from math import inf
+
 from poprun.job.events import (
     Event,
     Exited,
@@ -21,6 +23,8 @@ from poprun.words import counted
 FIRST_AFTER_S = 0.5
 # A collective in which an instance waits for others for so long is named.
 LONG_WAIT_S = 5.0
+# A job that has written nothing for so long may be healthy: the line says only that.
+LONG_SILENCE_S = 300.0
 
 
 class Progress:
@@ -55,12 +59,26 @@ class Progress:
                 if event.operation and event.waited_s:
                     self._waiting[rank] = event
 
-    def text(self, now: float) -> str:
-        """Return the line, or nothing if it is too early for one."""
+    def text(self, now: float, last_output: float = -inf) -> str:
+        """Return the line, or nothing if it is too early for one.
+
+        Args:
+            last_output: When an instance has last written something.
+        """
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        return f"poprun: {self._long_wait(now)}{self._phase()} ({clock(int(elapsed))})"
+        wait, silence = self._long_wait(now), ""
+        if not wait and self._is_running:
+            silence = _long_silence(now - max(self._began, last_output))
+        return f"poprun: {wait}{self._phase()}{silence} ({clock(int(elapsed))})"
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether all instances have started, and some of them run on."""
+        num_left = self._instances - len(self._ended)
+        is_started = len(self._started | self._ended) == self._instances
+        return is_started and num_left > 0 and not self._is_stopping
 
     def _long_wait(self, now: float) -> str:
         """Return which collective takes long, and who has not begun it."""
@@ -87,3 +105,9 @@ class Progress:
         if len(self._started | self._ended) < self._instances:
             return f"starting, {number} of {every} running{ended}"
         return running + ended
+
+
+def _long_silence(seconds: float) -> str:
+    if seconds < LONG_SILENCE_S:
+        return ""
+    return f", no output for {int(seconds / 60)} min; see popctl dump"

@@ -48,7 +48,7 @@ class OutputRouter:
         stdout: int = 1,
         stderr: int = 2,
         screens: Mapping[str, Screen] | None = None,
-        status: Callable[[float], str] | None = None,
+        status: Callable[[float, float], str] | None = None,
     ) -> None:
         self._routes = routes
         self._screens = screens or {}
@@ -64,6 +64,8 @@ class OutputRouter:
             self._out.sink.write(b"<mpirun>\n")
         # What to show on stderr while nothing else is on its line, and when next.
         self._status = status
+        # When an instance has last written something.
+        self._last_output = -inf
         self._status_due = 0.0 if status else inf
         self._stderr = stderr
         self._tails: dict[int, bytes] = {}
@@ -167,6 +169,7 @@ class OutputRouter:
         Args:
             written: When it was written, in seconds since 1970.
         """
+        self._last_output = now
         if stream == self._error_stream:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
         if self._files is not None:
@@ -234,7 +237,8 @@ class OutputRouter:
         if now >= self._status_due and self._status is not None and not is_full:
             self._status_due = now + STATUS_INTERVAL_S
             may_draw = is_foreground(self._stderr)
-            self._show(self._status(now) if may_draw else "")
+            status = self._status(now, self._last_output)
+            self._show(status if may_draw else "")
 
     def deadline(self) -> float:
         # poll() reports when a full sink is read.

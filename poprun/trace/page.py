@@ -32,13 +32,13 @@ MOST_TICKS = 10
 
 # By the name of a table: its title, and what stands there if it has no rows.
 _SECTIONS = {
-    "instances": ("Instances", "There is none."),
-    "waits": ("Who waited for whom", "None did."),
+    "instances": ("Instances", "There are none."),
+    "waits": ("Who waited for whom", "No instance waited for another."),
     "spans": (
         "The program's spans",
-        "It has recorded none with popdist.trace().",
+        "The program recorded none with popdist.trace().",
     ),
-    "slowest": ("The calls with the longest waits", "There is none."),
+    "slowest": ("The calls with the longest waits", "There are none."),
 }
 
 _STYLE = """
@@ -57,7 +57,8 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--text); }
 .wait { fill: var(--wait); } .move { fill: var(--move); } .span { fill: var(--span); }
 .life { fill: var(--life); } .phase { fill: var(--phase); fill-opacity: .75; }
 .tick { stroke: var(--rule); stroke-width: .5; }
-.key i { display: inline-block; width: .9em; height: .9em; margin: 0 .3em 0 1em; }
+.key i { display: inline-block; width: .9em; height: .9em; margin-right: .3em; }
+.key i:not(:first-child) { margin-left: 1em; }
 .conclusion { font-size: 1.2em; }
 """
 
@@ -93,9 +94,9 @@ def _picture(summary: TraceSummary) -> str:
 
 def _key(summary: TraceSummary) -> str:
     entries = (
-        ("life", "the instance lives"),
-        ("wait", "waits for others in a call"),
-        ("move", "moves data in a call"),
+        ("life", "instance running"),
+        ("wait", "waiting for others in a call"),
+        ("move", "moving data in a call"),
         ("span", "spans of the program"),
         ("phase", "phases of poprun"),
     )
@@ -105,10 +106,10 @@ def _key(summary: TraceSummary) -> str:
     note = ""
     if len(summary.calls) > MOST_CALLS:
         note = (
-            f" Each column is {in_time(summary.end / COLUMNS)} long: the orange and "
-            "the blue part are the shares of waiting and moving in it."
+            f"<br>Each column is {in_time(summary.end / COLUMNS)} long: the orange and "
+            "the blue part show how much of it was spent waiting and moving data."
         )
-    return f'<p class="key">{shown}.{note}</p>'
+    return f'<p class="key">{shown}{note}</p>'
 
 
 def _timeline(summary: TraceSummary) -> Iterator[str]:
@@ -140,7 +141,7 @@ def _ticks(end: float, height: int) -> Iterator[str]:
         yield (
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 20}"/>'
             f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">'
-            f"{in_time(number * step)}</text>\n"
+            f"{in_time(number * step) if number else 0}</text>\n"
         )
 
 

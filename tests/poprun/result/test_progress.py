@@ -1,6 +1,7 @@
 """The line that says how far a job is."""
 
 import signal
+from math import inf
 
 import pytest
 
@@ -16,11 +17,13 @@ from poprun.job.events import (
 from poprun.result.progress import Progress
 
 
-def text(instances: int, elapsed: float, *events: Event) -> str:
+def text(
+    instances: int, elapsed: float, *events: Event, last_output: float = inf
+) -> str:
     progress = Progress(instances, began=100.0)
     for event in events:
         progress.listen(event)
-    return progress.text(100.0 + elapsed)
+    return progress.text(100.0 + elapsed, last_output)
 
 
 def exited(rank: int) -> Exited:
@@ -112,3 +115,43 @@ def test_the_wait_grows_while_nothing_is_measured() -> None:
 
 def test_what_has_ended_waits_for_nothing() -> None:
     assert "waits" not in text(2, 120.0, Started(0, 1), waits(0, 9.0, 1), exited(0))
+
+
+SILENT = ", no output for 5 min; see popctl dump"
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "last_output", "silence"),
+    [
+        (299.0, -inf, ""),
+        (300.0, -inf, SILENT),
+        (359.0, -inf, SILENT),
+        (4000.0, 3701.0, ""),
+        (4000.0, 3700.0, SILENT),
+        (4000.0, 3640.0, ", no output for 6 min; see popctl dump"),
+    ],
+)
+def test_it_says_when_no_instance_has_written_anything_for_minutes(
+    elapsed: float, last_output: float, silence: str
+) -> None:
+    progress = Progress(2, began=0.0)
+    progress.listen(Started(0, 5))
+    progress.listen(Started(1, 6))
+
+    shown = progress.text(elapsed, last_output).rpartition(" (")[0]
+    assert shown == f"poprun: 2 instances running{silence}"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (Started(0, 5),),
+        (Started(0, 5), Started(1, 6), Interrupted(signal.SIGINT)),
+        (Started(0, 5), Started(1, 6), exited(0), exited(1)),
+        (Started(0, 5), Started(1, 6), waits(0, 290.0, 1)),
+    ],
+)
+def test_it_says_nothing_of_output_where_it_says_more(
+    events: tuple[Event, ...],
+) -> None:
+    assert "no output" not in text(2, 400.0, *events, last_output=-inf)

@@ -411,12 +411,33 @@ def test_stderr_is_written_while_stdout_is_not_read(
     assert router.deadline() == inf
 
 
+def test_a_status_is_told_when_an_instance_has_last_written_anything(
+    out: Pipe, err: Pipe
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def status(now: float, last_output: float) -> str:
+        asked.append((now, last_output))
+        return "busy"
+
+    routes = Routes(selection=parse("0"))
+    router = OutputRouter(routes, out.write, err.write, {"stderr": Screen()}, status)
+    router.open(1, "stdout")
+    router.tick(1.0)
+    router.feed(1, "stdout", b"hidden", 1.5)
+    router.tick(2.0)
+
+    assert asked == [(1.0, -inf), (2.0, 1.5)]
+    for sink in router.sinks:
+        sink.close()
+
+
 def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
     out: Pipe, err: Pipe
 ) -> None:
     asked: list[float] = []
 
-    def status(now: float) -> str:
+    def status(now: float, last_output: float) -> str:
         asked.append(now)
         return "busy"
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from poprun.trace.analysis import (
@@ -174,6 +176,7 @@ def test_the_page_has_a_row_for_each_and_needs_no_network() -> None:
 
     assert "<title>a &lt;job&gt;</title>" in page
     assert page.count('<g class="row"') == 4
+    assert re.findall('text-anchor="middle">(.*?)</text>', page)[:2] == ["0", "100 ms"]
     assert page.count('<rect class="wait"') == 10
     assert page.count('<rect class="move"') == 15
     assert page.count('<rect class="span"') == 3
@@ -189,7 +192,7 @@ def test_very_many_calls_are_drawn_as_shares() -> None:
     page = as_page(analyse(document(events(many))), "many")
 
     assert page.count("<rect") < 4 * 2 * 600 + 100
-    assert "are the shares of waiting and moving" in page
+    assert "show how much of it was spent waiting and moving data" in page
 
 
 @pytest.mark.parametrize(
