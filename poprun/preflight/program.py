@@ -78,12 +78,14 @@ def _search(name: str, search_path: str | None, cwd: str) -> str:
             return path
     if os.path.isdir(candidates[-1]):
         return candidates[-1]
-    where = f"on PATH, which is {search_path!r}"
+    if question := _did_you_mean(name, directories):
+        raise ProgramNotFoundError(f"There is no program {name!r}.{question}")
+    where = "on PATH"
     if search_path is None:
         where = f"in {os.defpath!r} (PATH is not set)"
     raise ProgramNotFoundError(
-        f"There is no program {name!r}, neither {where}, nor in the current "
-        f"directory, {cwd!r}.{_did_you_mean(name, directories)}"
+        f"There is no program {name!r}, neither {where} nor in the current directory, "
+        f"{cwd!r}."
     )
 
 

@@ -67,7 +67,10 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         # A package whose metadata is damaged has no name.
-        providers = sorted({name for name in _providers().get(package, ()) if name})
+        # pip writes the same name with either character.
+        providers = sorted(
+            {name.replace("_", "-") for name in _providers().get(package, ()) if name}
+        )
         found = [f"{importlib.metadata.version(name)} ({name})" for name in providers]
         return ", ".join(found) or "not installed"
 

@@ -3,7 +3,7 @@
 import errno
 import os
 
-from poprun.errors import LaunchError
+from poprun.errors import LaunchError, OptionError
 from poprun.record import Record
 from poprun.stdio.lines.tags import Mark
 from poprun.stdio.stream_ends import STREAMS
@@ -97,7 +97,8 @@ def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
     """Make the files of an attempt, before anything of it is started.
 
     Raises:
-        LaunchError: One of them cannot be written.
+        OptionError: One of them cannot be written.
+        LaunchError: The same, in a later attempt: the option was valid.
     """
     directory = folder.of_attempt(attempt)
     try:
@@ -107,9 +108,11 @@ def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
         if folder.run:
             _link_latest(folder)
     except OSError as error:
-        raise LaunchError(
-            f"{folder.option} {folder.directory}: {error.filename2 or error.filename} "
-            f"cannot be written: {error.strerror}. Name a directory that can."
+        path, reason = error.filename2 or error.filename, error.strerror
+        where = "" if path == folder.directory else f"{path}: "
+        raise (LaunchError if attempt else OptionError)(
+            f"{folder.option} {folder.directory!r} cannot be written: {where}{reason}. "
+            "Name a directory in which you may make files."
         ) from None
 
 

@@ -91,8 +91,8 @@ def programs(directory: Path) -> None:
         (
             "two\nlines",
             127,
-            "There is no program 'two\\nlines', neither on PATH, which is '/usr/bin', "
-            "nor in the current directory, {cwd}.",
+            "There is no program 'two\\nlines', neither on PATH nor in the current "
+            "directory, {cwd}.",
         ),
         (
             "directory",

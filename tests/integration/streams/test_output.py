@@ -586,9 +586,9 @@ def test_a_log_directory_that_cannot_be_made_is_refused_before_the_start(
     )
 
     assert (ran.code, ran.stderr) == (
-        125,
-        "poprun: error: --output-filename logs: logs/1 cannot be written: Not a "
-        "directory. Name a directory that can.\n",
+        2,
+        "poprun: error: --output-filename 'logs' cannot be written: logs/1: Not a "
+        "directory. Name a directory in which you may make files.\n",
     )
     assert not (poprun.directory / "started").exists()
 

@@ -80,7 +80,7 @@ def test_a_package_that_brings_the_module_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Such as tensorflow-cpu, whose module is tensorflow."""
-    for name, version in (("frame-cpu", "2.21.0"), ("frame-extras", "3.1")):
+    for name, version in (("frame_cpu", "2.21.0"), ("frame-extras", "3.1")):
         info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.errors import LaunchError
+from poprun.errors import OptionError, PoprunError
 from poprun.stdio.output_files import OutputFiles, OutputFolder, make_files
 
 
@@ -67,12 +67,28 @@ def test_a_file_or_folder_in_the_place_of_the_link_is_not_replaced(
 ) -> None:
     (tmp_path / "latest").mkdir()
 
-    with pytest.raises(LaunchError) as refusal:
+    with pytest.raises(OptionError) as refusal:
         make_files(folder_of_run(tmp_path, "today"), 0, 1)
 
     assert str(refusal.value) == (
-        f"--log-dir {tmp_path}: {tmp_path}/latest cannot be written: it exists and is "
-        "no link. Name a directory that can."
+        f"--log-dir '{tmp_path}' cannot be written: {tmp_path}/latest: it exists and "
+        "is no link. Name a directory in which you may make files."
+    )
+
+
+@pytest.mark.parametrize(("attempt", "code"), [(0, 2), (1, 125)])
+def test_only_of_a_first_attempt_the_option_is_to_blame(
+    tmp_path: Path, attempt: int, code: int
+) -> None:
+    (tmp_path / "logs").touch()
+
+    with pytest.raises(PoprunError) as refusal:
+        make_files(OutputFolder("--log-dir", str(tmp_path / "logs")), attempt, 1)
+
+    assert refusal.value.exit_code == code
+    assert str(refusal.value) == (
+        f"--log-dir '{tmp_path}/logs' cannot be written: {tmp_path}/logs/{attempt + 1}: "
+        "Not a directory. Name a directory in which you may make files."
     )
 
 
