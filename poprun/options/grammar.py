@@ -139,9 +139,20 @@ def _read_word(
         option = _as_typed(known, f"-{letter}")
         value = word[position + 1 :]
         if option.takes_value and value:
+            _refuse_long_with_one_hyphen(word, following)
             yield option, value.removeprefix("=")
             return
         yield option, _implied(option)
+
+
+def _refuse_long_with_one_hyphen(word: str, following: Sequence[str]) -> None:
+    """Refuse -npernode 2: it is another launcher's, and not -n with a value."""
+    if word[2:3].isalpha():
+        # Imported here, because only a value that is a word needs it.
+        from poprun.options.other_launchers import explain
+
+        if word[1:].partition("=")[0] in BY_NAME or explain(word, following):
+            raise _unknown(word, following)
 
 
 def _as_typed(option: Option, flag: str) -> Option:
@@ -197,9 +208,11 @@ def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
     from poprun.options.other_launchers import explain
 
     flags = [f"--{name}" for name in BY_NAME]
+    own = f"-{word.partition('=')[0]}"
     return refusal(
         f"poprun has no option {_quoted_if_unprintable(word)}.",
-        explain(word, following)
+        (f"Did you mean {own}?" if own in flags else "")
+        or explain(word, following)
         or did_you_mean(word, flags)
         or "poprun --help shows all.",
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.option_table import NUMBER_OF_VALUES, REFUSED, canonical
 
+_PER_HOST = "It is the number of processes of each host. Write -n N, the number in all."
 _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
 
 # What is written for options of mpirun, the vendor's tools, torchrun, srun, horovodrun
@@ -17,8 +18,8 @@ _GROUPED_ADVICE = {
     "--nprocs --ntasks": "It is the number of processes. Write -n N.",
     "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
     "--ipus-per-replica N if a replica has several IPUs.",
-    "--nproc-per-node --ntasks-per-node --tasks-per-node": "It is the number of "
-    "processes of each host. Write -n N, the number in all.",
+    "--nproc-per-node --ntasks-per-node --tasks-per-node": _PER_HOST,
+    "--ppn -perhost --perhost --npernode": _PER_HOST,
     "--nnodes --nodes --num-machines": "It is the number of hosts. Name them: --host "
     "a,b.",
     "--node-rank --machine-rank": "One poprun starts the instances of all hosts. Leave "
@@ -54,7 +55,10 @@ _GROUPED_ADVICE = {
     "a fixed number of instances. Write -n N.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
-    "--network-interfaces": "It chooses a network. Write --host-subnet CIDR.",
+    "-genvall -envall": "Instances have the environment of poprun. Leave it "
+    "out.",
+    "-launcher -bootstrap": "It names what reaches other hosts. Write --ssh COMMAND.",
+    "--network-interfaces -iface": "It chooses a network. Write --host-subnet CIDR.",
     "--timeline-filename": "It records a timeline. Write --trace FILE.",
     "--autotune": "The engine adapts itself while it runs. Leave it out.",
     "--check-build": "--version-format=full-text shows what poprun uses.",
@@ -81,8 +85,11 @@ def explain(word: str, following: Sequence[str]) -> str:
     """
     flag, equals, value = word.partition("=")
     long = flag.lower().replace("_", "-")
-    if advice := ADVICE.get(long if flag.startswith("--") else flag):
-        return advice
+    # Some launchers write long options with one hyphen.
+    spellings = [long] if flag.startswith("--") else [flag, f"-{long}"]
+    for spelling in spellings:
+        if advice := ADVICE.get(spelling):
+            return advice
     name = canonical(flag.lstrip("-"))
     if name in REFUSED:
         return f"It is mpirun's. {REFUSED[name]}"

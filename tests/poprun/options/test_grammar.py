@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,6 +229,35 @@ def test_an_option_of_another_launcher_is_known_with_its_value_too() -> None:
 def test_no_option_of_poprun_is_taken_for_that_of_another_launcher() -> None:
     for flag, hint in ADVICE.items():
         assert refused(flag, "x")[1] == [hint]
+
+
+def test_advice_names_options_that_exist() -> None:
+    for advice in ADVICE.values():
+        named = re.findall("--([a-z-]+)", re.sub('"-.*?"', "", advice))
+        assert set(named) <= BY_NAME.keys(), advice
+
+
+PER_HOST = "It is the number of processes of each host. Write -n N, the number in all."
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-ppn", "1"], PER_HOST),
+        (["-ppn=1"], PER_HOST),
+        (["--npernode", "1"], PER_HOST),
+        (["-npernode", "1"], PER_HOST),
+        (["-nproc_per_node=1"], PER_HOST),
+        (["-ntasks", "4"], "It is the number of processes. Write -n N."),
+        (["-nproc", "4"], "Did you mean --nproc?"),
+        (["-quiet"], "Did you mean --quiet?"),
+        (["-host", "a"], "Did you mean --host?"),
+    ],
+)
+def test_a_long_option_with_one_hyphen_is_answered_as_one(
+    words: list[str], hint: str
+) -> None:
+    assert refused(*words, "x") == (f"poprun has no option {words[0]}.", [hint])
 
 
 @pytest.mark.parametrize(

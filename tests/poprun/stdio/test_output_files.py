@@ -87,7 +87,8 @@ def test_only_of_a_first_attempt_the_option_is_to_blame(
 
     assert refusal.value.exit_code == code
     assert str(refusal.value) == (
-        f"--log-dir '{tmp_path}/logs' cannot be written: {tmp_path}/logs/{attempt + 1}: "
+        f"--log-dir '{tmp_path}/logs' cannot be written: "
+        f"{tmp_path}/logs/{attempt + 1}: "
         "Not a directory. Name a directory in which you may make files."
     )
 
