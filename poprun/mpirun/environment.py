@@ -5,10 +5,12 @@ place in the outer job, and the processes of the inner job must not inherit them
 """
 
 import os
+import re
 from collections.abc import Mapping
 
 from popdist import environment as env
 from poprun.annotations import AnyStr
+from poprun.errors import OptionError
 from poprun.mpirun.values import OPENMPI5, Mpi
 
 # What an mpirun sets for its own processes. What users set is not among it
@@ -72,6 +74,9 @@ _READ_NAMES = """
 """
 _READ = frozenset(_READ_NAMES.split())
 
+# The processes of mpiruns that start ranks are named so, or this is in their names.
+_STARTERS_OF_RANKS = "mpirun|mpiexec|orterun|orted|prte|hydra"
+
 # Wrong for another job in any case.
 _OF_ONE_JOB = frozenset({*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES})
 # Right if the user has set them, wrong if an outer poprun has.
@@ -86,6 +91,33 @@ _OF_AN_OUTER_JOB = frozenset(
         env.POPLAR_TARGET_OPTIONS,
     }
 )
+
+
+def check_is_only_rank(environ: Mapping[str, str]) -> None:
+    """Refuse to be one of several ranks of an mpirun: each would start the job.
+
+    A program that an mpirun has started may start poprun in one of its ranks.
+
+    Raises:
+        OptionError: An mpirun has started several copies of poprun.
+    """
+    sizes = [environ.get(name, "") for name in (env.OMPI_SIZE, env.PMI_SIZE)]
+    size = next((text for text in sizes if re.fullmatch("[1-9][0-9]{0,8}", text)), "1")
+    if size != "1" and re.search(_STARTERS_OF_RANKS, _parent_name()):
+        raise OptionError(
+            f"mpirun has started {size} copies of poprun, and each would start the "
+            "whole job. poprun calls mpirun itself: write poprun -n "
+            f"{size} PROGRAM, without mpirun before it."
+        )
+
+
+def _parent_name() -> str:
+    """Return the name of the program that has started poprun, "" if it is hidden."""
+    try:
+        with open(f"/proc/{os.getppid()}/comm", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def without_outer_poprun(environ: Mapping[str, str]) -> dict[str, str]:

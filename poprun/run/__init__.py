@@ -19,7 +19,7 @@ from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import output, reservation
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
-from poprun.mpirun.environment import without_outer_poprun
+from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
@@ -62,6 +62,7 @@ def run(
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
+    check_is_only_rank(environ)
     check_current_directory()
     identity = os.urandom(16).hex()
     shape = settings["num-instances"], settings["num-replicas"]

@@ -1,6 +1,8 @@
 """What a newcomer does first, on every MPI."""
 
 import json
+import os
+import subprocess
 
 import pytest
 from conftest import Poprun
@@ -43,3 +45,51 @@ def test_what_is_for_other_hosts_is_told_to_have_no_effect_on_one(
         "poprun: warning: --distribute-ssh-key has no effect on a job that runs on one "
         "host.\n",
     )
+
+
+def run_below(mpirun: str, size: int, *words: str) -> subprocess.CompletedProcess[str]:
+    as_root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    return subprocess.run(
+        [mpirun, "-n", str(size), *words],
+        env={
+            **os.environ,
+            **dict.fromkeys(as_root, "1"),
+            **{name.replace("OMPI", "PRTE"): "1" for name in as_root},
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_several_copies_of_poprun_below_mpirun_start_nothing(every_mpirun: str) -> None:
+    job = (
+        "poprun",
+        "-n",
+        "2",
+        "--mpirun",
+        "local",
+        "--tag-format=none",
+        "echo",
+        "started",
+    )
+
+    several = run_below(every_mpirun, 2, *job)
+    alone = run_below(every_mpirun, 1, *job)
+
+    assert several.returncode != 0
+    assert "poprun: error: mpirun has started 2 copies of poprun" in several.stderr
+    assert "started" not in several.stdout
+    assert (alone.returncode, alone.stdout) == (0, "started\n" * 2)
+
+
+def test_a_script_of_one_rank_may_start_poprun(every_mpirun: str) -> None:
+    script = (
+        'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 || '
+        "poprun -n 2 --mpirun local --tag-format=none echo started; exit"
+    )
+
+    ran = run_below(every_mpirun, 2, "sh", "-c", script)
+
+    assert (ran.returncode, ran.stdout) == (0, "started\n" * 2)

@@ -1,9 +1,12 @@
 import pytest
 
+from poprun.errors import OptionError
 from poprun.helpers.protocol import Decoder, Spec
+from poprun.mpirun import environment
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
+    check_is_only_rank,
     without_batch_system,
     without_outer_mpi,
     without_outer_poprun,
@@ -144,3 +147,44 @@ def test_what_a_user_has_set_is_kept_outside_of_any_job() -> None:
 
 def test_a_part_of_a_topology_is_removed() -> None:
     assert without_outer_poprun({"POPDIST_REPLICA_INDEX_OFFSET": "8"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("parent", "variable"),
+    [
+        ("prterun\n", "OMPI_COMM_WORLD_SIZE"),
+        ("orterun_wrapper\n", "OMPI_COMM_WORLD_SIZE"),
+        ("hydra_pmi_proxy\n", "PMI_SIZE"),
+    ],
+)
+def test_one_of_several_ranks_does_not_start_the_job(
+    monkeypatch: pytest.MonkeyPatch, parent: str, variable: str
+) -> None:
+    monkeypatch.setattr(environment, "_parent_name", lambda: parent)
+
+    with pytest.raises(OptionError) as refusal:
+        check_is_only_rank({variable: "3"})
+
+    assert str(refusal.value) == (
+        "mpirun has started 3 copies of poprun, and each would start the whole job. "
+        "poprun calls mpirun itself: write poprun -n 3 PROGRAM, without mpirun before "
+        "it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "size"),
+    [
+        pytest.param("prterun\n", "1", id="only-rank"),
+        pytest.param("prterun\n", "x", id="no-number"),
+        pytest.param("bash\n", "2", id="script-of-a-rank"),
+        pytest.param("python3\n", "2", id="shim-of-an-outer-poprun"),
+        pytest.param("", "2", id="hidden-parent"),
+    ],
+)
+def test_any_other_process_starts_it(
+    monkeypatch: pytest.MonkeyPatch, parent: str, size: str
+) -> None:
+    monkeypatch.setattr(environment, "_parent_name", lambda: parent)
+
+    check_is_only_rank({"OMPI_COMM_WORLD_SIZE": size})
