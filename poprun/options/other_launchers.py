@@ -55,8 +55,7 @@ _GROUPED_ADVICE = {
     "a fixed number of instances. Write -n N.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
-    "-genvall -envall": "Instances have the environment of poprun. Leave it "
-    "out.",
+    "-genvall -envall": "Instances have the environment of poprun. Leave it out.",
     "-launcher -bootstrap": "It names what reaches other hosts. Write --ssh COMMAND.",
     "--network-interfaces -iface": "It chooses a network. Write --host-subnet CIDR.",
     "--timeline-filename": "It records a timeline. Write --trace FILE.",
