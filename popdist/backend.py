@@ -24,11 +24,11 @@ _UNREGISTERED, _REGISTERED, _INITIALIZED, _FINALIZED = (
 
 
 def init() -> None:
-    """Make collectives ready, and have them ended in good order at exit.
+    """Prepare collectives, and end them cleanly at exit.
 
-    All instances of the job must call it; it blocks until they have. Every further
-    call does nothing. Without poprun and mpirun it is ready at once. On several
-    hosts it does not look for the other instances: their first collective does.
+    All instances of the job must call it; it blocks until they have. Further calls do
+    nothing. Without poprun and mpirun it returns at once. On several hosts it does not
+    connect to the other instances: the first collective does.
 
     Raises:
         ArenaError: The instances cannot share memory.
@@ -45,7 +45,7 @@ def init() -> None:
 
 
 def registerDefaultBackend() -> None:
-    """Register the only backend there is. Concerns this instance alone.
+    """Register the only backend that exists, in this instance.
 
     Raises:
         BackendError: It is registered already.
@@ -61,7 +61,7 @@ def registerDefaultBackend() -> None:
 
 
 def registerBackend(path: str) -> None:
-    """Refuse a backend in a shared library: no such libraries exist for popdist.
+    """Raise BackendError: there are no backends in shared libraries for popdist.
 
     Raises:
         BackendError: Always.
@@ -73,10 +73,10 @@ def registerBackend(path: str) -> None:
 
 
 def initializeBackend() -> None:
-    """Meet the other instances of the job.
+    """Connect to the other instances of the job.
 
-    All instances must call it; it blocks until they have. On several hosts it does
-    not look for them: their first collective does.
+    All instances must call it; it blocks until they have. On several hosts it does not
+    connect to them: the first collective does.
 
     Raises:
         ArenaError: The instances cannot share memory.
@@ -104,10 +104,10 @@ def isBackendInitialized() -> bool:
 
 
 def finalizeBackend() -> None:
-    """Leave all groups for good. No collective is possible in this process after it.
+    """Leave all groups for good. This process can make no collectives afterwards.
 
-    Every instance may call it when it has made its last collective. It waits for this
-    instance's own calls that are under way, and not for the other instances.
+    Each instance may call it after its last collective. It waits for this instance's
+    own unfinished calls, but not for the other instances.
 
     Raises:
         BackendError: The backend is not initialised, or has been finalised before.
@@ -130,16 +130,16 @@ def defaultCommunicatorId() -> str:
 def registerCommunicator(
     participants: Iterable[int], communicator_id: str | None = None
 ) -> None:
-    """Give a set of instances an id, by which collectives can be among them.
+    """Give a set of instances an id, for collectives among them.
 
-    All instances of the job must call it, in the same order and with the same
-    parameters, those outside the set too; it blocks until they have. An id that is
-    registered again stands for the new set. The default communicator's id is one
-    that can be given: from then on collectives without an id are among this set.
+    All instances of the job must call it, including those outside the set, in the same
+    order and with the same parameters; it blocks until they have. If an id is
+    registered again, it stands for the new set. This works with the default
+    communicator's id as well: collectives without an id are then among this set.
 
     Args:
         participants: The indices of the instances.
-        communicator_id: Its id; None for that of the default communicator.
+        communicator_id: Its id; None for the default communicator's id.
 
     Raises:
         MismatchError: The instances called it with different parameters.

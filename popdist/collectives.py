@@ -1,21 +1,20 @@
 """PopDist's collectives between instances, matched by the names of tensors.
 
-All instances of a communicator must make the same calls, each in turn or from several
-threads: calls of one name are matched in the order in which they are made, calls of
-different names in any order. But a thread that waits in one call can come to no other
-one, so a program with one thread must make its calls in the same order everywhere,
-or with async_op=True. Calls without a name are matched with each other.
+All instances of a communicator must make the same calls, one after another or from
+several threads. Calls of one name are matched in order, calls of different names in any
+order. A thread that waits in a call cannot make another one, so a program with one
+thread must make its calls in the same order everywhere, or use async_op=True. Calls
+without a name are matched with each other.
 
-The first call meets the other instances, if popdist.init() has not done so before.
-A call returns when this instance has its result, or raises: PeerLostError if an
-instance has died, MismatchError if the calls do not match, and other PopdistErrors.
-Where the operations, dtypes or shapes of one call differ, nothing is done, and further
-calls can follow. After any other error the communicator is unusable; let it end the
+The first call connects to the other instances, unless popdist.init() has done so. A
+call returns when this instance has its result. It raises PeerLostError if an instance
+has died, MismatchError if the calls do not match, and other PopdistErrors. If the
+operations, dtypes or shapes of one call differ, nothing is done, and you can make
+further calls. After any other error the communicator is unusable; let the error end the
 program.
 
-The sums are the same to the bit on every instance and in every run. With
-async_op=True the calls return a handle at once, and the arrays may not be touched
-until its wait() returns.
+Sums have the same bits on every instance and in every run. With async_op=True the calls
+return a handle at once; do not use the arrays until its wait() returns.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,9 +65,9 @@ def allReduceSum(
 
     Args:
         data: An array of the same dtype and shape on all instances.
-        name: Which tensor it is; None for a call that is matched by order alone.
-        communicator: Among which instances; None for the default communicator.
-        async_op: Return a handle at once, whose wait() returns the array.
+        name: The tensor's name; None to match the call by order alone.
+        communicator: The communicator of the instances; None for the default one.
+        async_op: Return a handle at once; its wait() returns the array.
     """
     _check_writable("data", data)
 
@@ -108,14 +107,14 @@ def broadcast(
     *,
     async_op: bool = False,
 ) -> A | Handle[A]:
-    """Replace an array, in place, by that of one instance, and return it.
+    """Replace an array in place by the array of one instance, and return it.
 
     Args:
         data: An array of the same dtype and shape on all instances.
-        root_rank: Whose array it becomes: the index of an instance of the job.
-        name: Which tensor it is; None for a call that is matched by order alone.
-        communicator: Among which instances; None for the default communicator.
-        async_op: Return a handle at once, whose wait() returns the array.
+        root_rank: The index of that instance in the job.
+        name: The tensor's name; None to match the call by order alone.
+        communicator: The communicator of the instances; None for the default one.
+        async_op: Return a handle at once; its wait() returns the array.
     """
     instances = participants(communicator)
     if root_rank not in instances:
@@ -171,12 +170,12 @@ def allGather(
 
     Args:
         data: An array of the same dtype and shape on all instances.
-        dst: Where the arrays go: one with a leading axis of as many rows as there
-            are instances, and data's shape behind it. None for a new one.
-        name: Which tensor it is; None for a call that is matched by order alone.
-        communicator: Among which instances; None for the default communicator.
+        dst: The array for the result: its leading axis has a row of data's shape for
+            each instance. None for a new array.
+        name: The tensor's name; None to match the call by order alone.
+        communicator: The communicator of the instances; None for the default one.
         inplace: data is None, and this instance's row is already in dst.
-        async_op: Return a handle at once, whose wait() returns dst.
+        async_op: Return a handle at once; its wait() returns dst.
     """
     instances = participants(communicator)
     own = _own_row(data, dst, inplace, instances)

@@ -77,17 +77,17 @@ def execute_on_instances(
 ) -> T | None:
     """Run a function on some instances only, and return its result there.
 
-    All others return None at once, without waiting. Collectives that the function
-    makes are among those instances only: those of popdist.collectives without a
-    communicator of their own, and the groups that it gets from
-    popdist.replica_group(). Groups that were made before remain what they are, and
-    threads that the function starts are outside, unless they run in a copy of its
-    context. What the function raises, this call raises.
+    All other instances return None at once, without waiting. The function's collectives
+    are among the chosen instances only. This applies to calls of popdist.collectives
+    without a communicator, and to groups from popdist.replica_group() and
+    popdist.instance_group(). Existing groups do not change. Threads that the function
+    starts are not restricted, unless they run in a copy of its context. Exceptions of
+    the function are passed on.
 
     Args:
         instances: The indices of the instances, the same everywhere. Within another
             execute_on_instances, some of those that run it.
-        func: What to call, with the arguments that follow.
+        func: The function; the following arguments are passed to it.
 
     Raises:
         ValueError: The job has no such instances, or they do not run this.

@@ -61,11 +61,11 @@ class SettingError(PopdistError):
 
 
 class DeviceError(PopdistError):
-    """The device of this instance is not there, or this process may not have it."""
+    """This instance has no device, or this process may not attach to it."""
 
 
 class BackendError(PopdistError):
-    """A function of the backend was called out of order, or for what is not there."""
+    """A backend function was called out of order, or with an unknown backend."""
 
 
 class ArenaError(PopdistError):

@@ -1,6 +1,6 @@
 """PopART's session options and device for the replicas of this instance.
 
-They work with Graphcore's PopART where that is installed, and with the stand-in.
+They work with Graphcore's PopART if it is installed, and otherwise with the stand-in.
 """
 
 import os
@@ -33,12 +33,12 @@ _IS_STAND_IN = getattr(popart, "__stand_in__", False)
 
 
 def configureSessionOptions(opts: "SessionOptions") -> None:
-    """Set the options of replicated graphs to what poprun has decided.
+    """Set the options of replicated graphs to poprun's values.
 
-    Without poprun they are those of one instance with one replica.
+    Without poprun they are for one instance with one replica.
 
     Raises:
-        TypeError: `opts` are no session options.
+        TypeError: `opts` is not a SessionOptions object.
     """
     if not isinstance(opts, _SESSION_OPTIONS):
         raise TypeError(
@@ -59,19 +59,19 @@ def getDevice(
 ) -> "DeviceInfo":
     """Return a device with the IPUs of this instance's replicas.
 
-    In offline mode none is attached: the stand-in runs all the same, and Graphcore's
+    In offline mode no device is attached. The stand-in runs all the same; Graphcore's
     PopART gets a device to compile for.
 
     Args:
-        ipusPerReplica: How many IPUs a replica has, which is checked; None for as many
-            as poprun's --ipus-per-replica.
-        connectionType: When the device is attached.
+        ipusPerReplica: The number of IPUs of a replica, which is checked; None for
+            poprun's --ipus-per-replica.
+        connectionType: The time when the device is attached.
 
     Raises:
-        ValueError: The replicas of this job have another number of IPUs.
-        TypeError: An argument has another type.
-        DeviceError: The job does not hold the device any more, or poprun has ended; or
-            the job has no IPUs, because no option of poprun has asked for any.
+        ValueError: The replicas of this job have a different number of IPUs.
+        TypeError: An argument has the wrong type.
+        DeviceError: The job has lost the device, or poprun has ended; or the job has no
+            IPUs, because no option of poprun requested any.
     """
     if not isinstance(connectionType, popart.DeviceConnectionType):
         raise TypeError(

@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Any:
 def isPopdistEnvSet() -> bool:
     """Return whether poprun started this process.
 
-    It does not check the other variables, and never raises. No getter needs it: each
-    of them returns a value without poprun, too.
+    It does not check the other variables, and never raises. You need not call it before
+    a getter: all getters return a value without poprun, too.
     """
     return environment.is_set(os.environ)
 
@@ -76,7 +76,7 @@ def isPopdistEnvSet() -> bool:
 def getNumTotalReplicas() -> int:
     """Return the number of replicas of the whole job; 1 without poprun.
 
-    This, and not the number of instances, is what a mean over the job divides by.
+    A mean over the job divides by this number, not by the number of instances.
     """
     return _number(environment.NUM_TOTAL_REPLICAS)
 
@@ -89,8 +89,9 @@ def getNumLocalReplicas() -> int:
 def getReplicaIndexOffset() -> int:
     """Return the job-wide index of this instance's first replica; 0 without poprun.
 
-    The instance owns the replicas from here up to, not including, this plus
-    getNumLocalReplicas(): its share of a data set that is split by replica.
+    The instance owns the replicas from this index up to, but not including, this index
+    plus getNumLocalReplicas(). They are its share of a data set that is split by
+    replica.
     """
     return _number(environment.REPLICA_INDEX_OFFSET)
 
@@ -103,8 +104,8 @@ def getNumIpusPerReplica() -> int:
 def getInstanceIndex() -> int:
     """Return the index of this instance in the job; 0 without poprun.
 
-    It counts over all hosts: see getLocalInstanceIndex for the index on one host. It
-    is not the index of a replica, of which an instance may own several.
+    It counts over all hosts; getLocalInstanceIndex() returns the index on one host. It
+    is not the index of a replica, because an instance may own several replicas.
 
     Raises:
         NotUniformError: The instances own different numbers of replicas.
@@ -126,8 +127,9 @@ def getNumInstances() -> int:
 def getLocalInstanceIndex() -> int:
     """Return the index of this instance on its host; 0 without poprun.
 
-    Every host has an instance 0, which can do what must be done once on each host,
-    such as a download. What must be done once in a job is for getInstanceIndex() 0.
+    Every host has an instance 0. Use it for work that must be done once on each host,
+    such as a download. For work that must be done once in a job, use the instance with
+    getInstanceIndex() 0.
     """
     return _number(environment.LOCAL_INSTANCE_INDEX)
 
@@ -135,8 +137,8 @@ def getLocalInstanceIndex() -> int:
 def isUniformReplicasPerInstance() -> bool:
     """Return whether all instances own the same number of replicas.
 
-    True without poprun. Where it is False, getInstanceIndex and getNumInstances
-    raise.
+    True without poprun. If it is False, getInstanceIndex() and getNumInstances() raise
+    NotUniformError.
     """
     return bool(_number(environment.UNIFORM_REPLICAS_PER_INSTANCE))
 
@@ -144,8 +146,8 @@ def isUniformReplicasPerInstance() -> bool:
 def checkNumIpusPerReplica(expected: int) -> bool:
     """Return whether the replicas of this job span `expected` IPUs each.
 
-    It raises nothing when they do not: the caller must check the result. Without
-    poprun a replica spans one IPU, so the result is True for 1 only.
+    If they do not, it returns False and raises nothing, so check the result. Without
+    poprun a replica spans one IPU, so only 1 gives True.
     """
     return getNumIpusPerReplica() == expected
 
@@ -155,27 +157,27 @@ def getDeviceId(
 ) -> int:
     """Return the id of the device that holds all of this instance's IPUs.
 
-    In a job that has IPUs it attaches this process to the device, until the process
-    ends. The device is the instance's: other processes that it starts may ask too, and
-    get the same one.
+    In a job with IPUs it attaches this process to the device until the process ends.
+    The device belongs to the instance: its child processes can call this too, and get
+    the same device.
 
-    No two instances of a job get the same one; without poprun it is 0. The ids are
-    those of a reconfigurable partition, where first the single IPUs are numbered,
-    then the pairs, then the fours, and so on. With a parent device from poprun, it
-    is this instance's equal part of that; otherwise the job is taken to fill a
-    partition of its own. A job that fits no such partition, because its IPUs are
-    no power of two or its instances not alike, numbers devices by their first IPU.
+    Each instance of a job gets a different device; without poprun the id is 0. Devices
+    are numbered as in a reconfigurable partition: first the single IPUs, then the
+    pairs, then the fours, and so on. If poprun has set a parent device, this is the
+    instance's equal part of it. Otherwise the job is assumed to fill a whole partition.
+    If the job does not fit one, because its number of IPUs is not a power of two or its
+    instances differ, the id is the number of the device's first IPU.
 
     Args:
-        ipus_per_replica: What getNumIpusPerReplica() is expected to return, which is
+        ipus_per_replica: The expected value of getNumIpusPerReplica(), which is
             checked. None or 0 for no check.
         ipusPerReplica: The same, under its later name.
 
     Raises:
         TypeError: Both names are given, and differ.
-        ValueError: The replicas of this job span another number of IPUs.
-        DeviceError: The job does not hold the device any more, or poprun has ended; or
-            the job has no IPUs, because no option of poprun has asked for any.
+        ValueError: The replicas of this job span a different number of IPUs.
+        DeviceError: The job has lost the device, or poprun has ended; or the job has no
+            IPUs, because no option of poprun requested any.
     """
     _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
     device.check_has_ipus(os.environ)

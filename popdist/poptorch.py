@@ -1,6 +1,6 @@
 """PopTorch's options for the replicas of this instance.
 
-They work with Graphcore's PopTorch where that is installed, and with the stand-in.
+They work with Graphcore's PopTorch if it is installed, and otherwise with the stand-in.
 """
 
 import os
@@ -60,7 +60,7 @@ class _Distributed(poptorch.options._DistributedOptions):
 class Options(poptorch.Options):
     """Options with the local replicas, the device and the index of this instance.
 
-    Outside of poprun they are those of one instance with one replica.
+    Without poprun they are for one instance with one replica.
     """
 
     def __init__(self, ipus_per_replica: int | None = None) -> None:

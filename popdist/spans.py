@@ -7,9 +7,9 @@ from popdist.session import STATE
 
 
 class trace(ContextDecorator):
-    """A span of the program, for the timeline that `poprun --trace` writes.
+    """A span of the program, for the timeline of `poprun --trace`.
 
-    A context manager and a decorator: its span lasts as long as the block, or as each
+    A context manager and a decorator: the span lasts as long as the block, or as each
     call of the function. Without --trace it does nothing.
     """
 

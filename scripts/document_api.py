@@ -22,9 +22,9 @@ PAGE = ROOT / "docs" / "reference.md"
 INTRODUCTION = """\
 # Reference of the Python interfaces
 
-Made from the docstrings by `python scripts/document_api.py`. Types are left out:
-editors and type checkers know them. Other references: the command line
-([options.md](options.md)), variables ([environment.md](environment.md)), JSON
+This page is generated from the docstrings by `python scripts/document_api.py`. It
+leaves out types, which editors and type checkers show. Other references: the command
+line ([options.md](options.md)), variables ([environment.md](environment.md)), JSON
 ([results.md](results.md)).
 """
 

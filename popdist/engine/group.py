@@ -96,50 +96,52 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
 
     @property
     def last_algorithm(self) -> str:
-        """How the last reduction was carried out."""
+        """The algorithm of the last reduction."""
         return self.transport.last_algorithm
 
     @property
     def cores(self) -> int:
-        """How many cores the members can use together."""
+        """The number of cores that the members can use together."""
         self._check_open()
         return self.transport.cores
 
     @property
     def runs(self) -> dict[str, int]:
-        """How many reductions each algorithm has carried out, in all views of this."""
+        """The number of reductions by each algorithm, in all views of this group."""
         return self.transport.runs
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
-        """Spins that sufficed, yields, late yields and sleeps of this member so far.
+        """This member's successful spins, yields, late yields and sleeps so far.
 
-        Of all views of this group together. Late yields are among the yields.
+        They count for all views of this group together. The yields include the late
+        ones.
         """
         return self.transport.waits
 
     def blocks(self, nbytes: int) -> tuple[int, bool]:
-        """Return how `direct` moves a row of so many bytes, as far as it has tried.
+        """Return how `direct` currently moves a row of this many bytes.
 
-        These are the bytes of a block, and whether it is written past the caches.
+        The result is the bytes of a block, and whether it is written past the caches.
         """
         self._check_open()
         return self.transport.blocks(nbytes)
 
     def set_timeout(self, seconds: float) -> None:
-        """Let this member's calls from now on wait so long for the others.
+        """Set the timeout of this member's later calls.
 
-        Concerns all views of the group.
+        It applies to all views of the group.
         """
         self._check_open()
         self.transport.set_timeout(seconds)
 
     def set_trace(self, trace: Trace | None) -> None:
-        """Call this after each call of this member, in all views; None for nothing.
+        """Call a function after each call of this member, in all views; None for none.
 
-        It gets the operation, dtype, reduction, algorithm, root, count of elements and
-        name of the call, all as numbers, when it began and ended, as monotonic_ns()
-        counts, and whether it succeeded. It must not refer to the group.
+        Its arguments are the call's operation, dtype, reduction, algorithm, root,
+        number of elements and name, all as numbers; its start and end in the time of
+        monotonic_ns(); and whether it succeeded. The function must not refer to the
+        group.
         """
         self.transport.set_trace(trace)
 
@@ -152,10 +154,10 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         self.transport.end(MismatchError(message))
 
     def close(self) -> None:
-        """Make no more calls here. Every member closes its groups in the end.
+        """Leave the group. Every member closes its groups in the end.
 
-        With the last of its views this member leaves the group, and gives back its
-        memory. Arrays made by empty() stay what they are.
+        When its last view is closed, this member leaves the group and releases its
+        memory. Arrays made by empty() remain valid.
         """
         if not self._closed:
             self._endpoint.close_view(self)

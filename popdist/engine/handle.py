@@ -35,7 +35,7 @@ class Scheduler(Protocol):
 
 
 class Handle(Generic[T]):
-    """A call that may still be under way."""
+    """A call that may still be in progress."""
 
     def __init__(self, give_up: Callable[[BaseException], None]) -> None:
         """Make a handle that calls `give_up` if a wait for it is interrupted."""
@@ -54,14 +54,15 @@ class Handle(Generic[T]):
         return f"<Handle: {'done' if self.test() else 'under way'}>"
 
     def test(self) -> bool:
-        """Return whether the call has come to its end. Never blocks."""
+        """Return whether the call is complete. Never blocks."""
         return self._done.is_set()
 
     def wait(self) -> T:
-        """Block until the call has come to its end, and return its result.
+        """Block until the call is complete, and return its result.
 
-        Raises whatever the call would have raised. Ctrl-C ends the group for all, as
-        it does in a call: other members cannot know whether this one is made.
+        Raises whatever the call would have raised. Ctrl-C ends the group for all
+        members, as in any call, because the others cannot know whether this member
+        completes it.
         """
         try:
             self.check_waiter()
@@ -93,10 +94,10 @@ class Handle(Generic[T]):
         return self.test()
 
     def result(self) -> T:
-        """Return the result of a call that has come to its end.
+        """Return the result of a completed call.
 
         Raises:
-            RuntimeError: It has not; use wait() to block until it has.
+            RuntimeError: The call is not complete; use wait() to block until it is.
         """
         if not self.test():
             raise RuntimeError(
@@ -110,13 +111,12 @@ class Handle(Generic[T]):
         return result  # type: ignore[no-any-return]
 
     def add_done_callback(self, callback: Callable[["Handle[T]"], object]) -> None:
-        """Call `callback` with this handle once the call has come to its end.
+        """Call `callback` with this handle when the call is complete.
 
-        Also where the call has failed. It is called once, in the thread that makes
-        the call, or at once in this one if that is over. It delays the calls that
-        follow, so waiting for one of them in it is a RuntimeError. An exception of it
-        is reported as that of a thread is (threading.excepthook), and has no other
-        effect.
+        It is called once, also after a failure: in the thread that makes the call, or
+        at once in this thread if the call is already complete. It delays later calls,
+        so waiting for one of them in it raises RuntimeError. An exception in it is
+        reported by threading.excepthook, and has no other effect.
         """
         with self._lock:
             over = self.test()

@@ -61,11 +61,11 @@ class Transport(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many cores the members can use together."""
+        """The number of cores that the members can use together."""
 
     @property
     def last_algorithm(self) -> str:
-        """How the last reduction was carried out."""
+        """The algorithm of the last reduction."""
 
     @property
     def runs(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ class Transport(Protocol):
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
-        """Spins that sufficed, yields, late yields and sleeps of this member so far."""
+        """This member's successful spins, yields, late yields and sleeps so far."""
 
     def blocks(self, nbytes: int) -> tuple[int, bool]:
         """Return the bytes of a block of such a row, and if it goes past the caches."""

@@ -29,8 +29,8 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
 
     The group is the one that instance_group() and replica_group() return here. If this
     process has not joined it, the call is collective: all instances must make it. On
-    several hosts, and where the machine does not let memory be shared so, the array is
-    an ordinary one.
+    several hosts, and on machines that do not allow this kind of shared memory, it
+    returns an ordinary array.
     """
     if not STATE.job.place.on_one_host:
         return np.empty(shape, dtype)
@@ -61,16 +61,16 @@ def empty_like(x: ArrayLike) -> NDArray[Any]:
 
 
 def rows(x: NDArray[S]) -> NDArray[S]:
-    """Return x, marked as an array whose rows are those of the local replicas.
+    """Return x, marked as an array with a row for each local replica.
 
-    The calls of replica_group() take it: row i, along the leading axis, is the array of
-    this instance's replica i. It shares the memory of x, so it may be an `out`, too.
-    What arithmetic makes of it, or an index selects, is an ordinary array again; copies
-    and other views of it are marked too.
+    Pass it to the calls of replica_group(): row i, along the leading axis, is the array
+    of this instance's replica i. It shares the memory of x, so it may also be an `out`.
+    Results of arithmetic and indexing are ordinary arrays; copies and other views are
+    marked too.
 
     Raises:
-        TypeError: x is no array.
-        ValueError: It has no axis.
+        TypeError: x is not an array.
+        ValueError: x has no axis.
     """
     if not isinstance(x, np.ndarray):
         raise TypeError(

@@ -6,12 +6,12 @@ from popdist.session import STATE
 
 
 def instance_group() -> Group:
-    """Return the group of all instances of the job, each of which is one member.
+    """Return the group of all instances of the job: each instance is one member.
 
-    Its calls take arrays as they are, without the leading axis for local replicas that
-    those of replica_group() have. `root`, `dest` and `source` are the numbers of
-    members, which are the instances, from 0. Within execute_on_instances the group
-    consists of those instances, numbered from 0, and only those instances call it.
+    Its calls take arrays as they are; replica_group() adds a leading axis for local
+    replicas. `root`, `dest` and `source` are numbers of instances, from 0. Within
+    execute_on_instances() the group consists of the chosen instances, numbered from 0,
+    and only these call it.
 
     All instances must call it, in the same order as their other collective calls: the
     first call for each set of instances blocks until all of them have made it. It

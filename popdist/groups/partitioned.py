@@ -54,7 +54,7 @@ class PartitionedCalls:
     ) -> Any:
         """Reduce the arrays of each group's replicas, and give all of them the result.
 
-        As a group's all_reduce.
+        See Group.all_reduce.
         """
         return self._alike("all_reduce", x, op, out=out, **kwargs)
 
@@ -68,8 +68,8 @@ class PartitionedCalls:
     ) -> Any:
         """Reduce many arrays as if they were one, and return a list of the results.
 
-        What is in `out` may share memory with the array in the same place, and with
-        no other one: later groups read that when this one has been written.
+        An array in `out` may share memory with the array in the same place, but with no
+        other: later groups read the others after this one has been written.
         """
         outs = [None] * len(arrays) if out is None else out
         if len(outs) != len(arrays):
@@ -100,9 +100,8 @@ class PartitionedCalls:
     ) -> Any:
         """Return, for each local replica, its group's result if it is the root.
 
-        A list, with None for those that are not; or `out`, which has an entry for each
-        local replica, too: those of replicas that are not the root stay as they are,
-        and may be None.
+        The list has None for the other replicas. `out` also has an entry for each local
+        replica; entries of replicas other than the root do not change, and may be None.
         """
         return self._to_root("reduce", x, op, root=root, out=out, **kwargs)
 
@@ -124,7 +123,7 @@ class PartitionedCalls:
         """Return, for each local replica, the list of arrays of its group.
 
         Replicas of one group share their list. `out` has an entry for each local
-        replica, which is what the `out` of a group's all_gather is.
+        replica, in the form of a group's all_gather.
         """
         rows, outs = self._rows.gathered(x, None, out)
 
@@ -145,19 +144,18 @@ class PartitionedCalls:
     def gather(self, x: Any, root: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
         """Return, for each local replica, its group's arrays if it is the root.
 
-        A list, with None for those that are not; or `out`, as all_gather takes it, of
-        which the entries of replicas that are not the root stay as they are, and may be
-        None.
+        The list has None for the other replicas. `out` has the form for all_gather;
+        entries of replicas other than the root do not change, and may be None.
         """
         return self._to_root("gather", x, root=root, out=out, **kwargs)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
-        """Give each replica one of the arrays that the root of its group has.
+        """Give each replica one of the arrays of its group's root.
 
-        Where a root is local, x has an entry for each local replica: for a root, an
-        array with a row for each replica of its group; others are ignored and may be
-        None. Elsewhere x is None. The result is a list with an array for each local
-        replica, or `out`.
+        If a root is local, x has an entry for each local replica. A root's entry is an
+        array with a row for each replica of its group; other entries are ignored and
+        may be None. If no root is local, x is None. The result is a list with an array
+        for each local replica, or `out`.
         """
         root = self._rows.replica(root)
         blocks, targets = self._rows.scattered(x, root, out)
@@ -173,7 +171,7 @@ class PartitionedCalls:
         )
 
     def all_to_all(self, x: Any, *, out: Any = None, **kwargs: Any) -> Any:
-        """Hand each replica its part of the array of each replica of its group."""
+        """Exchange parts within each group, as Group.all_to_all does."""
         return self._alike("all_to_all", x, out=out, apart=True, **kwargs)
 
     def barrier(self, **kwargs: Any) -> Any:
@@ -185,8 +183,8 @@ class PartitionedCalls:
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
         """Return a new array in the arena of the first of the groups.
 
-        Its rows of that group are reduced where they lie; those of a group among other
-        instances are copied, as of any array.
+        Rows that belong to the first group are reduced in place. Rows of a group among
+        other instances are copied, like any array.
         """
         return self._parts[0].group.empty(shape, dtype)
 
@@ -247,12 +245,12 @@ class PartitionedCalls:
 # The first base has the types of the calls that the other carries out, whose result
 # has another type with async_op=True.
 class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
-    """The groups of replicas, of several alike, that this instance has replicas in.
+    """The groups with replicas of this instance, among several groups of equal size.
 
-    Each call is made in one group after the other, in the order of their numbers.
-    All instances must make the same calls in the same order. Arrays have a leading
-    axis, one row for each local replica, or come as a list of as many arrays; every
-    row of a result is that of its own group. A root is a number within each group.
+    Each call is made in one group after the other, in the order of their numbers. All
+    instances must make the same calls in the same order. Arrays have a leading axis
+    with a row for each local replica, or are a list with an array for each; each row of
+    a result comes from its replica's group. A root is a number within each group.
     """
 
     def __repr__(self) -> str:
@@ -270,7 +268,7 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
 
     @property
     def last_algorithm(self) -> str:
-        """How the last reduction was carried out, in the last of the groups."""
+        """The algorithm of the last reduction in the last of the groups."""
         return self._parts[-1].group.last_algorithm
 
     def close(self) -> None:

@@ -26,26 +26,27 @@ def replica_group(
     groups: Literal["consecutive", "orthogonal"] | None = None,
     size: int | None = None,
 ) -> Group | ReplicaGroups:
-    """Return the group of all replicas of the job, or those groups that divide it.
+    """Return the group of all replicas of the job, or groups that divide them.
 
-    All instances must call it, in the same order as their other collective calls:
-    the first call for each set of instances blocks until all of them have made it.
-    Within execute_on_instances the group consists of the replicas of those instances,
-    numbered from 0, and only those instances call it.
+    All instances must call it, in the same order as their other collective calls: the
+    first call for each set of instances blocks until all of them have made it. Within
+    execute_on_instances() the group consists of the chosen instances' replicas,
+    numbered from 0, and only these instances call it.
 
-    With R replicas and size k, "consecutive" makes the groups of replicas 0 to k - 1,
-    k to 2k - 1 and so on; "orthogonal" makes R / k groups, of which group j has the
-    replicas j, j + R/k, j + 2R/k and so on. A call is then made in each group that
-    this instance has replicas in. A root is the number of a replica in its group, from
-    0, in all of these groups.
+    With R replicas and size k, "consecutive" makes the groups of replicas 0 to k - 1, k
+    to 2k - 1 and so on. "orthogonal" makes R / k groups: group j has the replicas j, j
+    + R/k, j + 2R/k and so on. A call is then made in each group with a replica of this
+    instance. A root is a replica's number in its group, from 0, and applies to all
+    groups.
 
     Args:
-        groups: How the replicas are divided; None for one group of all of them.
-        size: How many replicas each group has: a divisor of their number.
+        groups: The division of the replicas; None for one group of all replicas.
+        size: The number of replicas in each group: a divisor of the number of all
+            replicas.
 
     Raises:
         ArenaError: The instances of a host cannot share memory.
-        ValueError: The replicas cannot be divided so.
+        ValueError: The replicas cannot be divided in this way.
     """
     members = participants()
     counts = STATE.rows(members)

@@ -37,12 +37,12 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Ten
 
     Args:
         value: A tensor of the same dtype and shape on all instances.
-        reduce_op: tf.distribute.ReduceOp.SUM or MEAN, or such a name.
-        tensor_name: By which name the call is matched.
+        reduce_op: tf.distribute.ReduceOp.SUM or MEAN, or one of these names.
+        tensor_name: The name that matches the call on all instances.
 
     Raises:
-        TypeError: They are bools, which have no mean.
-        ValueError: The operation is another one.
+        TypeError: The tensors are bools, which have no mean.
+        ValueError: The operation is not SUM or MEAN.
     """
     mean = _is_mean(reduce_op)
     tensor = tf.convert_to_tensor(value)
@@ -73,7 +73,7 @@ def allgather(value: Any, tensor_name: str | None = None) -> Tensor:
 
     Args:
         value: A tensor of the same dtype and shape on all instances.
-        tensor_name: By which name the call is matched.
+        tensor_name: The name that matches the call on all instances.
     """
     tensor = tf.convert_to_tensor(value)
     name = _name(tensor_name, "AllGather", tensor)
@@ -101,8 +101,8 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
 
     Args:
         value: A tensor of the same dtype and shape on all instances.
-        root_rank: Whose tensor it is.
-        tensor_name: By which name the call is matched.
+        root_rank: The index of that instance.
+        tensor_name: The name that matches the call on all instances.
     """
     tensor = tf.convert_to_tensor(value)
     name = _name(tensor_name, "Broadcast", tensor)

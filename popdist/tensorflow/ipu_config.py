@@ -10,18 +10,17 @@ T = TypeVar("T")
 def set_ipu_config(
     config: T, ipus_per_replica: int | None = None, configure_device: bool = True
 ) -> T:
-    """Set in a configuration which instance this is and its device; return that.
+    """Set the instance's number and device in a configuration, and return it.
 
     Args:
-        config: An IPUConfig, or the IpuOptions that the deprecated
-            create_ipu_config() returns.
-        ipus_per_replica: What --ipus-per-replica of poprun is expected to be; None for
-            no check.
+        config: An IPUConfig, or the IpuOptions from the deprecated create_ipu_config().
+        ipus_per_replica: The expected value of poprun's --ipus-per-replica; None for no
+            check.
         configure_device: Whether to select the device of this instance.
 
     Raises:
-        TypeError: It is neither of them.
-        ValueError: The replicas of this job span another number of IPUs.
+        TypeError: The configuration is neither of them.
+        ValueError: The replicas of this job span a different number of IPUs.
     """
     _check_ipus(ipus_per_replica)
     # Any: TensorFlow's configurations have no types.

@@ -2,7 +2,7 @@
 
     dist.init_process_group("popdist")
 
-Below poprun it needs no address and no port.
+Under poprun it needs no address and no port.
 """
 
 from popdist.torch import versions  # noqa: F401 (warns before another import fails)

@@ -21,10 +21,10 @@ from popdist.torch.tensors.allocation import empty_in
 def reduce_now(
     group: ProcessGroupPopdist | None, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket of gradients before the backward pass goes on.
+    """Average a bucket of gradients before the backward pass continues.
 
-    With a core for each instance, and no other, that is sooner than to do both at once:
-    what the reduction computes takes the time that it would overlap with.
+    If each instance has just one core, this is faster than an overlap with the backward
+    pass: the reduction would only take time from it.
 
     Args:
         group: The process group; None for the default one.
@@ -39,7 +39,7 @@ def reduce_now(
 class ArenaBuckets:
     """A hook's state that keeps a tensor in the arena for each bucket of a model.
 
-    Buckets are copied there, and reduced where they lie.
+    Buckets are copied there, and reduced in place.
     """
 
     def __init__(self, group: ProcessGroupPopdist | None = None) -> None:
@@ -62,7 +62,7 @@ class ArenaBuckets:
 def reduce_in_arena(
     state: ArenaBuckets, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket in the arena, before the backward pass goes on."""
+    """Average a bucket in the arena before the backward pass continues."""
     tensor = state.tensor_for(bucket)
     tensor.copy_(bucket.buffer())
     bucket.set_buffer(tensor)

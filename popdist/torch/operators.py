@@ -37,17 +37,18 @@ def empty(
     dtype: torch.dtype | None = None,
     group: ProcessGroupPopdist | None = None,
 ) -> Tensor:
-    """Return a new tensor that lives in the memory that all members share.
+    """Return a new tensor in the memory that all members share.
 
     An all_reduce of such tensors in place, on all members, copies nothing in or out.
-    Only this group's calls see that. Making one takes longer than torch.empty does:
-    make it once, and use it often. Where the machine does not let memory be shared so,
-    it is an ordinary tensor.
+    This applies to calls of this group only. Creating one takes longer than torch.empty
+    does, so create it once and use it often. On machines that do not allow this kind of
+    shared memory, it returns an ordinary tensor.
 
     Args:
-        shape: Its lengths, or a sequence of them.
+        shape: The tensor's shape: several numbers, or a sequence of them.
         dtype: torch's default dtype by default.
-        group: The default process group, or that of all instances, by default.
+        group: The process group; by default the default one, or the group of all
+            instances.
     """
     first = shape[0] if len(shape) == 1 else shape
     sizes: Any = (first,) if isinstance(first, int) else tuple(first)

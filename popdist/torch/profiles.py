@@ -11,8 +11,9 @@ def add_to_trace(profiler: Any) -> None:
 
         with torch.profiler.profile(on_trace_ready=popdist.torch.add_to_trace): ...
 
-    Without --trace it does nothing. It exports the profile, which torch allows once: a
-    handler that does so, too, calls this one instead and reads the timeline.
+    Without --trace it does nothing. It exports the profile, which torch allows only
+    once. A handler that exports it as well has to call this function instead, and read
+    the timeline.
     """
     if STATE.recorder is not None:
         STATE.recorder.add_profile(profiler.export_chrome_trace)

@@ -39,22 +39,22 @@ def run_command(
     environ: Mapping[str, str] | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> JobResult:
-    """Run `poprun WORDS...`, and return how its job has ended.
+    """Run `poprun WORDS...`, and return how its job ended.
 
-    Its output goes to sys.stdout and sys.stderr, also where those are not files, as in
-    a notebook. An interrupt stops the job as Ctrl-C does, and is raised when the job
-    has ended.
+    The output goes to sys.stdout and sys.stderr, even if these are not files, as in a
+    notebook. An interrupt stops the job as Ctrl-C does; KeyboardInterrupt is raised
+    when the job has ended.
 
     Args:
         check: Raise an error if the job does not succeed.
-        capture_output: Return the output in the result, and write it nowhere.
-        environ: The environment of poprun; by default that of this process.
+        capture_output: Return the output in the result instead of writing it.
+        environ: poprun's environment; by default this process's.
         directory: The current directory of the job.
 
     Raises:
-        TypeError: The words are one string, or one of them is no string or path.
-        OptionError: The words are no command line of poprun.
-        JobFailedError: The job has failed, and `check` is true.
+        TypeError: The words are one string, or one of them is not a string or path.
+        OptionError: The words are not a valid command line.
+        JobFailedError: The job failed, and `check` is true.
     """
     words = check_words("The argument of run_command", words)
     line = grammar.parse(words)

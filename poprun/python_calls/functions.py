@@ -22,18 +22,19 @@ def launch(
 ) -> list[Any]:
     """Call a function on every instance of a job, and return the results in order.
 
-    The function may be defined in a notebook or on a command line. It and its
-    arguments are copied to the instances, and the results back, with cloudpickle.
+    The function may be defined in a notebook or on a command line. Cloudpickle copies
+    it and its arguments to the instances, and the results back.
 
     Args:
-        num_replicas: As many as instances by default.
-        options: More options of poprun, as `["--timeout=60"]`.
+        num_replicas: The number of replicas; by default one for each instance.
+        options: More options of poprun, such as `["--timeout=60"]`.
 
     Raises:
         TypeError: The function cannot be called, or the options are not strings.
-        OptionError: A number or an option is not valid, or no instance is started.
-        JobFailedError: An instance has failed; if by an exception, it is the cause of
-            this one.
+        OptionError: A number or an option is not valid, or the options would start no
+            instance.
+        JobFailedError: An instance has failed. If an exception ended it, that is the
+            `__cause__`.
     """
     if num_replicas is None:
         num_replicas = num_instances

@@ -9,7 +9,7 @@ from poprun.record import Record
 
 
 class InstanceResult(Record):
-    """How an instance has ended: a line of `--summary`."""
+    """How an instance ended: a line of `--summary`."""
 
     instance: int
     host: str
@@ -24,7 +24,7 @@ class InstanceResult(Record):
 
 
 class JobResult(Record):
-    """How a job has ended: docs/results.md describes the fields."""
+    """How a job ended. docs/results.md describes the fields."""
 
     exit_code: int
     # "succeeded", "instance_failed", "timed_out" and so on.
@@ -44,7 +44,7 @@ class JobResult(Record):
 
 
 class JobFailedError(PoprunError):
-    """A job that was run by a call from Python has failed."""
+    """A job that was started from Python has failed."""
 
     def __init__(self, text: str, result: JobResult) -> None:
         super().__init__(text)

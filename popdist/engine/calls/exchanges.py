@@ -53,8 +53,8 @@ class Exchanges(Membership):
     ) -> Any:
         """Give every replica the array of replica `root`.
 
-        All members pass an array of one shape and dtype; only the root's elements
-        count. The result is a new array, or `out`, which may be x itself.
+        All members pass an array of the same shape and dtype; only the root's elements
+        matter. The result is a new array, or `out`, which may be x itself.
         """
         rows = self._rows(x)
         owner, local = self.owner_of(root)
@@ -86,10 +86,10 @@ class Exchanges(Membership):
     ) -> Any:
         """Return a list of the arrays of all replicas, in their order.
 
-        All members call it; shapes and even dtypes may differ. The arrays are this
-        member's own: its replicas share them. With `out`, a list of such arrays or,
-        for arrays alike, one array with a leading axis for the replicas, they are
-        written to that, and it is returned. x may be its part of that.
+        All members call it; shapes and even dtypes may differ. The replicas of a member
+        share the arrays. `out` is a list of arrays or, if all have the same shape and
+        dtype, one array with a leading axis for the replicas; it receives the arrays
+        and is returned. x may be its own part of `out`.
         """
         done = None if async_op or name else self._gather_in_core(x, out)
         if isinstance(done, np.ndarray):
@@ -108,8 +108,8 @@ class Exchanges(Membership):
     ) -> Any:
         """Return a list of the arrays of all replicas where `root` lives, else None.
 
-        With `out`, as all_gather takes it, they are written to that where `root`
-        lives. `out` may be given elsewhere, too, and stays as it is.
+        The `out` of the root's instance, in the form for all_gather, receives the
+        arrays. If other instances pass `out`, it does not change.
         """
         owner, _ = self.owner_of(root)
         return self._gather(Operation.GATHER, x, owner, out, async_op, name)
@@ -124,12 +124,12 @@ class Exchanges(Membership):
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Give each replica one of the arrays that `root` has.
+        """Give each replica one of the root's arrays.
 
-        Where the root lives, x is an array with a leading axis of as many rows as the
-        group has replicas, or a list of so many arrays alike. Others pass None.
-        Returns a new array as this group's calls take it, or `out`, which may be part
-        of x.
+        The root's instance passes an array with a row for each replica of the group
+        along its leading axis, or a list with an array for each, all alike. Other
+        instances pass None. The result is a new array in the form of this group, or
+        `out`, which may be part of x.
         """
         owner, _ = self.owner_of(root)
         block, header = None, np.zeros(HEADER, np.int64)
@@ -163,11 +163,11 @@ class Exchanges(Membership):
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Hand each replica its part: what replica i has for j, j gets from i.
+        """Exchange parts: replica j gets the j-th part of each replica's array.
 
-        Each replica's array has a leading axis of as many parts as the group has
-        replicas; the result has the same shape. It is a new array, or `out`, which may
-        be x itself.
+        Each replica's array has a part for each replica of the group along its leading
+        axis. The result has the same shape. It is a new array, or `out`, which may be x
+        itself.
         """
         rows = self._rows(x)
         total = self.num_replicas

@@ -83,12 +83,12 @@ class Membership:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas the group has in all its members."""
+        """The number of replicas of all members."""
         return sum(self.replicas)
 
     @property
     def num_local_replicas(self) -> int:
-        """How many of them are this member's."""
+        """The number of this member's replicas."""
         return self.replicas[self.rank]
 
     def submit(
@@ -130,10 +130,10 @@ class Membership:
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
         """Return a new array that lives in the arena.
 
-        all_reduce of such arrays, on all members, copies nothing in or out: each
-        member adds up its part of all members' arrays where they lie. Where the
-        machine does not let memory be shared so, and once the group has ended, it is
-        an ordinary array.
+        An all_reduce of such arrays on all members copies nothing in or out: each
+        member adds up its part of all members' arrays in place. On machines that do not
+        allow this kind of shared memory, and once the group has ended, it returns an
+        ordinary array.
         """
         kind = np.dtype(dtype)
         if kind.hasobject:

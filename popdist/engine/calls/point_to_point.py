@@ -17,11 +17,11 @@ class PointToPoint(Membership):
 
     @ends_group_without_memory
     def send(self, x: Any, dest: int, *, async_op: bool = False) -> Any:
-        """Send an array to one member, which must recv() one of its shape and dtype.
+        """Send an array to one member, which must call recv().
 
-        Small arrays are on their way when it returns; for others the receiver must
-        have come. Only the two of them take part. It is a call of the group like any
-        other: it waits for those that were made before it, also with async_op, so two
+        Only the two members take part, with arrays of the same shape and dtype. If the
+        array is small, it returns at once; otherwise it waits for the receiver. Like
+        any call of the group, it waits for earlier calls, also with async_op, so two
         members that both receive first wait for each other.
         """
         array = readable(np.asarray(x))
@@ -31,9 +31,9 @@ class PointToPoint(Membership):
 
     @ends_group_without_memory
     def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
-        """Fill `out` with what one member sends, and return it.
+        """Fill `out` with the array that one member sends, and return it.
 
-        With async_op, the calls that follow wait until it has come, also send().
+        With async_op, later calls, including send(), wait until the array has arrived.
         """
         array = readable(written(out))
         peer = self.peer_of("source", source)

@@ -169,12 +169,13 @@ class Reductions(_core.Reducer, Membership):
     ) -> Any:
         """Reduce many arrays as if they were one, and return a list of the results.
 
-        As all_reduce for each of them, but they share the waiting: for many small
-        arrays that is most of the time. Arrays of several dtypes are grouped by it.
+        This is all_reduce for each array, but the arrays share the waiting, which takes
+        most of the time for many small arrays. Arrays of several dtypes are grouped by
+        dtype.
 
-        All arrays are read before any result is written over one of them. So `out`
-        may be the arrays themselves in whatever order, and an array that is given
-        several times, as tied weights are, ends as the reduction of what it was.
+        All arrays are read before any result overwrites one of them. So `out` may be
+        the arrays themselves in any order. An array that is given several times, such
+        as tied weights, becomes the reduction of its original value.
         """
         how = self._how(algorithm, reproducible)
         core = None if async_op or name or op not in REDUCTIONS else self._core
@@ -200,9 +201,9 @@ class Reductions(_core.Reducer, Membership):
     ) -> Any:
         """Reduce the replicas' arrays, and return the result where `root` lives.
 
-        It is one array, equal to what all_reduce gives: a new one, or `out`, which may
-        be x itself in a group without an axis for replicas. Elsewhere None is
-        returned; `out` may be given there, too, and stays as it is.
+        It is one array, equal to the result of all_reduce: a new array, or `out`, which
+        may be x itself in a group without an axis for replicas. Other instances get
+        None; if they pass `out`, it does not change.
         """
         rows = self._rows(x)
         owner, _ = self.owner_of(root)
@@ -236,8 +237,8 @@ class Reductions(_core.Reducer, Membership):
         """Reduce the replicas' arrays, and give each replica its part of the result.
 
         The leading axis of each replica's array must be divisible by the number of
-        replicas; replica r gets the r-th part of it. The result is a new array, or
-        `out`, which may be part of x.
+        replicas; replica r gets the r-th part. The result is a new array, or `out`,
+        which may be part of x.
         """
         if op in REDUCTIONS and not (async_op or name):
             done = self._scatter_in_core(x, op, out)

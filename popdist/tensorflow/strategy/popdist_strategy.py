@@ -27,9 +27,9 @@ from popdist.tensorflow.strategy.summaries import extend_summaries
 class PopDistStrategy(tf.distribute.Strategy):
     """Synchronous data-parallel training on all replicas of the job.
 
-    The replicas of an instance are logical CPUs. Variables that are made in its scope
-    begin with the values of instance 0, and collectives are popdist's. All instances
-    must make one, and make the same calls of it in the same order.
+    The replicas of an instance are logical CPUs. Variables that are created in its
+    scope begin with the values of instance 0, and collectives are popdist's. All
+    instances must create a strategy, and make the same calls in the same order.
     """
 
     # What MirroredStrategy numbers its collectives from; none of them is made.

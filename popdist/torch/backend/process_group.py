@@ -33,7 +33,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 class ProcessGroupPopdist(  # type: ignore[misc]
     ReductionCalls, ExchangeCalls, dist.ProcessGroup
 ):
-    """A process group whose members are processes of one host, or instances."""
+    """A process group of processes on one host, or of instances."""
 
     # What torch calls the group, and what it is for. torch keeps these in backends that
     # are written in C++, of which there are none.

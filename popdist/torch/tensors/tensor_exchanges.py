@@ -135,7 +135,7 @@ def send(group: Group, tensor: Tensor, dest: int, *, async_op: AsyncOp = False) 
 def receive(
     group: Group, out: Tensor, source: int, *, async_op: AsyncOp = False
 ) -> Any:
-    """Fill `out` with what one member sends, and return it."""
+    """Fill `out` with the array that one member sends, and return it."""
     check_written(out)
     peer = group.peer_of("source", source)
 
