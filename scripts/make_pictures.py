@@ -1,28 +1,58 @@
-"""Draw the pictures in docs/images, from two jobs that run for that.
+"""Draw the pictures in docs/images, each from a job that runs for it.
 
 python scripts/make_pictures.py
 
-It needs the extra `top`. Both pictures are SVG: the timeline in the page of `popctl
-trace --html`, and the screen of `popctl top`.
+It needs the extra `top`. The pictures are SVG: a terminal with a job that succeeds and
+one that fails, the timeline in the page of `popctl trace --html`, and the screen of
+`popctl top`.
 """
 
 import asyncio
+import io
 import os
+import pty
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
 
 from poprun.helpers import protocol
 from poprun.popctl.jobs import JobConnection, connect, listening_names
 from poprun.popctl.top_screen import TopScreen
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
 BIN = Path(sys.executable).parent
 # Instances run this Python by its short name.
 ENVIRON = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+RUN = (
+    "poprun --num-instances 4 --num-replicas 8 --print-topology=yes "
+    "python examples/train.py"
+)
+FAILURE = "poprun -n 4 python train.py"
+FAILING = """\
+import numpy as np
+import popdist
+
+group = popdist.instance_group()
+for step in range(30):
+    loss = np.exp([-step / 20])
+    if step == 25 and group.rank == 2:
+        raise ValueError("the loss is nan")
+    mean = group.all_reduce(loss, op="mean")
+    if group.rank == 0 and step % 10 == 0:
+        print(f"step {step}  loss {mean[0]:.4f}")
+"""
+# How many columns the terminal has.
+COLUMNS = 92
 
 # Instance 2 is late for each call, and the others wait for it.
 STRAGGLER = """\
@@ -70,13 +100,50 @@ LEGEND = (
 
 
 def main() -> None:
-    """Write both pictures."""
+    """Write all pictures."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pictures = {"trace.svg": draw_trace(folder), "top.svg": draw_top(folder)}
+        (folder / "train.py").write_text(FAILING)
+        pictures = {
+            "run.svg": draw_terminal(RUN, ROOT),
+            "failure.svg": draw_terminal(FAILURE, folder),
+            "trace.svg": draw_trace(folder),
+            "top.svg": draw_top(folder),
+        }
     for file, picture in pictures.items():
         (IMAGES / file).write_text(picture, encoding="utf-8")
+
+
+def draw_terminal(command: str, folder: Path) -> str:
+    """Return a terminal with a command that was run in a folder."""
+    shown = on_a_terminal(shlex.split(command), folder).replace(f"{folder}/", "")
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(Text.from_ansi(f"$ {command}\n{shown}"))
+    return without_fonts(console.export_svg(title="poprun"))
+
+
+def on_a_terminal(command: list[str], folder: Path) -> str:
+    """Return what a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, COLUMNS))
+    with subprocess.Popen(
+        command, cwd=folder, env=ENVIRON, stdin=theirs, stdout=theirs, stderr=theirs
+    ):
+        os.close(theirs)
+        written = b""
+        try:
+            while piece := os.read(ours, 1 << 16):
+                written += piece
+        except OSError:
+            # Linux says so when no process has the terminal any more.
+            os.close(ours)
+    return written.decode().replace("\r\n", "\n")
+
+
+def without_fonts(picture: str) -> str:
+    """Return a picture without fonts of a server on the net: browsers have one."""
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
 def draw_trace(folder: Path) -> str:
@@ -131,8 +198,7 @@ def draw_top(folder: Path) -> str:
             picture = asyncio.run(screenshot(connection_to(job.pid)))
         finally:
             job.terminate()
-    # It names fonts of a server on the net. Browsers have one of equal widths.
-    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+    return without_fonts(picture)
 
 
 def connection_to(pid: int) -> JobConnection:
