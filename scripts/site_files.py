@@ -13,7 +13,9 @@ from mkdocs.structure.files import File, Files
 
 CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 BLOCK = re.compile(r"<pre>(<span></span><code>\$ .*?</code>)</pre>", re.DOTALL)
-OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+# A browser breaks lines after hyphens, and a long word in a narrow column anywhere.
+WORD = re.compile(r"[\w.]*[-_][\w.-]*")
+LONGEST_WORD = 40
 TAG = re.compile(r"<[^>]*>")
 
 ROOT = Path(__file__).parent.parent
@@ -49,16 +51,22 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Return the page with options that stay on one line, and commands to copy."""
-    return BLOCK.sub(with_commands, CODE.sub(with_whole_options, content))
+    """Return the page with words of code that stay whole, and commands to copy."""
+    return BLOCK.sub(with_commands, CODE.sub(with_whole_words, content))
 
 
-def with_whole_options(code: re.Match[str]) -> str:
-    """Return a piece of code in which each option is marked, unless it has colours."""
+def with_whole_words(code: re.Match[str]) -> str:
+    """Return code with its options, variables and the like marked to stay whole."""
     if "<" in code[1]:
         return code[0]
-    marked = OPTION.sub(r'<span class="option">\g<0></span>', code[1])
-    return f"<code>{marked}</code>"
+    return f"<code>{WORD.sub(marked, code[1])}</code>"
+
+
+def marked(word: re.Match[str]) -> str:
+    """Return a word that stays whole, unless it is too long for a narrow screen."""
+    if len(word[0]) > LONGEST_WORD:
+        return word[0]
+    return f'<span class="word">{word[0]}</span>'
 
 
 def with_commands(block: re.Match[str]) -> str:
