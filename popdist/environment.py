@@ -112,6 +112,16 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 # torchrun's agents, of which there is one for each host.
 GROUP_RANK = "GROUP_RANK"
 GROUP_WORLD_SIZE = "GROUP_WORLD_SIZE"
+# torchrun numbers processes by role, too. All of poprun's have the default one.
+ROLE_NAME = "ROLE_NAME"
+ROLE_RANK = "ROLE_RANK"
+ROLE_WORLD_SIZE = "ROLE_WORLD_SIZE"
+# Where this is set, torch takes the process for one that torchrun has started.
+TORCH_RUN_ID = "TORCHELASTIC_RUN_ID"
+TORCH_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+TORCH_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+# "True" if torchrun's agent serves the store of env://, "False" if rank 0 does.
+TORCH_USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 OMPI_RANK = "OMPI_COMM_WORLD_RANK"
@@ -143,10 +153,8 @@ HYDRA_LOCAL_SIZE = "MPI_LOCALNRANKS"
 
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
-# --- Set by torchrun and by Slurm's srun.
+# --- Set by Slurm's srun.
 
-TORCH_RUN_ID = "TORCHELASTIC_RUN_ID"
-TORCH_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 SLURM_RANK = "SLURM_PROCID"
 SLURM_LOCAL_RANK = "SLURM_LOCALID"
 SLURM_NODE = "SLURM_NODEID"

@@ -301,6 +301,7 @@ def _settings_variables(
         env.LOG_LEVEL: "debug" if logs and not environ.get(env.LOG_LEVEL) else None,
         env.SDK: settings["emulate-sdk"] if settings.is_given("emulate-sdk") else None,
         env.TORCH_BACKEND: _torch_backend(settings, environ),
+        env.TORCH_MAX_RESTARTS: str(settings["max-restarts"]),
         env.OFFLINE_BECAUSE_OF: settings.offline_because_of or None,
     }
     return {name: value for name, value in variables.items() if value is not None}

@@ -250,6 +250,34 @@ def test_torchrun_starts_a_job_again(tmp_path: Path) -> None:
     assert sorted(ran.stdout.splitlines()) == ["1 0 4.0", "1 1 4.0"]
 
 
+def test_poprun_starts_it_again_with_the_variables_of_torchrun(poprun: Poprun) -> None:
+    script = poprun.script("program.py", RESTARTED)
+    ran = poprun("-n", "2", "--max-restarts", "1", "python", script)
+
+    assert ran.code == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["1 0 4.0", "1 1 4.0"]
+
+
+LAUNCHED = """
+import os, torch, torch.distributed as dist
+assert dist.is_torchelastic_launched()
+dist.init_process_group("gloo")
+dist.all_reduce(total := torch.ones(1))
+os.write(1, f"{total.item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def test_rank_0_serves_the_store_in_a_job_that_torchrun_has_started(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script("program.py", LAUNCHED)
+    of_torchrun = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    ran = poprun("-n", "2", "--timeout=100", "python", script, environ=of_torchrun)
+
+    assert (ran.code, ran.stdout) == (0, "2.0\n2.0\n"), ran.stderr
+
+
 def test_env_says_what_does_without_its_variables() -> None:
     ran = subprocess.run(
         [

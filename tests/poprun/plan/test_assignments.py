@@ -52,6 +52,14 @@ def test_an_offline_instance_has_these_variables_and_no_others(rank: int) -> Non
         "WORLD_SIZE=4",
         f"LOCAL_RANK={rank}",
         "LOCAL_WORLD_SIZE=4",
+        "GROUP_RANK=0",
+        "GROUP_WORLD_SIZE=1",
+        "ROLE_NAME=default",
+        f"ROLE_RANK={rank}",
+        "ROLE_WORLD_SIZE=4",
+        "TORCHELASTIC_RUN_ID=cafe",
+        "TORCHELASTIC_RESTART_COUNT=0",
+        "TORCHELASTIC_USE_AGENT_STORE=False",
         "MASTER_ADDR=127.0.0.1",
         "MASTER_PORT=4711",
         f"OMPI_COMM_WORLD_RANK={rank}",
@@ -142,6 +150,14 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
         ("n1", (1,), "1", "1", "2", "n1", "5"),
         ("n2", (0,), "2", "0", "2", "n1", "7"),
         ("n2", (2,), "3", "1", "2", "n1", "9"),
+    ]
+    # As torchrun's agents, of which there is one on each host.
+    torchruns = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE")
+    assert [[a.variables[n] for n in torchruns] for a in job_plan.assignments] == [
+        ["0", "2", "0", "4"],
+        ["0", "2", "1", "4"],
+        ["1", "2", "2", "4"],
+        ["1", "2", "3", "4"],
     ]
     # Shared memory does not reach from host to host.
     assert [a.variables["POPDIST_ARENA"] for a in job_plan.assignments] == [

@@ -155,6 +155,7 @@ def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
         "POPDIST_CONTROL": second.attempt.control,
         "POPDIST_ARENA": f"{second.attempt.arena}-0",
         "POPDIST_RESTART_COUNT": "1",
+        "TORCHELASTIC_RESTART_COUNT": "1",
         "MASTER_PORT": str(second.attempt.master_port),
     }
     assert second.request.cache_path == f"/tmp/poprun-cache-{first.request.identity}"
@@ -566,6 +567,16 @@ def test_processes_have_no_partition_and_are_told_why() -> None:
     assert not [name for name in own_variables if name.startswith(vendors)]
     offline = plan_of("-n", "2", "--offline-mode=yes")
     assert "POPDIST_OFFLINE_BECAUSE_OF" not in variables(offline)
+
+
+def test_the_variables_of_torchrun_count_attempts() -> None:
+    job_plan = plan_of("-n", "2", "--max-restarts=3")
+
+    for plan, count in ((job_plan, "0"), (next_attempt(job_plan), "1")):
+        own_variables = variables(plan)
+        assert own_variables["TORCHELASTIC_RUN_ID"] == job_plan.request.identity
+        assert own_variables["TORCHELASTIC_RESTART_COUNT"] == count
+        assert own_variables["TORCHELASTIC_MAX_RESTARTS"] == "3"
 
 
 def test_target_options_of_the_caller_are_merged() -> None:
