@@ -589,8 +589,10 @@ LATE_IMPORTS = {
     "poprun.vipu.inventory.tables.users": {"hashlib", "hmac", "secrets"},
     # 10 ms, for options that hardly any job has.
     "poprun.preflight.remote": {
+        "poprun.preflight.copies",
         "poprun.preflight.python_environment",
         "poprun.preflight.ssh_key",
+        "poprun.preflight.synchronised_folder",
     },
     # 1 ms, for questions to several hosts.
     "poprun.preflight.hosts": {"threading"},

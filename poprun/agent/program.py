@@ -238,8 +238,8 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
     except OSError as error:
         raise LaunchError(
             f"instances cannot start in {cwd!r}, poprun's current directory: "
-            f"{error.strerror}. Make it there with mkdir -p, or name another directory "
-            'for them with --mpi-global-args="--wdir DIRECTORY" and start poprun there.'
+            f"{error.strerror}. Make it there with mkdir -p, let --sync . copy it, or "
+            "start poprun in a directory that the hosts share."
         ) from None
     places = list(private_directory_places(environ))
     return facts.pack(own_facts(_own_address(environ), places))

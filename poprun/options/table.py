@@ -138,6 +138,13 @@ _HOSTS = (
         "COMMAND",
         default="ssh",
     ),
+    _path(
+        "sync",
+        "Copy this folder to the same path on the other hosts first, as in --sync . "
+        "for the current directory. Nothing is deleted there, and .git, caches and "
+        "virtual environments are left out.",
+        "DIR",
+    ),
     _switch(
         "synchronise-python-venv",
         "Copy the active virtual environment to the other hosts first.",
@@ -537,7 +544,7 @@ _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
     tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
-    max-restarts pdb quiet env cwd
+    max-restarts pdb quiet env cwd sync
 """
 ADDED = frozenset(_ADDED.split())
 

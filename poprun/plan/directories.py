@@ -13,6 +13,46 @@ if TYPE_CHECKING:
     from poprun.plan.values import GivenArguments
 
 
+# No program stands in these, and a copy of them would change other hosts.
+_SYSTEM = """
+    /bin /boot /dev /etc /lib /lib32 /lib64 /media /mnt /opt /proc /run /sbin /srv /sys
+    /tmp /usr /usr/bin /usr/lib /usr/local /usr/sbin /var /var/lib /var/tmp
+"""
+SYSTEM = frozenset(_SYSTEM.split())
+
+
+def check_synchronised(directory: str) -> None:
+    """Check that --sync may copy a folder to other hosts.
+
+    Raises:
+        OptionError: There is no such folder, or it is one of the system.
+    """
+    path = os.path.realpath(directory)
+    home = os.path.expanduser("~")
+    # It stays "~" for a user who has none.
+    holds_home = os.path.isabs(home) and is_below(os.path.realpath(home), path)
+    problem = ""
+    if not os.path.isdir(path):
+        exists = os.path.exists(path)
+        problem = "is not a directory" if exists else "does not exist"
+    elif not os.access(path, os.R_OK | os.X_OK):
+        problem = "cannot be read"
+    elif holds_home:
+        problem = "has your home directory in it, with your keys and settings"
+    elif path in SYSTEM or any(is_below(path, p) for p in ("/dev", "/proc", "/sys")):
+        problem = "belongs to the system"
+    if problem:
+        raise OptionError(
+            f"--sync is {directory!r}, which {problem}. Name the folder that has your "
+            "program."
+        )
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Return whether an absolute path is that of a directory, or of something in it."""
+    return os.path.commonpath([path, directory]) == directory
+
+
 def find_directories(
     arguments: "GivenArguments", topology: "Topology", facts: Sequence[HostFacts]
 ) -> list[str | None]:

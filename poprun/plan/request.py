@@ -15,7 +15,7 @@ from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
 from poprun.plan import partition, placement, slurm
-from poprun.plan.directories import find_directories
+from poprun.plan.directories import check_synchronised, find_directories
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import (
     SLURM_NODE_NAME,
@@ -36,6 +36,7 @@ from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = (
     "host-subnet",
+    "sync",
     "synchronise-python-venv",
     "synchronise-poplar-sdk",
     "distribute-ssh-key",
@@ -67,6 +68,8 @@ def read_request(
         PoprunError: The settings contradict each other, or what they name is missing.
     """
     slurm.check_is_only_task(environ)
+    if settings["sync"] is not None:
+        check_synchronised(settings["sync"])
     hosts, notes = _read_hosts(settings, environ, find_servers)
     topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)

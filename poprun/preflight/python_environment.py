@@ -1,62 +1,27 @@
-"""Copies virtual environments to other hosts, for --synchronise-python-venv."""
+"""Finds the virtual environments that --synchronise-python-venv copies."""
 
 import os
-import shlex
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 
-from poprun.agent.srun import failures_in
-from poprun.errors import HostUnreachableError, OptionError
-from poprun.helpers.end_actions import EndActions, RemovePath
-from poprun.log import Log, printable
-from poprun.plan.hosts import HostSpec
-from poprun.preflight.remote_commands import Ran, run_all
-from poprun.preflight.srun import Srun
-from poprun.preflight.ssh import CONNECT_S, Ssh
-from poprun.preflight.ssh_failures import SshFailure
+from poprun.errors import OptionError
+from poprun.preflight.copies import Copy
 
 CONFIGURATION = "pyvenv.cfg"
-LIMIT_S = CONNECT_S + 1.5
-# When rsync gives a host up that takes nothing any more.
-STALLED_S = 60
-MOST_COPIES_AT_ONCE = 16
-
-# Sends a message to the guard.
-Tell = Callable[[bytes], None]
 
 
-def synchronise(
-    hosts: Sequence[HostSpec],
-    tool: Ssh | Srun,
-    environ: Mapping[str, str],
-    tell: Tell,
-    log: Log,
-) -> None:
-    """Copy the active virtual environments to the same paths on other hosts.
-
-    A host on which they are the same files, as in a HOME that is shared, needs none.
+def environment_copies(environ: Mapping[str, str]) -> list[Copy]:
+    """Return the copies of the virtual environments that are active.
 
     Raises:
-        OptionError: No virtual environment is active, or there is no rsync.
-        HostUnreachableError: A host cannot be reached, or a copy fails; names all.
+        OptionError: There is none.
     """
-    environ = tool.environment(environ)
-    rsync = shutil.which("rsync", path=environ.get("PATH", os.defpath))
-    if rsync is None:
-        raise OptionError(
-            "--synchronise-python-venv needs rsync, here and on the other hosts. "
-            "Install it with: apt install rsync"
-        )
-    for directory in active_environments(environ):
-        with marker_in(directory, tell) as marker:
-            others = _without_marker(hosts, tool, environ, directory, marker)
-        if not others:
-            continue
-        names = ", ".join(host.name for host in others)
-        log.info(f"Copying the virtual environment {directory} to {names}")
-        _copy(directory, others, rsync, tool, environ)
+    noun, option = "virtual environment", "--synchronise-python-venv"
+    options = ("--archive", "--delete")
+    return [
+        Copy(directory, noun, option, options)
+        for directory in active_environments(environ)
+    ]
 
 
 def active_environments(
@@ -80,121 +45,3 @@ def active_environments(
             "poprun in it, or leave the option out."
         )
     return list(dict.fromkeys(environments))
-
-
-@contextmanager
-def marker_in(directory: str, tell: Tell) -> Iterator[str]:
-    """Make a file for a while by which hosts see that a directory is the same.
-
-    In a directory that cannot be written there is none: then it is copied, and
-    nothing is different if it is the same.
-    """
-    path = os.path.join(directory, f".poprun-{os.urandom(16).hex()}")
-    actions, action = EndActions(), RemovePath(os.fsencode(path))
-    tell(actions.register(action))
-    with suppress(OSError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    try:
-        yield path
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-        tell(actions.withdraw(action))
-
-
-def _without_marker(
-    hosts: Sequence[HostSpec],
-    tool: Ssh | Srun,
-    environ: Mapping[str, str],
-    directory: str,
-    marker: str,
-) -> list[HostSpec]:
-    """Return the hosts that need a copy, where the directory exists from now on.
-
-    Raises:
-        HostUnreachableError: A host cannot be reached, or cannot take a copy.
-    """
-    same, ready, no_rsync = (f"{marker} {word}" for word in ("same", "ready", "lacks"))
-    # A login shell may print, too.
-    script = (
-        f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
-        f"mkdir -p {shlex.quote(directory)} && "
-        f"if command -v rsync >/dev/null; then echo {shlex.quote(ready)}; "
-        f"else echo {shlex.quote(no_rsync)}; fi; fi"
-    )
-    command = f"exec sh -c {shlex.quote(script)}"
-    commands = [tool.argv(host, command) for host in hosts]
-    others: list[HostSpec] = []
-    failures: list[str] = []
-    for host, ran in zip(hosts, run_all(commands, environ, LIMIT_S), strict=True):
-        lines = ran.output.splitlines()
-        if ready in lines:
-            others.append(host)
-        elif no_rsync in lines:
-            failures.append(
-                f"The host {host.name} has no rsync, by which "
-                "--synchronise-python-venv copies. Install it there with: apt install "
-                "rsync"
-            )
-        elif same not in lines:
-            failures.append(_explain_unready(host, ran, tool, directory))
-    if failures:
-        raise HostUnreachableError("\n".join(failures))
-    return others
-
-
-def _explain_unready(host: HostSpec, ran: Ran, tool: Ssh | Srun, directory: str) -> str:
-    if "mkdir" in ran.errors:
-        return _sentence(host, directory, ran, f"See: {tool.shown(host)}")
-    if isinstance(tool, Srun):
-        return tool.explain(host, failures_in(ran.errors), sys.executable)
-    failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
-    return failure.explain(host, tool, "")
-
-
-def _copy(
-    directory: str,
-    hosts: Sequence[HostSpec],
-    rsync: str,
-    tool: Ssh | Srun,
-    environ: Mapping[str, str],
-) -> None:
-    shell = shlex.join(tool.remote_shell)
-    commands = [
-        [
-            rsync,
-            "--archive",
-            "--delete",
-            "--protect-args",
-            f"--timeout={STALLED_S}",
-            f"--rsh={shell}",
-            "--",
-            f"{directory}/",
-            f"{_rsync_target(host)}:{directory}/",
-        ]
-        for host in hosts
-    ]
-    copies = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
-    failures = [
-        _sentence(host, directory, ran, f"See: {tool.shown(host, 'df -h')}")
-        for host, ran in zip(hosts, copies, strict=True)
-        if ran.exit_code
-    ]
-    if failures:
-        raise HostUnreachableError("\n".join(failures))
-
-
-def _rsync_target(host: HostSpec) -> str:
-    """Return a host as rsync reads it before a colon."""
-    user = "" if host.user is None else f"{host.user}@"
-    return f"{user}[{host.name}]" if ":" in host.name else f"{user}{host.name}"
-
-
-def _sentence(host: HostSpec, directory: str, ran: Ran, advice: str) -> str:
-    errors = failures_in(ran.errors)
-    lines = [line.rstrip(".") for line in errors.splitlines() if line.strip()]
-    words = f" It says: '{printable('; '.join(lines[:2]))}'." if lines else ""
-    return (
-        f"The virtual environment {directory} cannot be copied to the host "
-        f"{host.name}.{words} {advice}"
-    )

@@ -36,6 +36,8 @@ class HostAccess(Record):
     show_phase: Callable[[str], None]
     distributes_key: bool = False
     synchronises_python: bool = False
+    # The absolute path of the folder of --sync; "" for none.
+    synchronised_folder: str = ""
 
 
 class RemotePreflight:
@@ -74,8 +76,8 @@ class RemotePreflight:
             path: str = self.connection.ask(messages.FIND_PROGRAM, question)
         except ProgramNotFoundError as error:
             error.args = (
-                f"{error} Copy it there, or put it in a directory that the hosts "
-                "share.",
+                f"{error} Put it there, or in a directory that the hosts share, or "
+                "let --sync DIR copy its folder to them.",
             )
             raise
         return path
@@ -157,7 +159,7 @@ def _make_ready(
     environ: Mapping[str, str],
     access: HostAccess,
 ) -> None:
-    """Let hosts accept the user's key, and copy the virtual environment to them.
+    """Let hosts accept the user's key, and copy what they are to have.
 
     Hosts that srun reaches need no key.
     """
@@ -173,9 +175,18 @@ def _make_ready(
             distribute_key(group, tool, environ, access.log)
         if access.synchronises_python:
             access.show_phase("copying the virtual environment to the hosts")
-            from poprun.preflight.python_environment import synchronise
+            from poprun.preflight.copies import copy_to_hosts
+            from poprun.preflight.python_environment import environment_copies
 
-            synchronise(group, tool, environ, access.tell, access.log)
+            copies = environment_copies(environ)
+            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
+        if access.synchronised_folder:
+            access.show_phase("copying the folder to the hosts")
+            from poprun.preflight.copies import copy_to_hosts
+            from poprun.preflight.synchronised_folder import folder_copy
+
+            copies = [folder_copy(access.synchronised_folder)]
+            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
 
 
 def _remote_connections(

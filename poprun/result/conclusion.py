@@ -162,5 +162,6 @@ def _evidence(
         just_shown=router.is_in_sight(rank),
         peak_kib=max((e.peak_kib for e in exits), default=0),
         at_cpu_limit=any(e.at_cpu_limit for e in exits),
+        is_elsewhere=not plan.request.facts_of(rank).is_own_host,
         stdin_advice=plan.request.stdin.advice_for(rank),
     )

@@ -21,6 +21,11 @@ NOT_STARTED = (
     "(?:.*/)?(python[^/ ]*: (?:can't open file|can't find '__main__'|No module named|"
     "Error while finding module specification) .*)"
 )
+# What Python reports of a program that its host does not have.
+NO_SCRIPT = (
+    "python[^/ ]*: (can't open file .* No such file|can't find '__main__'|"
+    "No module named )"
+)
 
 
 class Evidence(Record):
@@ -33,6 +38,8 @@ class Evidence(Record):
     out_of_memory: MemoryCounters | None = None
     peak_kib: int = 0
     at_cpu_limit: bool = False
+    # Whether it ran on another host than poprun.
+    is_elsewhere: bool = False
     # The value of --stdin to advise, if the instance had an empty standard input.
     stdin_advice: str = ""
 
@@ -65,6 +72,11 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     exception = exception_line(lines)
     last_line = exception or (lines[-1] if lines else "")
     hint = hint_for_words(last_line, evidence.stdin_advice)
+    if evidence.is_elsewhere and re.match(NO_SCRIPT, last_line):
+        hint = (
+            f"It must be on {evidence.host}, too: put it in a directory that the hosts "
+            "share, or let --sync DIR copy its folder to them."
+        )
     if evidence.at_cpu_limit:
         hint = CPU_LIMIT
     elif not hint and first.killed_by is not None:

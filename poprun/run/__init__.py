@@ -233,14 +233,22 @@ def _open_hosts(
     phase_line: PhaseLine,
     guard: StartedGuard,
     hosts: Sequence[HostSpec],
+    *,
+    again: bool = False,
 ) -> Sequence[Preflight]:
-    """Return what looks things up on each host; this one needs no ssh."""
+    """Return what looks things up on each host; this one needs no ssh.
+
+    Args:
+        again: Whether an attempt has run before this one: its instances may have
+            written to the folder of --sync, which is not copied then.
+    """
     names = [host.name for host in hosts]
     is_named = settings.is_given("host") or settings.is_given("hostfile")
     if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
         return [LocalPreflight()]
     from poprun.preflight.remote import HostAccess, open_hosts
 
+    folder = None if again else settings["sync"]
     mark = os.urandom(16).hex()
     # The guard ends what has it, if poprun is killed meanwhile.
     guard.tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
@@ -251,6 +259,7 @@ def _open_hosts(
         show_phase=phase_line.show,
         distributes_key=settings["distribute-ssh-key"],
         synchronises_python=settings["synchronise-python-venv"],
+        synchronised_folder="" if folder is None else os.path.abspath(folder),
     )
     opened = open_hosts(hosts, {**environ, MARK: mark}, access)
     phase_line.show("checking the hosts")
@@ -259,7 +268,8 @@ def _open_hosts(
 
 def _reopen_hosts(request: Request, context: "RunContext", guard: StartedGuard) -> int:
     """Reach the hosts again before another attempt; return a port for rank 0."""
-    context.hosts.reopen(request.hosts, partial(context.open_hosts, guard))
+    reopen = partial(context.open_hosts, guard, again=True)
+    context.hosts.reopen(request.hosts, reopen)
     context.hosts.check_mpi(request.mpi)
     return context.hosts.describe(request.hosts[:1])[0].free_port
 

@@ -17,7 +17,6 @@ from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
-from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflight, Preflights
 from poprun.record import Record
@@ -48,7 +47,7 @@ class RunContext(Record):
     phase_line: PhaseLine
     hosts: Preflights
     # Reaches hosts, with the guard that ends what is started there.
-    open_hosts: Callable[[StartedGuard, Sequence[HostSpec]], Sequence[Preflight]]
+    open_hosts: Callable[..., Sequence[Preflight]]
     # Serves clients until the first attempt.
     preparing: PreparingJob
     # Writes the files of --result and --events.

@@ -224,9 +224,8 @@ def test_a_directory_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
 
     assert text.splitlines() == [
         f"On the host {name}: instances cannot start in '/root/work', poprun's current "
-        "directory: No such file or directory. Make it there with mkdir -p, or name "
-        'another directory for them with --mpi-global-args="--wdir DIRECTORY" and '
-        "start poprun there."
+        "directory: No such file or directory. Make it there with mkdir -p, let --sync "
+        ". copy it, or start poprun in a directory that the hosts share."
         for name in ("h1", "h2")
     ]
 
@@ -254,8 +253,8 @@ def test_a_program_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
 
     assert ran.returncode == 127
     assert ran.stderr.removeprefix("poprun: error: ").splitlines() == [
-        f"On the host {name}: There is no program '/root/program'. Copy it there, or "
-        "put it in a directory that the hosts share."
+        f"On the host {name}: There is no program '/root/program'. Put it there, or in "
+        "a directory that the hosts share, or let --sync DIR copy its folder to them."
         for name in ("h1", "h2")
     ]
 

@@ -76,6 +76,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
     assert {o.name: o.default for o in OPTIONS.values() if o.name in ADDED} == {
         "num-processes": None,
         "env": (),
+        "sync": None,
         "cwd": None,
         "topology-format": "text",
         "mpirun": None,

@@ -832,6 +832,22 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
             "instance runs in one directory. Leave one of them out.",
             id="cwd-and-wdir",
         ),
+        *(
+            pytest.param(
+                OptionError,
+                ("--sync", folder),
+                f"--sync is {folder!r}, which {why}. Name the folder that has your "
+                "program.",
+                id=f"sync-{folder}",
+            )
+            for folder, why in (
+                ("/nothing/there", "does not exist"),
+                ("/etc/passwd", "is not a directory"),
+                ("/", "has your home directory in it, with your keys and settings"),
+                ("/usr/../etc", "belongs to the system"),
+                ("/proc/self", "belongs to the system"),
+            )
+        ),
         pytest.param(
             OptionError,
             ("--env=0-1:TOKEN=secret",),

@@ -1,12 +1,11 @@
-"""Which virtual environments are copied, and the file by which hosts compare them."""
+"""Which virtual environments are copied."""
 
 from pathlib import Path
 
 import pytest
 
 from poprun.errors import OptionError
-from poprun.helpers.end_actions import EndActions, RemovePath
-from poprun.preflight.python_environment import active_environments, marker_in
+from poprun.preflight.python_environment import active_environments
 
 
 def make_environment(path: Path) -> str:
@@ -33,20 +32,3 @@ def test_the_environment_of_the_shell_and_the_own_one_are_active(
 def test_without_an_active_environment_nothing_can_be_copied(variable: str) -> None:
     with pytest.raises(OptionError, match="but none is active"):
         active_environments({"VIRTUAL_ENV": variable}, "/usr", "/usr")
-
-
-def test_a_marker_is_known_to_the_guard_as_long_as_it_exists(tmp_path: Path) -> None:
-    told: list[bytes] = []
-
-    with marker_in(str(tmp_path), told.append) as marker:
-        action = RemovePath(marker.encode())
-        assert Path(marker).exists()
-        assert told == [EndActions().register(action)]
-
-    assert not list(tmp_path.iterdir())
-    assert told[1:] == [EndActions().withdraw(action)]
-
-
-def test_a_directory_without_write_permission_has_no_marker() -> None:
-    with marker_in("/proc/self", lambda message: None) as marker:
-        assert not Path(marker).exists()

@@ -80,7 +80,10 @@ def ends(
     said: list[str] = []
     assignments = [SimpleNamespace(host=host) for host in HOSTS]
     mpi = SimpleNamespace(flavour=OPENMPI5)
-    request = SimpleNamespace(mpi=mpi, stdin=Stdin(), names_hosts=False)
+    facts = SimpleNamespace(is_own_host=True)
+    request = SimpleNamespace(
+        mpi=mpi, stdin=Stdin(), names_hosts=False, facts_of=lambda rank: facts
+    )
     plan = SimpleNamespace(request=request, assignments=assignments)
     ended = Ended(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words

@@ -248,6 +248,31 @@ def test_the_line_that_says_what_was_wrong_is_found(
     assert exception_line(lines) == line
 
 
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("python3: can't open file '/a.py': [Errno 2] No such file or directory", True),
+        ("python3: can't open file '/a.py': [Errno 13] Permission denied", False),
+        ("python3: No module named train", True),
+        ("/usr/bin/python3: can't find '__main__' module in '/a'", True),
+        ("ImportError: No module named x", False),
+    ],
+)
+def test_a_script_that_another_host_may_lack_is_to_be_copied_there(
+    line: str, is_told: bool
+) -> None:
+    def cause(*, is_elsewhere: bool) -> str:
+        evidence = Evidence("n1", stderr=line.encode(), is_elsewhere=is_elsewhere)
+        return render(of(1, 2 << 8), evidence)[-1]
+
+    hint = (
+        "It must be on n1, too: put it in a directory that the hosts share, or let "
+        "--sync DIR copy its folder to them."
+    )
+    assert cause(is_elsewhere=True).endswith(hint) is is_told
+    assert hint not in cause(is_elsewhere=False)
+
+
 def test_a_python_without_popdist_is_told_of_one_that_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
