@@ -45,6 +45,8 @@ def main(
         # Scripts call this often: it takes the shortest way.
         if list(argv) == ["--version"]:
             return _print(f"poprun {__version__}\n")
+        if list(argv) == ["help"]:
+            return _print(_topics(argv, environ))
         return _carry_out(argv, environ)
     except PoprunError as error:
         has_color = _has_color(argv, environ, 2)
@@ -140,6 +142,8 @@ def _dispatch(
 
     # Help comes before the checks of all other options.
     if _is_given(line, "help"):
+        if line.program == ("topics",):
+            return _print(_topics(argv, environ))
         return _print(_help(argv, environ))
     settings = resolve_settings(line.options, environ)
     for warning in () if settings["quiet"] else settings.warnings:
@@ -292,6 +296,16 @@ def _help(argv: Sequence[str], environ: Mapping[str, str]) -> str:
         # In a pipe to a pager, stderr has the terminal.
         width = own_size()[1]
     page = full_page(min(max(width, 60), 100))
+    return painted(page) if _has_color(argv, environ, 1) else page
+
+
+def _topics(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    from poprun.options.help import painted
+    from poprun.options.topics import topics_page
+
+    # It starts man, which inherits the signals that are blocked.
+    early_signals.unblock()
+    page = topics_page(environ)
     return painted(page) if _has_color(argv, environ, 1) else page
 
 

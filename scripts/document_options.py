@@ -102,8 +102,12 @@ poprun \-\-host node[0\-3] \-n 8 python3 train.py
 poprun \-\-num\-instances 2 \-\-dry\-run python3 train.py
 .EE
 .SH SEE ALSO
-.BR mpirun (1),
-.BR popctl (1)
+.BR mpirun (1)
+.PP
+.B poprun help
+says where the pages of documentation are,
+.B popctl \-\-help
+how to show, stop and debug jobs.
 """
 
 

@@ -489,6 +489,7 @@ LATE_IMPORTS = {
         "poprun.options.show_config",
         "poprun.options.sources",
         "poprun.options.table",
+        "poprun.options.topics",
         "poprun.options.types",
         # For a job that is to write JSON.
         "poprun.result.recorder",

@@ -112,7 +112,10 @@ def test_the_wheel_holds_the_core_and_none_of_its_sources(
     assert built.returncode == 0, built.stdout
     (wheel,) = (project / "dist").iterdir()
     with zipfile.ZipFile(wheel) as archive:
-        files = {name for name in archive.namelist() if "engine/" in name}
+        names = archive.namelist()
+    files = {name for name in names if "engine/" in name}
+    shared = {name.partition("/share/")[2] for name in names}
+    assert shared == {"", "man/man1/poprun.1", "doc/poprun/README.md"}
     assert files == {
         "popdist/engine/__init__.py",
         "popdist/engine/_core.abi3.so",

@@ -35,7 +35,7 @@ Often used:
   --dry-run            show what would be started, and stop
   -v, -vv              log what poprun does
 
-poprun --help shows all options.
+poprun --help shows all options, poprun help all pages.
 """
 
 _INTRODUCTION = (
@@ -48,7 +48,8 @@ _CLOSING = (
     "YES|NO may also be written as on|off, true|false or 1|0. A TIME is a number of "
     "seconds or has units, as in 250ms, 90s, 5m, 1h30m or 2d. Every option may also "
     "be set by a variable, such as POPRUN_NUM_REPLICAS=8, or in the file of "
-    "--import-config, except those that only show text, such as --help."
+    "--import-config, except those that only show text, such as --help. 'poprun help' "
+    "shows where to read more."
 )
 
 _COLUMN = 30
@@ -70,7 +71,7 @@ def painted(page: str) -> str:
     title = r"^(?:[A-Z].*:$|Usage:)"
     page = re.sub(title, lambda m: paint(m[0], BOLD), page, flags=re.MULTILINE)
     # Two spaces end what is to be typed.
-    typed = r"^(  )(-.*?|poprun .*?)(?=  |$)"
+    typed = r"^(  )(-.*?|(?:poprun|popctl|vipu|man) .*?)(?=  |$)"
     return re.sub(typed, lambda m: m[1] + paint(m[2], CYAN), page, flags=re.MULTILINE)
 
 

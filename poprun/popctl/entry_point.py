@@ -42,6 +42,12 @@ class Popctl(click.Group):
         )
         self._subcommands = subcommands
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # As git help: "help top" is "top --help".
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._subcommands)
 

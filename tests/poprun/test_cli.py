@@ -118,6 +118,28 @@ def test_poprun_without_arguments_is_an_error_that_shows_its_usage(
     assert output == ""
 
 
+@pytest.mark.parametrize("words", [["help"], ["--help", "topics"], ["-h", "topics"]])
+def test_help_says_where_to_read_more(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words, {"PATH": "/nowhere"}) == 0
+
+    page, err = capsys.readouterr()
+    assert page.startswith("Commands:\n  poprun --help  ")
+    assert "\nPages in /" in page
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    "words", [["--", "help"], ["-n", "2", "help"], ["./help"], ["help", "me"]]
+)
+def test_a_program_may_be_called_help(pipeline: Pipeline, words: list[str]) -> None:
+    cli.main(words, {})
+
+    [(_, program)] = pipeline.jobs
+    assert program == words[-len(program) :]
+
+
 def entries(page: str) -> dict[str, str]:
     """Take the help apart: each option, with what stands in the second column."""
     found: dict[str, list[str]] = {}

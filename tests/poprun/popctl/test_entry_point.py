@@ -56,6 +56,22 @@ def test_the_help_lists_the_subcommands_and_imports_none(
     assert "  missing  Is imported by no help.\n" in page
 
 
+@pytest.mark.parametrize("words", [["help", "greet"], ["help", "greet", "you"]])
+def test_help_shows_the_page_of_a_subcommand(
+    table: Table, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words, table) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("Usage: popctl greet ")
+
+
+def test_help_alone_lists_the_subcommands(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["help"], table) == 0
+    assert "  greet    Greet someone.\n" in capsys.readouterr().out
+
+
 def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
     table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
