@@ -79,7 +79,7 @@ class Shim(Peer):
             os.close(reader)
 
     def exit(self, status: int, by: bytes = protocol.BY_ITSELF) -> None:
-        self.say(protocol.EXITED, status, 5, 0, 0, 0, by)
+        self.say(protocol.EXITED, status, 5, 0, 0, 0, by, 0)
 
     def end(self) -> None:
         """Close the streams, and report that nothing is left."""

@@ -65,8 +65,8 @@ class AgentConnection:
         # What came before the agent's first byte, and whether that has come.
         self.banner = b""
         self._is_greeted = False
-        # The memory counters of the host after the job: kills, and the limit if any.
-        self.memory: tuple[int, ...] | None = None
+        # The memory counters of the host after the job.
+        self.memory: tuple[int | None, int | None, int | None] | None = None
         # Messages that have come and have not been taken.
         self._received: deque[tuple[int, list[bytes]]] = deque()
         self._errors = _bounded_file()

@@ -80,6 +80,7 @@ RUN_ENDED = 121  # number, exit code
 # fields of its ProcessIdentity
 ATTACH = 130
 DETACH = 131  # rank, pid
+# The memory counters of the host after the job, "" for one that is not known.
 FINISHED = 140
 # What poprun's clock showed, and what CLOCK_MONOTONIC shows there, both in ns.
 CLOCK = 141

@@ -276,8 +276,7 @@ def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
 
 
 def _read_memory(question: None, _: Mapping[str, str]) -> Any:
-    memory = read_host()
-    return [memory.kills, memory.limit]
+    return list(vars(read_host()).values())
 
 
 _QUESTIONS: Mapping[int, Question] = {

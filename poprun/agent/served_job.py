@@ -242,8 +242,7 @@ class ServedJob:
         for failure in self._undo():
             self._emit(NotUndone(failure, self._host_job.name))
         self._has_finished = True
-        memory = read_host()
-        counters = [memory.kills] if memory.limit is None else [*vars(memory).values()]
+        counters = (b"" if n is None else n for n in vars(read_host()).values())
         self._channel.send(protocol.pack(messages.FINISHED, *counters))
 
     def _send_records(self) -> None:

@@ -277,6 +277,18 @@ def is_at_cpu_limit(child: int) -> bool:
     return limit.isdigit() and used >= int(limit)
 
 
+def has_crashed(child: int, signals: Iterable[int]) -> bool:
+    """Return whether one of these signals has ended a child; it is not reaped yet.
+
+    Raises:
+        ChildProcessError: There is no such child.
+    """
+    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None or ended.si_code not in (os.CLD_KILLED, os.CLD_DUMPED):
+        return False
+    return ended.si_status in signals
+
+
 def kill_group(group: int) -> None:
     """SIGKILL a process group."""
     try:

@@ -18,7 +18,9 @@ HELLO = 1  # version, key, rank, host, pid, start time
 STARTED = 2
 # errno, the path that it was about, the call of the shim's own that failed, if any
 REFUSED = 3
-EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
+# wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom, 1 if it
+# is a Python that a signal has ended without showing its stack, or 0
+EXITED = 4
 STACKS = 6  # pids of the processes that can show their Python stacks, 0 for none
 CLEAN = 5  # how many processes the program left behind, all of them ended now
 # pid, user, command line of a process that may not be signalled; from the guard too
@@ -136,7 +138,7 @@ REPORTS = {
     HELLO: "ititin",
     STARTED: "inli",
     REFUSED: "itt",
-    EXITED: "innnnt",
+    EXITED: "innnnti",
     STACKS: "l",
     CLEAN: "i",
     REMAINS: "int",

@@ -42,6 +42,10 @@ ORPHAN_LIMIT_S = 30.0
 # program that has been started so short a time before.
 SLURM_FINDS_S = 0.2
 
+# What Python's faulthandler handles, if it is enabled.
+FAULTS = (_signal.SIGSEGV, _signal.SIGFPE, _signal.SIGABRT)
+FAULTHANDLER = b"PYTHONFAULTHANDLER="
+
 NEVER = float("inf")
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
 OTHER_SIGNALS = [n for n in own_process.HELPER_SIGNALS if n != _signal.SIGTERM]
@@ -140,6 +144,8 @@ class Shim:
         self._spec: protocol.Spec | None = None
         self._stopped_by = protocol.BY_ITSELF
         self._left_behind = 0
+        # Whether it is a Python that a fault has ended, without its faulthandler.
+        self._lacks_faulthandler = False
         # The signal by which poprun or mpirun stops the program, 0 before that.
         self._stopping = 0
         # Whether the program has surely got the SIGTERM that Slurm sends to all.
@@ -311,10 +317,23 @@ class Shim:
 
     def _signal_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""
+        if number == _signal.SIGINT and self._ignores_sigint():
+            number = _signal.SIGTERM
         self._stopping = number
         if number != _signal.SIGTERM or not self._is_ended_by_slurm:
             self._signal_group(number)
         self._signal_tree_at = time.monotonic() + REST_OF_TREE_S
+
+    def _ignores_sigint(self) -> bool:
+        """Return whether no process of the program would act on SIGINT.
+
+        Those that a shell has started in the background ignore it. Some programs, such
+        as time, ignore it and leave it to the one that they start.
+        """
+        if self._ended or not processes.ignores(self._program, _signal.SIGINT):
+            return False
+        below = processes.descendants([os.getpid()])
+        return all(processes.ignores(p.pid, _signal.SIGINT) for p in below)
 
     def _signal_group(self, number: int) -> None:
         if self._ended:
@@ -407,6 +426,8 @@ class Shim:
                 is_running = not self._ended and self._stopped_by == protocol.BY_ITSELF
                 if is_running and processes.is_at_cpu_limit(self._program):
                     self._stopped_by = protocol.BY_CPU_LIMIT
+                if not self._ended and processes.has_crashed(self._program, FAULTS):
+                    self._lacks_faulthandler = self._is_python_without_faulthandler()
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._report_clean()
@@ -422,6 +443,15 @@ class Shim:
                 due = time.monotonic() + wait
                 self._signal_tree_at = min(self._signal_tree_at, due)
 
+    def _is_python_without_faulthandler(self) -> bool:
+        words = self._spec.environment if self._spec else []
+        is_enabled = any(
+            w[len(FAULTHANDLER) :] for w in words if w.startswith(FAULTHANDLER)
+        )
+        # poprun lets every Python of an instance handle this signal.
+        is_python = processes.catches(self._program, protocol.STACKS_SIGNAL)
+        return is_python and not is_enabled
+
     def _report(self, status: int, usage: "struct_rusage") -> None:
         self._poprun.send(
             protocol.pack(
@@ -432,5 +462,6 @@ class Shim:
                 int(usage.ru_stime * 1e6),
                 usage.ru_maxrss,
                 self._stopped_by,
+                int(self._lacks_faulthandler),
             )
         )

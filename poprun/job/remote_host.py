@@ -366,7 +366,8 @@ class RemoteHost:
         elif kind == messages.DETACH:
             self._detach(_number(fields[0]), _number(fields[1]))
         elif kind == messages.FINISHED:
-            self._connection.memory = tuple(map(_number, fields))
+            kills, limit, host = (_number(field) if field else None for field in fields)
+            self._connection.memory = kills, limit, host
             self.finished = True
             self._detach_all()
         elif kind == messages.CLOCK:
@@ -483,7 +484,7 @@ class RemoteHost:
         was_finished, self.finished, self._is_lost = self.finished, True, True
         if self._connection.memory is None:
             # It is not to be asked any more, which would take until a timeout.
-            self._connection.memory = (0,)
+            self._connection.memory = 0, None, None
         for source in self._sources.values():
             source.receive(b"", 0.0)
         for sink in self._sinks.values():

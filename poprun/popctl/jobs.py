@@ -9,14 +9,17 @@ import json
 import os
 import re
 import select
+import shlex
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from poprun.errors import JobRequestError, OptionError
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
+from poprun.stdio.terminal import clock
+from poprun.texts.tables import aligned, cut, one_line
 from poprun.users import user_name
 
 SOCKETS = "/proc/net/unix"
@@ -29,6 +32,8 @@ RETRY_S = 0.02
 # Of an id, what is shown: a prefix that is hardly ever that of another job.
 SHOWN = 8
 NO_ANSWER = "no answer"
+# Of a program's command line, what is enough to recognise the job.
+MOST_COLUMNS = 60
 
 
 class JobConnection:
@@ -160,27 +165,42 @@ def choose_job(word: str | None) -> JobConnection:
     """
     jobs, refusals = own_jobs()
     chosen = [job for job in jobs if job.identity.startswith(word or "")]
-    for job in jobs:
-        if job not in chosen or len(chosen) > 1:
-            job.close()
     refused = [refusals[name] for name in refusals if name.startswith(word or "")]
     if refused:
-        for job in chosen[:1]:
-            job.close()
+        _close(jobs)
         raise refused[0]
-    if len(chosen) == 1:
-        return chosen[0]
     if not jobs:
         raise JobRequestError(no_jobs())
-    names = ", ".join(job.name for job in chosen or jobs)
     if not chosen:
-        raise JobRequestError(f"There is no job {word!r}. There are: {names}.")
-    which = (
-        f"The ids of {len(chosen)} jobs begin with {word!r}"
-        if word
-        else (f"{len(chosen)} jobs run")
-    )
-    raise JobRequestError(f"{which}: {names}. Name one of them.")
+        raise JobRequestError(f"There is no job {word!r}. There are:\n{_list_of(jobs)}")
+    _close(job for job in jobs if job not in chosen)
+    if len(chosen) == 1:
+        return chosen[0]
+    which = f"{len(chosen)} jobs run"
+    if word:
+        which = f"The ids of {len(chosen)} jobs begin with {word!r}"
+    raise JobRequestError(f"{which}. Name one of them:\n{_list_of(chosen)}")
+
+
+def _close(jobs: Iterable[JobConnection]) -> None:
+    for job in jobs:
+        job.close()
+
+
+def _list_of(jobs: Sequence[JobConnection]) -> str:
+    """Return a line for each job, with its program; their connections are closed."""
+    rows = [
+        (view["id"][:SHOWN], f"{clock(view['elapsed'])} old", program_of(view))
+        if "program" in view
+        else (view["id"][:SHOWN], view["phase"], f"(PID {view['pid']})")
+        for view in _ask_all(jobs)
+    ]
+    return "\n".join(f"    {line}" for line in aligned(rows))
+
+
+def program_of(view: Mapping[str, Any]) -> str:
+    """Return as much of a job's command line as is enough to recognise it."""
+    return cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
 
 
 def no_jobs() -> str:
@@ -233,12 +253,16 @@ def show_jobs() -> tuple[list[dict[str, Any]], list[JobRequestError]]:
     that accept no connection are errors.
     """
     jobs, refusals = own_jobs()
+    views = _ask_all(jobs)
+    views.sort(key=lambda view: view.get("started", 0.0))
+    return views, [*refusals.values()]
+
+
+def _ask_all(jobs: Sequence[JobConnection]) -> list[dict[str, Any]]:
     for job in jobs:
         job.send(protocol.SHOW_JOB, 0, 0)
     deadline = time.monotonic() + ANSWER_S
-    views = [view for job in jobs for view in _views(job, deadline)]
-    views.sort(key=lambda view: view.get("started", 0.0))
-    return views, [*refusals.values()]
+    return [view for job in jobs for view in _views(job, deadline)]
 
 
 def _views(job: JobConnection, deadline: float) -> Iterator[dict[str, Any]]:

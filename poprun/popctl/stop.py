@@ -1,7 +1,5 @@
 """`popctl stop`: stop a job as Ctrl-C does."""
 
-import shlex
-
 import click
 
 from poprun.errors import JobRequestError
@@ -11,14 +9,11 @@ from poprun.popctl.jobs import (
     JobConnection,
     choose_job,
     explain_end,
+    program_of,
     show_job,
 )
 from poprun.stdio.terminal import clock
 from poprun.texts.stdout import write
-from poprun.texts.tables import cut, one_line
-
-# Of a program's command line, what is enough to recognise the job.
-MOST_COLUMNS = 60
 
 
 @click.command("stop")
@@ -29,9 +24,9 @@ def command(job: str | None, now: bool, no_wait: bool) -> None:
     """Stop a job as Ctrl-C does, and wait until it has ended.
 
     JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only, which popctl describes then. The instances get SIGINT, and SIGKILL
-    after the --grace of the job; a second `popctl stop` kills them at once. The exit
-    code of poprun is 130.
+    is one job only, which popctl describes then. The instances get SIGINT, or SIGTERM
+    where they ignore that, and SIGKILL after the --grace of the job; a second `popctl
+    stop` kills them at once. The exit code of poprun is 130.
     """
     connection = choose_job(job)
     subject = f"Job {connection.name}"
@@ -55,8 +50,7 @@ def _describe(connection: JobConnection) -> str:
     """Return by what a user knows a job that the command line does not name."""
     view = show_job(connection)
     connection.close()
-    program = cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
-    return f"{program}; it began {clock(view['elapsed'])} ago"
+    return f"{program_of(view)}; it began {clock(view['elapsed'])} ago"
 
 
 def _request_stop(

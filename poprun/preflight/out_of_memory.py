@@ -11,15 +11,20 @@ NO_LIMIT = 1 << 62
 
 
 class MemoryCounters(Record):
-    """How many processes the kernel has killed, and the limit of memory in bytes."""
+    """How many processes the kernel has killed, and the limit of memory in bytes.
+
+    `kills` counts those of poprun's cgroup, and `host_kills` those of the whole
+    machine, None where the kernel does not count them.
+    """
 
     kills: int = 0
     limit: int | None = None
+    host_kills: int | None = None
 
 
 def read_host() -> MemoryCounters:
     """Return the counters, and the memory of the machine if no limit is lower."""
-    counters = read_group()
+    counters = replace(read_group(), host_kills=_counter(_text("/proc/vmstat")))
     if counters.limit is not None:
         return counters
     return replace(counters, limit=machine_memory(_text("/proc/meminfo")))
@@ -47,7 +52,7 @@ def read_group(membership: str | None = None, root: str = ROOT) -> MemoryCounter
     for top, group, events, limit in _groups(membership, root):
         if not os.path.isdir(os.path.join(top, group)):
             group = ""  # a container that sees its own group as the uppermost
-        kills += _counter(_text(os.path.join(top, group, events)))
+        kills += _counter(_text(os.path.join(top, group, events))) or 0
         limits += _limits(top, group, limit)
     return MemoryCounters(kills=kills, limit=min(limits, default=None))
 
@@ -76,12 +81,12 @@ def _limits(top: str, group: str, name: str) -> Iterator[int]:
         group = os.path.dirname(group)
 
 
-def _counter(text: str) -> int:
+def _counter(text: str) -> int | None:
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == "oom_kill" and number.isdigit():
             return int(number)
-    return 0
+    return None
 
 
 def _text(path: str) -> str:

@@ -85,7 +85,8 @@ class RemotePreflight:
     def read_memory_counters(self) -> MemoryCounters:
         if self.connection.memory is not None:
             # The agent has ended with the job.
-            return MemoryCounters(*self.connection.memory)
+            kills, *others = self.connection.memory
+            return MemoryCounters(kills or 0, *others)
         return MemoryCounters(*self.connection.ask(messages.READ_MEMORY))
 
     def process(self) -> tuple[int, int]:

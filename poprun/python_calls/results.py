@@ -21,6 +21,9 @@ class InstanceResult(Record):
     user_s: float | None
     system_s: float | None
     peak_memory_kib: int | None
+    # For a failed instance: its last traceback, and the last lines of its stderr.
+    traceback: str | None
+    stderr_tail: str | None
 
 
 class JobResult(Record):

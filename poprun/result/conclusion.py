@@ -78,8 +78,12 @@ def report_attempt(
     if outcome.first is not None and outcome.first.exit_code == KILLED:
         host = plan.assignments[outcome.first.rank].host
         after = read_memory_counters(host)
-        if after.kills > memory_before[host].kills:
+        before = memory_before[host]
+        if after.kills > before.kills:
             evidence = replace(evidence, out_of_memory=after)
+        elif after.host_kills is not None and before.host_kills is not None:
+            kills = after.host_kills - before.host_kills
+            evidence = replace(evidence, host_kills=kills)
     reported = replace(outcome, also=()) if log.is_quiet else outcome
     *more, cause = report.render(reported, evidence) or [""]
     for sentence in (*more, *filter(None, [summary_text])):
@@ -87,6 +91,19 @@ def report_attempt(
     if cause:
         log.error(cause)
     return cause
+
+
+def with_stderr(ends: Sequence[InstanceEnd], router: OutputRouter) -> list[InstanceEnd]:
+    """Return the ends, those of failed instances with the end of their stderr."""
+    complete = []
+    for end in ends:
+        if end.state == summary.FAILED:
+            lines = report.stderr_lines(router.tail(end.rank))
+            text = report.traceback_text(lines)
+            tail = "\n".join(report.last_lines(lines))
+            end = replace(end, traceback=text, stderr_tail=tail)
+        complete.append(end)
+    return complete
 
 
 def summarize(
@@ -163,5 +180,6 @@ def _evidence(
         peak_kib=max((e.peak_kib for e in exits), default=0),
         at_cpu_limit=any(e.at_cpu_limit for e in exits),
         is_elsewhere=not plan.request.facts_of(rank).is_own_host,
+        lacks_faulthandler=any(e.lacks_faulthandler for e in exits),
         stdin_advice=plan.request.stdin.advice_for(rank),
     )

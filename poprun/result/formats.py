@@ -88,7 +88,24 @@ def _instance_object(end: InstanceEnd) -> dict[str, Any]:
         "user_s": end.user_s,
         "system_s": end.system_s,
         "peak_memory_kib": end.peak_kib,
+        **_stderr_of(end),
     }
+
+
+def _stderr_of(end: InstanceEnd | None) -> dict[str, Any]:
+    """Return what an instance wrote last, each null if there is nothing of it."""
+    texts = ("", "") if end is None else (end.traceback, end.stderr_tail)
+    names = ("traceback", "stderr_tail")
+    return {name: json_text(t) or None for name, t in zip(names, texts, strict=True)}
+
+
+def attempt_ended_fields(attempt: AttemptResult) -> dict[str, Any]:
+    """Return the fields of the event attempt_ended."""
+    value = attempt_object(attempt)
+    names = ("outcome", "exit_code", "cause", "failed_instance")
+    failed = [e for e in attempt.instances if e.rank == attempt.failed_instance]
+    end = failed[0] if failed else None
+    return {**{name: value[name] for name in names}, **_stderr_of(end)}
 
 
 def event_object(event: Event) -> dict[str, Any] | None:
@@ -110,7 +127,7 @@ def event_object(event: Event) -> dict[str, Any] | None:
     if "user" in fields:
         fields["user"] = user_name(fields["user"])
     # The times of an event are those of its line; the cause of the job says the other.
-    for name in ("at_ns", "at_cpu_limit"):
+    for name in ("at_ns", "at_cpu_limit", "lacks_faulthandler"):
         fields.pop(name, None)
     if "peak_kib" in fields:
         fields["peak_memory_kib"] = fields.pop("peak_kib")

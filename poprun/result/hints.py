@@ -4,10 +4,8 @@ import re
 import signal
 import sys
 
-from poprun.words import size
-
-# What input() and breakpoint() raise.
-END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
+# The exceptions of input() and breakpoint() at the end of stdin.
+END_OF_INPUT, END_OF_DEBUGGER = "EOFError: EOF when reading a line", "bdb.BdbQuit"
 # As in popdist/sdk/finder.py.
 NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
 NO_STAND_IN = (
@@ -53,26 +51,56 @@ SIGNALS = {
 }
 
 
-def hint_for_signal(number: int, peak_kib: int) -> str:
-    """Return a sentence on why a signal may have come that poprun has not sent."""
-    if number == signal.SIGKILL:
-        had = f": it had used {size(peak_kib * 1024)}" if peak_kib else ""
+FAULTHANDLER = (
+    "Set PYTHONFAULTHANDLER=1, and Python shows where it was when that happens."
+)
+DESTROY_GROUPS = (
+    "Call torch.distributed.destroy_process_group() before the program ends: threads "
+    "of a process group that still exists then may abort it."
+)
+
+
+def hint_for_sigkill(kills: int | None) -> str:
+    """Return a sentence on who sent SIGKILL: it was not poprun.
+
+    Args:
+        kills: How many processes of that host the kernel has killed for want of memory
+            during the attempt; None if it is not known.
+    """
+    if kills is None:
+        return "poprun did not send it."
+    if not kills:
         return (
-            "poprun did not send it. The kernel does where memory is short"
-            f"{had}; 'dmesg' names what it has killed."
+            "poprun did not send it, and the kernel has killed no process for want of "
+            "memory. A process sent it: a user's 'kill', a service, the batch system, "
+            "or the program itself."
         )
+    return (
+        "poprun did not send it. The kernel has killed "
+        f"{kills} {'process' if kills == 1 else 'processes'} of that host for want of "
+        "memory meanwhile: 'dmesg' names each."
+    )
+
+
+def hint_for_signal(number: int) -> str:
+    """Return a sentence on why a signal may have come that poprun has not sent."""
     return SIGNALS.get(signal.Signals(number), "") if number in SIGNALS else ""
 
 
-def hint_for_words(last_line: str, stdin_advice: str) -> str:
+def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
     """Return what mends the failure that an instance's last line tells of, or "".
 
     Args:
         stdin_advice: The value of --stdin to advise, if the instance had an empty
             standard input.
     """
-    if stdin_advice and last_line in END_OF_INPUT:
+    if stdin_advice and last_line == END_OF_INPUT:
         return f"It has no standard input: write --stdin {stdin_advice}."
+    if stdin_advice and last_line == END_OF_DEBUGGER:
+        return (
+            f"breakpoint() found no terminal: write --pdb {rank}, and instance {rank} "
+            "gets the terminal of poprun."
+        )
     if last_line == NO_POPDIST:
         return (
             f"It comes with poprun, and so it is installed for {sys.executable}: run "

@@ -196,9 +196,7 @@ class Recorder:
             **fields,
         )
         self._attempts.append(attempt)
-        value = formats.attempt_object(attempt)
-        names = ("outcome", "exit_code", "cause", "failed_instance")
-        self._emit("attempt_ended", **{name: value[name] for name in names})
+        self._emit("attempt_ended", **formats.attempt_ended_fields(attempt))
 
     def wait_for_restart(self, seconds: float) -> None:
         """Take in that another attempt follows."""

@@ -1,11 +1,19 @@
 """The sentences on the end of a job: Outcome -> text. Pure."""
 
 import re
+import signal
 from collections.abc import Sequence
 
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
-from poprun.result.hints import CPU_LIMIT, hint_for_signal, hint_for_words
+from poprun.result.hints import (
+    CPU_LIMIT,
+    DESTROY_GROUPS,
+    FAULTHANDLER,
+    hint_for_sigkill,
+    hint_for_signal,
+    hint_for_words,
+)
 from poprun.result.outcome import Failed, Outcome
 from poprun.words import size
 
@@ -14,6 +22,18 @@ WIDEST = 400
 TRACEBACK = "Traceback (most recent call last)"
 # Python 3.13 and later colour tracebacks on a terminal.
 COLOURS = "\x1b\\[[0-9;]*m"
+# Escape sequences, which move the cursor or set a title, and control characters.
+CONTROLS = (
+    "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?|.)|[\x00-\x08\x0b-\x1f\x7f]"
+)
+# Lines of faulthandler's report: its title, the thread at fault, and a frame.
+FATAL_ERROR, CURRENT_THREAD = "Fatal Python error: ", "Current thread 0x"
+FRAME = '  File "(.*)", line ([0-9]+) in (.*)'
+# Lines two above the traceback of a chained exception.
+CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
 SYNTAX_ERROR = "(Syntax|Indentation|Tab)Error: "
 SYNTAX_FILE = '  File ".*", line [0-9]+$'
 # "/usr/bin/python3.11: can't open file 'train.py': [Errno 2] No such file or directory"
@@ -36,10 +56,16 @@ class Evidence(Record):
     # What the instance wrote last is the last thing on the terminal already.
     just_shown: bool = False
     out_of_memory: MemoryCounters | None = None
+    # How many processes of the host the kernel has killed for want of memory while the
+    # attempt ran; None if it is not known.
+    host_kills: int | None = None
     peak_kib: int = 0
     at_cpu_limit: bool = False
     # Whether it ran on another host than poprun.
     is_elsewhere: bool = False
+    lacks_faulthandler: bool = False
+    # Whether it has made process groups of torch.distributed.
+    uses_torch_groups: bool = False
     # The value of --stdin to advise, if the instance had an empty standard input.
     stdin_advice: str = ""
 
@@ -53,12 +79,12 @@ def render(outcome: Outcome, evidence: Evidence) -> list[str]:
     if outcome.first is None:
         sentences += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
         return sentences + ([outcome.sentence] if outcome.sentence else [])
-    lines = _lines(evidence.stderr)
+    lines = stderr_lines(evidence.stderr)
     cause = outcome.sentence or _cause(outcome.first, evidence, lines)
     if any(line not in cause for line in lines) and not evidence.just_shown:
         sentences.append(
             f"the last lines of instance {outcome.first.rank}'s stderr:\n"
-            + _indented(lines[-LINES:])
+            + _indented(last_lines(lines))
         )
     if outcome.also:
         sentences.append(f"also failed: {_list(outcome.also)}.")
@@ -69,10 +95,12 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     who = f"Instance {first.rank} on {evidence.host} {first.how}"
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
-    exception = exception_line(lines)
-    last_line = exception or (lines[-1] if lines else "")
-    hint = hint_for_words(last_line, evidence.stdin_advice)
-    if evidence.is_elsewhere and re.match(NO_SCRIPT, last_line):
+    exception, last_line = exception_line(lines), _last_line(lines)
+    if fault := _fault(lines):
+        exception = fault
+    text = exception or last_line
+    hint = hint_for_words(text, evidence.stdin_advice, first.rank)
+    if evidence.is_elsewhere and re.match(NO_SCRIPT, text):
         hint = (
             f"It must be on {evidence.host}, too: put it in a directory that the hosts "
             "share, or let --sync DIR copy its folder to them."
@@ -80,11 +108,42 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.at_cpu_limit:
         hint = CPU_LIMIT
     elif not hint and first.killed_by is not None:
-        hint = hint_for_signal(first.killed_by, evidence.peak_kib)
-    if exception and hint:
-        return f"{who}: {exception}{'' if exception.endswith('.') else '.'} {hint}"
-    cause = f"{who}: {exception}" if exception else f"{who}."
+        hint = _hint_for_signal(first.killed_by, evidence, has_fault=bool(fault))
+    cause = f"{who}."
+    if exception:
+        is_sentence = not hint or exception.endswith(".")
+        cause = f"{who}: {exception}{'' if is_sentence else '.'}"
+    # Signals from other processes are unrelated to the last line.
+    elif last_line and first.killed_by in (None, signal.SIGABRT):
+        cause = f'{who}; its stderr ends with "{last_line}".'
     return f"{cause} {hint}" if hint else cause
+
+
+def _hint_for_signal(number: int, evidence: Evidence, *, has_fault: bool) -> str:
+    if number == signal.SIGKILL:
+        return hint_for_sigkill(evidence.host_kills)
+    if number == signal.SIGABRT and evidence.uses_torch_groups:
+        return DESTROY_GROUPS
+    if evidence.lacks_faulthandler and not has_fault:
+        return FAULTHANDLER
+    return hint_for_signal(number)
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    """Return the last visible line, without control sequences."""
+    visible = (re.sub(CONTROLS, "", line).strip() for line in reversed(lines))
+    return next(filter(None, visible), "")
+
+
+def _fault(lines: Sequence[str]) -> str:
+    """Return faulthandler's title of the last fault and its place, or ""."""
+    at = _fault_at(lines)
+    if at is None:
+        return ""
+    threads = [i for i in range(at, len(lines)) if lines[i].startswith(CURRENT_THREAD)]
+    frame = re.fullmatch(FRAME, lines[threads[0] + 1]) if threads[:1] else None
+    where = f" in {frame[3]} (line {frame[2]} of {frame[1]})" if frame else ""
+    return lines[at] + where
 
 
 def _limit(evidence: Evidence) -> str:
@@ -93,6 +152,18 @@ def _limit(evidence: Evidence) -> str:
     if memory is None or memory.limit is None:
         return f" ({peak})"
     return f" (the limit is {size(memory.limit)}, {peak})"
+
+
+def _fault_at(lines: Sequence[str]) -> int | None:
+    """Return the index of the last line "Fatal Python error: ...", or None."""
+    at = [i for i, line in enumerate(lines) if line.startswith(FATAL_ERROR)]
+    return at[-1] if at else None
+
+
+def last_lines(lines: Sequence[str]) -> Sequence[str]:
+    """Return the last 20 lines, or the first 20 lines of a fault's report."""
+    at = _fault_at(lines)
+    return lines[-LINES:] if at is None else lines[at : at + LINES]
 
 
 def exception_line(lines: Sequence[str]) -> str:
@@ -117,7 +188,32 @@ def exception_line(lines: Sequence[str]) -> str:
     return next((line for line in after if line[:1].strip()), "")
 
 
-def _lines(stderr: bytes) -> list[str]:
+def traceback_text(lines: Sequence[str]) -> str:
+    """Return the last traceback or fault of Python, and what follows it; "" for none.
+
+    The text includes chained exceptions and exception groups.
+    """
+    if (fault_at := _fault_at(lines)) is not None:
+        return "\n".join(lines[fault_at:])
+    starts = [i for i, line in enumerate(lines) if TRACEBACK in line]
+    if not starts:
+        syntax = [i for i, line in enumerate(lines) if re.match(SYNTAX_FILE, line)]
+        is_syntax = bool(syntax) and bool(re.match(SYNTAX_ERROR, lines[-1]))
+        return "\n".join(lines[syntax[-1] :]) if is_syntax else ""
+    start = starts.pop()
+    while starts and _continues(lines, start):
+        start = starts.pop()
+    return "\n".join(lines[start:])
+
+
+def _continues(lines: Sequence[str], start: int) -> bool:
+    """Return whether a traceback belongs to the one before: a cause, or of a group."""
+    is_in_group = lines[start].partition(TRACEBACK)[0].strip() == "|"
+    return is_in_group or lines[max(start - 2, 0)].endswith(CHAINED)
+
+
+def stderr_lines(stderr: bytes) -> list[str]:
+    """Return the lines of a stderr as a terminal shows them, without colours."""
     text = re.sub(COLOURS, "", stderr.decode(errors="backslashreplace")).rstrip()
     if not text:
         return []

@@ -32,6 +32,9 @@ class InstanceEnd(Record):
     user_s: float | None = None
     system_s: float | None = None
     peak_kib: int | None = None
+    # For a failed instance: its last traceback, and the end of its stderr.
+    traceback: str = ""
+    stderr_tail: str = ""
 
     @property
     def exit_code(self) -> int | None:

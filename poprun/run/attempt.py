@@ -158,7 +158,9 @@ def supervise_attempt(
         log.warn(f"The job is not started again: {succession.failure}")
     outcome = judge(ended)
     names = [assignment.host.name for assignment in plan.assignments]
-    ends = instance_ends(ended.events, ended.started_ns, outcome, names)
+    ends = conclusion.with_stderr(
+        instance_ends(ended.events, ended.started_ns, outcome, names), router
+    )
     cause = _report(outcome, ended, ends, plan, context, router, log, memory_before)
     supervisor.write_out()
     supervisor.close()

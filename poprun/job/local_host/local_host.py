@@ -304,6 +304,7 @@ class LocalHost:
                 peak_kib=peak,
                 by_itself=fields[5] in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
                 at_cpu_limit=fields[5] == protocol.BY_CPU_LIMIT,
+                lacks_faulthandler=fields[6] == b"1",
             )
         )
 

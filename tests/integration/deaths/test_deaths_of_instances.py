@@ -1,6 +1,7 @@
 """How instances end: poprun exits as the first that failed, and says which, and how."""
 
 import re
+import subprocess
 
 import pytest
 from conftest import Poprun
@@ -131,7 +132,11 @@ def test_all_fail_at_the_same_instant(poprun: Poprun, every_mpirun: str) -> None
             id="exception",
         ),
         pytest.param(
-            "sys.exit('no data')", 1, "no data\n", "exited with code 1.", id="message"
+            "sys.exit('no data')",
+            1,
+            "no data\n",
+            'exited with code 1; its stderr ends with "no data".',
+            id="message",
         ),
         pytest.param("os._exit(9)", 9, "", "exited with code 9.", id="at-once"),
     ],
@@ -176,6 +181,93 @@ def test_what_python_cannot_start_is_the_cause(
     last = ran.stderr.splitlines()[-1]
     start = f"poprun: error: Instance 0 on localhost exited with code {code}: {cause}"
     assert (ran.code, last.startswith(start)) == (code, True), last
+
+
+ABORTS = """
+#include <assert.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    if (argc > 1) assert(argc == 7);
+    char *memory = malloc(64);
+    free(memory);
+    free(memory);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "last_line"),
+    [
+        ((), "free(): double free detected in tcache 2"),
+        (("x",), "Assertion `argc == 7' failed."),
+    ],
+)
+def test_the_words_of_a_c_program_that_aborts_are_in_the_cause(
+    poprun: Poprun, openmpi5: str, words: tuple[str, ...], last_line: str
+) -> None:
+    source = poprun.script("aborts.c", ABORTS)
+    program = str(poprun.directory / "aborts")
+    subprocess.run(
+        ["cc", "-w", "-o", program, source], cwd=poprun.directory, check=True
+    )
+
+    ran = poprun(
+        *job(openmpi5, 2), "sh", "-c", 'ulimit -c 0; exec "$@"', "", program, *words
+    )
+
+    assert ran.code == 134
+    cause = ran.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"poprun: error: Instance \d on localhost was killed by SIGABRT; its stderr "
+        rf'ends with ".*{re.escape(last_line)}"\.',
+        cause,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "cause"),
+    [
+        (
+            {"PYTHONFAULTHANDLER": ""},
+            ". Set PYTHONFAULTHANDLER=1, and Python shows where it was when that "
+            "happens.",
+        ),
+        (
+            {"PYTHONFAULTHANDLER": "1"},
+            ": Fatal Python error: Segmentation fault in crash (line 3 of {})",
+        ),
+    ],
+)
+def test_a_python_that_crashes_says_where_or_how_to_learn_it(
+    poprun: Poprun, every_mpirun: str, environ: dict[str, str], cause: str
+) -> None:
+    text = "import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    script = poprun.script("crash.py", f"{text}crash()\n")
+
+    ran = poprun(*job(every_mpirun, 2), "python", script, environ=environ)
+
+    last = ran.stderr.splitlines()[-1]
+    assert ran.code == 139
+    assert re.sub(r"Instance \d", "Instance N", last) == (
+        "poprun: error: Instance N on localhost was killed by SIGSEGV"
+        + cause.format(poprun.directory / script)
+    )
+
+
+def test_a_breakpoint_without_a_terminal_is_told_of_pdb(
+    poprun: Poprun, openmpi5: str
+) -> None:
+    text = (
+        "import os, time\nos.environ['RANK'] == '0' or breakpoint()\ntime.sleep(600)\n"
+    )
+
+    ran = poprun(*job(openmpi5, 2), "python", poprun.script("stop.py", text))
+
+    assert ran.stderr.splitlines()[-1] == (
+        "poprun: error: Instance 1 on localhost exited with code 1: bdb.BdbQuit. "
+        "breakpoint() found no terminal: write --pdb 1, and instance 1 gets the "
+        "terminal of poprun."
+    )
 
 
 def test_a_rank_that_finalizes_and_exits_early_ends_no_other(
@@ -230,12 +322,18 @@ world.Barrier()
         ),
         pytest.param("sys.exit(3)", 3, "", ".", id="exit-code"),
         pytest.param("raise SystemExit(4)", 4, "", ".", id="exit-by-hand"),
-        pytest.param("sys.exit('no data')", 1, "no data\n", ".", id="message"),
+        pytest.param(
+            "sys.exit('no data')",
+            1,
+            "no data\n",
+            '; its stderr ends with "no data".',
+            id="message",
+        ),
         pytest.param(
             "sys.excepthook = lambda *e: print('no layer', file=sys.stderr); 1 / 0",
             1,
             "no layer\n",
-            ".",
+            '; its stderr ends with "no layer".',
             id="own-excepthook",
         ),
     ],

@@ -34,6 +34,7 @@ print("done")
 STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(f"up.{os.getpid()}", "x").close()
 time.sleep(600)
 """
@@ -141,6 +142,15 @@ def test_a_second_stop_kills_what_ignores_the_first(poprun: Poprun) -> None:
 
     assert second.stdout.startswith(f"Job {job.id[:8]} has ended with exit code 130.")
     assert job.process.wait(timeout=200) == 130
+
+
+def test_what_ignores_sigint_gets_sigterm(poprun: Poprun) -> None:
+    text = STUBBORN.replace("SIGTERM, signal.SIG_IGN", "SIGTERM, signal.SIG_DFL")
+    job = PopctlJob(poprun, text, "--grace", "600")
+
+    stopped = job.popctl("stop", job.id)
+
+    assert stopped.stdout.startswith(f"Job {job.id[:8]} has ended with exit code 130.")
 
 
 def test_stop_at_once_needs_no_second(poprun: Poprun) -> None:

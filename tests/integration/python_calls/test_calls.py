@@ -152,7 +152,10 @@ print([poprun.run_command([*{LOCAL}, "-n", "1", "echo", "out"]).stdout])
 
     code, out, err = output_of(poprun, text)
 
-    cause = "poprun: error: Instance 0 on localhost exited with code 3."
+    cause = (
+        "poprun: error: Instance 0 on localhost exited with code 3; its stderr ends "
+        'with "\\xffe".'
+    )
     assert code == 0, err
     assert out.splitlines() == [
         str([3, "out\n", ["\ufffde", cause]]),
@@ -160,6 +163,27 @@ print([poprun.run_command([*{LOCAL}, "-n", "1", "echo", "out"]).stdout])
         "['']",
     ]
     assert err == ""
+
+
+def test_a_failed_job_has_the_traceback_of_its_instance(poprun: Poprun) -> None:
+    text = f"""
+import poprun
+program = ["python", "-c", "import os; print(1 / int(os.environ['RANK']))"]
+try:
+    poprun.run_command([*{LOCAL}, "-n", "2", "--keep-going", *program], check=True)
+except poprun.JobFailedError as error:
+    failed, succeeded = error.result.instances
+    print(failed.traceback)
+    print(failed.stderr_tail == failed.traceback, succeeded.traceback)
+"""
+
+    code, out, err = output_of(poprun, text)
+
+    assert code == 0, err
+    first, *_, last, same = out.splitlines()[1:]
+    assert first == "Traceback (most recent call last):"
+    assert last == "ZeroDivisionError: division by zero"
+    assert same == "True None"
 
 
 def test_a_function_runs_on_all_instances_and_its_results_come_back_in_order(

@@ -257,15 +257,21 @@ def test_an_instance_that_is_not_shown_can_still_say_why_it_failed(
     ran = poprun(
         *job(3),
         "--only-output-from-instance=2",
-        *("sh", "-c", "echo no use >&2; test $RANK = 1 || sleep 600; exit 3"),
+        *(
+            "sh",
+            "-c",
+            "{ echo bad; echo no use; } >&2; test $RANK = 1 || sleep 600; exit 3",
+        ),
         environ={"SLURMD_NODENAME": "localhost"},
     )
 
     assert ran.code == 3
-    assert ran.stderr.removeprefix("no use\n") == (
+    assert ran.stderr.removeprefix("bad\nno use\n") == (
         "poprun: the last lines of instance 1's stderr:\n"
+        "    bad\n"
         "    no use\n"
-        "poprun: error: Instance 1 on localhost exited with code 3.\n"
+        "poprun: error: Instance 1 on localhost exited with code 3; its stderr ends "
+        'with "no use".\n'
     )
 
 

@@ -152,7 +152,7 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
 
     assert played.is_lost
     assert played.host.finished is True
-    assert played.connection.memory == (0,)
+    assert played.connection.memory == (0, None, None)
 
 
 def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:

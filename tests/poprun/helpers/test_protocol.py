@@ -220,7 +220,7 @@ def test_mpi_sets_what_has_one_of_its_prefixes(name: bytes, expected: bool) -> N
         (protocol.HELLO, [b"1", b"key", b"0", b"host", b"42", b"9999999"]),
         (protocol.STARTED, [b"42", b"18446744073709551615", b"0,2,3", b"1"]),
         (protocol.REFUSED, [b"2", b"/no/such\xff", b""]),
-        (protocol.EXITED, [b"256", b"1", b"2", b"3", b"4", b"itself"]),
+        (protocol.EXITED, [b"256", b"1", b"2", b"3", b"4", b"itself", b"0"]),
         (protocol.CLEAN, [b"0"]),
         (protocol.FINISHED, [b"3"]),
         (protocol.FOUND, [b""]),

@@ -320,7 +320,7 @@ def test_a_signal_of_mpirun_s_ends_the_program_at_once(shim: Driven) -> None:
 
     shim.process.terminate()
 
-    status, *_, by = shim.wait(protocol.EXITED)
+    status, *_, by, _ = shim.wait(protocol.EXITED)
     assert (status, by) == (b"9", protocol.BY_MPI)
 
 
@@ -348,6 +348,69 @@ def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
     shim.send(protocol.SIGNAL, signal.SIGINT)
 
     assert shim.wait(protocol.CLEAN) == [b"0"]
+
+
+IGNORING = "trap '' INT; touch ready; sleep 600; :"
+# As time does, which leaves SIGINT to what it starts.
+LEAVING_IT_TO_A_CHILD = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+restore = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+words = ["sh", "-c", "touch ready; sleep 600; :"]
+sys.exit(-subprocess.run(words, preexec_fn=restore).returncode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        pytest.param(("sh", "-c", IGNORING), signal.SIGTERM, id="ignored"),
+        pytest.param(
+            (sys.executable, "-c", LEAVING_IT_TO_A_CHILD),
+            signal.SIGINT << 8,
+            id="left-to-a-child",
+        ),
+    ],
+)
+def test_ctrl_c_is_sigterm_where_all_processes_ignore_sigint(
+    shim: Driven, words: tuple[str, ...], status: int
+) -> None:
+    shim.start(*words, grace=600.0)
+    shim.appears("ready")
+
+    shim.send(protocol.SIGNAL, signal.SIGINT)
+
+    assert shim.wait(protocol.EXITED)[0] == b"%d" % status
+    shim.wait(protocol.CLEAN)
+
+
+# What poprun's sitecustomize does.
+HANDLES_STACKS = f"""
+import ctypes, faulthandler, os, resource, signal, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+faulthandler.register({protocol.STACKS_SIGNAL})
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "environment", "lacks_faulthandler"),
+    [
+        ("ctypes.string_at(0)", b"A=1", b"1"),
+        ("os.abort()", b"A=1", b"1"),
+        ("os.abort()", b"PYTHONFAULTHANDLER=", b"1"),
+        ("os.abort()", b"PYTHONFAULTHANDLER=1", b"0"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", b"A=1", b"0"),
+        ("sys.exit(134)", b"A=1", b"0"),
+        (f"faulthandler.unregister({protocol.STACKS_SIGNAL}); os.abort()", b"A=", b"0"),
+    ],
+)
+def test_a_python_that_a_fault_ends_may_lack_its_faulthandler(
+    shim: Driven, program: str, environment: bytes, lacks_faulthandler: bytes
+) -> None:
+    words = sys.executable, "-c", f"{HANDLES_STACKS}{program}"
+    shim.start(*words, environment=[environment])
+
+    assert shim.wait(protocol.EXITED)[6] == lacks_faulthandler
 
 
 def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:

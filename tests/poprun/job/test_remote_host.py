@@ -128,7 +128,7 @@ def test_a_host_on_which_nothing_is_left_has_no_attached_process(
     agent: FakeAgent, devices: FakeDevices
 ) -> None:
     agent.ask(3)
-    agent.send(messages.FINISHED)
+    agent.send(messages.FINISHED, 0, b"", b"")
     agent.hang_up()
 
     assert agent.host.finished

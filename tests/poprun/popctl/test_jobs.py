@@ -105,20 +105,52 @@ def test_a_job_is_named_by_the_beginning_of_its_id_or_not_at_all(
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        (None, "2 jobs run: {}, {}. Name one of them."),
-        ("aa", "The ids of 2 jobs begin with 'aa': {}, {}. Name one of them."),
-        ("b", "There is no job 'b'. There are: {}, {}."),
+        (None, "2 jobs run. Name one of them:"),
+        ("a", "The ids of 2 jobs begin with 'a'. Name one of them:"),
+        ("b", "There is no job 'b'. There are:"),
     ],
 )
-def test_a_word_that_means_no_job_or_several_is_refused_with_their_names(
+def test_a_word_that_means_no_job_or_several_is_refused_with_their_programs(
     start_job: Callable[..., FakeJob], word: str | None, sentence: str
 ) -> None:
-    names = sorted(start_job(beginning).identity[:8] for beginning in ("aa1", "aa2"))
+    first, second = (start + os.urandom(15).hex() for start in ("a1", "a2"))
+    views = [
+        {
+            "id": first,
+            "elapsed": 65.5,
+            "program": ["python", "a b.py", "x\n" + "y" * 60],
+        },
+        {"id": second, "elapsed": 7.0, "program": ["./solve"]},
+    ]
+    for view in views:
+        answer = protocol.pack(protocol.JOB_SHOWN, json.dumps(view).encode())
+        start_job(str(view["id"]), answer)
 
     with pytest.raises(JobRequestError) as refused:
         choose_job(word)
 
-    assert str(refused.value) == sentence.format(*names)
+    assert str(refused.value) == (
+        f"{sentence}\n"
+        rf"    {first[:8]}  1:05 old  python 'a b.py' 'x\n{'y' * 39}…"
+        "\n"
+        f"    {second[:8]}  0:07 old  ./solve"
+    )
+
+
+def test_a_job_that_is_busy_is_listed_without_its_program(
+    start_job: Callable[..., FakeJob],
+) -> None:
+    refusal = protocol.pack(protocol.REQUEST_REFUSED, b"The job has 16 other clients.")
+    names = [start_job(start, refusal).identity[:8] for start in ("a1", "a2")]
+
+    with pytest.raises(JobRequestError) as refused:
+        choose_job("b")
+
+    assert str(refused.value) == (
+        "There is no job 'b'. There are:\n"
+        f"    {names[0]}  no answer  (PID {os.getpid()})\n"
+        f"    {names[1]}  no answer  (PID {os.getpid()})"
+    )
 
 
 def test_without_a_job_a_sentence_says_so(start_job: Callable[..., FakeJob]) -> None:

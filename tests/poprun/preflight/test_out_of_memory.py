@@ -105,7 +105,21 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
 
     found = read_host()
 
-    assert found == replace(read_group(), limit=read_group().limit or total)
+    limit = read_group().limit or total
+    assert found == replace(read_group(), limit=limit, host_kills=found.host_kills)
+
+
+def test_the_kills_of_the_whole_machine_are_those_that_the_kernel_counts() -> None:
+    counters = dict(
+        line.split() for line in Path("/proc/vmstat").read_text().splitlines()
+    )
+    before = counters.get("oom_kill")
+
+    found = read_host().host_kills
+
+    # Others may be killed meanwhile.
+    assert (found is None) == (before is None)
+    assert before is None or found is None or found >= int(before)
 
 
 @pytest.mark.parametrize(

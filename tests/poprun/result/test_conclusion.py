@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import HostSpec
 from poprun.preflight.out_of_memory import MemoryCounters
-from poprun.result.conclusion import judge_attempt, report_attempt
+from poprun.result.conclusion import judge_attempt, report_attempt, with_stderr
+from poprun.result.summary import InstanceEnd
 from poprun.stdio.stdin import Stdin
 
 STARTED = frozenset({0, 1})
@@ -23,7 +25,7 @@ SUCCESS = Course(num_instances=2, started=STARTED)
 FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
 KEPT_GOING = Course(num_instances=2, started=STARTED)
 N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
-BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters()}
+BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters(host_kills=7)}
 
 
 class Output:
@@ -110,24 +112,26 @@ def test_a_job_that_went_well_needs_no_words() -> None:
 
 
 def test_the_cause_comes_last_with_the_code_of_the_instance() -> None:
-    output = Output(stderr=b"no use\n")
+    output = Output(stderr=b"bad\nno use\n")
 
     assert ends(output, FAILED, ONE_FAILED) == (
         3,
         [
-            "poprun: the last lines of instance 1's stderr:\n    no use",
-            "poprun: error: Instance 1 on n1 exited with code 3.",
+            "poprun: the last lines of instance 1's stderr:\n    bad\n    no use",
+            "poprun: error: Instance 1 on n1 exited with code 3; its stderr ends with "
+            '"no use".',
         ],
     )
 
 
 def test_a_quiet_report_has_the_cause_and_not_what_else_failed() -> None:
-    output = Output(stderr=b"no use\n")
+    output = Output(stderr=b"bad\nno use\n")
     events = exited(0, 4 << 8, at_ns=2), exited(1, 3 << 8)
     loud = [
-        "poprun: the last lines of instance 1's stderr:\n    no use",
+        "poprun: the last lines of instance 1's stderr:\n    bad\n    no use",
         "poprun: also failed: instance 0 (exited with code 4).",
-        "poprun: error: Instance 1 on n1 exited with code 3.",
+        "poprun: error: Instance 1 on n1 exited with code 3; its stderr ends with "
+        '"no use".',
     ]
 
     assert ends(output, KEPT_GOING, events) == (3, loud)
@@ -139,7 +143,10 @@ def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
 
     assert ends(output, FAILED, ONE_FAILED) == (
         3,
-        ["poprun: error: Instance 1 on n1 exited with code 3."],
+        [
+            "poprun: error: Instance 1 on n1 exited with code 3; its stderr ends with "
+            '"no use".'
+        ],
     )
 
 
@@ -200,23 +207,34 @@ def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
 
 
 LIMIT = 256 << 20
+NOT_SENT = ". poprun did not send it"
+OF_A_PROCESS = (
+    f"{NOT_SENT}, and the kernel has killed no process for want of memory. A process "
+    "sent it: a user's 'kill', a service, the batch system, or the program itself."
+)
 PERHAPS = (
-    ". poprun did not send it. The kernel does where memory is short: it had used "
-    "256 MiB; 'dmesg' names what it has killed."
+    f"{NOT_SENT}. The kernel has killed 2 processes of that host for want of memory "
+    "meanwhile: 'dmesg' names each."
 )
 STARVED = ": out of memory (the limit is 256 MiB, it had used 256 MiB)."
 
 
 @pytest.mark.parametrize(
-    ("kills_on_n0", "kills_on_n1", "words"),
-    [(0, 1, STARVED), (1, 0, PERHAPS), (0, 0, PERHAPS)],
+    ("kills_on_n0", "kills_on_n1", "counted_on_n1", "words"),
+    [
+        (0, 1, 7, STARVED),
+        (0, 1, None, STARVED),
+        (1, 0, 7, OF_A_PROCESS),
+        (0, 0, 9, PERHAPS),
+        (0, 0, None, f"{NOT_SENT}."),
+    ],
 )
 def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
-    kills_on_n0: int, kills_on_n1: int, words: str
+    kills_on_n0: int, kills_on_n1: int, counted_on_n1: int | None, words: str
 ) -> None:
     after = {
         N0: MemoryCounters(5 + kills_on_n0, 1 << 20),
-        N1: MemoryCounters(kills_on_n1, LIMIT),
+        N1: MemoryCounters(kills_on_n1, LIMIT, counted_on_n1),
     }
     events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
 
@@ -233,6 +251,23 @@ def test_another_signal_is_not_for_want_of_memory() -> None:
         139,
         ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
     )
+
+
+def test_a_failed_instance_has_the_end_of_its_stderr_in_its_result() -> None:
+    traceback = b"Traceback (most recent call last):\nValueError: \x1b[31mno\xff\x00\n"
+    before = b"".join(b"%d" % number * 500 + b"\n" for number in range(8)) * 3
+    router: Any = Output(stderr=before + traceback)
+    states = ("stopped", "failed", "failed")
+    ends = [InstanceEnd(r, "n0", state) for r, state in enumerate(states)]
+
+    stopped, failed, silent = with_stderr(ends, router)
+
+    text = "Traceback (most recent call last):\nValueError: no\\xff\x00"
+    assert failed.traceback == text
+    lines = failed.stderr_tail.split("\n")
+    assert (len(lines), max(map(len, lines))) == (20, 400)
+    assert failed.stderr_tail.endswith(f"{'7' * 400}\n{text}")
+    assert (stopped, silent) == (ends[0], ends[2])
 
 
 @pytest.mark.parametrize("debug", [False, True])

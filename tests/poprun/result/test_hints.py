@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from poprun.result.hints import hint_for_signal, hint_for_words
+from poprun.result.hints import hint_for_sigkill, hint_for_signal, hint_for_words
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import Evidence, render
 
@@ -34,25 +34,31 @@ from poprun.result.report import Evidence, render
     ],
 )
 def test_a_known_failure_has_a_hint(words: str, part: str) -> None:
-    assert part in hint_for_words(words, "")
+    assert part in hint_for_words(words, "", 0)
 
 
 def test_an_unknown_failure_has_none() -> None:
-    assert hint_for_words("ValueError: the loss is nan", "") == ""
-    assert hint_for_words("", "") == ""
-    assert hint_for_signal(signal.SIGSEGV, 100) == ""
+    assert hint_for_words("ValueError: the loss is nan", "", 0) == ""
+    assert hint_for_words("", "", 0) == ""
+    assert hint_for_signal(signal.SIGSEGV) == ""
 
 
-def test_a_bare_sigkill_may_be_for_want_of_memory() -> None:
-    assert hint_for_signal(signal.SIGKILL, 300 * 1024) == (
-        "poprun did not send it. The kernel does where memory is short: it had used "
-        "300 MiB; 'dmesg' names what it has killed."
+def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> None:
+    assert hint_for_sigkill(None) == "poprun did not send it."
+    assert hint_for_sigkill(0) == (
+        "poprun did not send it, and the kernel has killed no process for want of "
+        "memory. A process sent it: a user's 'kill', a service, the batch system, or "
+        "the program itself."
     )
-    assert "short; 'dmesg'" in hint_for_signal(signal.SIGKILL, 0)
+    assert hint_for_sigkill(1) == (
+        "poprun did not send it. The kernel has killed 1 process of that host for want "
+        "of memory meanwhile: 'dmesg' names each."
+    )
+    assert "killed 2 processes of" in hint_for_sigkill(2)
 
 
 def test_sigbus_hints_at_shared_memory() -> None:
-    assert "df -h /dev/shm" in hint_for_signal(signal.SIGBUS, 0)
+    assert "df -h /dev/shm" in hint_for_signal(signal.SIGBUS)
 
 
 def test_the_hint_follows_the_cause_as_a_sentence() -> None:
@@ -70,6 +76,8 @@ def test_a_program_without_a_traceback_has_a_hint_too() -> None:
     outcome = Outcome(1, first=Failed(2, 1 << 8, at_ns=0))
     evidence = Evidence(stderr=b"bind: Address already in use\n", host="n1")
 
-    quoted, cause = render(outcome, evidence)
-    assert quoted.endswith("    bind: Address already in use")
-    assert cause.startswith("Instance 2 on n1 exited with code 1. Another process")
+    [cause] = render(outcome, evidence)
+    assert cause.startswith(
+        'Instance 2 on n1 exited with code 1; its stderr ends with "bind: Address '
+        'already in use". Another process'
+    )

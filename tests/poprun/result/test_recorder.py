@@ -41,7 +41,17 @@ def run_job(recorder: Recorder) -> None:
         exit_code=3,
         cause="Instance 0 failed.",
         failed_instance=0,
-        instances=[InstanceEnd(rank=0, host="localhost", state="failed", status=768)],
+        instances=[
+            InstanceEnd(rank=1, host="localhost", state="stopped", status=15),
+            InstanceEnd(
+                rank=0,
+                host="localhost",
+                state="failed",
+                status=768,
+                traceback="Traceback\nValueError: \\xff",
+                stderr_tail="up\nTraceback\nValueError: \\xff",
+            ),
+        ],
     )
 
 
@@ -61,10 +71,19 @@ def test_a_job_is_one_object_and_a_line_for_each_event(tmp_path: Path) -> None:
         0,
     )
     assert value["program"] == ["x", "caf\\xe9"]
-    assert value["attempts"][0]["instances"][0]["state"] == "failed"
+    stopped, failed = value["attempts"][0]["instances"]
+    assert (failed["state"], failed["traceback"], failed["stderr_tail"]) == (
+        "failed",
+        "Traceback\nValueError: \\xff",
+        "up\nTraceback\nValueError: \\xff",
+    )
+    assert stopped["traceback"] is stopped["stderr_tail"] is None
     told = lines(events)
     for line in told:
         validate("events", line)
+    # Of the instance that failed first.
+    assert told[-3]["traceback"] == failed["traceback"]
+    assert told[-3]["stderr_tail"] == failed["stderr_tail"]
     assert [line["event"] for line in told] == [
         "job_started",
         "attempt_started",

@@ -8,7 +8,13 @@ import pytest
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome
-from poprun.result.report import Evidence, exception_line, render
+from poprun.result.report import (
+    Evidence,
+    exception_line,
+    render,
+    stderr_lines,
+    traceback_text,
+)
 
 TRACEBACK = b"""\
 loading
@@ -98,6 +104,167 @@ def test_what_the_cause_says_is_not_quoted() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "stderr", "cause"),
+    [
+        pytest.param(
+            1 << 8,
+            b"loading\nconfig missing\n",
+            'exited with code 1; its stderr ends with "config missing".',
+            id="sys.exit",
+        ),
+        pytest.param(
+            2 << 8,
+            b"\x1b[31mno data\x1b[0m\n\x1b[2K\r\x1b[?25h\n \n",
+            'exited with code 2; its stderr ends with "no data".',
+            id="what-shows-nothing",
+        ),
+        pytest.param(
+            signal.SIGABRT,
+            b"terminate called without an active exception\n",
+            'was killed by SIGABRT; its stderr ends with "terminate called without an '
+            'active exception".',
+            id="abort",
+        ),
+        pytest.param(
+            signal.SIGTERM, b"epoch 3\n", "was killed by SIGTERM.", id="another-signal"
+        ),
+    ],
+)
+def test_the_last_line_of_stderr_belongs_to_the_cause(
+    status: int, stderr: bytes, cause: str
+) -> None:
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(of(3, status), evidence) == [f"Instance 3 on n1 {cause}"]
+
+
+FAULT = """\
+loading
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f1 (most recent call first):
+  File "/lib/threading.py", line 320 in wait
+
+Current thread 0x00007f2 (most recent call first):
+  File "/lib/a b.py", line 519 in string_at
+  File "train.py", line 2 in <module>
+"""
+
+
+def test_the_report_of_a_fault_is_the_cause_with_the_place() -> None:
+    more = "".join(f'  File "m.py", line {number} in f\n' for number in range(20))
+    evidence = Evidence(host="n1", stderr=f"{FAULT}{more}".encode())
+
+    quoted, cause = render(of(3, signal.SIGSEGV), evidence)
+
+    assert cause == (
+        "Instance 3 on n1 was killed by SIGSEGV: Fatal Python error: Segmentation "
+        "fault in string_at (line 519 of /lib/a b.py)"
+    )
+    # Its beginning, however long it is.
+    assert quoted.splitlines()[1] == "    Fatal Python error: Segmentation fault"
+    assert len(quoted.splitlines()) == 21
+
+
+def test_the_report_of_a_fault_may_have_no_place() -> None:
+    stderr = (
+        b"Fatal Python error: none_dealloc: deallocating None\n"
+        b"Python runtime state: initialized\n\n"
+        b"Current thread 0x7f (most recent call first):\n  <no Python frame>\n"
+    )
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(of(3, signal.SIGABRT), evidence) == [
+        "Instance 3 on n1 was killed by SIGABRT: Fatal Python error: none_dealloc: "
+        "deallocating None"
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_python_without_faulthandler_is_told_of_it(number: int) -> None:
+    evidence = Evidence(host="n1", lacks_faulthandler=True)
+    name = signal.Signals(number).name
+
+    assert render(of(3, number), evidence) == [
+        f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1, and Python "
+        "shows where it was when that happens."
+    ]
+    # It was enabled in another way.
+    shown = replace(evidence, stderr=FAULT.encode(), just_shown=True)
+    assert "PYTHONFAULTHANDLER" not in render(of(3, number), shown)[0]
+
+
+def test_a_program_that_has_left_no_torch_groups_is_told_to_do_so() -> None:
+    terminate = b"terminate called without an active exception\n"
+    evidence = Evidence(
+        host="n1", stderr=terminate, uses_torch_groups=True, lacks_faulthandler=True
+    )
+
+    [cause] = render(of(3, signal.SIGABRT), evidence)
+    assert cause.endswith(
+        'exception". Call torch.distributed.destroy_process_group() before the program '
+        "ends: threads of a process group that still exists then may abort it."
+    )
+    assert "destroy" not in render(of(3, signal.SIGSEGV), evidence)[-1]
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "a.py", line 1, in <module>
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 1, in <module>
+    | ValueError: a
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 1, in <module>
+    | ValueError: b
+    +------------------------------------"""
+CHAIN = """\
+Traceback (most recent call last):
+  File "a.py", line 2, in f
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 4, in <module>
+ValueError: no 1
+more of it"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "text"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("no data", "", id="no-traceback"),
+        pytest.param(f"loading\n{CHAIN}", CHAIN, id="chain"),
+        pytest.param(f"{CHAIN}\n{CHAIN}", CHAIN, id="only-the-last"),
+        pytest.param(f"{CHAIN}\n{GROUP}", GROUP, id="group"),
+        pytest.param(FAULT.strip(), FAULT.strip().partition("\n")[2], id="fault"),
+        pytest.param(
+            'bad\n  File "a.py", line 1\n    1 +\n       ^\nSyntaxError: invalid',
+            '  File "a.py", line 1\n    1 +\n       ^\nSyntaxError: invalid',
+            id="syntax-error",
+        ),
+        pytest.param('  File "a.py", line 1\nother text', "", id="a-frame-alone"),
+        # Of what is kept, nothing else is left.
+        pytest.param(
+            "The above exception was the direct cause of the following exception:\n\n"
+            "Traceback (most recent call last):\nValueError: a",
+            "Traceback (most recent call last):\nValueError: a",
+            id="cut-off",
+        ),
+    ],
+)
+def test_the_last_traceback_is_found_with_those_that_led_to_it(
+    stderr: str, text: str
+) -> None:
+    assert traceback_text(stderr_lines(stderr.encode())) == text
+
+
 def test_others_that_failed_by_themselves_are_listed() -> None:
     outcome = of(1, 7 << 8, failed(0, 3 << 8), failed(12, signal.SIGKILL))
 
@@ -166,7 +333,7 @@ def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
 
     assert render(of(0, 1 << 8), Evidence(host="n1", stderr=stderr)) == [
         "the last lines of instance 0's stderr:\n    100%\n    done \\xff",
-        "Instance 0 on n1 exited with code 1.",
+        'Instance 0 on n1 exited with code 1; its stderr ends with "done \\xff".',
     ]
 
 
@@ -343,16 +510,27 @@ def test_a_part_of_graphcores_tensorflow_is_not_to_be_installed(exception: str) 
     )
 
 
-@pytest.mark.parametrize("advice", ["3", ""])
 @pytest.mark.parametrize(
-    "exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"]
+    ("exception", "hint"),
+    [
+        (
+            "EOFError: EOF when reading a line",
+            "It has no standard input: write --stdin 3.",
+        ),
+        (
+            "bdb.BdbQuit",
+            "breakpoint() found no terminal: write --pdb 3, and instance 3 gets the "
+            "terminal of poprun.",
+        ),
+    ],
 )
-def test_a_program_that_reads_no_input_is_told_of_stdin(
-    advice: str, exception: str
+@pytest.mark.parametrize("advice", ["3", ""])
+def test_a_program_without_an_input_is_told_how_to_get_one(
+    exception: str, hint: str, advice: str
 ) -> None:
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
     evidence = Evidence(host="n1", stderr=stderr, just_shown=True, stdin_advice=advice)
 
     cause = f"Instance 3 on n1 exited with code 1: {exception}"
-    end = f". It has no standard input: write --stdin {advice}." if advice else ""
+    end = f". {hint}" if advice else ""
     assert render(of(3, 1 << 8), evidence) == [cause + end]

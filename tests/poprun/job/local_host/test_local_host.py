@@ -313,7 +313,7 @@ def test_a_limit_that_is_reached_stops_what_has_started(
 def test_an_end_of_the_future_counts_from_its_arrival(two: Driven) -> None:
     shims = two.run(2)
 
-    shims[0].say(protocol.EXITED, 0, 1 << 62, 0, 0, 0, protocol.BY_ITSELF)
+    shims[0].say(protocol.EXITED, 0, 1 << 62, 0, 0, 0, protocol.BY_ITSELF, 0)
     two.turn()
 
     [exited] = [event for event in two.told if isinstance(event, Exited)]
