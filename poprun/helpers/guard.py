@@ -30,7 +30,7 @@ from poprun.helpers.job_files import (
     usual_places,
 )
 
-# How often new files are looked for where the kernel tells of none.
+# How often new files are looked for where the kernel may tell of none.
 _UNWATCHED_LOOK_S = 0.05
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0
@@ -57,7 +57,8 @@ def main(descriptor: int, poprun: int, inode: int) -> None:
     # If something has stopped this process, it continues when it is needed, also where
     # there are no timers. The end of poprun itself is the end of file on the socket.
     own_process.die_with_parent(_signal.SIGCONT, os.getppid())
-    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
+    # SIGIO tells of new files: see Leftovers.
+    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS, _signal.SIGIO)
     os.set_inheritable(descriptor, False)
     Guard(Channel.of(descriptor), wake, poprun, inode).run()
     # At once: poprun has been told, and a poprun above that one would take this process
@@ -114,7 +115,7 @@ class Guard:
                     self._end_copies()
                 else:
                     self._leftovers.read_events()
-            if self._leftovers.is_unwatched and not self._leftovers.has_unclaimed:
+            if self._leftovers.is_unwatched:
                 self._leftovers.check_all()
             self._claim()
 
@@ -252,6 +253,8 @@ class Guard:
         for pid, status in processes.reap():
             if pid == self._mpirun:
                 self._mpirun = 0
+                # Instances may live for a moment, with files open that are not known.
+                self._leftovers.check_all(again=True)
                 self._poprun.send(protocol.pack(protocol.MPIRUN_EXITED, status))
 
     def _finish(self) -> None:
@@ -284,7 +287,7 @@ class Guard:
             # A shim whose program has ended waits for the lock, to remove the files
             # should this process be killed before it does.
             release(self._lock)
-        self._leftovers.check_all()
+        self._leftovers.check_all(again=True)
         while self._job_is_alive() and time.monotonic() < began + grace + 0.2:
             self._leftovers.read_events()
             self._claim()

@@ -28,17 +28,21 @@ class Leftovers:
     def __init__(self) -> None:
         self.paths: list[bytes] = []
         # Readable when files have been made; -1 before `watch`, and where the kernel
-        # has no watch left to give.
+        # has no watch left to give. It sends SIGIO then.
         self.descriptor = -1
         self._prefixes: tuple[bytes, ...] = ()
         self._directories: dict[int, bytes] = {}
         self._unclaimed: dict[bytes, float] = {}
+        # The files that no process of the job had open in time.
+        self._dismissed: set[bytes] = set()
 
     def watch(self, prefixes: Iterable[bytes]) -> None:
         """Detect files made from now on whose paths begin like this."""
         self._prefixes = tuple(prefixes)
         places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
         self.descriptor, self._directories = own_process.watch(places)
+        if self.is_unwatched:
+            own_process.signal_new_files(places)
         self.check_all()
 
     def read_events(self) -> None:
@@ -57,15 +61,23 @@ class Leftovers:
             else:  # there were more than the kernel keeps
                 self.check_all()
 
-    def check_all(self) -> None:
-        """Check all files that exist now."""
+    def check_all(self, *, again: bool = False) -> None:
+        """Check all files that exist now.
+
+        Args:
+            again: Also those that no process of the job had open in time. On a busy
+                machine the process that makes a file may have it open only later.
+        """
+        present: set[bytes] = set()
         for directory in {os.path.dirname(prefix) for prefix in self._prefixes}:
             try:
                 names = os.listdir(directory)
             except OSError:
                 continue
-            for name in names:
-                self._check(os.path.join(directory, name))
+            present.update(os.path.join(directory, name) for name in names)
+        self._dismissed = set() if again else self._dismissed & present
+        for path in present - self._dismissed - self._unclaimed.keys():
+            self._check(path)
 
     def _check(self, path: bytes) -> None:
         if path.startswith(self._prefixes) and path not in self.paths:
@@ -87,11 +99,12 @@ class Leftovers:
         claimed = [path for path in self._unclaimed if path in opened]
         self.paths += claimed
         now = time.monotonic()
-        self._unclaimed = {
-            path: limit
-            for path, limit in self._unclaimed.items()
-            if path not in claimed and now < limit
-        }
+        for path, limit in list(self._unclaimed.items()):
+            if path in opened:
+                del self._unclaimed[path]
+            elif now >= limit:
+                del self._unclaimed[path]
+                self._dismissed.add(path)
         return claimed
 
 

@@ -180,6 +180,24 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
     return descriptor, watched
 
 
+def signal_new_files(directories: Iterable[bytes]) -> None:
+    """Ask for a SIGIO when a file is made in one of these directories.
+
+    This is dnotify, which has no limit of its own where inotify has none left. It does
+    not tell which file it is, and some kernels lack it.
+    """
+    import fcntl
+
+    for path in directories:
+        try:
+            # It stays open: closing it would end the signals.
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            events = fcntl.DN_CREATE | fcntl.DN_MULTISHOT
+            fcntl.fcntl(descriptor, fcntl.F_NOTIFY, events)
+        except OSError:
+            continue
+
+
 def wake_up_on(*signals: int) -> int:
     """Make signals readable: returns a descriptor that gets one byte for each.
 

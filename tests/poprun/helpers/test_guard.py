@@ -47,13 +47,16 @@ processes.kill = lambda found: os.close(os.open("killed", os.O_CREAT))
 guard.main(*map(int, sys.argv[1:]))
 """
 
-# A guard to which the kernel gives no watch of directories.
+# A guard to which inotify gives no watch: signals tell it of files, or it looks.
 WITHOUT_WATCH = """
 import sys
 from poprun.helpers import guard, own_process
 own_process.watch = lambda directories: (-1, {})
+%s
 guard.main(*map(int, sys.argv[1:]))
 """
+SIGNALS_ONLY = WITHOUT_WATCH % "guard._UNWATCHED_LOOK_S = 600.0"
+LOOKS_ONLY = WITHOUT_WATCH % "own_process.signal_new_files = lambda places: None"
 
 
 class Driven:
@@ -378,13 +381,15 @@ def test_a_guard_goes_on_when_the_disk_of_the_lock_is_full(guard: Driven) -> Non
     assert lock.read_bytes() == b""
 
 
+@pytest.mark.parametrize("source", [SIGNALS_ONLY, LOOKS_ONLY], ids=["signals", "looks"])
 def test_a_guard_without_a_watch_finds_files_while_a_process_has_them_open(
-    tmp_path: Path,
+    tmp_path: Path, source: str
 ) -> None:
-    guard = Driven(tmp_path, ("-c", WITHOUT_WATCH))
+    guard = Driven(tmp_path, ("-c", source))
     guard.send(protocol.WATCH, os.fsencode(tmp_path / "shm_"))
 
-    guard.start("/bin/sh", "-c", "exec sleep 60 3>shm_1")
+    # It makes the file when the guard has nothing else to do.
+    guard.start("/bin/sh", "-c", "sleep 1; exec sleep 60 3>shm_1")
     found = guard.wait(protocol.FOUND)
     guard.send(protocol.FINISH)
     guard.wait(protocol.FINISHED)

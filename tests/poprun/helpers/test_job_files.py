@@ -71,6 +71,38 @@ def test_a_file_that_no_process_of_the_job_has_open_is_another_jobs(
     assert (leftovers.has_unclaimed, leftovers.paths) == (False, [])
 
 
+def test_a_file_that_a_process_opens_late_is_claimed_by_another_look(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    leftovers = Leftovers()
+    ours = tmp_path / "shm_ours"
+    ours.touch()
+    leftovers.watch([os.fsencode(tmp_path / "shm_")])
+    time.sleep(OPEN_TIMEOUT_S)
+    leftovers.claim([os.getpid()])
+    member = request.getfixturevalue("member")
+    leftovers.check_all()
+    assert not leftovers.has_unclaimed
+
+    leftovers.check_all(again=True)
+
+    wait_for(lambda: leftovers.claim([member.pid]) == [os.fsencode(ours)], "the file")
+
+
+def test_other_jobs_files_do_not_keep_new_ones_from_being_checked(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    leftovers = Leftovers()
+    (tmp_path / "shm_theirs").touch()
+    leftovers.watch([os.fsencode(tmp_path / "shm_")])
+    assert leftovers.has_unclaimed
+    member = request.getfixturevalue("member")
+
+    leftovers.check_all()
+
+    assert leftovers.claim([member.pid]) == [os.fsencode(tmp_path / "shm_ours")]
+
+
 def test_a_file_that_is_known_is_not_looked_up_again(
     tmp_path: Path, member: subprocess.Popen[bytes]
 ) -> None:
