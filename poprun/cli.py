@@ -152,7 +152,9 @@ def _dispatch(
         return _print(_versions(settings, environ))
     if settings["show-config"]:
         from poprun.options import show_config
+        from poprun.plan.instance_count import with_tasks_of_slurm
 
+        settings = with_tasks_of_slurm(settings, environ)
         if settings["json"]:
             import json
 

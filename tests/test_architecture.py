@@ -493,6 +493,7 @@ LATE_IMPORTS = {
         "poprun.options.types",
         # For a job that is to write JSON.
         "poprun.result.recorder",
+        "poprun.plan.instance_count",
         "poprun.run",
         "poprun.stdio.terminal",
         "poprun.preflight.versions",

@@ -21,6 +21,7 @@ _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (
     types.read_whole,
+    types.read_whole_or_auto,
     types.read_seconds,
     types.read_whole_seconds,
     types.read_boolean,
@@ -205,13 +206,13 @@ def _missing_value(option: Option, following: str) -> OptionError:
 
 def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
     # Imported here, because only errors need it.
-    from poprun.options.other_launchers import explain
+    from poprun.options.other_launchers import ADVICE, explain
 
     flags = [f"--{name}" for name in BY_NAME]
     own = f"-{word.partition('=')[0]}"
     return refusal(
         f"poprun has no option {_quoted_if_unprintable(word)}.",
-        (f"Did you mean {own}?" if own in flags else "")
+        (f"Did you mean {own}?" if own in flags and own[1:] not in ADVICE else "")
         or explain(word, following)
         or did_you_mean(word, flags)
         or "poprun --help shows all.",

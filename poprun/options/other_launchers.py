@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.option_table import NUMBER_OF_VALUES, REFUSED, canonical
 
-_PER_HOST = "It is the number of processes of each host. Write -n N, the number in all."
+_PER_HOST = (
+    "It is the number of processes of each host. Write -n N, the number in all, or -n "
+    "auto for one on each CPU."
+)
 _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
 
 # What is written for options of mpirun, the vendor's tools, torchrun, srun, horovodrun

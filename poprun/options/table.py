@@ -15,6 +15,7 @@ from poprun.texts import color
 _switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
 _flag = partial(Option, types.read_boolean, takes_value=False, default=False)
 _number = partial(Option, types.read_whole)
+_number_or_auto = partial(Option, types.read_whole_or_auto)
 _seconds = partial(Option, types.read_seconds, metavar="TIME")
 _text = partial(Option, types.read_text)
 _path = partial(Option, types.read_path)
@@ -26,26 +27,27 @@ _arguments = partial(
 # In the order of the help.
 
 _TOPOLOGY = (
-    _number(
+    _number_or_auto(
         "num-instances",
         "How many processes of the program to start. The replicas are divided equally "
-        "among them.",
+        "among them. auto: one for each CPU that may be used, or for each slot of the "
+        "hosts. In a Slurm job the default is the number of its tasks.",
         "N",
         default=1,
         rival="num-processes",
         exclusive=True,
     ),
-    _number(
+    _number_or_auto(
         "num-replicas",
-        "How many copies of the model the whole job has.",
+        "How many copies of the model the whole job has. auto: one for each instance.",
         "R",
         default=1,
     ),
-    _number(
+    _number_or_auto(
         "num-processes",
         "N instances of one replica each, as mpirun's -n: the same as --num-instances "
-        "N, and as --num-replicas N where that is not given. Such a job has no IPUs, "
-        "unless an option about replicas, IPUs or V-IPU is given, too.",
+        "N, and as --num-replicas N where that is not given. N may be auto. Such a job "
+        "has no IPUs, unless an option about replicas, IPUs or V-IPU is given, too.",
         "N",
         short="n",
         aliases=("np", "nproc"),

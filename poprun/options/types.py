@@ -22,6 +22,10 @@ Item = (
 )
 Value = Item | tuple[Item, ...] | None
 
+# The number of instances that follows from the CPUs, and the number of replicas that
+# follows from that of the instances.
+AUTO = "auto"
+
 # No count, port or time in a job comes near this, and int() stays cheap below it.
 LARGEST = 10**9
 
@@ -105,20 +109,36 @@ def combine(option: Option, items: Sequence[Item]) -> Value:
 
 def read_whole(option: Option, text: str, label: str) -> int:
     """Read a whole number within the option's limits."""
-    digits = text.removeprefix("-")
-    plain = digits.isascii() and digits.isdigit()
-    if not plain or text == "-0":
+    if not _is_whole(text):
         raise refusal(
             f"{label} is {quoted(text)}, but must be a whole number "
             f"in plain digits, such as {max(option.minimum, 4)}."
         )
-    number = LARGEST + 1 if len(digits.lstrip("0")) > 10 else int(digits)
+    digits = text.removeprefix("-").lstrip("0")
+    number = LARGEST + 1 if len(digits) > 10 else int(digits or "0")
     if text.startswith("-"):
         number = -number
     if not option.minimum <= number <= option.maximum:
         shortened = text if len(text) <= 20 else text[:20] + "..."
         raise refusal(f"{label} is {shortened}, but must be {_range(option, number)}.")
     return number
+
+
+def _is_whole(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and text != "-0"
+
+
+def read_whole_or_auto(option: Option, text: str, label: str) -> int | str:
+    """Read a whole number within the option's limits, or auto."""
+    if text.lower() == AUTO:
+        return AUTO
+    if _is_whole(text):
+        return read_whole(option, text, label)
+    raise refusal(
+        f"{label} is {quoted(text)}, but must be a whole number in plain digits, such "
+        "as 4, or auto."
+    )
 
 
 def _range(option: Option, number: int) -> str:

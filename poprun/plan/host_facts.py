@@ -49,6 +49,8 @@ class HostFacts(Record):
     stack_limit: int = 8 << 20
     # The signals that instances begin with as ignored.
     ignored_signals: tuple[int, ...] = ()
+    # How many CPUs' time its cgroups grant; None without a limit.
+    cpu_quota: float | None = None
     # Their soft limit of open files; 0 if it is the hard one.
     open_files: int = 0
     # The environment of the host's agent, which its instances begin with; None for the
@@ -62,6 +64,14 @@ class HostFacts(Record):
     addresses: tuple[str, ...] = ()
     # Where the job's directory can be there; not of the host that poprun runs on.
     directory_places: tuple[str, ...] = ()
+
+    @property
+    def num_usable_cpus(self) -> int:
+        """How many CPUs the mask and the cgroups grant, at least 1."""
+        num_cpus = len(self.machine.cpus)
+        if self.cpu_quota is None:
+            return num_cpus
+        return min(num_cpus, max(1, int(self.cpu_quota)))
 
     @property
     def is_own_host(self) -> bool:

@@ -14,6 +14,7 @@ from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
+from poprun.options.types import AUTO
 from poprun.plan import partition, placement, slurm
 from poprun.plan.directories import check_synchronised, find_directories
 from poprun.plan.host_facts import HostFacts
@@ -23,6 +24,7 @@ from poprun.plan.hosts import (
     parse_hostfile,
     parse_hosts,
 )
+from poprun.plan.instance_count import settle_auto
 from poprun.plan.mpi_arguments import (
     missing_variables,
     read_arguments,
@@ -70,7 +72,7 @@ def read_request(
     slurm.check_is_only_task(environ)
     if settings["sync"] is not None:
         check_synchronised(settings["sync"])
-    hosts, notes = _read_hosts(settings, environ, find_servers)
+    settings, hosts, notes = _read_hosts(settings, environ, find_servers, describe)
     topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
@@ -165,28 +167,35 @@ def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
 
 
 def _read_hosts(
-    settings: Settings, environ: Mapping[str, str], find_servers: FindHostServers
-) -> tuple[Sequence[HostSpec], list[str]]:
-    """Return the hosts of the job, and what the user should know of the choice.
+    settings: Settings,
+    environ: Mapping[str, str],
+    find_servers: FindHostServers,
+    describe: Describe,
+) -> tuple[Settings, Sequence[HostSpec], list[str]]:
+    """Return the settings without auto, the hosts of the job, and notes for the user.
 
     If the user names none, they are the nodes of the Slurm job that poprun runs in;
     outside of Slurm it is this machine, or as many host servers of the job's cluster
     as it needs, if it is too large for one.
     """
     if (named := _read_named_hosts(settings)) is not None:
-        return named, []
+        settings, notes = settle_auto(settings, named, describe)
+        return settings, named, notes
     # Below Slurm the node has a name that its users know it by.
     here = [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
     try:
         allocation = slurm.read_job(environ)
     except HostError as error:
-        return here, [f"{error} All instances run on this machine."]
+        settings, _ = settle_auto(settings, here, describe)
+        return settings, here, [f"{error} All instances run on this machine."]
     if allocation is None:
+        settings, _ = settle_auto(settings, here, describe)
         servers = partition.choose_host_servers(settings, environ, find_servers)
-        return parse_hosts(",".join(servers)) if servers else here, []
+        return settings, parse_hosts(",".join(servers)) if servers else here, []
+    settings, notes = settle_auto(settings, allocation.nodes, describe)
     hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
-    note = slurm.unused_nodes_note(allocation, hosts)
-    return hosts, [note] if note else []
+    notes += filter(None, [slurm.unused_nodes_note(allocation, hosts)])
+    return settings, hosts, notes
 
 
 def _read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
@@ -240,11 +249,18 @@ def _read_topology(settings: Settings, hosts: Sequence[HostSpec]) -> Topology:
             num_hosts=len(hosts),
         )
     except TopologyError as error:
+        texts = settings.entries["num-instances"].texts
+        is_auto = bool(texts) and texts[-1].lower() == AUTO
         if not settings.is_given("num-replicas"):
+            number = AUTO if is_auto else instances
             error.add_note(
                 "Without --num-replicas a job has 1 replica. For one replica in each "
-                f"instance add --num-replicas {instances}, or write -n {instances} in "
-                f"the place of --num-instances {instances}."
+                f"instance add --num-replicas {number}, or write -n {number} in the "
+                f"place of --num-instances {number}."
+            )
+        elif is_auto:
+            error.add_note(
+                f"--num-instances auto is {instances} here. Write a number instead."
             )
         raise
     _check_topology(settings, hosts, topology)

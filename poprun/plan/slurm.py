@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from poprun.errors import OptionError
 from poprun.plan.hosts import (
+    SLURM_NODE_LIST,
     SLURM_NODE_NAME,
     HostSpec,
     from_slurm,
@@ -74,6 +75,17 @@ def read_job(environ: Mapping[str, str]) -> SlurmJob | None:
     return SlurmJob(job_id=job_id, nodes=nodes)
 
 
+def count_tasks(allocation: SlurmJob) -> tuple[int, str]:
+    """Return how many tasks srun would start, and the variable that says so.
+
+    It starts one on each node, unless the user has asked for tasks.
+    """
+    slots = [node.slots for node in allocation.nodes if node.slots is not None]
+    if slots:
+        return sum(slots), TASKS_PER_NODE
+    return len(allocation.nodes), SLURM_NODE_LIST
+
+
 def check_is_only_task(environ: Mapping[str, str]) -> None:
     """Refuse to run in a step of several tasks: each of them would start the job.
 
@@ -123,7 +135,8 @@ def unused_nodes_note(allocation: SlurmJob, hosts: Sequence[HostSpec]) -> str:
     names += ", ..." if len(hosts) > 4 else ""
     return (
         f"Slurm has given this job {len(allocation.nodes)} nodes, but "
-        f"{counted(len(hosts), 'instance')} can use only {len(hosts)} ({names})."
+        f"{counted(len(hosts), 'instance')} can use only {len(hosts)} ({names}). "
+        f"-n {len(allocation.nodes)} starts one on each node."
     )
 
 

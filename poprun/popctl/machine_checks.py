@@ -22,6 +22,7 @@ from poprun.helpers.job_files import job_directories, undo_abandoned, usual_plac
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import SEGMENT_NAME
 from poprun.plan.placement import format_ranges
+from poprun.preflight.cgroups import read_cpu_quota
 from poprun.preflight.directories import (
     ENOUGH_SHARED_MEMORY,
     LONGEST_TEMPORARY,
@@ -97,21 +98,6 @@ def check_cpus() -> Check:
             "Start no more instances than that, or raise the container's CPU limit.",
         )
     return Check("CPUs", PASS, text)
-
-
-def read_cpu_quota() -> float | None:
-    """Return of how many CPUs this cgroup may use the time; None without a limit."""
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
-        try:
-            with open(path) as file:
-                quota, *period = file.read().split()
-            if not period:
-                with open(path.replace("quota", "period")) as file:
-                    period = file.read().split()
-            return float(quota) / float(period[0]) if float(quota) > 0 else None
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return None
 
 
 def check_shared_memory() -> Check:

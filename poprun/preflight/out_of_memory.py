@@ -1,11 +1,16 @@
 """Reads how many processes of this host the kernel has killed for want of memory."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from poprun.preflight.cgroups import ROOT, hierarchies, read_text
 from poprun.record import Record, replace
 
-ROOT = "/sys/fs/cgroup"
+# The files of each version with the counters and the limit of a group.
+_FILES = {
+    1: ("memory.oom_control", "memory.limit_in_bytes"),
+    2: ("memory.events", "memory.max"),
+}
 # What cgroup v1 says for "no limit", give or take a page.
 NO_LIMIT = 1 << 62
 
@@ -24,10 +29,10 @@ class MemoryCounters(Record):
 
 def read_host() -> MemoryCounters:
     """Return the counters, and the memory of the machine if no limit is lower."""
-    counters = replace(read_group(), host_kills=_counter(_text("/proc/vmstat")))
+    counters = replace(read_group(), host_kills=_counter(read_text("/proc/vmstat")))
     if counters.limit is not None:
         return counters
-    return replace(counters, limit=machine_memory(_text("/proc/meminfo")))
+    return replace(counters, limit=machine_memory(read_text("/proc/meminfo")))
 
 
 def machine_memory(meminfo: str) -> int | None:
@@ -43,42 +48,24 @@ def read_group(membership: str | None = None, root: str = ROOT) -> MemoryCounter
     """Read the counters of this process's cgroup.
 
     Args:
-        membership: What /proc/self/cgroup says.
+        membership: The text of /proc/self/cgroup.
     """
     if membership is None:
-        membership = _text("/proc/self/cgroup")
+        membership = read_text("/proc/self/cgroup")
     kills = 0
     limits: list[int] = []
-    for top, group, events, limit in _groups(membership, root):
-        if not os.path.isdir(os.path.join(top, group)):
-            group = ""  # a container that sees its own group as the uppermost
-        kills += _counter(_text(os.path.join(top, group, events))) or 0
-        limits += _limits(top, group, limit)
+    for version, folders in hierarchies("memory", membership, root):
+        events, limit = _FILES[version]
+        kills += _counter(read_text(os.path.join(folders[0], events))) or 0
+        # The tightest limit of the group and of the groups that it is in counts.
+        limits += _limits(read_text(os.path.join(folder, limit)) for folder in folders)
     return MemoryCounters(kills=kills, limit=min(limits, default=None))
 
 
-def _groups(membership: str, root: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the tops of hierarchies, our group there, its counters and its limit."""
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        group = path.lstrip("/")
-        if controllers == "memory":
-            top = os.path.join(root, "memory")
-            yield top, group, "memory.oom_control", "memory.limit_in_bytes"
-        elif not controllers:
-            for top in (root, os.path.join(root, "unified")):
-                yield top, group, "memory.events", "memory.max"
-
-
-def _limits(top: str, group: str, name: str) -> Iterator[int]:
-    """Yield the limits of a group and of those that it is in: the tightest counts."""
-    while True:
-        text = _text(os.path.join(top, group, name)).strip()
+def _limits(texts: Iterable[str]) -> Iterator[int]:
+    for text in map(str.strip, texts):
         if text.isascii() and text.isdigit() and int(text) < NO_LIMIT:
             yield int(text)
-        if not group:
-            return
-        group = os.path.dirname(group)
 
 
 def _counter(text: str) -> int | None:
@@ -87,11 +74,3 @@ def _counter(text: str) -> int | None:
         if name == "oom_kill" and number.isdigit():
             return int(number)
     return None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:  # not this version of cgroups, or not mounted
-        return ""

@@ -8,6 +8,7 @@ from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.plan.host_facts import HostFacts
 from poprun.preflight import machine
+from poprun.preflight.cgroups import read_cpu_quota
 
 # The folder of the sitecustomize that runs in every Python of an instance.
 _INTERPRETER = os.path.join(
@@ -43,6 +44,7 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
         page_bytes=resource.getpagesize(),
         stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
         ignored_signals=tuple(own_process.ignored_signals()),
+        cpu_quota=read_cpu_quota(),
         open_files=0 if soft == hard else soft,
         address=address,
         network=network,

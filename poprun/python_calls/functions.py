@@ -83,9 +83,10 @@ def _check_launch(
     words = check_words("The argument options of launch", options)
     for option, text in grammar.parse(words).options:
         if option.name in ("num-instances", "num-processes"):
+            count = text if text.isdigit() else "N"
             raise OptionError(
                 f"--{option.name}={text}: poprun.launch makes room for the result of "
-                f"each instance before they start. Pass num_instances={text} instead."
+                f"each instance before they start. Pass num_instances={count} instead."
             )
         if option.name in ("host", "hostfile"):
             raise OptionError(

@@ -21,8 +21,10 @@ from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
 from poprun.options.settings import Settings
+from poprun.options.types import AUTO
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
+from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import check_current_directory, temporary_directory
@@ -64,9 +66,12 @@ def run(
     environ = without_outer_poprun(without_own_changes(caller_environ))
     check_is_only_rank(environ)
     check_current_directory()
+    settings = with_tasks_of_slurm(settings, caller_environ)
     identity = os.urandom(16).hex()
-    shape = settings["num-instances"], settings["num-replicas"]
-    preparing = PreparingJob(identity, program, shape)
+    # auto is not known yet.
+    numbers = [settings[name] for name in ("num-instances", "num-replicas")]
+    num_instances, num_replicas = (0 if n == AUTO else n for n in numbers)
+    preparing = PreparingJob(identity, program, (num_instances, num_replicas))
     phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
     has_color = uses_color(settings["color"], environ, 2)
     log = Log(
@@ -87,6 +92,8 @@ def run(
         phase_line.show("checking the hosts")
         _enter(trace, "plan")
         request = _read_request(settings, environ, hosts, identity, log)
+        topology = request.topology
+        preparing.set_shape(topology.num_instances, topology.num_replicas)
         if guard is None:
             expected = preview(request, environ)
             return _dry_run(request, expected, settings, program, log)

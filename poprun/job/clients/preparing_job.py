@@ -39,7 +39,7 @@ class PreparingView:
     def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
         self._identity = identity
         self._program = program
-        self.num_instances, self._num_replicas = shape
+        self.num_instances, self.num_replicas = shape
         # The directory may be deleted while the job waits.
         self._directory = json_text(os.getcwd())
         self._began, self._began_at = time.monotonic(), time.time()
@@ -72,7 +72,7 @@ class PreparingView:
             "num_instances": self.num_instances,
             "num_running": 0,
             "num_ended": 0,
-            "num_replicas": self._num_replicas,
+            "num_replicas": self.num_replicas,
             "num_ipus": 0,
             "partition": None,
             "output_directory": None,
@@ -86,7 +86,7 @@ class PreparingJob:
     """Serves the clients of a job until its first attempt does.
 
     Args:
-        shape: How many instances and replicas it has.
+        shape: How many instances and replicas it has, 0 if that is not known yet.
     """
 
     def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
@@ -97,6 +97,10 @@ class PreparingJob:
         # What is written to it ends the thread.
         self._end = -1
         self._is_over = False
+
+    def set_shape(self, num_instances: int, num_replicas: int) -> None:
+        """Show these numbers of instances and replicas from now on."""
+        self._view.num_instances, self._view.num_replicas = num_instances, num_replicas
 
     def enter(self, phase: str) -> None:
         """Take in what poprun does from now on."""

@@ -9,6 +9,8 @@ from beds import slurm
 from beds.bed import Bed
 from conftest import ROOT, mpirun_of, wait_for
 
+from poprun.preflight.own_facts import own_facts
+
 pytestmark = pytest.mark.mpi
 
 MPIS = ["openmpi5", "openmpi4", "hydra", "local"]
@@ -370,3 +372,48 @@ def test_the_example_trains_on_two_nodes(slurm_bed: Bed) -> None:
     slurm_bed.front.output("rm", "/root/train.out")
     assert "error" not in text
     assert text
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        (("--ntasks=4", "--ntasks-per-node=2"), BOTH),
+        ((), ["0 h0", "1 h1"]),
+    ],
+)
+def test_without_a_number_a_job_has_the_tasks_that_srun_would_start(
+    slurm_bed: Bed, asked: tuple[str, ...], lines: list[str]
+) -> None:
+    allocation = ("salloc", "--quiet", "--nodes=2", *asked)
+    tasks = slurm_bed.front.output(*allocation, "srun", "hostname").split()
+
+    ran = slurm_bed.front.run(*allocation, *poprun("openmpi5", *WHERE))
+
+    assert (ran.returncode, sorted_lines(ran.stdout)) == (0, lines)
+    assert sorted(tasks) == [line.split()[1] for line in lines]
+
+
+def test_auto_is_an_instance_for_each_cpu_of_the_nodes(slurm_bed: Bed) -> None:
+    cpus = own_facts().num_usable_cpus
+
+    ran = slurm_bed.front.run(
+        *("salloc", "--quiet", "--nodes=2"), *poprun("openmpi5", "-n", "auto", *WHERE)
+    )
+
+    hosts = [line.split()[1] for line in sorted_lines(ran.stdout)]
+    assert (ran.returncode, sorted(hosts)) == (0, ["h0"] * cpus + ["h1"] * cpus)
+
+
+def test_tasks_that_are_not_the_same_number_on_each_node_are_refused(
+    slurm_bed: Bed,
+) -> None:
+    ran = slurm_bed.front.run(
+        *("salloc", "--quiet", "--nodes=2", "--ntasks=3"), *poprun("local", *WHERE)
+    )
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "poprun: error: 3 instances cannot be shared equally by the 2 nodes that Slurm "
+        "has given this job. Ask for 2 or 4 by --num-instances, or name fewer of the "
+        "nodes with --host.\n"
+    )

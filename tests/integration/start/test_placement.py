@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from conftest import POPRUN, Poprun
 
+from poprun.preflight.own_facts import own_facts
+
 # Says where it runs, and waits until it may end.
 WHERE = """
 import os, time
@@ -85,6 +87,19 @@ def test_no_way_of_placing_leaves_a_mask_of_one_cpu(
     run_on(CPUS[-1:], poprun, *job(3), *options)
 
     assert told(poprun, 3) == [(CPUS[-1:], 1)] * 3
+
+
+@pytest.mark.parametrize("cpus", [CPUS[:1], CPUS])
+def test_auto_starts_an_instance_for_each_cpu_of_the_mask(
+    poprun: Poprun, cpus: list[int]
+) -> None:
+    # It is fewer only where the quota of a cgroup is.
+    number = min(len(cpus), own_facts().num_usable_cpus)
+
+    run_on(cpus, poprun, "--mpirun", "local", "-n", "auto")
+
+    names = {path.name for path in poprun.directory.glob("cpus.*")}
+    assert names == {f"cpus.{rank}" for rank in range(number)}
 
 
 def test_without_placement_each_instance_has_the_whole_mask(poprun: Poprun) -> None:

@@ -182,7 +182,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         (
             "--nproc_per_node",
             "It is the number of processes of each host. Write -n N, the number in "
-            "all.",
+            "all, or -n auto for one on each CPU.",
         ),
         (
             "-m",
@@ -237,7 +237,10 @@ def test_advice_names_options_that_exist() -> None:
         assert set(named) <= BY_NAME.keys(), advice
 
 
-PER_HOST = "It is the number of processes of each host. Write -n N, the number in all."
+PER_HOST = (
+    "It is the number of processes of each host. Write -n N, the number in all, or -n "
+    "auto for one on each CPU."
+)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_variables_of_other_names_change_no_option() -> None:
 def test_an_error_in_a_variable_names_it() -> None:
     assert refused(POPRUN_NUM_REPLICAS="many") == (
         "POPRUN_NUM_REPLICAS is 'many', but must be a whole number in plain digits, "
-        "such as 4.",
+        "such as 4, or auto.",
         [],
     )
 
@@ -288,13 +288,13 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         pytest.param(
             "num-ilds: 1\nnum-replicas: four\n",
             "job.yaml:2: num-replicas is 'four', but must be a whole number in plain "
-            "digits, such as 4.",
+            "digits, such as 4, or auto.",
             id="wrong-type",
         ),
         pytest.param(
             "num-replicas: 1_0\n",
             "job.yaml:1: num-replicas is '1_0', but must be a whole number in plain "
-            "digits, such as 4.",
+            "digits, such as 4, or auto.",
             id="digits-that-only-YAML-knows",
         ),
         pytest.param(
@@ -500,6 +500,8 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
         min_size=1,
     )
     match option.read:
+        case types.read_whole_or_auto:
+            return st.integers(option.minimum, 65535).map(str) | st.just("auto")
         case types.read_whole | types.read_count:
             return st.integers(option.minimum, 65535).map(str)
         case types.read_seconds:

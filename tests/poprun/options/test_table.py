@@ -158,7 +158,7 @@ def test_a_variable_has_the_name_of_the_option() -> None:
 def test_only_plain_digits_are_a_number(text: str) -> None:
     assert str(refused("num-replicas", text)) == (
         f"--num-replicas is {text!r}, but must be a whole number in plain digits, "
-        "such as 4."
+        "such as 4, or auto."
     )
 
 

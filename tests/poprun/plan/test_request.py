@@ -265,7 +265,7 @@ def test_the_user_is_warned_of_nodes_of_slurm_that_the_job_does_not_use() -> Non
 
     assert plan_of(environ=environ).request.notes == [
         "Slurm has given this job 2 nodes, but 1 instance can use only 1 "
-        "(gc-poplar-02)."
+        "(gc-poplar-02). -n 2 starts one on each node."
     ]
     assert plan_of("--host", "localhost", environ=environ).request.notes == []
 

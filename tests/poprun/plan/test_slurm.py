@@ -117,7 +117,8 @@ def test_a_note_says_which_nodes_are_used_if_not_all() -> None:
 
     assert unused_nodes_note(nodes, nodes.nodes) == ""
     assert unused_nodes_note(nodes, [HostSpec(name="n7"), HostSpec(name="n1")]) == (
-        "Slurm has given this job 4 nodes, but 2 instances can use only 2 (n7, n1)."
+        "Slurm has given this job 4 nodes, but 2 instances can use only 2 (n7, n1). "
+        "-n 4 starts one on each node."
     )
 
 
