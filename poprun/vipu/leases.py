@@ -91,7 +91,7 @@ def check_text(noun: str, text: str) -> None:
     """
     if not 0 < len(text) <= 256 or not text.isprintable():
         raise VipuRuleError(
-            f"{text[:64]!r} is no {noun}: use 1 to 256 printable characters."
+            f"{text[:64]!r} is not a valid {noun}: use 1 to 256 printable characters."
         )
 
 

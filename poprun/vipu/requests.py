@@ -69,7 +69,7 @@ class PartitionChange(NamedTuple):
 
 
 class WaitingJob(NamedTuple):
-    """A job that waits for IPUs."""
+    """A job waiting for IPUs."""
 
     holder: Holder
     num_ipus: int

@@ -138,10 +138,10 @@ class Connections:
         except http.client.RemoteDisconnected:
             problem = "it closed the connection without a reply"
         except (http.client.HTTPException, ValueError):
-            problem = "its reply is no HTTP"
+            problem = "its reply is not HTTP"
         else:
             if response.status == http.client.SWITCHING_PROTOCOLS:
-                problem = "it wants another protocol than HTTP"
+                problem = "it requires a protocol other than HTTP"
             elif len(body) > MOST_BYTES:
                 problem = f"its reply is longer than {MOST_BYTES >> 20} MiB"
             elif response.length:
@@ -202,15 +202,15 @@ def _tls_advice(error: OSError, address: ServerAddress) -> str:
     if code:
         return _certificate_line(address)
     file = _config_file(address)
-    return f'If the server has no TLS, write into {file} the line: api-tls = "no"'
+    return f'If the server has no TLS, add to {file} the line: api-tls = "no"'
 
 
 def _certificate_line(address: ServerAddress) -> str:
     """Say how to trust the certificate of a server."""
     return (
-        "Copy the server's certificate, or that of the authority which signed it, to "
-        f"this machine, and write into {_config_file(address)} a line with its path: "
-        'api-ca-cert = "/path/of/cert.pem"'
+        "Copy the server's certificate, or its authority's, to this machine, and add "
+        f"to {_config_file(address)} a line with its path: api-ca-cert = "
+        '"/path/of/cert.pem"'
     )
 
 
@@ -241,7 +241,7 @@ def reply_error(address: ServerAddress, problem: str) -> errors.ServerReplyError
     """Return the error of a reply that no V-IPU server gives."""
     hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
     return errors.ServerReplyError(
-        f"What answers at {address} is no V-IPU server of poprun, or it fails: "
+        f"The server at {address} is not a V-IPU server of poprun, or it fails: "
         f"{problem}. Name the right one with {address.option_prefix}-host and "
         f"{address.option_prefix}-port{hint}."
     )

@@ -131,8 +131,8 @@ def read_config(
         match = re.fullmatch(_LINE, line)
         if match is None:
             raise VipuRuleError(
-                f"Line {number} of the V-IPU configuration file {path} is not "
-                'understood. Write each as: api-host = "NAME".'
+                f"Line {number} of the V-IPU configuration file {path} is not valid. "
+                'Write each line as: api-host = "NAME".'
             )
         key, quoted, bare = match.groups()
         values[key] = bare if quoted is None else quoted

@@ -60,7 +60,7 @@ class ServerInventory(Inventory):
         try:
             value = json.loads(reply.body)
         except (ValueError, RecursionError) as error:
-            raise self._reply_error(reply, "its reply is no JSON") from error
+            raise self._reply_error(reply, "its reply is not JSON") from error
         if reply.status != 200:
             raise self._refusal(reply, value)
         try:
@@ -75,7 +75,7 @@ class ServerInventory(Inventory):
     def _refusal(self, reply: Reply, value: Any) -> VipuError:
         """Return the error that a server replied with."""
         if not isinstance(value, dict):
-            return self._reply_error(reply, "its refusal is no object")
+            return self._reply_error(reply, "its refusal is not an object")
         error = BY_CODE.get(str(value.get("code")))
         sentence = value.get("message")
         if error is None or not isinstance(sentence, str):
@@ -112,11 +112,11 @@ def _check_grant(grant: Grant, request: Acquisition) -> None:
     """
     granted = (grant.partition.name, grant.lease.lease_s)
     if granted != (request.partition, request.lease_s):
-        raise WireError("a grant of something else than was asked for")
+        raise WireError("a grant of something other than the request")
     if request.lease not in ("", grant.lease.id):
         raise WireError("the lease of another job")
     sizes = [child.num_ipus for child in grant.children]
     if sizes != [request.ipus_per_child] * request.num_children:
-        raise WireError("other devices than were asked for")
+        raise WireError("devices other than the requested ones")
     if not sum(sizes) <= grant.parent.num_ipus <= grant.partition.size:
         raise WireError("a parent device that does not have the devices")

@@ -50,9 +50,9 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
         metavar="PORT",
         help="The port of the server. [default: 8090]",
     ),
-    _global_option("--api-user-id", metavar="USER", help="The user of a server."),
+    _global_option("--api-user-id", metavar="USER", help="The user on the server."),
     _global_option(
-        "--api-access-key", metavar="KEY", help="The user's access key; ps shows it."
+        "--api-access-key", metavar="KEY", help="The user's access key (visible in ps)."
     ),
     _global_option(
         "--api-timeout",
@@ -67,7 +67,11 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
         help='A configuration file, with lines such as api-host = "NAME".',
     ),
     _global_option(
-        "--json", "--showjson", "json", is_flag=True, help="Write JSON, not tables."
+        "--json",
+        "--showjson",
+        "json",
+        is_flag=True,
+        help="Write JSON instead of tables.",
     ),
     # As `vipu-admin` does.
     _global_option("--admin", "-a", "admin", is_flag=True, hidden=True),

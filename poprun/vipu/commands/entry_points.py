@@ -19,14 +19,14 @@ from poprun.vipu.errors import InventoryBusyError
 from poprun.vipu.inventory.location import find_inventory
 
 _HELP = {
-    "vipu": "Make, show and remove partitions of emulated IPUs.",
+    "vipu": "Create, show and remove partitions of emulated IPUs.",
     "vipu-admin": "Administer emulated IPUs: machines, users and all partitions.",
 }
 # By program and verb.
 _VERBS = {
     "vipu": {
-        "list": "List partitions and what they are made from.",
-        "get": "Show a partition and the like.",
+        "list": "List partitions, clusters, allocations and agents.",
+        "get": "Show a partition, cluster, allocation or agent.",
         "create": "Create a partition.",
         "update": "Change a partition.",
         "reset": "Reset a partition.",
@@ -37,10 +37,10 @@ _VERBS = {
         "list": "List machines, users and partitions.",
         "get": "Show a machine, a user or a partition.",
         "create": "Create machines, users and partitions.",
-        "update": "Change a partition, or let a machine fail.",
+        "update": "Change a partition, or make a machine fail.",
         "reset": "Reset a partition.",
         "remove": "Remove machines, users and partitions.",
-        "discover": "Look for IPU-Machines.",
+        "discover": "Find IPU-Machines.",
     },
 }
 # Names of earlier releases.
@@ -91,7 +91,9 @@ def _without_verb(ctx: click.Context, version: bool, server_version: bool) -> No
     """Do what the options of the program itself ask for."""
     if ctx.invoked_subcommand is not None:
         if version or server_version:
-            raise click.UsageError("--version and --server-version stand alone.")
+            raise click.UsageError(
+                "--version and --server-version cannot be combined with a command."
+            )
         return
     if version:
         write(f"{ctx.info_name} {__version__}\n")

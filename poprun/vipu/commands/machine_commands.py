@@ -50,7 +50,7 @@ def _create_allocation(
     cluster = cluster or inventory.get_agent(agents[0]).cluster
     if cluster is None:
         raise click.UsageError(
-            f"Agent {agents[0]} is in no cluster. Make one of it and others first: "
+            f"Agent {agents[0]} is in no cluster. Create a cluster with it first: "
             "vipu-admin create cluster NAME --agents LIST"
         )
     inventory.create_allocation(name, cluster, agents, users)
@@ -68,8 +68,7 @@ def _create_cluster(
     """Make a cluster; what is left open is that of a pod of its size."""
     if sum(map(bool, (agents, num_agents, pod))) != 1:
         raise click.UsageError(
-            "Say what the cluster consists of by one of --agents, --num-agents and "
-            "--preset."
+            "Describe the cluster with one of --agents, --num-agents and --preset."
         )
     if pod is not None:
         request = preset(pod, name)
@@ -101,13 +100,13 @@ def _create_user(
             )
         except FileExistsError as error:
             raise InventoryError(
-                f"The file {path} of another access key is here already. Move or "
-                "remove it, or change the directory."
+                f"The file {path} with another access key already exists here. Move or "
+                "remove it, or change to another directory."
             ) from error
         except OSError as error:
             raise InventoryError(
                 f"The file {path} for the access key cannot be written: "
-                f"{error.strerror}. Change to a directory that can be written to."
+                f"{error.strerror}. Change to a writable directory."
             ) from error
     if session.as_json:
         session.write_json({"id": name, "access_key": access_key, "config": path})
@@ -120,30 +119,36 @@ def _create_user(
     if server is None:
         # The file names the default address, where a server has its own inventory.
         session.warn(
-            "The embedded inventory has no use for users. To make "
-            "one on a server, name it with --api-host; to serve this inventory: "
-            f"vipu-server --secure --database {shlex.quote(inventory.location)}"
+            "The embedded inventory has no users. To create one on a server, name it "
+            "with --api-host; to serve this inventory: vipu-server --secure "
+            f"--database {shlex.quote(inventory.location)}"
         )
 
 
 _NAME = click.argument("name")
-_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
+_OF_CLUSTER = name_option("cluster", "List only those in this cluster.")
 _STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
 _PORT = click.IntRange(1, 65535)
 
 _CLUSTER_OPTIONS: Table = {
-    "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
+    "agents": ("--agents", 'Its agents, in order: "ag1,ag2".'),
     "num_ilds": (
         "--num-ipulinkdomains --num-ilds",
-        "How many ILDs (racks). [default: as few as hold the agents]",
+        "The number of ILDs (racks). [default: as few as possible]",
     ),
-    "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
-    "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
-    "hosts": ("--hosts", 'The host servers of its pods, in their order: "h[1-2],n3".'),
+    "topology": (
+        "--topology",
+        "The topology of IPU-Links. [default: torus from 64 IPUs]",
+    ),
+    "gateway_topology": (
+        "--cluster-topology",
+        "The topology of GW-Links. [default: looped]",
+    ),
+    "hosts": ("--hosts", 'The host servers of its pods, in order: "h[1-2],n3".'),
 }
 _USER_OPTIONS: Table = {
-    "allocations": ("--allocations", "Allocations that are for some users only."),
-    "is_admin": ("--is-admin", "May use vipu-admin as well."),
+    "allocations": ("--allocations", "Let the user use only these allocations."),
+    "is_admin": ("--is-admin", "Let the user use vipu-admin as well."),
 }
 COMMANDS = (
     nouns.list_command(
@@ -154,7 +159,7 @@ COMMANDS = (
     nouns.make_command(
         *("list ipu-attrs", "List the attributes of each IPU.", _list_ipus),
         _OF_CLUSTER,
-        name_option("agent", "Only those of this agent."),
+        name_option("agent", "List only those of this agent."),
     ),
     nouns.get_command("allocation", "Show an allocation."),
     nouns.get_command("cluster", "Show a cluster."),
@@ -175,15 +180,15 @@ ADMIN_COMMANDS = (
     ),
     nouns.change_command(
         "create allocation",
-        "Set agents of a cluster apart, for partitions that name the allocation.",
+        "Reserve agents of a cluster for partitions that name the allocation.",
         {
             "agents": ("--agents", ""),
             "cluster": (
                 "--cluster",
-                "The cluster of the agents. [default: that of the first one]",
+                "The cluster of the agents. [default: the first agent's]",
                 {"required": False},
             ),
-            "users": ("--users", "Who may use it. [default: all users]"),
+            "users": ("--users", "The users who may use it. [default: all]"),
         },
         perform=_create_allocation,
     ),
@@ -195,39 +200,43 @@ ADMIN_COMMANDS = (
         click.option(
             "--num-agents",
             type=click.IntRange(min=1),
-            help="In place of --agents: new ones.",
+            help="Create new agents, instead of --agents.",
         ),
         click.option(
             *("--preset", "pod"),
             type=click.Choice(list(PODS), case_sensitive=False),
             metavar="POD",
-            help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
+            help=(
+                "Create a whole pod, instead of --agents: "
+                f"{', '.join(list(PODS)[:6])}, ..."
+            ),
         ),
         *options_of(ClusterRequest, _CLUSTER_OPTIONS),
     ),
     nouns.make_command(
         "create user",
-        "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
+        "Create a user, and write the access key to ./NAME.vipu-cli.hcl.",
         _create_user,
         _NAME,
         *options_of(operation("create_user").arguments, _USER_OPTIONS),
     ),
     nouns.change_command(
         "update agent",
-        "Let emulated IPU-Machines fail, or come back.",
+        "Make emulated IPU-Machines fail or recover.",
         {"status": ("--status", _STATUS_HELP)},
     ),
     nouns.change_command(
         "update cluster",
-        "Name the host servers of clusters: jobs too large for one go to several.",
-        {"hosts": ("--hosts", 'In their order: "h[1-2],n3"; "" for none.')},
+        "Set the host servers of clusters, for jobs too large for one host.",
+        {"hosts": ("--hosts", 'The hosts, in order: "h[1-2],n3"; "" for none.')},
     ),
     nouns.change_command("remove agent", "Remove agents that are in no cluster."),
     nouns.change_command(
-        "remove cluster", "Remove clusters, and the agents that were made with them."
+        "remove cluster", "Remove clusters, and the agents that were created with them."
     ),
     nouns.change_command(
-        "remove allocation", "Give the agents of allocations back to their clusters."
+        "remove allocation",
+        "Remove allocations, and return their agents to the clusters.",
     ),
     nouns.change_command("remove user", "Remove users; their partitions stay."),
     nouns.list_command("user", "List users."),

@@ -44,7 +44,7 @@ def _list(session: Session, verbose: bool) -> None:
 
 def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> None:
     if gcd is not None and not ipuof_configs:
-        raise click.UsageError("--gcd goes with --ipuof-configs. Add that.")
+        raise click.UsageError("--gcd requires --ipuof-configs. Add it.")
     with session.open() as inventory:
         partition = inventory.get_partition(name)
         agents = inventory.list_agents(partition.cluster)
@@ -89,7 +89,9 @@ def _create(session: Session, /, name: str, size: int, **options: Any) -> None:
 def _update(session: Session, /, name: str, **options: Any) -> None:
     change = PartitionChange(**options)
     if change == PartitionChange():
-        raise click.UsageError("Nothing is to be changed. Give an option, as --size.")
+        raise click.UsageError(
+            "There is nothing to change. Give an option such as --size."
+        )
     with session.open() as inventory:
         partition = inventory.update_partition(name, change)
         _write_config_files(session, inventory, partition)
@@ -120,7 +122,7 @@ def _check_active(partition: Partition, done: str) -> None:
     if partition.state is not model.PartitionState.ACTIVE:
         raise NotActiveError(
             f"Partition {partition.name} was {done}, but its state is "
-            f"{partition.state.name}, because {partition.reason}. When that is mended, "
+            f"{partition.state.name}, because {partition.reason}. When this is fixed, "
             f"run: vipu reset partition {partition.name}"
         )
 
@@ -134,22 +136,24 @@ def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -
     try:
         config_files.remove_config_files(session.environ, name)
     except OSError as error:
-        session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
+        session.warn(
+            f"The IPUoF configuration files of {name} could not be removed: {error}."
+        )
 
 
-_RECONFIGURABLE_HELP = "Let processes attach to any part of it."
+_RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
 # What a partition is like, whether it is made or changed.
 _PARTITION_OPTIONS: Table = {
     # It may be any number here: `rules` says which there are.
-    "size": ("--size", "How many IPUs: a power of two.", {"type": int}),
-    "num_gcds": ("--num-gcds", "How many GCDs."),
+    "size": ("--size", "The number of IPUs, a power of two.", {"type": int}),
+    "num_gcds": ("--num-gcds", "The number of GCDs."),
     "num_replicas": (
         "--gcd-sync-replicas --total-num-replicas",
-        "How many replicas synchronise, in all GCDs.",
+        "The number of replicas that synchronise, in all GCDs.",
     ),
-    "num_ilds": ("--num-ilds", "How many ILDs."),
-    "link_routing": ("--routing", "Over IPU-Links."),
-    "gateway_routing": ("--gw-routing", "Over GW-Links."),
+    "num_ilds": ("--num-ilds", "The number of ILDs."),
+    "link_routing": ("--routing", "The routing over IPU-Links."),
+    "gateway_routing": ("--gw-routing", "The routing over GW-Links."),
     "sync_type": ("--sync-type", ""),
 }
 _CREATE_OPTIONS: Table = {
@@ -158,7 +162,8 @@ _CREATE_OPTIONS: Table = {
     "cluster": ("--cluster", "Take its IPUs from this cluster."),
     "place_index": (
         "--index",
-        "Which of the cluster's places of this size. [default: the first free one]",
+        "The index among the cluster's places of this size. [default: the first free "
+        "one]",
         {"type": click.IntRange(min=0)},
     ),
     **_PARTITION_OPTIONS,
@@ -184,7 +189,7 @@ COMMANDS = (
     ),
     nouns.make_command(
         "get partition",
-        "Show a partition, and who holds devices of it.",
+        "Show a partition and the holders of its devices.",
         _get,
         _NAME,
         click.option(
@@ -198,25 +203,25 @@ COMMANDS = (
     ),
     nouns.make_command(
         "create partition",
-        "Create a partition; it stays until it is removed.",
+        "Create a partition. It stays until it is removed.",
         _create,
         _NAME,
         *options_of(PartitionRequest, _CREATE_OPTIONS),
     ),
     nouns.make_command(
         "update partition",
-        "Change a partition; what is not given stays.",
+        "Change a partition. Settings that are not given stay as they are.",
         _update,
         _NAME,
         *options_of(PartitionChange, _UPDATE_OPTIONS),
     ),
     nouns.change_command(
-        "reset partition", "Configure the IPUs of partitions anew.", perform=_reset
+        "reset partition", "Configure the IPUs of partitions again.", perform=_reset
     ),
     nouns.change_command(
         "remove partition",
         "Remove partitions, and free their IPUs.",
-        {"force": ("--force", "Also if jobs hold devices of it.")},
+        {"force": ("--force", "Remove it even if jobs hold its devices.")},
         perform=_remove,
     ),
 )

@@ -23,20 +23,20 @@ _CLEAR = "\x1b[H\x1b[J"
 
 @click.command("show", cls=Command)
 @click.argument("clusters", nargs=-1, shell_complete=names_of("cluster"))
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Redraw the picture until Ctrl-C.")
 @click.option(
     "--interval",
     type=Seconds(0.1, 3600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two pictures of --watch.",
+    help="The time between two pictures of --watch.",
 )
 @click.pass_obj
 def show(
     session: Session, clusters: tuple[str, ...], watch: bool, interval: float
 ) -> None:
-    """Show who has the IPUs of each cluster: a picture, on a terminal in colour."""
+    """Draw each cluster with the holders of its IPUs, in colour on a terminal."""
     is_terminal = _is_terminal(session.environ)
     in_colour = is_terminal and not session.environ.get("NO_COLOR")
     while True:

@@ -178,13 +178,13 @@ class Database:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if identity != schema.APPLICATION_ID:
             raise errors.InventoryCorruptError(
-                f"{self.path} is no V-IPU inventory. Move it away, or name another "
+                f"{self.path} is not a V-IPU inventory. Move it away, or name another "
                 "place with POPRUN_VIPU_INVENTORY."
             )
         if version != schema.VERSION:
             age, advice = "A newer", "Use that poprun"
             if version < schema.VERSION:
-                age, advice = "An older", "Move it away, and poprun makes a new one"
+                age, advice = "An older", "Move it away, and poprun creates a new one"
             raise errors.InventoryVersionError(
                 f"{age} poprun made the V-IPU inventory {self.path}: it has version "
                 f"{version}, and this poprun knows {schema.VERSION}. {advice}, or name "
@@ -258,7 +258,7 @@ class Database:
     def _corrupt(self, damage: str) -> errors.InventoryCorruptError:
         return errors.InventoryCorruptError(
             f"The V-IPU inventory {self.path} is damaged: {damage}. Move it away, and "
-            "poprun makes a new one; the partitions in it are lost."
+            "poprun creates a new one; the partitions in it are lost."
         )
 
     def _is_disk_full(self, code: int) -> bool:
@@ -273,8 +273,8 @@ class Database:
 
     def _full(self) -> errors.InventoryFullError:
         return errors.InventoryFullError(
-            f"There is no room on the disk for the V-IPU inventory {self.path}. Make "
-            "room, or name another place with POPRUN_VIPU_INVENTORY."
+            f"There is no space on the disk for the V-IPU inventory {self.path}. Free "
+            "some space, or name another place with POPRUN_VIPU_INVENTORY."
         )
 
 

@@ -73,8 +73,8 @@ def _check(path: str, kind: str, status: os.stat_result) -> None:
     by_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
     if mode & stat.S_IWOTH or by_group:
         raise InventoryUnavailableError(
-            f"Other users can write to the {kind} {path} of the V-IPU inventory. See "
-            f"that it is as it should be, and run: chmod go-w {path}; or {_ELSEWHERE}."
+            f"Other users can write to the {kind} {path} of the V-IPU inventory. Check "
+            f"that its contents are right, and run: chmod go-w {path}; or {_ELSEWHERE}."
         )
 
 

@@ -39,8 +39,8 @@ class Transaction(NamedTuple):
             return self.connection.execute(statement, arguments)
         except UnicodeEncodeError as error:
             raise VipuRuleError(
-                f"'{printable(str(error.object))}' is no text in UTF-8, so nothing in "
-                "an inventory has it as its name. 'vipu list' shows the names."
+                f"'{printable(str(error.object))}' is not valid UTF-8, so nothing in "
+                "an inventory has this name. 'vipu list' shows the names."
             ) from None
 
     def insert(self, table: str, *values: Any) -> None:

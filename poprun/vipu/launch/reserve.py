@@ -224,7 +224,7 @@ class _Steps(NamedTuple):
         if len(partitions) > 1 and len(of_batch_job) == 1:
             [partition] = of_batch_job
             self.log.info(
-                f"Using V-IPU partition {partition.name} as it is that of the Slurm job"
+                f"Using V-IPU partition {partition.name} as it belongs to the Slurm job"
             )
             self._log_connection()
             return self._use(partition)
@@ -249,14 +249,14 @@ class _Steps(NamedTuple):
             if server is not None:
                 raise
             reason = error
-        self.log.info(f"{reason} The job gets a partition of its own.")
+        self.log.info(f"{reason} The job gets a new partition.")
         try:
             return self._create(self.job.own_name)
         except errors.NoSpaceError as error:
             if self.job.options.wait_s is not None:
                 raise  # there may be room later
             # Most likely the partition that does not do has the IPUs.
-            reason.add_note(f"The job gets no partition of its own either: {error}")
+            reason.add_note(f"The job cannot get a new partition either: {error}")
             raise reason from None
 
     def _create(self, name: str) -> Grant:
@@ -264,8 +264,8 @@ class _Steps(NamedTuple):
         needed = self.job.num_ipus
         if request.size > needed:
             self.log.info(
-                f"The job needs {counted(needed, 'IPU')}, and its partition {name} "
-                f"has {request.size}: a partition has a power of two of them"
+                f"The job needs {counted(needed, 'IPU')}, and its partition {name} has "
+                f"{request.size}: the size of a partition is a power of two"
             )
         grant = self._acquire(name, request)
         self._log_final_state(grant.partition)

@@ -74,7 +74,7 @@ def check_name(noun: str, name: str) -> None:
     if not re.fullmatch(_NAME, name):
         text = name if len(name) <= 64 else f"{name[:61]}..."
         raise VipuRuleError(
-            f"{text!r} is no name for a {noun}: use up to 64 letters, digits, "
+            f"{text!r} is not a valid name for a {noun}: use up to 64 letters, digits, "
             "dots, dashes and underscores, and begin with a letter or a digit."
         )
 
@@ -86,7 +86,7 @@ def check_host(host: str) -> None:
         VipuRuleError: It is empty, too long or not printable.
     """
     if not 0 < len(host) <= 253 or not re.fullmatch(r"[\w.:%\[\]-]+", host, re.ASCII):
-        raise VipuRuleError(f"{host[:64]!r} is no name or address of a host.")
+        raise VipuRuleError(f"{host[:64]!r} is not the name or address of a host.")
 
 
 def read_hosts(texts: Sequence[str]) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def find_change(
         raise MismatchError(
             f"Partition {describe(partition)} has {' and '.join(parts)}. Let poprun "
             "change the partition with --update-partition=yes, name another with "
-            "--vipu-partition, or ask for what it has."
+            "--vipu-partition, or request the same values."
         )
     change = PartitionChange(**wishes) if wishes else None
     if change is not None and not partition.reconfigurable:

@@ -27,7 +27,7 @@ def preset(pod: str, name: str = "", *, automatic: bool = False) -> ClusterReque
     """
     size = PODS.get(pod.lower())
     if size is None:
-        raise VipuRuleError(f"{pod[:40]!r} is no pod. There are {', '.join(PODS)}.")
+        raise VipuRuleError(f"{pod[:40]!r} is not a pod. There are {', '.join(PODS)}.")
     return ClusterRequest(
         name=name or pod.lower(),
         num_machines=size // IPUS_PER_MACHINE,

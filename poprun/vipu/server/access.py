@@ -108,7 +108,7 @@ def _check_name(named: str | None, user: User) -> None:
     if named not in (None, user.name):
         raise AccessError(
             f"The request is in the name of user {named[:64]!r}, but with the access "
-            f"key of user {user.name}. Name the user whom the key belongs to."
+            f"key of user {user.name}. Name the user of this key."
         )
 
 

@@ -38,7 +38,7 @@ from poprun.vipu.wire import from_json, to_json
 SWEEP_S = 1.0
 JSON = "application/json"
 NO_PATH = "There is no such path. The paths are in /openapi.json."
-WRONG_METHOD = "Operations are asked for with POST, all else with GET."
+WRONG_METHOD = "Use POST for operations, and GET for everything else."
 # The codes of refusals that no operation makes, by HTTP status.
 _CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
@@ -213,10 +213,9 @@ class Service:
         if not key:
             raise RequestError(
                 401,
-                "The V-IPU server wants to know who asks. Copy the file "
+                "The V-IPU server requires a user and an access key. Copy the file "
                 "NAME.vipu-cli.hcl that 'vipu-admin create user NAME' has written to "
-                "~/.vipu/vipu-cli.hcl, or give api-user-id and api-access-key "
-                "otherwise.",
+                "~/.vipu/vipu-cli.hcl, or set api-user-id and api-access-key.",
             )
         try:
             user = self._inventory.check_access(name, key)
@@ -224,8 +223,8 @@ class Service:
             raise RequestError(401, str(error)) from error
         if admin and not user.is_admin:
             raise AccessError(
-                f"User {user.name} is no administrator. Ask one to do it, or use the "
-                "access key of one."
+                f"User {user.name} is not an administrator. Ask an administrator to do "
+                "this, or use an administrator's access key."
             )
         return user
 
@@ -235,8 +234,8 @@ class Service:
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(
                 403,
-                "The V-IPU server answers no web pages: ask it by its own address, "
-                "and with no Origin header.",
+                "The V-IPU server does not answer web pages: use its own address, and "
+                "no Origin header.",
             )
 
     async def _show_schema(self) -> HttpResponse:

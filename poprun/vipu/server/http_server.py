@@ -249,7 +249,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             pass  # the request is answered in HTTP/1.1, as the last one
         except httptools.HttpParserError:
-            self._refuse(400, "The request is no HTTP.")
+            self._refuse(400, "The request is not HTTP.")
         if not self._request.method and self._head_bytes > MOST_HEAD_BYTES:
             self._refuse(400, "The head of the request is too long.")
         if len(self._request.body) > MOST_BODY_BYTES:

@@ -33,10 +33,10 @@ class Metrics:
         self._ended = counter("vipu_leases_ended", text)
         self._leases = gauge("vipu_leases", "Leases.")
         self._ipus = gauge("vipu_ipus", "IPUs of the clusters.", ("cluster",))
-        text = "IPUs that partitions have."
+        text = "IPUs in partitions."
         self._used = gauge("vipu_ipus_in_partitions", text, ("cluster",))
         self._partitions = gauge("vipu_partitions", "Partitions.", ("state",))
-        self._waiting = gauge("vipu_waiting", "Requests that wait.")
+        self._waiting = gauge("vipu_waiting", "Waiting requests.")
         self._connections = gauge("vipu_connections", "Open connections.")
 
     def count(self, operation: str, result: str, seconds: float) -> None:

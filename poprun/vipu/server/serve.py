@@ -38,7 +38,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -49,8 +51,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--database",
     type=_FILE,
-    help="The file with the inventory. By default in the home directory, for each "
-    "host and port; it is made if it does not exist.",
+    help="The file with the inventory. It is created if it does not exist. By default "
+    "it is in the home directory, one for each host and port.",
 )
 @click.option(
     "--pod",
@@ -63,13 +65,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--secure",
     is_flag=True,
-    help="Let only users with access keys in. The key of the first administrator is "
-    "written to a file beside the inventory.",
+    help="Require users' access keys. The first administrator's key is written to a "
+    "file next to the inventory.",
 )
 @click.option(
     "--tls-cert",
     type=_FILE,
-    help="The server's certificate, with those that it is signed by, in PEM.",
+    help="The server's certificate with its issuers' certificates, in PEM.",
 )
 @click.option(
     "--tls-key", type=_FILE, help="The private key of the certificate, in PEM."
@@ -180,8 +182,7 @@ def _make_first_admin(
     except OSError as error:
         raise InventoryUnavailableError(
             f"The access key of the first administrator cannot be written to {path}: "
-            f"{error.strerror}. Name a directory that can be written to, with "
-            "--database."
+            f"{error.strerror}. Name a file in a writable directory with --database."
         ) from error
 
 
@@ -189,7 +190,7 @@ def _check_exposure(
     host: str, secure: bool, tls_cert: Path | None, tls_key: Path | None
 ) -> None:
     if bool(tls_cert) != bool(tls_key):
-        raise VipuRuleError("TLS takes both --tls-cert and --tls-key. Give both.")
+        raise VipuRuleError("TLS needs both --tls-cert and --tls-key. Give both.")
     if not is_loopback(host) and not (secure and tls_cert):
         raise VipuRuleError(
             f"At {host} other machines could connect, so vipu-server listens there "
@@ -222,7 +223,7 @@ def _listen(host: str, port: int) -> socket.socket:
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else error.strerror
         raise VipuRuleError(
-            f"No server can listen at {host}:{port}: {why}. Choose another with "
+            f"The server cannot listen at {host}:{port}: {why}. Choose another with "
             "--host or --port."
         ) from error
 

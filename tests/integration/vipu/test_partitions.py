@@ -147,8 +147,8 @@ def test_a_job_gets_the_next_larger_partition(poprun: Poprun) -> None:
 
     assert ran.code == 0
     assert lines(ran.stderr)[0] == (
-        "I The job needs 3 IPUs, and its partition P has 4: a partition has a power of "
-        "two of them"
+        "I The job needs 3 IPUs, and its partition P has 4: the size of a partition "
+        "is a power of two"
     )
 
 
@@ -199,8 +199,8 @@ def test_a_partition_that_does_not_fit_is_updated_if_the_user_lets_it(
         "poprun: error: Partition P (ACTIVE, 4 IPUs, 2 GCDs, 4 replicas) has 4 IPUs "
         "where the job asks for 8 and 2 GCDs where the job asks for 4 and 4 replicas "
         "where the job asks for 8. Let poprun change the partition with "
-        "--update-partition=yes, name another with --vipu-partition, or ask for what "
-        "it has.\n"
+        "--update-partition=yes, name another with --vipu-partition, or request the "
+        "same values.\n"
     )
 
     assert poprun(*words, "--update-partition=yes", "true").code == 0
@@ -646,7 +646,7 @@ def test_a_device_that_was_taken_away_is_an_error_in_words(
 
 
 LOST = (
-    "The job's lease of its IPUs has ended, so that others may have them. It was not "
+    "The job's lease of its IPUs has ended, and others may have them. It was not "
     "renewed in time, or the partition was removed with --force. Start the job again."
 )
 

@@ -77,7 +77,7 @@ def test_jobs_run_in_the_order_in_which_they_began_to_wait(
     assert small.stderr is not None
     said = small.stderr.read().decode().splitlines()[0]
     assert said.startswith(
-        "poprun: waiting for IPUs: A job that waits for 64 IPUs comes before it (user "
+        "poprun: waiting for IPUs: A job waiting for 64 IPUs is ahead of it (user "
     )
 
 

@@ -180,9 +180,9 @@ def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> N
     most = max(sizes, default=0)
     if most < size:
         raise errors.VipuRuleError(
-            f"The job would wait in vain for {counted(size, 'IPU')}: the largest "
-            f"allocation that it can have them from has {most}. Ask for fewer, or name "
-            "another cluster or allocation."
+            f"The job can never get {counted(size, 'IPU')}: the largest allocation "
+            f"that it can use has {most}. Ask for fewer, or name another cluster or "
+            "allocation."
         )
 
 
@@ -253,10 +253,10 @@ def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
     first = jobs[0]
     ipus = counted(first.num_ipus, "IPU")
     if len(jobs) == 1:
-        return f"A job that waits for {ipus} comes before it ({first.holder})."
+        return f"A job waiting for {ipus} is ahead of it ({first.holder})."
     return (
-        f"{len(jobs)} jobs that wait come before it; the first of them waits for "
-        f"{ipus} ({first.holder})."
+        f"{len(jobs)} waiting jobs are ahead of it; the first of them waits for {ipus} "
+        f"({first.holder})."
     )
 
 

@@ -75,11 +75,11 @@ def open_lease(db: Transaction, asked: Acquisition) -> Lease:
     check_holder(asked.holder)
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
         raise errors.VipuRuleError(
-            f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
+            f"{lease_id[:40]!r} is not a lease id: use 32 hexadecimal digits."
         )
     if db.column("SELECT 1 FROM leases WHERE id = ?", lease_id):
         raise errors.NameTakenError(
-            f"There is a lease {lease_id} already. Draw another id."
+            f"Lease {lease_id} already exists. Draw another id."
         )
     if not 1 <= lease_s <= LONGEST_LEASE_S:
         raise errors.VipuRuleError(
@@ -100,9 +100,9 @@ def get_lease(db: Transaction, lease: str) -> Lease:
     for existing in db.select(Lease, "leases WHERE id = ?", lease):
         return existing
     raise errors.LeaseEndedError(
-        "The job's lease of its IPUs has ended, so that others may have them. It "
-        "was not renewed in time, or the partition was removed with --force. Start "
-        "the job again."
+        "The job's lease of its IPUs has ended, and others may have them. It was not "
+        "renewed in time, or the partition was removed with --force. Start the job "
+        "again."
     )
 
 
@@ -348,10 +348,9 @@ def attach(
         and _life(db, _Attached(other, its_host), holder_lease) is not Life.DEAD
     ):
         raise errors.DeviceError(
-            f"Device {device.id} of instance {child} cannot be attached to by process "
-            f"{process.pid}, because process {other.pid} of the same job is attached "
-            "to it. Let one process of each instance attach, and the others work "
-            "through it."
+            f"Process {process.pid} cannot attach to device {device.id} of instance "
+            f"{child}, because process {other.pid} of the same job is attached to it. "
+            "Let one process of each instance attach, and the others work through it."
         )
     db.update("devices", process._asdict() | {"host": host}, lease=lease, child=child)
     return device

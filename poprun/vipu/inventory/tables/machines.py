@@ -132,8 +132,8 @@ def check_empty(db: Transaction, noun: str, name: str) -> None:
     query = f"SELECT name FROM partitions WHERE {noun} = ? LIMIT 3"
     if partitions := db.column(query, name):
         raise InUseError(
-            f"{noun.capitalize()} {name} cannot be removed while it has partitions, as "
-            f"{', '.join(partitions)}. Remove them first."
+            f"{noun.capitalize()} {name} cannot be removed while it has partitions, "
+            f"such as {', '.join(partitions)}. Remove them first."
         )
 
 
@@ -201,8 +201,8 @@ def create_allocation(
         if agent.allocation != cluster:
             where = f"in allocation {agent.allocation}" if agent.allocation else "free"
             raise InUseError(
-                f"Agent {agent.name} is {where}, not one of cluster {cluster} that no "
-                "other allocation has. Leave it out."
+                f"Agent {agent.name} is {where}, not in cluster {cluster} without "
+                "another allocation. Leave it out."
             )
         if ipus_of(agent) & ~get_free_ipus(db, cluster):
             raise InUseError(
@@ -234,7 +234,8 @@ def remove_allocation(db: Transaction, name: str) -> None:
     cluster = allocation.cluster
     if name == cluster:
         raise InUseError(
-            f"Allocation {name} is that of cluster {name} itself. Remove the cluster."
+            f"Allocation {name} belongs to cluster {name} itself. Remove the cluster "
+            "instead."
         )
     check_empty(db, "allocation", name)
     for agent in allocation.agents:

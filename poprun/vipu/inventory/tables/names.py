@@ -40,9 +40,8 @@ def check_new(db: Transaction, table: str, name: str) -> None:
         NameTakenError: One has.
     """
     if _exists(db, table, name):
-        raise NameTakenError(
-            f"There is {table[:-1]} {name} already. Choose another name."
-        )
+        noun = table[:-1].capitalize()
+        raise NameTakenError(f"{noun} {name} already exists. Choose another name.")
 
 
 def refuse_unknown(
@@ -63,8 +62,9 @@ def refuse_unknown(
     """
     query = f"SELECT name FROM {table} {selection} LIMIT {MOST_LISTED + 1}"
     names = db.column(query, *arguments)
-    verb = "is" if len(names) == 1 else "are"
-    existing = f"There {verb} {listed(names)}." if names else f"There are no {table}."
+    existing = (
+        f"Existing {table}: {listed(names)}." if names else f"There are no {table}."
+    )
     raise UnknownNameError(f"There is no {table[:-1]} {name[:64]!r}. {existing}")
 
 

@@ -26,9 +26,9 @@ def create_partition(
     existing = partitions.find_partition(db, request.name)
     if existing is not None:
         raise errors.NameTakenError(
-            f"There is partition {describe(existing)} already, of user "
-            f"{existing.owner}. Choose another name, or remove it with: vipu remove "
-            f"partition {request.name}"
+            f"Partition {describe(existing)} of user {existing.owner} already exists. "
+            "Choose another name, or remove it with: vipu remove partition "
+            f"{request.name}"
         )
     partition = _place(db, request)
     partition = partition._replace(lease=lease, created=time.time())
@@ -132,8 +132,8 @@ def find_places(db: Transaction, request: PartitionRequest) -> Places:
         possible = sorted(machines.list_clusters(db), key=lambda cluster: cluster.size)
         if not possible:
             raise errors.NoSpaceError(
-                f"Partition {request.name} cannot be made, because there is no "
-                "cluster. Make one with: vipu-admin create cluster"
+                f"Partition {request.name} cannot be created, because there is no "
+                "cluster. Create one with: vipu-admin create cluster"
             )
     places: Places = []
     limited = machines.is_limited(db, request.owner)

@@ -47,8 +47,8 @@ def remove_user(db: Transaction, name: str) -> None:
     for allocation in get_user(db, name).allocations:
         if get_users(db, allocation) == [name]:
             raise InUseError(
-                f"User {name} is the only user of allocation {allocation}, which every "
-                "user could use then. Remove the allocation first."
+                f"User {name} is the only user of allocation {allocation}. Without "
+                "this user, everyone could use it. Remove the allocation first."
             )
     db.delete("allocation_users", user=name)
     db.delete("users", name=name)

@@ -123,11 +123,11 @@ def test_a_users_key_goes_with_the_machines_server(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("api-host", "Line 1 of the V-IPU configuration file .* is not understood"),
+        ("api-host", "Line 1 of the V-IPU configuration file .* is not valid"),
         ('\napi-host = "a\n', "Line 2 "),
         ('api-host = "h1:8090"\n', "address alone: 'h1'. A port is given with"),
         ('api-host = "https://h1:8090/"\n', "address alone: 'h1'. A port is given"),
-        ('api-host = "a b"\n', "'a b' is no name or address of a host"),
+        ('api-host = "a b"\n', "'a b' is not the name or address of a host"),
         ('api-host = "h"\napi-port = "0"\n', "port of the V-IPU server is '0'"),
         ('api-host = "h"\napi-port = "x"\n', "port of the V-IPU server is 'x'"),
         ('api-host = "h"\napi-tls = "x"\n', "api-tls is 'x', but must be yes or no"),

@@ -74,7 +74,7 @@ def test_nonsense_is_one_sentence(reply: bytes) -> None:
 
         assert type(error) is ServerReplyError
         assert str(error).startswith(
-            f"What answers at {address} is no V-IPU server of poprun, or it fails: "
+            f"The server at {address} is not a V-IPU server of poprun, or it fails: "
         )
 
 
@@ -180,18 +180,18 @@ def test_of_any_reply_a_job_can_be_described_or_it_is_refused(
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        (("lease", "lease_s"), 0, "something else than was asked for"),
+        (("lease", "lease_s"), 0, "something other than the request"),
         (("lease", "lease_s"), math.inf, "that is no time"),
         (("lease", "since"), 10**400, "that is no time"),
         (("lease", "id"), "1" * 32, "the lease of another job"),
         (("partition", "name"), "x\x1b[31mred", "not printable"),
-        (("partition", "name"), "Q", "something else than was asked for"),
+        (("partition", "name"), "Q", "something other than the request"),
         (("partition", "created"), math.nan, "that is no time"),
         (("partition", "blocks"), [], "a partition 'P' without IPUs"),
         (("partition", "generation"), 2**63, "a number of more than 63 bits"),
         (("parent", "num_ipus"), 0, "does not have the devices"),
-        (("children",), [], "other devices than were asked for"),
-        (("children", 0, "num_ipus"), 1, "other devices than were asked for"),
+        (("children",), [], "devices other than the requested ones"),
+        (("children", 0, "num_ipus"), 1, "devices other than the requested ones"),
     ],
 )
 def test_a_grant_that_cannot_be_true_is_refused(

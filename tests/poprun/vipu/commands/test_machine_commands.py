@@ -143,7 +143,7 @@ def test_the_access_key_is_written_once_and_into_a_file_for_its_owner_only(
     }
     assert file.stat().st_mode & 0o777 == 0o600
     is_embedded = "VIPU_CLI_API_HOST" not in environ
-    assert ("The embedded inventory has no use for users." in result.err) == is_embedded
+    assert ("The embedded inventory has no users." in result.err) == is_embedded
 
 
 def test_no_user_is_made_whose_file_cannot_be_written(
@@ -155,7 +155,7 @@ def test_no_user_is_made_whose_file_cannot_be_written(
     result = run("vipu-admin create user alice")
 
     assert (result.code, result.out) == (1, "")
-    assert "is here already" in result.err
+    assert "already exists here" in result.err
     assert not os.path.lexists(directory / "elsewhere")
     assert "alice" not in run("vipu-admin list users").out
 

@@ -64,7 +64,7 @@ def test_an_inventory_that_was_edited_by_hand_is_named_with_the_value(
 
     assert str(refusal.value) == (
         f"The V-IPU inventory {path} is damaged: {damage}. Move it away, and poprun "
-        "makes a new one; the partitions in it are lost."
+        "creates a new one; the partitions in it are lost."
     )
     inventory.close()
 

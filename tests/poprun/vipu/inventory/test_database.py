@@ -113,7 +113,7 @@ def test_a_damaged_inventory_is_named(path: Path) -> None:
     ("age", "step", "advice"),
     [
         ("A newer", 1, "Use that poprun"),
-        ("An older", -1, "Move it away, and poprun makes a new one"),
+        ("An older", -1, "Move it away, and poprun creates a new one"),
     ],
 )
 def test_the_inventory_of_another_poprun_is_left_alone(
@@ -155,8 +155,8 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
         fill(inventory)
 
     assert str(refusal.value) == (
-        f"There is no room on the disk for the V-IPU inventory {path}. Make room, or "
-        "name another place with POPRUN_VIPU_INVENTORY."
+        f"There is no space on the disk for the V-IPU inventory {path}. Free some "
+        "space, or name another place with POPRUN_VIPU_INVENTORY."
     )
     names = [partition.name for partition in inventory.list_partitions()]
     assert 0 < len(names) < 64

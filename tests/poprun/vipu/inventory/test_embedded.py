@@ -183,7 +183,9 @@ def test_a_partition_that_exists_otherwise_is_no_jobs(
     inventory.create_partition(Request(name="P", size=8, owner="bob"))
     with pytest.raises(MismatchError):
         launch("P", replicas=4)
-    with pytest.raises(NameTakenError, match=r"of user bob\. Choose another name"):
+    with pytest.raises(
+        NameTakenError, match=r"of user bob already exists\. Choose another name"
+    ):
         inventory.create_partition(Request(name="P", size=4))
 
 
@@ -192,8 +194,8 @@ def test_a_name_that_is_no_text_is_refused(inventory: EmbeddedInventory) -> None
         inventory.get_partition("P\udcff")
 
     assert str(refusal.value) == (
-        "'P\\xff' is no text in UTF-8, so nothing in an inventory has it as its name. "
-        "'vipu list' shows the names."
+        "'P\\xff' is not valid UTF-8, so nothing in an inventory has this name. 'vipu "
+        "list' shows the names."
     )
 
 
@@ -207,15 +209,17 @@ def test_unknown_names_get_those_there_are(
     inventory.create_partition(Request(name="Q", size=4, owner="bob"))
     with pytest.raises(UnknownNameError) as refusal:
         launch("P", create=None)
-    assert str(refusal.value) == "There is no partition 'P'. There is Q."
+    assert str(refusal.value) == "There is no partition 'P'. Existing partitions: Q."
 
     with pytest.raises(UnknownNameError) as refusal:
         inventory.create_partition(Request(name="P", size=4, allocation="A8"))
-    assert str(refusal.value) == "There is no allocation 'A8'. There is c64."
+    assert (
+        str(refusal.value) == "There is no allocation 'A8'. Existing allocations: c64."
+    )
 
     with pytest.raises(UnknownNameError) as refusal:
         inventory.create_partition(Request(name="P", size=4, cluster="A8"))
-    assert str(refusal.value) == "There is no cluster 'A8'. There is c64."
+    assert str(refusal.value) == "There is no cluster 'A8'. Existing clusters: c64."
 
 
 def test_a_user_sees_only_the_partitions_of_that_user(
@@ -227,7 +231,7 @@ def test_a_user_sees_only_the_partitions_of_that_user(
     assert [p.name for p in inventory.list_partitions("alice")] == ["P"]
     with pytest.raises(UnknownNameError) as refusal:
         inventory.remove_partition("Q", "alice")
-    assert str(refusal.value) == "There is no partition 'Q'. There is P."
+    assert str(refusal.value) == "There is no partition 'Q'. Existing partitions: P."
 
 
 def test_a_partition_in_use_is_neither_removed_nor_reset_nor_updated(

@@ -64,9 +64,9 @@ def test_what_others_can_write_to_is_refused(
     kind = "file" if open_to_all == own else "directory"
     place = str(open_to_all)
     assert str(refusal.value) == (
-        f"Other users can write to the {kind} {place} of the V-IPU inventory. See that "
-        f"it is as it should be, and run: chmod go-w {place}; or name another place "
-        "with POPRUN_VIPU_INVENTORY."
+        f"Other users can write to the {kind} {place} of the V-IPU inventory. Check "
+        f"that its contents are right, and run: chmod go-w {place}; or name another "
+        "place with POPRUN_VIPU_INVENTORY."
     )
     open_to_all.chmod(0o700)
     EmbeddedInventory(own, host="h1").close()

@@ -178,7 +178,7 @@ def test_a_job_that_gets_neither_the_only_one_nor_its_own_is_told_of_both(
         ask(replicas=64)
     [hint] = refusal.value.__notes__
     assert hint.startswith(
-        "The job gets no partition of its own either: There is no room for partition "
+        "The job cannot get a new partition either: There is no room for partition "
         "own of 64 IPUs next to each other: "
     )
 
@@ -215,7 +215,7 @@ def test_of_several_it_takes_that_of_its_batch_job(
     grant = ask(batch_names=("slurm_8", "p8"))
 
     assert (grant.partition.name, grant.created) == ("slurm_8", False)
-    assert lines[0] == "Using V-IPU partition slurm_8 as it is that of the Slurm job"
+    assert lines[0] == "Using V-IPU partition slurm_8 as it belongs to the Slurm job"
 
 
 def test_of_several_that_fit_it_takes_none(
@@ -312,8 +312,8 @@ def test_a_job_gets_the_next_larger_partition_and_is_told(
     assert grant.partition.size == 8
     assert [device.num_ipus for device in grant.children] == [3, 3]
     assert lines[0] == (
-        "The job needs 6 IPUs, and its partition own has 8: a partition has a power "
-        "of two of them"
+        "The job needs 6 IPUs, and its partition own has 8: the size of a partition "
+        "is a power of two"
     )
 
 

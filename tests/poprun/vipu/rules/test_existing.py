@@ -127,7 +127,7 @@ def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
     assert str(refusal.value) == (
         "Partition P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas) has 8 replicas where the "
         "job asks for 4. Let poprun change the partition with --update-partition=yes, "
-        "name another with --vipu-partition, or ask for what it has."
+        "name another with --vipu-partition, or request the same values."
     )
 
 

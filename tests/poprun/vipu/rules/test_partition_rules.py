@@ -84,13 +84,14 @@ def request(**changes: object) -> PartitionRequest:
         ),
         (
             {"name": "../P"},
-            "'../P' is no name for a partition: use up to 64 letters, digits, dots, "
-            "dashes and underscores, and begin with a letter or a digit.",
+            "'../P' is not a valid name for a partition: use up to 64 letters, digits, "
+            "dots, dashes and underscores, and begin with a letter or a digit.",
         ),
         (
             {"name": "x" * 65},
-            f"'{'x' * 61}...' is no name for a partition: use up to 64 letters, "
-            "digits, dots, dashes and underscores, and begin with a letter or a digit.",
+            f"'{'x' * 61}...' is not a valid name for a partition: use up to 64 "
+            "letters, digits, dots, dashes and underscores, and begin with a letter or "
+            "a digit.",
         ),
         (
             {"cluster": "c", "allocation": "a"},

@@ -106,7 +106,7 @@ def test_without_the_right_key_nothing_is_answered(
     server: Server, authority: Path, users: dict[str, ServerInventory]
 ) -> None:
     tls = {"tls": True, "ca_cert": str(authority / "ca.pem")}
-    with pytest.raises(AccessError, match="wants to know who asks"):
+    with pytest.raises(AccessError, match="requires a user and an access key"):
         server.inventory(**tls).list_partitions()
     for user, key in (("alice", "wrong"), ("nobody", "wrong"), ("alice", "é")):
         with pytest.raises(AccessError, match="user or the access key is not accepted"):
@@ -123,7 +123,7 @@ def test_a_user_owns_what_they_make_and_sees_no_other(
     assert [p.name for p in alice.list_partitions()] == ["A"]
     assert [p.name for p in admin.list_partitions()] == ["A", "B"]
     assert [p.name for p in admin.list_partitions("bob")] == ["B"]
-    with pytest.raises(UnknownNameError, match=r"There is A\.$"):
+    with pytest.raises(UnknownNameError, match=r"Existing partitions: A\.$"):
         alice.get_partition("B")
     for change in (alice.reset_partition, alice.remove_partition):
         with pytest.raises(UnknownNameError):
@@ -147,7 +147,7 @@ def test_nobody_asks_in_the_name_of_another(
 def test_who_is_no_administrator_changes_no_clusters(
     users: dict[str, ServerInventory], server: Server
 ) -> None:
-    with pytest.raises(AccessError, match="User bob is no administrator"):
+    with pytest.raises(AccessError, match="User bob is not an administrator"):
         users["bob"].create_cluster(ClusterRequest("c1", num_machines=1))
     with pytest.raises(AccessError):
         users["bob"].list_users()
@@ -271,9 +271,8 @@ def test_a_removed_user_is_out_at_once(
 
 
 COPY = (
-    "Copy the server's certificate, or that of the authority which signed it, to this "
-    "machine, and write into ~/.vipu/vipu-cli.hcl a line with its path: "
-    'api-ca-cert = "/path/of/cert.pem"'
+    "Copy the server's certificate, or its authority's, to this machine, and add to "
+    '~/.vipu/vipu-cli.hcl a line with its path: api-ca-cert = "/path/of/cert.pem"'
 )
 
 

@@ -144,7 +144,9 @@ def test_a_refusal_has_the_class_and_the_sentence_of_the_embedded_one(
     server: Server,
 ) -> None:
     inventory = server.inventory()
-    with pytest.raises(UnknownNameError, match=r"no cluster 'c1'\. There is pod64"):
+    with pytest.raises(
+        UnknownNameError, match=r"no cluster 'c1'\. Existing clusters: pod64"
+    ):
         inventory.get_cluster("c1")
     with pytest.raises(VipuRuleError, match="128 IPUs, but cluster pod64 has 64"):
         inventory.acquire(acquisition("P", 128))
@@ -314,7 +316,7 @@ def test_a_server_beyond_this_machine_needs_tls_and_access_keys(tmp_path: Path) 
     assert refused("--host", "0.0.0.0") == sentence
     assert refused("--host", "0.0.0.0", "--secure") == sentence
     assert refused("--tls-cert", tmp_path / "c.pem") == (
-        "vipu-server: error: TLS takes both --tls-cert and --tls-key. Give both."
+        "vipu-server: error: TLS needs both --tls-cert and --tls-key. Give both."
     )
 
 
@@ -323,8 +325,8 @@ def test_a_port_in_use_gets_a_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
 
         assert refused("--port", str(port), "--database", tmp_path / "x.db") == (
-            f"vipu-server: error: No server can listen at 127.0.0.1:{port}: Address "
-            "already in use. Choose another with --host or --port."
+            f"vipu-server: error: The server cannot listen at 127.0.0.1:{port}: "
+            "Address already in use. Choose another with --host or --port."
         )
     assert not (tmp_path / "x.db").exists()
 

@@ -71,13 +71,13 @@ def test_a_large_job_is_not_starved_by_small_ones(
     turn = inventory.wait_in_queue(small)
     assert not turn.is_next
     assert turn.reason.startswith(
-        "A job that waits for 64 IPUs comes before it (user alice, job j1, host h1). "
-        "In use by partition first "
+        "A job waiting for 64 IPUs is ahead of it (user alice, job j1, host h1). In "
+        "use by partition first "
     )
     with pytest.raises(InUseError) as refusal:
         inventory.acquire(ask(3, 2))  # which does not wait
     assert str(refusal.value) == (
-        "2 jobs that wait come before it; the first of them waits for 64 IPUs (user "
+        "2 waiting jobs are ahead of it; the first of them waits for 64 IPUs (user "
         "alice, job j1, host h1). Wait behind them with --wait-for-ipus."
     )
 
@@ -194,7 +194,7 @@ def test_what_no_allocation_has_is_not_waited_for(
     with pytest.raises(VipuRuleError) as refusal:
         inventory.wait_in_queue(asked)
     assert str(refusal.value) == (
-        "The job would wait in vain for 16 IPUs: the largest allocation that it can "
-        "have them from has 8. Ask for fewer, or name another cluster or allocation."
+        "The job can never get 16 IPUs: the largest allocation that it can use has 8. "
+        "Ask for fewer, or name another cluster or allocation."
     )
     assert waiting(inventory) == []

@@ -127,9 +127,9 @@ def test_a_device_is_free_again_when_its_process_has_ended(
         with pytest.raises(DeviceError) as refusal:
             inventory.attach(lease, 0, holder.process)
         assert str(refusal.value) == (
-            f"Device 0 of instance 0 cannot be attached to by process {os.getpid()}, "
-            f"because process {child.pid} of the same job is attached to it. Let one "
-            "process of each instance attach, and the others work through it."
+            f"Process {os.getpid()} cannot attach to device 0 of instance 0, because "
+            f"process {child.pid} of the same job is attached to it. Let one process "
+            "of each instance attach, and the others work through it."
         )
 
     assert inventory.attach(lease, 0, holder.process) == device
