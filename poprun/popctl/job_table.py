@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 from poprun.log import printable
 from poprun.plan.placement import format_ranges
 from poprun.stdio.terminal import clock
-from poprun.texts.tables import aligned
+from poprun.texts.tables import GAP, aligned
 from poprun.words import counted, size
 
 View = Mapping[str, Any]
 # There are no rates of less time than this: the kernel counts CPU time in hundredths of
 # a second.
 LEAST_TIME_S = 0.2
+# On a narrow terminal other columns are left out, so that the last line has this width.
+LEAST_LAST_LINE = 12
 # An instance that waits for others for less time is not worth a word.
 LEAST_WAIT_S = 1.0
 
@@ -34,6 +36,8 @@ class Column(NamedTuple):
     is_number: bool = True
     # Whether any instance has something to show in it; None for always.
     is_used: Callable[[View], bool] | None = None
+    # On a narrow terminal columns are left out in this order; 0 for never.
+    left_out: int = 0
 
 
 def _state(instance: View, rates: Rates | None) -> str:
@@ -82,11 +86,12 @@ COLUMNS = (
     Column("INSTANCE", lambda instance, rates: str(instance["index"])),
     Column("CPU", _state),
     Column("MEMORY", _memory),
-    Column("REPLICAS", _replicas),
+    Column("REPLICAS", _replicas, left_out=2),
     Column(
         "IPUS",
         lambda instance, rates: str(instance["num_ipus"]),
         is_used=lambda job: bool(job["num_ipus"]),
+        left_out=1,
     ),
     Column(
         "HOST",
@@ -94,7 +99,7 @@ COLUMNS = (
         is_number=False,
         is_used=lambda job: len(job["hosts"]) > 1,
     ),
-    Column("RATE", _rate, is_used=_has_calls),
+    Column("RATE", _rate, is_used=_has_calls, left_out=3),
     Column("CALL", _call, is_number=False, is_used=_has_calls),
     Column(
         "LAST LINE", lambda instance, rates: str(instance["last_line"]), is_number=False
@@ -148,11 +153,24 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     return [f"Job {job['id'][:8]}: {program}", ", ".join(parts)]
 
 
-def instance_lines(job: View, rates: Mapping[int, Rates]) -> list[str]:
-    """Return the head of the table, and a line for each instance."""
-    columns = [c for c in COLUMNS if c.is_used is None or c.is_used(job)]
-    rows = [[column.head for column in columns]]
-    for instance in job["instances"]:
-        own = rates.get(instance["index"])
-        rows.append([column.cell(instance, own) for column in columns])
-    return aligned(rows, {i for i, c in enumerate(columns) if c.is_number})
+def instance_lines(job: View, rates: Mapping[int, Rates], width: int = 0) -> list[str]:
+    """Return the head of the table, and a line for each instance.
+
+    Args:
+        width: Of the terminal, on which a line may be longer; 0 for none.
+    """
+    cells = {
+        column: [
+            column.head,
+            *(column.cell(i, rates.get(i["index"])) for i in job["instances"]),
+        ]
+        for column in COLUMNS
+        if column.is_used is None or column.is_used(job)
+    }
+    for column in sorted(cells, key=lambda column: column.left_out):
+        *others, _ = cells.values()
+        needed = sum(max(map(len, own)) + len(GAP) for own in others)
+        if column.left_out and width and needed + LEAST_LAST_LINE > width:
+            del cells[column]
+    rows = list(zip(*cells.values(), strict=True))
+    return aligned(rows, {i for i, c in enumerate(cells) if c.is_number})

@@ -54,8 +54,8 @@ def _write_once(connection: JobConnection) -> None:
     is_waiting = before["phase"] == "preparing"
     job = before if is_waiting else read_view(connection, ANSWER_S + ONCE_MS / 1000)
     rates = rates_of(job, before)
-    lines = [*summary(job, rates), "", *instance_lines(job, rates)]
     width = output_width()
+    lines = [*summary(job, rates), "", *instance_lines(job, rates, width)]
     write("".join(f"{cut(line, width)}\n" for line in lines))
 
 

@@ -6,21 +6,23 @@ Only the lines that are in sight are drawn, and only when the job has sent somet
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
+from textual.events import Resize
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
 from poprun.helpers import protocol
-from poprun.popctl.job_table import View, instance_lines, rates_of, summary
+from poprun.popctl.job_table import Rates, View, instance_lines, rates_of, summary
 from poprun.popctl.jobs import JobConnection, explain_end
+from poprun.texts.tables import cut
 
 PLAIN = Style()
 KEYS = "q quits, arrows scroll"
@@ -70,7 +72,9 @@ class TopScreen(App[str]):
     def __init__(self, connection: JobConnection) -> None:
         super().__init__(ansi_color=True)
         self._connection = connection
+        # What is shown.
         self._before: View | None = None
+        self._rates: Mapping[int, Rates] = {}
 
     def compose(self) -> ComposeResult:
         for name in ("program", "summary", "blank", "head"):
@@ -99,14 +103,24 @@ class TopScreen(App[str]):
         self.exit(f"{explain_end(self._connection, message)}\n")
 
     def _show(self, job: View) -> None:
-        rates = rates_of(job, self._before)
+        self._rates = rates_of(job, self._before)
         self._before = job
-        program, totals = summary(job, rates)
-        head, *lines = instance_lines(job, rates)
-        width = self.size.width
-        for name, text in (("program", program), ("summary", totals), ("head", head)):
-            static = self.query_one(f"#{name}", Static)
-            static.update(text.ljust(width) if name == "head" else text)
+        self._draw(job, self.size)
+
+    def on_resize(self, event: Resize) -> None:
+        if self._before is not None:
+            self._draw(self._before, event.size)
+
+    def _draw(self, job: View, screen: Size) -> None:
+        width, height = screen
+        texts = [cut(line, width) for line in summary(job, self._rates)]
+        head, *lines = instance_lines(job, self._rates, width)
+        texts.append(head.ljust(width)[:width])
+        for name, text in zip(("program", "summary", "head"), texts, strict=True):
+            self.query_one(f"#{name}", Static).update(text)
+        # The blank line gives way to instances.
+        is_low = len(lines) + len(self.query(Static)) > height
+        self.query_one("#blank", Static).display = not is_low
         self.query_one(Lines).show(lines)
 
 

@@ -68,6 +68,28 @@ def test_each_instance_is_a_line_below_the_head() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (0, "INSTANCE CPU MEMORY REPLICAS IPUS RATE CALL LAST LINE"),
+        (81, "INSTANCE CPU MEMORY REPLICAS IPUS RATE CALL LAST LINE"),
+        (80, "INSTANCE CPU MEMORY REPLICAS RATE CALL LAST LINE"),
+        (74, "INSTANCE CPU MEMORY RATE CALL LAST LINE"),
+        (64, "INSTANCE CPU MEMORY CALL LAST LINE"),
+        (20, "INSTANCE CPU MEMORY CALL LAST LINE"),
+    ],
+)
+def test_a_narrow_terminal_has_the_columns_that_change_most(
+    width: int, head: str
+) -> None:
+    call = {"operation": "all_reduce", "bytes": 4 << 20, "waited": 0.0, "missing": []}
+    view = job(instance(0, num_calls=7, total_bytes=1, call=call))
+
+    first, row = instance_lines(view, {0: rates(99, 20, 300 << 20)}, width)
+    assert first.split() == head.split()
+    assert "all_reduce 4 MiB  step 0" in row
+
+
 def test_hosts_have_a_column_where_there_are_several_and_ipus_where_there_are_any() -> (
     None
 ):
