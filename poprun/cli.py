@@ -238,7 +238,7 @@ def _is_recorded(settings: "Settings") -> bool:
 
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     """Yield the likely causes of an error that the command line shows."""
-    from poprun.options.table import GROUPS
+    from poprun.options.misplaced import explain_misplaced, find_misplaced
     from poprun.words import FALSE_WORDS, TRUE_WORDS
 
     first, *others = line.program
@@ -251,13 +251,7 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     elif is_unknown and first.isdigit() and others and others[0][:1] != "-":
         yield f"For {first} instances write: poprun -n {first} {' '.join(others)}"
     if isinstance(error, TopologyError):
-        flags = {option.flag for option in GROUPS["Topology"]}
-        for word in others:
-            if word.partition("=")[0] in flags:
-                yield (
-                    f"{word} comes after the program, so it is an argument of it. "
-                    "Write poprun's options before the program."
-                )
+        yield from explain_misplaced(find_misplaced(line.program))
 
 
 def _no_program(line: "CommandLine", argv: Sequence[str]) -> PoprunError:

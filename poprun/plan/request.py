@@ -5,7 +5,7 @@ reserved or started when it reports a mistake.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from popdist import environment as env
@@ -44,6 +44,8 @@ FOR_SEVERAL_HOSTS = (
     "distribute-ssh-key",
 )
 _LONGEST_HOSTFILE = 1 << 20
+# More instances than so many for each CPU are more likely a mistake than a test.
+MANY_INSTANCES = 10
 # How long the other instances of a debugged one wait for it in a collective.
 DEBUGGED_TIMEOUT_S = 7 * 24 * 3600
 # What the original forwards to its instances by name, if the caller has it.
@@ -114,6 +116,7 @@ def read_request(
             *arguments.warnings,
             *missing_variables(settings, environ),
             *_notes(settings, hosts),
+            *_note_about_cpus(settings, topology, hosts, facts),
             *notes,
         ],
         subnet=settings["host-subnet"] or _common_network(facts),
@@ -164,6 +167,26 @@ def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
         for name in FOR_SEVERAL_HOSTS
         if settings[name]
     ]
+
+
+def _note_about_cpus(
+    settings: Settings,
+    topology: Topology,
+    hosts: Sequence[HostSpec],
+    facts: Sequence[HostFacts],
+) -> Iterator[str]:
+    """Yield a note if many more instances than CPUs run on a host."""
+    # A dry run knows no CPUs of other hosts.
+    if settings["dry-run"] and (settings["host"] or settings["hostfile"]):
+        return
+    share = topology.instances_per_host
+    num_cpus = [host_facts.num_usable_cpus for host_facts in facts]
+    fewest = min(num_cpus)
+    if share >= MANY_INSTANCES * fewest:
+        yield (
+            f"{share} instances share the {counted(fewest, 'usable CPU')} of "
+            f"{hosts[num_cpus.index(fewest)].name}. -n auto starts one for each CPU."
+        )
 
 
 def _read_hosts(

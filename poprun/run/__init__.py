@@ -20,6 +20,7 @@ from poprun.job.prepare import output, reservation
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
+from poprun.options.misplaced import explain_misplaced, find_misplaced
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.plan.assignments import make_plan
@@ -66,6 +67,8 @@ def run(
     environ = without_outer_poprun(without_own_changes(caller_environ))
     check_is_only_rank(environ)
     check_current_directory()
+    given = set(filter(settings.is_given, settings.entries))
+    misplaced = explain_misplaced(find_misplaced(program, given))
     settings = with_tasks_of_slurm(settings, caller_environ)
     identity = os.urandom(16).hex()
     # auto is not known yet.
@@ -91,7 +94,9 @@ def run(
     ):
         phase_line.show("checking the hosts")
         _enter(trace, "plan")
-        request = _read_request(settings, environ, hosts, identity, log)
+        request = _read_request(settings, environ, hosts, identity)
+        for note in (*request.notes, *output.note_on_terminal(request), *misplaced):
+            log.warn(note)
         topology = request.topology
         preparing.set_shape(topology.num_instances, topology.num_replicas)
         if guard is None:
@@ -135,10 +140,8 @@ def _read_request(
     environ: Mapping[str, str],
     hosts: Preflights,
     identity: str,
-    log: Log,
 ) -> Request:
-    """Return the request of the job, after the warnings about it."""
-    request = read_request(
+    return read_request(
         settings,
         environ,
         temporary_directory(environ),
@@ -146,9 +149,6 @@ def _read_request(
         reservation.find_host_servers,
         identity,
     )
-    for note in (*request.notes, *output.note_on_terminal(request)):
-        log.warn(note)
-    return request
 
 
 def _dry_run(

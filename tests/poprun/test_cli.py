@@ -164,7 +164,8 @@ def test_help_shows_every_option_with_description_and_default(
     assert list(shown) == [f"--{name}" for name in OPTIONS]
     assert shown["--help"] == "Show this page."
     assert shown["--num-replicas"] == (
-        "How many copies of the model the whole job has. [default: 1]"
+        "How many copies of the model the whole job has. auto: one for each instance. "
+        "[default: 1]"
     )
     assert shown["--vipu-server-timeout"].endswith(" [default: 10]")
     assert shown["--remove-partition"].endswith(" [default: yes]")

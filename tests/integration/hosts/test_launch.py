@@ -132,7 +132,10 @@ def test_an_agent_has_descriptors_for_more_instances_than_its_login_allows(
     bed["h1"].run("sh", "-c", "prlimit --nofile=48: --pid $(cat /run/sshd.pid)")
 
     ran = bed.front.run(
-        *poprun("local", "--host", "h1", "-n", "20", "sh", "-c", "ulimit -Sn; sleep 1")
+        *poprun(
+            *("local", "--quiet", "--host", "h1", "-n", "20"),
+            *("sh", "-c", "ulimit -Sn; sleep 1"),
+        )
     )
 
     assert (ran.stderr, ran.stdout) == ("", "48\n" * 20)

@@ -225,7 +225,8 @@ def run_with_open_files(
 def test_more_instances_than_open_files_are_refused_before_the_start(
     poprun: Poprun,
 ) -> None:
-    ran = run_with_open_files(poprun, "ulimit -n 1024", *job(400), "touch", "started")
+    words = ["--quiet", *job(400), "touch", "started"]
+    ran = run_with_open_files(poprun, "ulimit -n 1024", *words)
 
     assert (ran.returncode, ran.stdout) == (125, b"")
     assert re.fullmatch(
@@ -242,7 +243,7 @@ def test_poprun_and_mpirun_have_more_open_files_and_programs_the_callers(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     limits = "ulimit -Sn 70 && ulimit -Hn 2048"
-    words = [*job(30, every_mpirun), "sh", "-c", "ulimit -Sn; ulimit -Hn"]
+    words = ["-q", *job(30, every_mpirun), "sh", "-c", "ulimit -Sn; ulimit -Hn"]
     ran = run_with_open_files(poprun, limits, *words)
 
     assert (ran.returncode, ran.stderr) == (0, b"")

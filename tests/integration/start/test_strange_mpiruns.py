@@ -142,7 +142,7 @@ def test_sixty_four_short_instances(
 ) -> None:
     # Bare mpirun hangs now and then when so many processes end at once.
     ran = poprun(
-        *("--mpirun", every_mpirun),
+        *("--quiet", "--mpirun", every_mpirun),
         *("--num-instances", "64", "--num-replicas", "64", "true"),
     )
 

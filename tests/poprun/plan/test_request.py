@@ -1055,3 +1055,30 @@ def test_hosts_that_are_not_on_the_named_network_are_refused() -> None:
         "has 127.0.0.1, 10.6.0.2. Name a network that all hosts are on, or leave the "
         "option out."
     )
+
+
+def crowded(cpus: int, *words: str) -> list[str]:
+    facts = HostFacts(
+        machine=Machine(nodes=(Node(index=0, cpus=tuple(range(cpus))),)),
+        free_port=4711,
+        cwd="/",
+    )
+    own = settings("--mpirun", "local", *words)
+    request = read_request(own, PATH, "/tmp", lambda hosts: [facts for _ in hosts])
+    return [note for note in request.notes if "share" in note]
+
+
+def test_ten_times_as_many_instances_as_cpus_are_noted() -> None:
+    assert crowded(2, "-n", "20") == [
+        "20 instances share the 2 usable CPUs of localhost. -n auto starts one for "
+        "each CPU."
+    ]
+    assert crowded(2, "-n", "19") == []
+    assert crowded(1, "--host", "a,b", "-n", "20") == [
+        "10 instances share the 1 usable CPU of a. -n auto starts one for each CPU."
+    ]
+
+
+def test_a_dry_run_notes_nothing_about_the_cpus_of_other_hosts() -> None:
+    assert crowded(1, "--host", "a,b", "-n", "20", "--dry-run") == []
+    assert len(crowded(1, "-n", "20", "--dry-run")) == 1
