@@ -41,12 +41,12 @@ poprun --help shows all options, poprun help all pages.
 _INTRODUCTION = (
     "Start instances of PROGRAM through mpirun and assign each of them its share of "
     "the job's replicas. Options come first; everything after PROGRAM is passed to "
-    "it. Names of options may be shortened to unique prefixes."
+    "the program. Option names can be shortened to unique prefixes."
 )
 
 _CLOSING = (
-    "YES|NO may also be written as on|off, true|false or 1|0. A TIME is a number of "
-    "seconds or has units, as in 250ms, 90s, 5m, 1h30m or 2d. Every option may also "
+    "YES|NO can also be written as on|off, true|false or 1|0. A TIME is a number of "
+    "seconds, or has units, as in 250ms, 90s, 5m, 1h30m or 2d. Every option can also "
     "be set by a variable, such as POPRUN_NUM_REPLICAS=8, or in the file of "
     "--import-config, except those that only show text, such as --help. 'poprun help' "
     "shows where to read more."
@@ -106,11 +106,13 @@ def spelling(option: Option) -> str:
     short = [f"-{option.short}"] if option.short else []
     names = ", ".join([*short, *(f"--{name}" for name in option.names)])
     metavar = option.metavar or "|".join(option.choices)
-    space = "" if metavar.startswith("[") else " "
+    space = "" if metavar.startswith("[=") else " "
     return f"{names}{space}{metavar}".rstrip()
 
 
 def _description(option: Option) -> str:
-    if option.name in ("help", "version"):
+    default = default_text(option)
+    # Everybody expects that a flag is off and an optional value missing by default.
+    if default == "none" or (not option.takes_value and default in ("no", "0")):
         return option.help
-    return f"{option.help} [default: {default_text(option)}]"
+    return f"{option.help} [default: {default}]"

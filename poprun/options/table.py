@@ -30,8 +30,8 @@ _TOPOLOGY = (
     _number_or_auto(
         "num-instances",
         "How many processes of the program to start. The replicas are divided equally "
-        "among them. auto: one for each CPU that may be used, or for each slot of the "
-        "hosts. In a Slurm job the default is the number of its tasks.",
+        "among them. auto: one for each usable CPU, or for each slot of the hosts. In "
+        "a Slurm job the default is the number of its tasks.",
         "N",
         default=1,
         rival="num-processes",
@@ -39,15 +39,17 @@ _TOPOLOGY = (
     ),
     _number_or_auto(
         "num-replicas",
-        "How many copies of the model the whole job has. auto: one for each instance.",
+        "How many copies of the model the job has in total. auto: one for each "
+        "instance.",
         "R",
         default=1,
     ),
     _number_or_auto(
         "num-processes",
-        "N instances of one replica each, as mpirun's -n: the same as --num-instances "
-        "N, and as --num-replicas N where that is not given. N may be auto. Such a job "
-        "has no IPUs, unless an option about replicas, IPUs or V-IPU is given, too.",
+        "Start N instances with one replica each, like mpirun's -n: the same as "
+        "--num-instances N, with --num-replicas N unless that is given. N may be "
+        "auto. The job has no IPUs unless another option is about replicas, IPUs or "
+        "V-IPU.",
         "N",
         short="n",
         aliases=("np", "nproc"),
@@ -62,11 +64,12 @@ _TOPOLOGY = (
         default=1,
     ),
     _switch(
-        "print-topology", "Show which replicas belong to which instance, on which host."
+        "print-topology",
+        "Show which replicas belong to which instance, and on which host.",
     ),
     _choice(
         "topology-format",
-        "Show it, as a table or for other programs.",
+        "The format of --print-topology: a table, or JSON for other programs.",
         choices=("text", "json"),
         default="text",
     ),
@@ -76,27 +79,27 @@ _PROGRAM = (
     Option(
         types.read_environment,
         "env",
-        "Set a variable in all instances on all hosts, or in some, as in "
-        "0,2-3:NAME=VALUE. NAME alone passes on the value in poprun's own "
-        "environment, and NAME* all that begin so. May be repeated; all are used.",
+        "Set a variable in all instances on all hosts, or in some of them, as in "
+        "0,2-3:NAME=VALUE. NAME alone passes on poprun's own value, and NAME* all "
+        "variables that begin with NAME. Can be repeated; all are used.",
         metavar="[SET:]NAME[=VALUE]",
         default=(),
         multiple=True,
     ),
     _path(
         "cwd",
-        "The directory that the instances run in, on all hosts.",
+        "The directory in which the instances run, on all hosts.",
         "DIR",
         aliases=("wdir",),
-        unset="that of poprun",
+        unset="poprun's own",
     ),
 )
 
 _HOSTS = (
     _text(
         "host",
-        "The hosts to start instances on, as in a,b or node[0-2,4]. They share the "
-        "instances equally.",
+        "The hosts to start instances on, such as a,b or node[0-2,4]. The instances "
+        "are divided equally among them.",
         "HOSTS",
         short="H",
         unset="this host",
@@ -105,7 +108,7 @@ _HOSTS = (
     ),
     _path(
         "hostfile",
-        "A file that lists the hosts, one per line. Not together with --host.",
+        "A file that lists the hosts, one per line. Cannot be combined with --host.",
         "FILE",
         aliases=("host-file",),
         rival="host",
@@ -113,15 +116,16 @@ _HOSTS = (
     ),
     _choice(
         "process-placement",
-        "Which cores each instance may use: its share of the host's NUMA nodes, its "
-        "share of the cores, or all.",
+        "Which cores each instance may use: its share of the host's NUMA nodes "
+        "(spreadnuma), its share of the cores (spreadcores), or all of them "
+        "(disabled).",
         choices=("spreadnuma", "spreadcores", "disabled"),
         default="spreadnuma",
         rival="numa-aware",
     ),
     _switch(
         "numa-aware",
-        "Assign the instances to the NUMA nodes in turn. The older form of "
+        "Assign the instances to the NUMA nodes in turn. This is the older form of "
         "--process-placement, which overrides it.",
         unset="automatic: yes with several instances on a host",
         rival="process-placement",
@@ -130,34 +134,35 @@ _HOSTS = (
     Option(
         types.read_subnet,
         "host-subnet",
-        "The network between the hosts that MPI uses, such as 10.5.0.0/16.",
+        "The network that MPI uses between the hosts, such as 10.5.0.0/16.",
         metavar="CIDR",
         unset="automatic",
     ),
     _text(
         "ssh",
-        "The command that reaches other hosts, with options, as in 'ssh -F my_config'.",
+        "The command that connects to other hosts, with its options, such as 'ssh -F "
+        "my_config'.",
         "COMMAND",
         default="ssh",
     ),
     _path(
         "sync",
-        "Copy this folder to the same path on the other hosts first, as in --sync . "
-        "for the current directory. Nothing is deleted there, and .git, caches and "
-        "virtual environments are left out.",
+        "First copy this folder to the same path on the other hosts; --sync . copies "
+        "the current directory. Nothing is deleted there. .git, caches and virtual "
+        "environments are left out.",
         "DIR",
     ),
     _switch(
         "synchronise-python-venv",
-        "Copy the active virtual environment to the other hosts first.",
+        "First copy the active virtual environment to the other hosts.",
     ),
     _switch(
         "synchronise-poplar-sdk",
-        "Copies nothing: programs use the stand-in for the SDK that popdist has.",
+        "Has no effect: programs use the stand-in for the SDK that comes with popdist.",
     ),
     _switch(
         "distribute-ssh-key",
-        "Make the other hosts accept your SSH key first; they may ask for passwords.",
+        "First install your SSH key on the other hosts, which may ask for passwords.",
     ),
 )
 
@@ -166,20 +171,21 @@ _VIPU = (
         "offline-mode",
         "Run without IPUs and without V-IPU.",
         unset="automatic: yes with -n, unless an option is about replicas, IPUs or "
-        "V-IPU; otherwise only if no option asks for IPUs and no inventory can be kept",
+        "V-IPU; otherwise only if no option asks for IPUs and no inventory can be "
+        "stored",
         default=None,
     ),
     _text(
         "vipu-server-host",
-        "Name or address of the V-IPU server. Without it the server that the "
-        "environment or the configuration of vipu names, else the inventory of "
-        "emulated IPUs of this user on this machine.",
+        "The name or address of the V-IPU server. By default it is the server that "
+        "the environment or vipu's configuration names; if there is none, the "
+        "inventory of emulated IPUs of this user on this machine.",
         "HOST",
         default="localhost",
     ),
     _number(
         "vipu-server-port",
-        "Port of the V-IPU server.",
+        "The port of the V-IPU server.",
         "PORT",
         default=8090,
         maximum=65535,
@@ -187,7 +193,7 @@ _VIPU = (
     Option(
         types.read_whole_seconds,
         "vipu-server-timeout",
-        "How long to wait for a reply of the V-IPU server.",
+        "How long to wait for the V-IPU server to reply.",
         metavar="TIME",
         default=10,
     ),
@@ -195,25 +201,25 @@ _VIPU = (
         "vipu-partition",
         "The partition to run on. It is created if it does not exist.",
         "NAME",
-        unset="the only one there is, or one for this job",
+        unset="the only existing one, or a new one for this job",
     ),
     _number(
         "vipu-partition-attempts",
-        "How often to try to activate the partition.",
+        "How many times to try to activate the partition.",
         "N",
         default=1,
     ),
     Option(
         types.read_wait,
         "wait-for-ipus",
-        "If the IPUs are in use, wait until they are free, for so long at most. Jobs "
-        "get them in the order in which they have begun to wait.",
+        "If the IPUs are in use, wait until they are free, for at most TIME. Waiting "
+        "jobs get them in the order in which they started to wait.",
         takes_value=False,
         metavar="[=TIME]",
         default=False,
     ),
     _switch(
-        "update-partition", "Change an existing partition that does not fit the job."
+        "update-partition", "Change an existing partition if it does not fit the job."
     ),
     _switch(
         "reset-partition",
@@ -223,19 +229,19 @@ _VIPU = (
     ),
     _switch(
         "remove-partition",
-        "Remove the partition afterwards, if this job created it.",
+        "Remove the partition afterwards if this job created it.",
         default=True,
     ),
     _text(
         "vipu-allocation",
-        "The allocation to take the IPUs of a new partition from.",
+        "The allocation from which a new partition takes its IPUs.",
         "NAME",
         rival="vipu-cluster",
     ),
     _text(
         "vipu-cluster",
-        "The cluster to take the IPUs of a new partition from. Deprecated: "
-        "use --vipu-allocation.",
+        "The cluster from which a new partition takes its IPUs. Deprecated: use "
+        "--vipu-allocation.",
         "NAME",
         rival="vipu-allocation",
     ),
@@ -246,7 +252,7 @@ _VIPU = (
         metavar="TYPE",
         choices=("default", "dnc", "swnc", "ringswnc", "btnc"),
         prefixes=("rt_", "irt_"),
-        unset="V-IPU's",
+        unset="chosen by V-IPU",
     ),
     _choice(
         "gw-link-routing-type",
@@ -254,7 +260,7 @@ _VIPU = (
         metavar="TYPE",
         choices=("default",),
         prefixes=("rt_",),
-        unset="V-IPU's",
+        unset="chosen by V-IPU",
     ),
     _choice(
         "sync-type",
@@ -263,39 +269,39 @@ _VIPU = (
         metavar="TYPE",
         choices=("c2-compatible", "pod-native-default"),
         prefixes=("st_",),
-        unset="V-IPU's",
+        unset="chosen by V-IPU",
     ),
     _path(
         "executable-cache-path",
-        "Where compiled executables are kept for the next run.",
+        "Where compiled executables are kept for later runs.",
         "DIR",
-        unset="a temporary one where instances share a host",
+        unset="a temporary directory if instances share a host",
     ),
 )
 
 _MPI = (
     _arguments(
         "mpi-global-args",
-        'Arguments for mpirun as a whole, as in "--tag-output". '
-        "May be repeated; all are used.",
+        'Arguments for mpirun itself, such as "--tag-output". Can be repeated; all '
+        "are used.",
     ),
     _arguments(
         "mpi-local-args",
-        'Arguments for mpirun about every instance, as in "-x NAME=VALUE". '
-        "May be repeated; all are used.",
+        'Arguments for mpirun that apply to every instance, such as "-x NAME=VALUE". '
+        "Can be repeated; all are used.",
     ),
     Option(
         types.read_instance_arguments,
         "instance-mpi-local-args",
-        'The same for one instance, as in "1:-x NAME=VALUE". '
-        "May be repeated; all are used.",
+        'Arguments for mpirun that apply to one instance, such as "1:-x NAME=VALUE". '
+        "Can be repeated; all are used.",
         metavar="INDEX:ARGS",
         default=(),
         multiple=True,
     ),
     _switch(
         "allow-run-as-root",
-        "Whether root may start the job; with no, it is an error for root.",
+        "Whether root may start the job. With no, poprun refuses to run as root.",
         unset="yes",
         default=None,
     ),
@@ -303,24 +309,24 @@ _MPI = (
         "mpirun",
         "The mpirun to use.",
         "PATH",
-        unset="this virtual environment's, or the first on PATH",
+        unset="the one in this virtual environment, or the first on PATH",
     ),
 )
 
 _OUTPUT = (
     _path(
         "output-filename",
-        "Write the output of each instance to DIR/1/rank.N/stdout and stderr, too; "
-        "with :nocopy after DIR, only there. The same as mpirun's: the next run writes "
-        "to the same files.",
+        "Also write the output of each instance to DIR/1/rank.N/stdout and stderr; "
+        "with :nocopy after DIR, write it only there. As with mpirun, the next run "
+        "writes to the same files.",
         "DIR",
         rival="log-dir",
         exclusive=True,
     ),
     _path(
         "log-dir",
-        "The same in a new folder for each run: DIR/RUN/attempt-0 has rank.N/stdout "
-        "and stderr, and DIR/latest is a link to the last RUN.",
+        "Like --output-filename, but in a new folder for each run: DIR/RUN/attempt-0 "
+        "has rank.N/stdout and stderr, and DIR/latest is a link to the last RUN.",
         "DIR",
         rival="output-filename",
         exclusive=True,
@@ -328,10 +334,10 @@ _OUTPUT = (
     Option(
         types.read_instances,
         "only-output-from-instance",
-        "Show the output of these instances only, as in 0,4-7. first is instance 0. "
-        "failed: those that fail, when they do, with the last 1 MiB of what they have "
-        "written, as in first,failed. Warning: use it with great care, because the "
-        "errors of the other instances are hidden, too.",
+        "Show only the output of these instances, such as 0,4-7. first means instance "
+        "0. failed means the instances that fail: the last 1 MiB of their output is "
+        "shown when they do. Both can be combined, as in first,failed. Use this "
+        "option with care, because it also hides the errors of the other instances.",
         metavar="SET",
         choices=(selection.ALL, selection.FIRST, selection.FAILED),
         unset="all",
@@ -339,71 +345,72 @@ _OUTPUT = (
     Option(
         types.read_tag_format,
         "tag-format",
-        "What stands before each line of output on the console: none, the index of "
-        "the instance (short), PopRun's form (poprun), or a template of {instance}, "
-        "{host}, {local_instance}, {stream} and {time}, as in '{time:%H:%M:%S} "
-        "{host}/{instance} '. Times are UTC. auto: short for several instances on a "
-        "terminal; what --tag-output in --mpi-global-args asks for.",
+        "The tag in front of each line of output: none, short (the index of the "
+        "instance), poprun (PopRun's form), or a template of {instance}, {host}, "
+        "{local_instance}, {stream} and {time}, such as '{time:%H:%M:%S} "
+        "{host}/{instance} '. Times are in UTC. auto: the form that --tag-output in "
+        "--mpi-global-args asks for; without it, short for several instances on a "
+        "terminal.",
         metavar="FORMAT",
         choices=("auto", "none", "short", "poprun"),
         default="auto",
     ),
     _choice(
         "color",
-        "Whether tags, messages and help have colours; auto: on a terminal, unless "
-        "NO_COLOR is set, and where FORCE_COLOR is.",
+        "Whether tags, messages and help are coloured. auto: on a terminal, or if "
+        "FORCE_COLOR is set; in both cases not if NO_COLOR is set.",
         choices=color.CHOICES,
         default="auto",
         in_file=False,
     ),
     _path(
         "trace",
-        "Write a timeline of the whole job to this file, for Perfetto and 'popctl "
-        "trace': what the launcher and the instances do, and all their collectives.",
+        "Write a timeline of the job to this file: what the launcher and the "
+        "instances do, and all their collectives. Perfetto and 'popctl trace' read "
+        "it.",
         "FILE",
     ),
     _path(
         "stdin",
-        "Which instances read the standard input of poprun: none, one or all; or a "
-        "file that all read instead.",
+        "Which instances read poprun's standard input: none, the one with this INDEX, "
+        "or all; or a file that all of them read instead.",
         "none|INDEX|all|FILE",
         default="none",
     ),
     _switch(
         "progress",
-        "Show the progress of the job in a status line on stderr, if that is a "
-        "terminal.",
+        "Show a status line on stderr while the job runs, if stderr is a terminal.",
         default=True,
     ),
     _flag(
         "summary",
-        "Show at the end, for each instance, how it ended, how long it ran, its CPU "
+        "At the end, show for each instance how it ended, how long it ran, its CPU "
         "time and its peak memory.",
         default=None,
-        unset="after a failure one line about all",
+        unset="after a failure, one line about all instances",
     ),
     _path(
         "result",
-        "Write how the job ended to this file, as JSON; also when it could not be "
+        "Write how the job ended to this file as JSON, even if it could not be "
         "started.",
         "FILE",
     ),
     _path(
         "events",
-        "Write what happens to the job to this file while it runs, as one JSON object "
-        "on each line.",
+        "Write what happens during the job to this file while it runs, as one JSON "
+        "object per line.",
         "FILE",
     ),
     _choice(
         "tty",
-        "Whether stdout and stderr of the instances are terminals; auto: those that "
-        "are terminals for poprun.",
+        "Whether the instances' stdout and stderr are terminals. auto: only those "
+        "that are terminals for poprun.",
         choices=("auto", "yes", "no"),
         default="auto",
     ),
     _flag(
         "quiet",
-        "Show nothing of poprun's own but errors: no warnings, no status line, no "
+        "Show nothing from poprun itself but errors: no warnings, no status line, no "
         "summary.",
         short="q",
     ),
@@ -418,7 +425,9 @@ _OUTPUT = (
         rival="vv",
     ),
     _flag(
-        "vv", "Log it in detail, with the topology. The same as -vv.", rival="verbose"
+        "vv",
+        "Log in detail what poprun does, with the topology. The same as -vv.",
+        rival="verbose",
     ),
 )
 
@@ -431,14 +440,15 @@ _LIMITS = (
     ),
     _seconds(
         "grace",
-        "How long to wait for instances to exit before they are killed.",
+        "How long to wait for instances to exit before killing them.",
         default=5.0,
     ),
     _flag("keep-going", "Do not stop the other instances when one fails."),
     _number(
         "max-restarts",
-        "How often to start the job again after an instance, a host or mpirun has "
-        "failed: after 1, 2, 4, ... and at most 60 seconds.",
+        "How many times to start the job again after an instance, a host or mpirun "
+        "has failed. poprun waits 1, 2, 4, ... and at most 60 seconds before each "
+        "restart.",
         "N",
         default=0,
         minimum=0,
@@ -449,15 +459,16 @@ _FRAMEWORKS = (
     _choice(
         "emulate-sdk",
         "Whether instances can import popdist's stand-ins for poptorch, horovod, "
-        "popart and tensorflow.python.ipu. What is installed is imported instead. "
-        "yes: where the stand-ins cannot be imported, an error says why.",
+        "popart and tensorflow.python.ipu. Packages that are installed are used "
+        "instead. yes: if the stand-ins cannot be imported, stop with an error that "
+        "says why.",
         choices=("auto", "yes", "no"),
         default="auto",
     ),
     _choice(
         "torch-backend",
-        "What torch.distributed reduces with where a program names gloo, or no backend "
-        "on a machine without GPU: gloo, or popdist's shared memory.",
+        "What torch.distributed uses when a program asks for gloo, or for no backend "
+        "on a machine without a GPU: gloo itself, or popdist's shared memory.",
         choices=("gloo", "popdist"),
         default="gloo",
     ),
@@ -470,7 +481,7 @@ _GENERAL = (
     _flag("version", "Show the version.", in_environment=False, in_file=False),
     _choice(
         "version-format",
-        "Show the version in this form; the full ones name all that poprun uses.",
+        "The format of --version. The full ones list everything that poprun uses.",
         choices=("text", "full-text", "full-json"),
         default="text",
         in_environment=False,
@@ -478,7 +489,8 @@ _GENERAL = (
     ),
     _flag(
         "dry-run",
-        "Show the mpirun command and every instance's environment; start nothing.",
+        "Show the mpirun command and every instance's environment without starting "
+        "anything.",
         in_file=False,
     ),
     _flag(
@@ -499,23 +511,27 @@ _GENERAL = (
         "FILE",
         in_file=False,
     ),
-    _switch("overwrite-config", "Let --export-config replace a file.", in_file=False),
+    _switch(
+        "overwrite-config",
+        "Let --export-config replace an existing file.",
+        in_file=False,
+    ),
     _flag(
         "json",
-        "Print JSON: in a dry run, with --show-config, --version and "
-        "--print-topology; of a job its result, as the last line of stdout.",
+        "Print JSON with --dry-run, --show-config, --version and --print-topology. "
+        "For a job, print its result as the last line of stdout.",
     ),
     _number(
         "pdb",
-        "Give the terminal to the debugger of this instance, which must be a Python: "
-        "at breakpoint(), at an exception that nothing catches, and at Ctrl-C. The "
-        "other instances run on until it ends, and --timeout does not count the time "
+        "Give the terminal to the debugger of this instance, which must be a Python "
+        "program: at breakpoint(), at an uncaught exception and at Ctrl-C. The other "
+        "instances keep running until it ends, and --timeout does not count the time "
         "at its prompt.",
         "INSTANCE",
         minimum=0,
         in_file=False,
     ),
-    _switch("debug", "Show what helps to find out why a job fails."),
+    _switch("debug", "Show more about why a job fails."),
 )
 
 # Each of these asks for a partition, unless --offline-mode is given.

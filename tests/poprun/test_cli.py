@@ -164,17 +164,20 @@ def test_help_shows_every_option_with_description_and_default(
     assert list(shown) == [f"--{name}" for name in OPTIONS]
     assert shown["--help"] == "Show this page."
     assert shown["--num-replicas"] == (
-        "How many copies of the model the whole job has. auto: one for each instance. "
-        "[default: 1]"
+        "How many copies of the model the job has in total. auto: one for each "
+        "instance. [default: 1]"
     )
     assert shown["--vipu-server-timeout"].endswith(" [default: 10]")
     assert shown["--remove-partition"].endswith(" [default: yes]")
     assert shown["--only-output-from-instance"] == (
-        "Show the output of these instances only, as in 0,4-7. first is instance 0. "
-        "failed: those that fail, when they do, with the last 1 MiB of what they have "
-        "written, as in first,failed. Warning: use it with great care, because the "
-        "errors of the other instances are hidden, too. [default: all]"
+        "Show only the output of these instances, such as 0,4-7. first means instance "
+        "0. failed means the instances that fail: the last 1 MiB of their output is "
+        "shown when they do. Both can be combined, as in first,failed. Use this option "
+        "with care, because it also hides the errors of the other instances. [default: "
+        "all]"
     )
+    for without_default in ("env", "dry-run", "quiet", "wait-for-ipus", "trace"):
+        assert "[default" not in shown[f"--{without_default}"]
 
 
 def test_help_is_as_wide_as_the_terminal_and_cuts_no_option(
