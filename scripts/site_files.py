@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 BLOCK = re.compile(r"<pre>(<span></span><code>\$ .*?</code>)</pre>", re.DOTALL)
 # A browser breaks lines after hyphens, and a long word in a narrow column anywhere.
 WORD = re.compile(r"[\w.]*[-_][\w.-]*")
 LONGEST_WORD = 40
+# A link that shows the name of a file, as in [hosts.md](hosts.md#slurm).
+LINK = re.compile(r"\[[\w./]+\.md\]\(([\w./]+\.md)")
 TAG = re.compile(r"<[^>]*>")
 
 ROOT = Path(__file__).parent.parent
@@ -42,12 +45,20 @@ def on_files(files: Files, config: Any) -> Files:
     return Files([*theme, *ours])
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the text with names of files as titles, and bars as mkdocs has them."""
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Return the text with titles for names of files, and bars as mkdocs has them."""
+    folder = ROOT / Path(page.file.src_uri).parent
+    markdown = LINK.sub(lambda link: f"[{title(folder / link[1])}]({link[1]}", markdown)
     file = re.compile(r"^```python file=(\S+)$", re.MULTILINE)
     markdown = file.sub(r'```python title="\1"', markdown)
     # In the code of a table, GitHub wants them escaped.
     return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
+def title(path: Path) -> str:
+    """Return the title of a page."""
+    [heading] = re.findall(r"\A# (.*)", path.read_text(encoding="utf-8"))
+    return str(heading)
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -69,3 +69,10 @@ def test_an_option_stays_on_one_line(site: Path) -> None:
 
     assert '<code><span class="word">--nproc-per-node</span>=4</code>' in page
     assert ".word" in (site / "style.css").read_text()
+
+
+def test_a_link_shows_the_title_of_its_page(site: Path) -> None:
+    page = (site / "docs" / "coming_from.html").read_text()
+
+    assert '<a href="hosts.html">Jobs on several hosts</a>' in page
+    assert ".md</a>" not in page
