@@ -72,16 +72,21 @@ def _replace_init(setting: str | None) -> None:
     """
     from torch.distributed import device_mesh, distributed_c10d
 
-    usual = distributed_c10d.init_process_group
+    def importing(usual: Any) -> Any:
+        @wraps(usual)
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            texts = [a for a in (*args, *kwargs.values()) if isinstance(a, str)]
+            if setting == BACKEND or any(BACKEND in text.lower() for text in texts):
+                import popdist.torch.backend.registration  # noqa: F401
+            return usual(*args, **kwargs)
 
-    @wraps(usual)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        if setting == BACKEND or BACKEND in str(backend).lower():
-            import popdist.torch.backend.registration  # noqa: F401
-        usual(backend, *args, **kwargs)
+        return make_group
 
-    for module in (dist, distributed_c10d, device_mesh):
-        setattr(module, usual.__name__, init_process_group)
+    for name in ("init_process_group", "new_group"):
+        replacement = importing(getattr(distributed_c10d, name))
+        for module in (dist, distributed_c10d, device_mesh):
+            if hasattr(module, name):
+                setattr(module, name, replacement)
 
 
 def _replace_gloo(setting: str) -> None:

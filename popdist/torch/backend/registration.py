@@ -11,6 +11,7 @@ from torch.distributed.rendezvous import (
     register_rendezvous_handler,
 )
 
+from popdist.torch.backend.mixed import serve_mixed_groups
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.backend.rendezvous import by_environment, rendezvous
 
@@ -27,6 +28,7 @@ def register() -> None:
         # torch declares no types for it.
         register_rendezvous_handler(BACKEND, rendezvous)  # type: ignore[no-untyped-call]
     _rendezvous_handlers["env"] = by_environment(_rendezvous_handlers["env"])
+    serve_mixed_groups(BACKEND)
     _replace_monitored_barrier()
     _replace_flight_recorder()
 

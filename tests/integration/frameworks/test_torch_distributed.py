@@ -258,6 +258,47 @@ def test_poprun_starts_it_again_with_the_variables_of_torchrun(poprun: Poprun) -
     assert sorted(ran.stdout.splitlines()) == ["1 0 4.0", "1 1 4.0"]
 
 
+MIXED = """
+import os, sys, torch, torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg
+dist.init_process_group(sys.argv[1])
+assert dist.get_backend() == sys.argv[1]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+model(torch.full((1, 1), dist.get_rank() + 1.0)).sum().backward()
+if "meta" in sys.argv[1]:
+    dist.all_reduce(torch.empty(1, device="meta"))
+os.write(1, f"{model.module.weight.grad.item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["cpu:popdist,cuda:nccl", "cpu:popdist,meta:fake"])
+def test_popdist_has_the_cpu_tensors_of_a_group_with_another_backend(
+    poprun: Poprun, backend: str
+) -> None:
+    script = poprun.script("program.py", MIXED)
+    ran = poprun("-n", "2", "python", script, backend)
+
+    assert (ran.code, ran.stdout) == (0, "1.5\n1.5\n"), ran.stderr
+
+
+SECOND = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+group = dist.new_group(backend="cpu:popdist,meta:gloo")
+dist.all_reduce(total := torch.ones(1), group=group)
+os.write(1, f"{group.name()} {type(group).__name__} {total.item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def test_a_program_of_gloo_makes_a_group_for_two_backends(poprun: Poprun) -> None:
+    script = poprun.script("program.py", SECOND)
+    ran = poprun("-n", "2", "python", script)
+
+    assert (ran.code, ran.stdout) == (0, "popdist MixedGroup 2.0\n" * 2), ran.stderr
+
+
 LAUNCHED = """
 import os, torch, torch.distributed as dist
 assert dist.is_torchelastic_launched()

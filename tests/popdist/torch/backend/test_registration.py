@@ -32,6 +32,8 @@ def test_the_backend_takes_tensors_of_the_cpu() -> None:
 def test_the_entry_points_registration_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (dist, distributed_c10d):
         monkeypatch.setattr(module, "monitored_barrier", module.monitored_barrier)
+    helper = "_new_process_group_helper"
+    monkeypatch.setattr(distributed_c10d, helper, getattr(distributed_c10d, helper))
     monkeypatch.setitem(_rendezvous_handlers, "env", _rendezvous_handlers["env"])
     before = dist.Backend._plugins["POPDIST"], _rendezvous_handlers["popdist"]
 
