@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 BLOCK = re.compile(r"<pre>(<span></span><code>\$ .*?</code>)</pre>", re.DOTALL)
 # A browser breaks lines after hyphens, and a long word in a narrow column anywhere.
-WORD = re.compile(r"[\w.]*[-_][\w.-]*")
+WORD = re.compile(r"[\w.]*[-_][\w.=:-]*")
 LONGEST_WORD = 40
 # A link that shows the name of a file, as in [hosts.md](hosts.md#slurm).
 LINK = re.compile(r"\[[\w./]+\.md\]\(([\w./]+\.md)")

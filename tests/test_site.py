@@ -67,7 +67,7 @@ def test_the_copy_button_of_a_session_copies_its_commands_alone(site: Path) -> N
 def test_an_option_stays_on_one_line(site: Path) -> None:
     page = (site / "docs" / "coming_from.html").read_text()
 
-    assert '<code><span class="word">--nproc-per-node</span>=4</code>' in page
+    assert '<code><span class="word">--nproc-per-node=4</span></code>' in page
     assert ".word" in (site / "style.css").read_text()
 
 
