@@ -38,18 +38,17 @@ RUN = (
     "python examples/train.py"
 )
 FAILURE = "poprun -n 4 python train.py"
+# The file of instance 2 is missing.
 FAILING = """\
-import numpy as np
+import time
+
 import popdist
 
-group = popdist.instance_group()
-for step in range(30):
-    loss = np.exp([-step / 20])
-    if step == 25 and group.rank == 2:
-        raise ValueError("the loss is nan")
-    mean = group.all_reduce(loss, op="mean")
-    if group.rank == 0 and step % 10 == 0:
-        print(f"step {step}  loss {mean[0]:.4f}")
+index = popdist.getInstanceIndex()
+print(f"loading part {index} of the data")
+time.sleep(1)
+data = open(f"part-{index}.csv").read()
+time.sleep(600)
 """
 # How many columns the terminal has.
 COLUMNS = 92
@@ -105,6 +104,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(FAILING)
+        for index in (0, 1, 3):
+            (folder / f"part-{index}.csv").touch()
         pictures = {
             "run.svg": draw_terminal(RUN, ROOT),
             "failure.svg": draw_terminal(FAILURE, folder),
