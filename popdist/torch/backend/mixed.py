@@ -4,6 +4,7 @@ A process group in Python has all devices for torch. This one passes calls with 
 of other devices on to a group of torch's own.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import wraps
@@ -102,40 +103,40 @@ def serve_mixed_groups(own: str) -> None:
     """
     usual = _c10d._new_process_group_helper
 
-    # The parameters have torch's names, by which its callers give some of them.
+    signature = inspect.signature(usual)
+
+    def make(call: inspect.BoundArguments, **changes: Any) -> Any:
+        changed = signature.bind(*call.args, **call.kwargs)
+        changed.arguments.update(
+            {name: changes[name] for name in changes if name in signature.parameters}
+        )
+        return usual(*changed.args, **changed.kwargs)
+
     @wraps(usual)
-    def new_process_group(
-        group_size: int,
-        group_rank: int,
-        global_ranks_in_group: Any,
-        backend: Any,
-        store: Any,
-        group_name: Any,
-        **more: Any,
-    ) -> Any:
-        members = (group_size, group_rank, global_ranks_in_group)
+    def new_process_group(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        backend, name = (call.arguments[key] for key in ("backend", "group_name"))
         config = _c10d.BackendConfig(backend)
         devices = config.get_device_backend_map()
         others = {d: b for d, b in devices.items() if d != "cpu" and _is_present(d)}
         if devices.get("cpu") != own or set(others.values()) <= {own}:
-            return usual(*members, backend, store, group_name, **more)
-        for_cpu = {**more, "device_id": None, "backend_options": None}
-        group, own_store = usual(
-            *members, dist.Backend(own), store, group_name, **for_cpu
+            return usual(*args, **kwargs)
+        group, store = make(
+            call, backend=dist.Backend(own), device_id=None, backend_options=None
         )
         # Not a member, or a group that has been made before.
         if type(group) is not ProcessGroupPopdist:
-            return group, own_store
+            return group, store
         pairs = ",".join(f"{device}:{other}" for device, other in others.items())
-        name, for_devices = f"{group_name}:devices", {**more, "pg_tag": None}
-        device_group, _ = usual(*members, pairs, store, name, **for_devices)
-        _forget(device_group, name)
+        device_name = f"{name}:devices"
+        device_group, _ = make(call, backend=pairs, group_name=device_name, pg_tag=None)
+        _forget(device_group, device_name)
         group.__class__ = MixedGroup
         vars(group)["device_group"] = device_group
         world = _c10d._world
-        world.pg_map[group] = (backend, own_store)
+        world.pg_map[group] = (backend, store)
         world.pg_backend_config[group] = str(config)
-        return group, own_store
+        return group, store
 
     setattr(_c10d, usual.__name__, new_process_group)
 
