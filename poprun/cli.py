@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import click
 
     from poprun.options.grammar import CommandLine
+    from poprun.options.programs import Program
     from poprun.options.settings import Settings
     from poprun.options.types import Item
 
@@ -109,7 +110,7 @@ def _record_refusal(
             from poprun.result.recorder import open_recorder
 
             recorder = open_recorder(
-                line.program,
+                line.words,
                 result=str(result),
                 events=str(events),
                 on_stdout=bool(as_json),
@@ -138,14 +139,14 @@ def _read(line: "CommandLine", environ: Mapping[str, str], name: str) -> "Item":
 def _dispatch(
     line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]
 ) -> int:
-    from poprun.options.sources import resolve_settings
+    from poprun.options.programs import resolve_programs
 
     # Help comes before the checks of all other options.
     if _is_given(line, "help"):
         if line.program == ("topics",):
             return _print(_topics(argv, environ))
         return _print(_help(argv, environ))
-    settings = resolve_settings(line.options, environ)
+    settings, programs = resolve_programs(line, environ)
     for warning in () if settings["quiet"] else settings.warnings:
         _report("warning", warning, has_color=_has_color(argv, environ, 2))
     if settings["version"] or settings.is_given("version-format"):
@@ -168,7 +169,7 @@ def _dispatch(
             early_signals.unblock()
             text, code = answer(question, settings["mpirun"], environ)
             return _print(text) or code
-    return _start(line, settings, argv, environ)
+    return _start(line, settings, programs, argv, environ)
 
 
 def _is_given(line: "CommandLine", name: str) -> bool:
@@ -182,6 +183,7 @@ def _is_given(line: "CommandLine", name: str) -> bool:
 def _start(
     line: "CommandLine",
     settings: "Settings",
+    programs: "Sequence[Program]",
     argv: Sequence[str],
     environ: Mapping[str, str],
 ) -> int:
@@ -202,7 +204,7 @@ def _start(
         from poprun.result.recorder import open_recorder
 
         recorder = open_recorder(
-            line.program,
+            line.words,
             result=settings["result"],
             events=settings["events"],
             on_stdout=settings["json"],
@@ -219,7 +221,7 @@ def _start(
 
     try:
         code = run.run(
-            settings, line.program, guard, environ, recorder=recorder, trace=trace
+            settings, programs, guard, environ, recorder=recorder, trace=trace
         )
         for sentence in recorder.finish(code) if recorder else ():
             _report("error", sentence)

@@ -61,6 +61,14 @@ through mpirun and assign each of them its share of the job's replicas.
 Options come first; everything after
 .I PROGRAM
 is passed to it.
+Several programs are separated by
+.BR : ,
+as in
+.BR "poprun \-n 1 A : \-n 3 B" ;
+.B \-\-
+before a program makes
+.B :
+an argument.
 Names of options may be shortened to unique prefixes.
 .PP
 Every option may also be set by the variable that is named with it, or by its long

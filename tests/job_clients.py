@@ -12,30 +12,12 @@ from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.job.clients.job_view import JobView
 from poprun.job.clients.server import Clients
+from poprun.options.programs import Program
 from poprun.plan.topology import Topology
 from poprun.record import replace
 from poprun.stdio import waiter
 from poprun.stdio.output_tap import OutputTap
 
-SPEC = protocol.Spec(
-    path=b"/bin/python",
-    cwd=b"/",
-    cpus=[],
-    memory_nodes=[],
-    stdin=b"/dev/null",
-    grace_ms=5000,
-    ignored=[],
-    mpi_prefixes=[],
-    mpirun_prefixes=[],
-    users=[],
-    terminals=[0, 0],
-    size=[24, 80],
-    merge_stderr=0,
-    open_files=0,
-    umask=0o22,
-    argv=[b"python", b"train \xff.py"],
-    environment=[b"HOME=/root"],
-).pack()
 # Long enough for the most loaded machine: the loop of a test runs in its process.
 LIMIT_S = 200.0
 _opened: list["Clients | TestClient"] = []
@@ -44,14 +26,16 @@ _opened: list["Clients | TestClient"] = []
 def make_clients(size: int, identity: str | None = None, **request: Any) -> Clients:
     """Return the clients of a job that has so many instances."""
     topology = Topology(num_instances=size, num_replicas=2 * size)
+    program = Program(["python", "train \udcff.py"], range(size))
     plan = planned(
         replace(
-            make_request(topology, **request), identity=identity or os.urandom(16).hex()
+            make_request(topology, programs=[program], **request),
+            identity=identity or os.urandom(16).hex(),
         )
     )
     tap = OutputTap()
     clients = Clients(plan.request.identity)
-    clients.show(JobView(plan, SPEC, tap.last_line), tap)
+    clients.show(JobView(plan, tap.last_line), tap)
     _opened.append(clients)
     return clients
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from poprun.mpirun.values import Mpi
+from poprun.options.programs import Program
 from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Attempt, PartitionVariables, Plan, Request
+from poprun.record import replace
 
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
@@ -29,9 +31,17 @@ def make_request(
     fields.setdefault("bindings", [Binding()] * topology.num_instances)
     fields.setdefault("directories", [None] * topology.num_instances)
     fields.setdefault("mpi", MPI)
+    program = Program(("program",), range(topology.num_instances))
+    fields.setdefault("programs", [program])
     return Request(
         identity="cafe", topology=topology, hosts=hosts, facts=facts, **fields
     )
+
+
+def running(plan: Plan, program: Sequence[str]) -> Plan:
+    """Return a plan whose instances run another program."""
+    assignments = [replace(each, program=program) for each in plan.assignments]
+    return replace(plan, assignments=assignments)
 
 
 def planned(request: Request, partition: PartitionVariables | None = None) -> Plan:

@@ -116,7 +116,7 @@ QUESTIONS = ("version", "help")
 
 _PROCESS_PLACEMENT = "Use poprun's own --process-placement."
 _QUESTION = f"It asks mpirun a question: give it in {GLOBAL_ARGS}."
-_ONE_PROGRAM = "poprun starts one program. Give it after poprun's own options."
+_PROGRAMS = "Write programs after poprun's own options: poprun -n 1 a : -n 3 b"
 
 # What contradicts poprun's own arguments, with the reason and the way out.
 REFUSED = {
@@ -135,9 +135,9 @@ REFUSED = {
         "poprun assigns the cores of the instances from those that it may use. "
         "Start it by taskset --cpu-list LIST poprun ..."
     ),
-    "app": _ONE_PROGRAM,
-    "configfile": _ONE_PROGRAM,
-    ":": _ONE_PROGRAM,
+    "app": _PROGRAMS,
+    "configfile": _PROGRAMS,
+    ":": _PROGRAMS,
     "index-argv-by-rank": (
         "All instances have the same arguments. A program finds its instance's index "
         "in the variable RANK."

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from poprun.options.grammar import find_option, parse_beginning
-from poprun.options.table import BY_NAME
+from poprun.options.table import BY_NAME, OF_ONE_PROGRAM
 from poprun.options.types import Option, read_boolean, read_path, read_wait
 from poprun.record import Record
 
@@ -25,7 +25,8 @@ def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
     # bash splits `--option=value` in three, and expects the last part only.
     is_split = "=" in (prefix, *argv[-1:])
     *argv, prefix = _join_split_options([*argv, prefix])
-    line = parse_beginning(argv)
+    beginning = parse_beginning(argv)
+    line = beginning.last
     if line.pending:
         return _value_candidates(line.pending, prefix, "")
     if line.in_program or not prefix.startswith("-"):
@@ -39,6 +40,7 @@ def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
         Candidate(text=f"--{name}", help=option.help.partition(". ")[0])
         for name, option in BY_NAME.items()
         if f"--{name}".startswith(prefix)
+        and (not beginning.others or option.name in OF_ONE_PROGRAM)
     ]
 
 

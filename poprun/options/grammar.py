@@ -1,7 +1,7 @@
-"""The grammar of the command line: argv -> options with their texts, and the program.
+"""The grammar of the command line: argv -> options with their texts, and programs.
 
-Pure. It assigns the words to options, and finds where the program begins; what the text
-of an option means follows from the table of options.
+Pure. It assigns the words to options, and finds where each program begins; what the
+text of an option means follows from the table of options.
 """
 
 import re
@@ -11,12 +11,18 @@ from contextlib import suppress
 from poprun.errors import OptionError
 from poprun.options import types
 from poprun.options.refusals import alternatives, did_you_mean, quoted, refusal
-from poprun.options.table import ADDED, BY_NAME, BY_SHORT
+from poprun.options.table import ADDED, BY_NAME, BY_SHORT, OF_ONE_PROGRAM
 from poprun.options.types import Option
 from poprun.record import Record, replace
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
+# Stands between the programs of a job, as in mpirun's command line.
+SEPARATOR = ":"
+COLON_AS_ARGUMENT = (
+    "To pass ':' to a program as an argument, write -- before the program."
+)
 
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (
@@ -31,7 +37,11 @@ _PLAIN_VALUES = (
 
 
 class CommandLine(Record):
-    """The options and the program of a command line, or of its beginning."""
+    """The options and the programs of a command line, or of its beginning.
+
+    Where several programs are separated by `:`, `options` and `program` are those
+    before the first one.
+    """
 
     # The options with their texts.
     options: tuple[tuple[Option, str], ...] = ()
@@ -40,6 +50,21 @@ class CommandLine(Record):
     in_program: bool = False
     # The option at the end whose value is still to come.
     pending: Option | None = None
+    # Each has the options and the program that follow a `:`.
+    others: "tuple[CommandLine, ...]" = ()
+
+    @property
+    def last(self) -> "CommandLine":
+        """The part at the end."""
+        return self.others[-1] if self.others else self
+
+    @property
+    def words(self) -> list[str]:
+        """The words of all programs, with `:` between them."""
+        words = list(self.program)
+        for other in self.others:
+            words += [SEPARATOR, *other.program]
+        return words
 
 
 def parse(argv: Sequence[str]) -> CommandLine:
@@ -49,8 +74,15 @@ def parse(argv: Sequence[str]) -> CommandLine:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
     line = parse_beginning(argv)
-    if line.pending:
-        raise _missing_value(line.pending, "")
+    if pending := line.last.pending:
+        raise _missing_value(pending, "")
+    for part in (line, *line.others) if line.others else ():
+        if not part.program:
+            raise refusal(
+                f"The program {'before' if part is line else 'after'} ':' is missing.",
+                "Several programs are written as: poprun -n 1 a.py : -n 3 b.py. "
+                f"{COLON_AS_ARGUMENT}",
+            )
     return line
 
 
@@ -73,21 +105,45 @@ def options_before_error(argv: Sequence[str]) -> list[tuple[Option, str]]:
 
 
 def _parse_into(options: list[tuple[Option, str]], argv: Sequence[str]) -> CommandLine:
-    words = list(argv)
+    line, rest = _parse_part(options, list(argv))
+    others: list[CommandLine] = []
+    while rest is not None:
+        other, rest = _parse_part([], rest)
+        for option in (*(option for option, _ in other.options), other.pending):
+            if option is not None and option.name not in OF_ONE_PROGRAM:
+                raise refusal(
+                    f"{option.flag} stands after ':', but it counts for the whole job.",
+                    "Write it before the first program. After ':' may stand -n, "
+                    "--num-instances, --env and --cwd.",
+                )
+        others.append(other)
+    return replace(line, others=tuple(others))
+
+
+def _parse_part(
+    options: list[tuple[Option, str]], words: list[str]
+) -> tuple[CommandLine, list[str] | None]:
+    """Return the options before a program with it, and what follows `:` after it.
+
+    After `--` that is a word of the program, as all others are.
+    """
     while words:
         word = words.pop(0)
         if word == "--":
-            return CommandLine(tuple(options), tuple(words), in_program=True)
+            return CommandLine(tuple(options), tuple(words), in_program=True), None
         if not is_option(word):
             _refuse_other_dashes(word)
-            return CommandLine(tuple(options), (word, *words), in_program=True)
+            words.insert(0, word)
+            end = words.index(SEPARATOR) if SEPARATOR in words else len(words)
+            line = CommandLine(tuple(options), tuple(words[:end]), in_program=True)
+            return line, words[end + 1 :] if end < len(words) else None
         for option, text in _read_word(word, words):
             if text is None and not words:
-                return CommandLine(tuple(options), pending=option)
+                return CommandLine(tuple(options), pending=option), None
             if text is None:
                 text = _check_value(option, words.pop(0))
             options.append((option, text))
-    return CommandLine(tuple(options))
+    return CommandLine(tuple(options)), None
 
 
 def is_option(word: str) -> bool:

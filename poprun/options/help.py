@@ -41,7 +41,8 @@ poprun --help shows all options, poprun help all pages.
 _INTRODUCTION = (
     "Start instances of PROGRAM through mpirun and assign each of them its share of "
     "the job's replicas. Options come first; everything after PROGRAM is passed to "
-    "the program. Option names can be shortened to unique prefixes."
+    "the program. Several programs are separated by ':', as in poprun -n 1 A : -n 3 B. "
+    "Option names can be shortened to unique prefixes."
 )
 
 _CLOSING = (

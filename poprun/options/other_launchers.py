@@ -46,7 +46,7 @@ _GROUPED_ADVICE = {
     "--label -l": "It tags each line of output. Write --tag-format=short.",
     "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
-    "--chdir -D --workdir -wdir -wd": "It is the directory to run in. Write --cwd DIR.",
+    "--chdir -D --workdir -wd": "It is the directory to run in. Write --cwd DIR.",
     "--kill-on-bad-exit -K": "The first failure ends a job, unless --keep-going is "
     "given.",
     "--partition": "It names a partition of Slurm, which poprun does not use. For one "

@@ -534,6 +534,9 @@ _GENERAL = (
     _switch("debug", "Show more about why a job fails."),
 )
 
+# Where a job has several programs, these are those of one.
+OF_ONE_PROGRAM = ("num-instances", "num-processes", "env", "cwd")
+
 # Each of these asks for a partition, unless --offline-mode is given.
 VIPU_OPTIONS = [
     option.name

@@ -45,6 +45,7 @@ def make_plan(
             Assignment(
                 rank=rank,
                 host=request.host_of(rank),
+                program=request.program_of(rank).argv,
                 binding=request.bindings[rank],
                 printed={name: variables[name] for name in printed},
                 variables=variables,

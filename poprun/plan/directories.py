@@ -9,6 +9,7 @@ from poprun.errors import OptionError
 from poprun.plan.host_facts import HostFacts
 
 if TYPE_CHECKING:
+    from poprun.options.programs import Program
     from poprun.plan.topology import Topology
     from poprun.plan.values import GivenArguments
 
@@ -54,7 +55,10 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def find_directories(
-    arguments: "GivenArguments", topology: "Topology", facts: Sequence[HostFacts]
+    programs: "Sequence[Program]",
+    arguments: "GivenArguments",
+    topology: "Topology",
+    facts: Sequence[HostFacts],
 ) -> list[str | None]:
     """Return the absolute path of the directory of each instance, if it has its own.
 
@@ -62,8 +66,9 @@ def find_directories(
         OptionError: There is no such directory on this host. Agents look on others.
     """
     directories: list[str | None] = []
-    for rank in range(topology.num_instances):
-        host, directory = facts[topology.host_of(rank)], arguments.directory(rank)
+    cwds = [program.cwd for program in programs for _ in program.instances]
+    for rank, cwd in enumerate(cwds):
+        host, directory = facts[topology.host_of(rank)], arguments.directory(rank, cwd)
         if directory is not None:
             directory = os.path.normpath(os.path.join(host.cwd, directory))
             if directory not in directories and host.is_own_host:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from poprun.annotations import Any
 from poprun.log import Log
+from poprun.options.programs import words_of
 from poprun.options.settings import Settings
 from poprun.plan.assignments import compact
 from poprun.plan.placement import format_ranges
@@ -18,16 +19,16 @@ NOT_TO_PASTE = (
 )
 
 
-def render(plan: Plan, program: Sequence[str], partition_note: str = "") -> str:
+def render(plan: Plan, partition_note: str = "") -> str:
     """Return mpirun's command, the variables of each instance, and the partition.
 
     Args:
         partition_note: A sentence about the partition, from asking V-IPU.
     """
-    lines = [NOT_TO_PASTE, command_line(plan, program), ""]
+    lines = [NOT_TO_PASTE, command_line(plan), ""]
     for assignment in plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
-        lines.append(f"  runs {_shell_argv(program)}")
+        lines.append(f"  runs {_shell_argv(assignment.program)}")
         if assignment.directory is not None:
             lines.append(f"  in {_shell_word(assignment.directory)}")
         lines += [f"  {line}" for line in _binding(assignment)]
@@ -38,17 +39,15 @@ def render(plan: Plan, program: Sequence[str], partition_note: str = "") -> str:
     return "\n".join([*lines, *_partition(plan, partition_note)]) + "\n"
 
 
-def as_object(
-    plan: Plan, program: Sequence[str], partition_note: str = ""
-) -> dict[str, Any]:
+def as_object(plan: Plan, partition_note: str = "") -> dict[str, Any]:
     """Return the same as an object for JSON."""
     topology = plan.topology
     partition = plan.partition
     return {
         "format": "poprun-dry-run",
         "version": 1,
-        "command": list(map(json_text, plan.printed_argv(program))),
-        "program": list(map(json_text, program)),
+        "command": list(map(json_text, plan.printed_argv())),
+        "program": list(map(json_text, words_of(plan.request.programs))),
         "num_instances": topology.num_instances,
         "num_replicas": topology.num_replicas,
         "ipus_per_replica": topology.ipus_per_replica,
@@ -60,6 +59,7 @@ def as_object(
             {
                 "instance": each.rank,
                 "host": each.host.name,
+                "program": list(map(json_text, each.program)),
                 "replicas": list(topology.replicas_of(each.rank)),
                 "directory": json_text(each.cwd),
                 "cpus": _list_of(each.binding.cpus),
@@ -127,7 +127,6 @@ def log_plan(
     log: Log,
     plan: Plan,
     settings: Settings,
-    program: Sequence[str],
     device_lines: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Log a plan, as -v and -vv do.
@@ -147,16 +146,16 @@ def log_plan(
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")
     log.debug(f"Using {plan.request.mpi.title} ({plan.request.mpi.path})")
-    log.info(f"Running command: {command_line(plan, program)}")
+    log.info(f"Running command: {command_line(plan)}")
 
 
-def command_line(plan: Plan, program: Sequence[str]) -> str:
+def command_line(plan: Plan) -> str:
     """Return mpirun's command in the original's form.
 
     The program's argv follows that of the shim that starts it, and each argument is in
     quotes.
     """
-    words = plan.printed_argv(program)
+    words = plan.printed_argv()
     return " ".join([words[0], *map(_quoted, words[1:])])
 
 

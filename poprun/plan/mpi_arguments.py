@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from popdist import environment as env
 from poprun.errors import OptionError
@@ -13,14 +14,19 @@ from poprun.mpirun.arguments import (
 )
 from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
+from poprun.plan.placement import format_ranges
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import GivenArguments
 from poprun.stdio import selection
 from poprun.stdio.output_files import OutputFolder
+from poprun.stdio.selection import Selection
 
 
-def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:
+def read_arguments(
+    settings: Settings, programs: Sequence[Program], mpi: Mpi, topology: Topology
+) -> GivenArguments:
     """Return the arguments for mpirun that all options give.
 
     Raises:
@@ -32,7 +38,7 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
     )
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
-    _check_directory_options(settings, job, each)
+    _check_directory_options(programs, job, each)
     others = [each, *single.values()]
     if settings["output-filename"] is not None:
         directory, nocopy = parse_output_directory(
@@ -40,8 +46,7 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
         )
         others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
     others.append(_read_root_option(settings))
-    job = merge(job, others)
-    return GivenArguments(job=job, each=each, single=single, cwd=settings["cwd"])
+    return GivenArguments(job=merge(job, others), each=each, single=single)
 
 
 def read_output_folder(
@@ -80,14 +85,15 @@ def _read_root_option(settings: Settings) -> MpirunArguments:
 
 
 def _check_directory_options(
-    settings: Settings, job: MpirunArguments, each: MpirunArguments
+    programs: Sequence[Program], job: MpirunArguments, each: MpirunArguments
 ) -> None:
     wdir = each.wdir or job.wdir
-    if settings["cwd"] is not None and wdir is not None and wdir != settings["cwd"]:
-        raise OptionError(
-            f"--cwd is {settings['cwd']!r}, and the arguments for mpirun have --wdir "
-            f"{wdir!r}, but an instance runs in one directory. Leave one of them out."
-        )
+    for cwd in (program.cwd for program in programs):
+        if cwd is not None and wdir is not None and wdir != cwd:
+            raise OptionError(
+                f"--cwd is {cwd!r}, and the arguments for mpirun have --wdir {wdir!r}, "
+                "but an instance runs in one directory. Leave one of them out."
+            )
 
 
 def _instance_arguments(
@@ -114,9 +120,8 @@ def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
 
 
 def read_exports(
-    settings: Settings,
+    programs: Sequence[Program],
     arguments: GivenArguments,
-    topology: Topology,
     environ: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
     """Return the variables that options set in all instances, and in single ones.
@@ -124,38 +129,50 @@ def read_exports(
     --env counts more than -x, and what names an instance more than what names none.
 
     Raises:
-        OptionError: --env names an instance that the job does not have.
+        OptionError: --env names an instance that does not run its program.
     """
-    each: dict[str, str | None] = {}
     single: dict[int, dict[str, str | None]] = {}
-    for instances, name, value in settings["env"]:
-        if not instances:
-            each[name] = value
-            continue
-        chosen = selection.parse(instances)
-        problem = f"--env {instances}:{name} names instance {chosen.largest}"
-        check_rank(chosen.largest, topology.num_instances, problem)
-        for rank in range(topology.num_instances):
-            if rank in chosen:
-                single.setdefault(rank, {})[name] = value
-    of_each = {**arguments.job.exports, **arguments.each.exports, **each}
-    of_single = {
-        rank: {**_exports_of(arguments.single.get(rank)), **single.get(rank, {})}
-        for rank in {*arguments.single, *single}
-    }
+    total = programs[-1].instances.stop
+    for program in programs:
+        of_all = {n: v for instances, n, v in program.variables if not instances}
+        for rank in program.instances:
+            single[rank] = {**of_all, **_exports_of(arguments.single.get(rank))}
+        for instances, name, value in program.variables:
+            if instances:
+                chosen = selection.parse(instances)
+                _check_chosen(chosen, program, total, f"--env {instances}:{name}")
+                for rank in filter(chosen.__contains__, program.instances):
+                    single[rank][name] = value
+    of_each = {**arguments.job.exports, **arguments.each.exports}
     return look_up_exports(of_each, environ), {
-        rank: look_up_exports(exports, environ) for rank, exports in of_single.items()
+        rank: look_up_exports(exports, environ) for rank, exports in single.items()
     }
+
+
+def _check_chosen(chosen: Selection, program: Program, total: int, option: str) -> None:
+    """Check that an option names instances of the program that it stands before."""
+    own = program.instances
+    for rank in chain(*(chosen.ranges or ())):
+        check_rank(rank, total, f"{option} names instance {rank}")
+        if rank not in own:
+            raise OptionError(
+                f"{option} names instance {rank}, but it stands before {program.name}, "
+                f"which runs as instance {format_ranges(own)}. Write it before the "
+                "program of that instance."
+            )
 
 
 def _exports_of(arguments: MpirunArguments | None) -> Mapping[str, str | None]:
     return {} if arguments is None else arguments.exports
 
 
-def missing_variables(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+def missing_variables(
+    programs: Sequence[Program], environ: Mapping[str, str]
+) -> Iterator[str]:
     """Yield a warning for each variable that --env would pass on if it were set."""
-    for _, name, value in settings["env"]:
-        if value is None and not look_up_exports({name: None}, environ):
+    variables = chain(*(program.variables for program in programs))
+    for name in dict.fromkeys(n for _, n, value in variables if value is None):
+        if not look_up_exports({name: None}, environ):
             begins = name.removesuffix("*")
             why = f"{name} is not set in poprun's own environment"
             if begins != name:

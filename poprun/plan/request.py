@@ -13,6 +13,7 @@ from poprun.errors import HostError, OptionError, TopologyError
 from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.plan import partition, placement, slurm
@@ -34,6 +35,7 @@ from poprun.plan.mpi_arguments import (
 from poprun.plan.stdin_option import check_output, check_restarts, choose_stdin
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import Describe, FindHostServers, Request
+from poprun.record import replace
 from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = (
@@ -54,6 +56,7 @@ FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 def read_request(
     settings: Settings,
+    programs: Sequence[Program],
     environ: Mapping[str, str],
     temporary: str,
     describe: Describe,
@@ -76,8 +79,10 @@ def read_request(
         check_synchronised(settings["sync"])
     settings, hosts, notes = _read_hosts(settings, environ, find_servers, describe)
     topology = _read_topology(settings, hosts)
+    if len(programs) == 1:
+        programs = [replace(programs[0], instances=range(topology.num_instances))]
     mpi = find_mpirun(settings["mpirun"], environ)
-    arguments = read_arguments(settings, mpi, topology)
+    arguments = read_arguments(settings, programs, mpi, topology)
     identity = identity or os.urandom(16).hex()
     stdin = choose_stdin(settings, topology.num_instances)
     check_restarts(stdin, settings["max-restarts"])
@@ -90,17 +95,18 @@ def read_request(
     cache_path, cache_is_temporary = _read_cache(
         settings, environ, f"{temporary}/poprun-cache-{identity}", topology
     )
-    exports, instance_exports = read_exports(settings, arguments, topology, environ)
+    exports, instance_exports = read_exports(programs, arguments, environ)
     return Request(
         identity=identity,
         topology=topology,
+        programs=programs,
         hosts=hosts,
         facts=facts,
         mpi=mpi,
         arguments=arguments,
         bindings=list(chain(*bindings)),
         threads=_threads(environ, facts, bindings),
-        directories=find_directories(arguments, topology, facts),
+        directories=find_directories(programs, arguments, topology, facts),
         stdin=stdin,
         output_folder=output_folder,
         cache_path=cache_path,
@@ -114,7 +120,7 @@ def read_request(
         needs_ipus=settings.needs_ipus,
         notes=[
             *arguments.warnings,
-            *missing_variables(settings, environ),
+            *missing_variables(programs, environ),
             *_notes(settings, hosts),
             *_note_about_cpus(settings, topology, hosts, facts),
             *notes,

@@ -9,6 +9,7 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
+from poprun.options.programs import Program
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
@@ -44,13 +45,15 @@ class GivenArguments(Record):
     job: MpirunArguments = MpirunArguments()
     each: MpirunArguments = MpirunArguments()
     single: Mapping[int, MpirunArguments] = MappingProxyType({})
-    # Of --cwd.
-    cwd: str | None = None
 
-    def directory(self, rank: int) -> str | None:
-        """Return where an instance runs; None for the current directory."""
+    def directory(self, rank: int, cwd: str | None) -> str | None:
+        """Return where an instance runs; None for the current directory.
+
+        Args:
+            cwd: The value of --cwd for its program.
+        """
         own = self.single.get(rank, self.each).wdir
-        return own or self.cwd or self.each.wdir or self.job.wdir
+        return own or cwd or self.each.wdir or self.job.wdir
 
     @property
     def warnings(self) -> list[str]:
@@ -111,6 +114,7 @@ class Request(Record):
     # The id of the job, for all to read.
     identity: str
     topology: Topology
+    programs: Sequence[Program]
     # As the user wrote them, with users and slots; and what was looked up on each.
     hosts: Sequence[HostSpec]
     facts: Sequence[HostFacts]
@@ -149,6 +153,16 @@ class Request(Record):
         """Whether there are other hosts: mpirun is told where to start instances."""
         return not all(facts.is_own_host for facts in self.facts)
 
+    def program_of(self, rank: int) -> Program:
+        return next(p for p in self.programs if rank in p.instances)
+
+    @property
+    def program_names(self) -> list[str]:
+        """The name of each instance's program; none in a job with one program."""
+        if len(self.programs) == 1:
+            return []
+        return [program.name for program in self.programs for _ in program.instances]
+
     def exports_of(self, rank: int) -> dict[str, str]:
         return {**self.exports, **self.instance_exports.get(rank, {})}
 
@@ -168,6 +182,8 @@ class Assignment(Record):
 
     rank: int
     host: HostSpec
+    # The argv of its program.
+    program: Sequence[str]
     binding: Binding
     # The variables on mpirun's command line, in the original's order.
     printed: Mapping[str, str]
@@ -196,20 +212,20 @@ class Plan(Record):
         contexts = self.contexts()
         return self._command([replace(context, exports={}) for context in contexts])
 
-    def printed_argv(self, program: Sequence[str] = ()) -> list[str]:
-        """Return mpirun's command line in the original's form: with the variables.
+    def printed_argv(self) -> list[str]:
+        """Return mpirun's command line in the original's form.
 
-        Args:
-            program: Follows the shim that starts it.
+        It has the variables, and each program after the shim that starts it.
         """
-        return self._command(self.contexts(program))
+        return self._command(self.contexts(with_programs=True))
 
-    def contexts(self, program: Sequence[str] = ()) -> list[Context]:
+    def contexts(self, *, with_programs: bool = False) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
         arguments, none = self.request.arguments, MpirunArguments()
         shim = (*PYTHON, "shim", self.attempt.name, env.CONTROL)
         contexts = []
         for assignment in self.assignments:
+            program = assignment.program if with_programs else ()
             argv = [*shim, str(assignment.rank), *program]
             single = arguments.single.get(assignment.rank, none)
             passed_on = [*arguments.each.passed_on, *single.passed_on]

@@ -84,6 +84,12 @@ def _has_calls(job: View) -> bool:
 
 COLUMNS = (
     Column("INSTANCE", lambda instance, rates: str(instance["index"])),
+    Column(
+        "PROGRAM",
+        lambda instance, rates: printable(instance["program"]),
+        is_number=False,
+        is_used=lambda job: len({i.get("program") for i in job["instances"]}) > 1,
+    ),
     Column("CPU", _state),
     Column("MEMORY", _memory),
     Column("REPLICAS", _replicas, left_out=2),

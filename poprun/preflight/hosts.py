@@ -1,6 +1,6 @@
 """Looks up facts, programs and memory of the hosts of a job before it starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from poprun.annotations import Protocol, TypeVar
@@ -14,6 +14,9 @@ from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.preflight.own_facts import own_facts
 
 Answer = TypeVar("Answer")
+
+# The argv of a program, PATH, and the directory that it runs in.
+Look = tuple[tuple[str, ...], str | None, str]
 
 # The variable of the processes that reach other hosts, until the job starts.
 MARK = "_POPRUN_PREFLIGHT"
@@ -123,9 +126,7 @@ class Preflights:
         """
         _all([partial(host.check_mpi, mpi) for host in self._hosts.values()])
 
-    def find_programs(
-        self, argv: Sequence[str], request: Request, environ: Mapping[str, str]
-    ) -> list[str]:
+    def find_programs(self, request: Request, environ: Mapping[str, str]) -> list[str]:
         """Return the program's file for each instance.
 
         Each host has files of its own, and each instance may have a PATH of its own.
@@ -133,25 +134,29 @@ class Preflights:
         Raises:
             PoprunError: As of `program.find_program`.
         """
-        places: list[tuple[HostSpec, str | None, str]] = []
+        places: list[tuple[HostSpec, Look]] = []
         for rank in range(request.topology.num_instances):
             search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
-            places.append((request.host_of(rank), search_path, request.cwd_of(rank)))
-        files: dict[tuple[HostSpec, str | None, str], str] = {}
+            argv = tuple(request.program_of(rank).argv)
+            look = argv, search_path, request.cwd_of(rank)
+            places.append((request.host_of(rank), look))
+        by_host: dict[HostSpec, dict[Look, str]] = {}
+        for host, look in places:
+            by_host.setdefault(host, {})[look] = ""
         # First this host: a mistake in the program's name is said once, not by each.
         for is_here in (True, False):
-            different = [
-                place
-                for place in dict.fromkeys(places)
-                if isinstance(self[place[0]], LocalPreflight) is is_here
+            hosts = [
+                host
+                for host in by_host
+                if isinstance(self[host], LocalPreflight) is is_here
             ]
+            # A host is asked one question at a time: its answers come in that order.
             questions = [
-                partial(self[host].find_program, argv, search_path, cwd)
-                for host, search_path, cwd in different
+                partial(_find_all, self[host], by_host[host]) for host in hosts
             ]
             if questions:
-                files |= zip(different, _all(questions), strict=True)
-        return [files[place] for place in places]
+                by_host |= zip(hosts, _all(questions), strict=True)
+        return [by_host[host][look] for host, look in places]
 
     def connections(self) -> dict[int, int]:
         """Return the processes that connect poprun to hosts: pid -> start time."""
@@ -187,6 +192,10 @@ class Preflights:
         """Return the counters of each host."""
         answers = _all([self[host].read_memory_counters for host in hosts])
         return dict(zip(hosts, answers, strict=True))
+
+
+def _find_all(host: Preflight, looks: Iterable[Look]) -> dict[Look, str]:
+    return {look: host.find_program(*look) for look in looks}
 
 
 def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:

@@ -1,7 +1,7 @@
 """How a job has ended, for the program that has run it by a call."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poprun.errors import LaunchError, PoprunError
@@ -24,6 +24,7 @@ class InstanceResult(Record):
     # For a failed instance: its last traceback, and the last lines of its stderr.
     traceback: str | None
     stderr_tail: str | None
+    program: Sequence[str] = ()
 
 
 class JobResult(Record):

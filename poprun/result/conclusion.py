@@ -40,7 +40,10 @@ def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
         hosts = [a.host.name for a in plan.assignments]
         ranks = range(len(hosts))
         elsewhere = [r for r in ranks if not plan.request.facts_of(r).is_own_host]
-    outcome = judge(ended.course, ended.events, status, verdict, hosts, elsewhere)
+    programs = plan.request.program_names
+    outcome = judge(
+        ended.course, ended.events, status, verdict, hosts, elsewhere, programs
+    )
     code = outcome.exit_code
     if not code and router.closed:
         code = OUTPUT_CLOSED
@@ -169,12 +172,14 @@ def _evidence(
     plan: Plan,
     router: OutputRouter,
 ) -> report.Evidence:
+    programs = plan.request.program_names
     if outcome.first is None:
-        return report.Evidence()
+        return report.Evidence(programs=programs)
     rank = outcome.first.rank
     exits = [e for e in ended.events if isinstance(e, Exited) and e.rank == rank]
     return report.Evidence(
         host=plan.assignments[rank].host.name,
+        programs=programs,
         stderr=router.tail(rank),
         just_shown=router.is_in_sight(rank),
         peak_kib=max((e.peak_kib for e in exits), default=0),

@@ -81,6 +81,7 @@ def _instance_object(end: InstanceEnd) -> dict[str, Any]:
     return {
         "instance": end.rank,
         "host": json_text(end.host),
+        "program": [json_text(word) for word in end.program],
         "state": end.state.replace(" ", "_"),
         "exit_code": end.exit_code,
         "signal": end.killed_by,

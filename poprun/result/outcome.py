@@ -28,6 +28,7 @@ from poprun.job.events import (
     SlurmEndsJob,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
+from poprun.log import printable
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.plan.placement import format_ranges
 from poprun.record import Record
@@ -92,6 +93,7 @@ def judge(
     verdict: MpiVerdict,
     hosts: Sequence[str] = (),
     elsewhere: Collection[int] = (),
+    programs: Sequence[str] = (),
 ) -> Outcome:
     """Return how the job ended.
 
@@ -101,6 +103,7 @@ def judge(
     Args:
         hosts: The host of each instance, where the job has several.
         elsewhere: The instances that are not on mpirun's host.
+        programs: The name of each instance's program, where the job has several.
     """
     for event in events:
         if isinstance(event, MpirunRefused):
@@ -108,7 +111,7 @@ def judge(
     failed = failures(events)
     cause = course.cause
     if _is_abort(cause, verdict, mpirun_status):
-        return _aborted(verdict, failed)
+        return _aborted(verdict, failed, programs)
     killed = _killed_daemon(course, events, mpirun_status, verdict, hosts, elsewhere)
     if killed is not None:
         sentence = f"mpirun's daemon{killed} {KILLED_BY_OTHERS}"
@@ -126,6 +129,8 @@ def judge(
     if cause is not None and _mpirun_broke(cause, mpirun_status, verdict):
         return _mpirun_ended(mpirun_status)
     if cause is not None and not lost_proxy:
+        if cause.reason is Reason.REFUSED:
+            return _refused(events, hosts, programs)
         return _stopped(course, cause, events, mpirun_status, hosts)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
@@ -245,7 +250,9 @@ def _is_abort(
     return may_be_cause and is_known and verdict.failure is Failure.ABORTED
 
 
-def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
+def _aborted(
+    verdict: MpiVerdict, failed: Sequence[Failed], programs: Sequence[str]
+) -> Outcome:
     error = verdict.code or 0
     # It is a failure in any case.
     code = error & 0xFF or 1
@@ -255,8 +262,8 @@ def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
         return Outcome(code, sentence, also=also)
     return Outcome(
         code,
-        f"Instance {verdict.rank} called MPI_Abort with error code {error}, and "
-        "mpirun ended the others.",
+        f"Instance {named(verdict.rank, programs)} called MPI_Abort with error code "
+        f"{error}, and mpirun ended the others.",
         first=Failed(verdict.rank, code << 8, at_ns=0),
         also=also,
     )
@@ -290,8 +297,6 @@ def _stopped(
     hosts: Sequence[str],
 ) -> Outcome:
     match cause.reason:
-        case Reason.REFUSED:
-            return _refused(events, hosts)
         case Reason.INTERRUPTED:
             number = cause.signal or signal.SIGINT
             who = cause.client or signal_name(number)
@@ -353,7 +358,18 @@ def _on(hosts: Sequence[str], rank: int | None) -> str:
     return f" on {hosts[rank]}" if hosts and rank is not None else ""
 
 
-def _refused(events: Sequence[Event], hosts: Sequence[str]) -> Outcome:
+def named(rank: int, programs: Sequence[str]) -> str:
+    """Return the number of an instance, with the program that it runs.
+
+    Args:
+        programs: The name of each instance's program, where the job has several.
+    """
+    return f"{rank} ({printable(programs[rank])})" if programs else str(rank)
+
+
+def _refused(
+    events: Sequence[Event], hosts: Sequence[str], programs: Sequence[str]
+) -> Outcome:
     refused = next(e for e in events if isinstance(e, Refused))
     if refused.call:
         code = MACHINERY_FAILED
@@ -364,8 +380,8 @@ def _refused(events: Sequence[Event], hosts: Sequence[str]) -> Outcome:
     parts = [part for part in (call, refused.tried, reason) if part]
     return Outcome(
         code,
-        f"Instance {refused.rank}{_on(hosts, refused.rank)} could not be started: "
-        f"{': '.join(parts)}",
+        f"Instance {named(refused.rank, programs)}{_on(hosts, refused.rank)} could not "
+        f"be started: {': '.join(parts)}",
     )
 
 

@@ -175,6 +175,9 @@ class Recorder:
                 job=self._job,
                 program=self._program,
                 hosts=[json_text(a.host.name) for a in plan.assignments],
+                programs=[
+                    [json_text(word) for word in a.program] for a in plan.assignments
+                ],
             )
         self._emit("attempt_started")
 

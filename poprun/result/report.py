@@ -14,7 +14,7 @@ from poprun.result.hints import (
     hint_for_signal,
     hint_for_words,
 )
-from poprun.result.outcome import Failed, Outcome
+from poprun.result.outcome import Failed, Outcome, named
 from poprun.words import size
 
 LINES = 20
@@ -52,6 +52,8 @@ class Evidence(Record):
     """What is known besides the outcome, for the instance that failed first."""
 
     host: str = ""
+    # The name of each instance's program, where the job has several.
+    programs: Sequence[str] = ()
     stderr: bytes = b""
     # What the instance wrote last is the last thing on the terminal already.
     just_shown: bool = False
@@ -77,7 +79,8 @@ def render(outcome: Outcome, evidence: Evidence) -> list[str]:
         text = _indented(outcome.mpirun_text.splitlines())
         sentences.append(f"mpirun printed:\n{text}")
     if outcome.first is None:
-        sentences += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
+        also = _list(outcome.also, evidence.programs)
+        sentences += [f"Also failed: {also}."] if also else []
         return sentences + ([outcome.sentence] if outcome.sentence else [])
     lines = stderr_lines(evidence.stderr)
     cause = outcome.sentence or _cause(outcome.first, evidence, lines)
@@ -87,12 +90,14 @@ def render(outcome: Outcome, evidence: Evidence) -> list[str]:
             + _indented(last_lines(lines))
         )
     if outcome.also:
-        sentences.append(f"also failed: {_list(outcome.also)}.")
+        also = _list(outcome.also, evidence.programs)
+        sentences.append(f"also failed: {also}.")
     return [*sentences, cause]
 
 
 def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
-    who = f"Instance {first.rank} on {evidence.host} {first.how}"
+    rank = named(first.rank, evidence.programs)
+    who = f"Instance {rank} on {evidence.host} {first.how}"
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
     exception, last_line = exception_line(lines), _last_line(lines)
@@ -222,8 +227,12 @@ def stderr_lines(stderr: bytes) -> list[str]:
     return [line[:WIDEST] for line in lines]
 
 
-def _list(failed: Sequence[Failed]) -> str:
-    return ", ".join(f"instance {f.rank} ({f.how})" for f in failed)
+def _list(failed: Sequence[Failed], programs: Sequence[str]) -> str:
+    names = [f"{programs[f.rank]} " if programs else "" for f in failed]
+    return ", ".join(
+        f"instance {f.rank} ({name}{f.how})"
+        for f, name in zip(failed, names, strict=True)
+    )
 
 
 def _indented(lines: Sequence[str]) -> str:

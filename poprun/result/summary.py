@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
+from poprun.options.programs import name_of
 from poprun.plan.placement import format_ranges
-from poprun.record import Record
+from poprun.plan.values import Assignment
+from poprun.record import Record, replace
 from poprun.result.outcome import Outcome
 from poprun.stdio.terminal import clock
 from poprun.words import counted, size
@@ -35,6 +37,8 @@ class InstanceEnd(Record):
     # For a failed instance: its last traceback, and the end of its stderr.
     traceback: str = ""
     stderr_tail: str = ""
+    # The argv of its program.
+    program: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -59,13 +63,12 @@ def instance_ends(
     events: Sequence[Event],
     started_ns: Mapping[int, int],
     outcome: Outcome,
-    hosts: Sequence[str],
+    assignments: Sequence[Assignment],
 ) -> list[InstanceEnd]:
     """Return how each instance ended, in rank order.
 
     Args:
         started_ns: When each that has started did, on the clock of the events.
-        hosts: The host of each instance.
     """
     exits = {e.rank: e for e in events if isinstance(e, Exited)}
     finalizing = {e.rank: e.status for e in events if isinstance(e, FailedInFinalize)}
@@ -73,7 +76,7 @@ def instance_ends(
     refused = {e.rank for e in events if isinstance(e, Refused)}
     failed = {f.rank: f.status for f in (outcome.first, *outcome.also) if f}
     ends = []
-    for rank, host in enumerate(hosts):
+    for rank, assignment in enumerate(assignments):
         event = exits.get(rank)
         status = failed.get(rank, finalizing.get(rank))
         if status is not None:
@@ -83,7 +86,8 @@ def instance_ends(
             state = SUCCEEDED if not status and event.by_itself else STOPPED
         else:
             state = LOST if rank in started - refused else NOT_STARTED
-        end = InstanceEnd(rank=rank, host=host, state=state, status=status)
+        host, program = assignment.host.name, assignment.program
+        end = InstanceEnd(rank, host, state, status, program=program)
         ends.append(end if event is None else _with_usage(end, event, started_ns))
     return ends
 
@@ -92,11 +96,8 @@ def _with_usage(
     end: InstanceEnd, event: Exited, started_ns: Mapping[int, int]
 ) -> InstanceEnd:
     began = started_ns.get(end.rank, event.at_ns)
-    return InstanceEnd(
-        rank=end.rank,
-        host=end.host,
-        state=end.state,
-        status=end.status,
+    return replace(
+        end,
         wall_s=max(0, event.at_ns - began) / 1e9,
         user_s=event.user_s,
         system_s=event.system_s,
@@ -130,8 +131,10 @@ def table(ends: Sequence[InstanceEnd], columns: int | None = None) -> str:
         columns: The width of the terminal that shows it; None where there is none. A
             narrow one gets fewer columns.
     """
+    several = len({tuple(end.program) for end in ends}) > 1
     cells = {
         "instance": [str(end.rank) for end in ends],
+        **({"program": [name_of(end.program) for end in ends]} if several else {}),
         "host": [end.host for end in ends],
         "exit": [_exit(end) for end in ends],
         "wall": [_seconds(end.wall_s) for end in ends],

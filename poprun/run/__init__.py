@@ -21,6 +21,7 @@ from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
 from poprun.options.misplaced import explain_misplaced, find_misplaced
+from poprun.options.programs import Program, words_of
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.plan.assignments import make_plan
@@ -45,7 +46,7 @@ Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None
 
 def run(
     settings: Settings,
-    program: Sequence[str],
+    programs: Sequence[Program],
     guard: StartedGuard | None,
     caller_environ: Mapping[str, str],
     stages: "Stages | None" = None,
@@ -53,7 +54,7 @@ def run(
     recorder: "Recorder | None" = None,
     trace: "JobTrace | None" = None,
 ) -> int:
-    """Run a program once per instance, or show what would be run; return the exit code.
+    """Run the programs of a job, or show what would be run; return the exit code.
 
     Args:
         guard: The guard that has been started; None for a dry run.
@@ -68,13 +69,15 @@ def run(
     check_is_only_rank(environ)
     check_current_directory()
     given = set(filter(settings.is_given, settings.entries))
-    misplaced = explain_misplaced(find_misplaced(program, given))
+    words = words_of(programs)
+    misplaced = explain_misplaced(find_misplaced(words, given))
     settings = with_tasks_of_slurm(settings, caller_environ)
     identity = os.urandom(16).hex()
     # auto is not known yet.
     numbers = [settings[name] for name in ("num-instances", "num-replicas")]
     num_instances, num_replicas = (0 if n == AUTO else n for n in numbers)
-    preparing = PreparingJob(identity, program, (num_instances, num_replicas))
+    shape = num_instances, num_replicas
+    preparing = PreparingJob(identity, words, shape)
     phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
     has_color = uses_color(settings["color"], environ, 2)
     log = Log(
@@ -94,20 +97,19 @@ def run(
     ):
         phase_line.show("checking the hosts")
         _enter(trace, "plan")
-        request = _read_request(settings, environ, hosts, identity)
+        request = _read_request(settings, programs, environ, hosts, identity)
         for note in (*request.notes, *output.note_on_terminal(request), *misplaced):
             log.warn(note)
         topology = request.topology
         preparing.set_shape(topology.num_instances, topology.num_replicas)
         if guard is None:
             expected = preview(request, environ)
-            return _dry_run(request, expected, settings, program, log)
+            return _dry_run(request, expected, settings, log)
         # 10 ms, which a dry run does without.
         from poprun.run.stages import STAGES, RunContext
 
         context = RunContext(
             settings=settings,
-            program=program,
             caller_environ=caller_environ,
             environ=environ,
             umask=umask,
@@ -137,12 +139,14 @@ def _phase_line(
 
 def _read_request(
     settings: Settings,
+    programs: Sequence[Program],
     environ: Mapping[str, str],
     hosts: Preflights,
     identity: str,
 ) -> Request:
     return read_request(
         settings,
+        programs,
         environ,
         temporary_directory(environ),
         hosts.describe,
@@ -155,7 +159,6 @@ def _dry_run(
     request: Request,
     expected: tuple[PartitionVariables | None, str],
     settings: Settings,
-    program: Sequence[str],
     log: Log,
 ) -> int:
     """Show what would be run; return the exit code.
@@ -166,7 +169,7 @@ def _dry_run(
     partition, note = expected
     attempt = new_attempt(request.identity, 0, request.facts[0].free_port)
     plan = make_plan(request, attempt, partition)
-    return _show(plan, settings, program, log, partition_note=note)
+    return _show(plan, settings, log, partition_note=note)
 
 
 def _run_job(
@@ -192,8 +195,7 @@ def _run_job(
     try:
         plan, job = prepare(0, request.facts[0].free_port)
         phase_line.hide()
-        settings, program = context.settings, context.program
-        if code := _show(plan, settings, program, log, reserved.lines):
+        if code := _show(plan, context.settings, log, reserved.lines):
             return code
         starts = True
     finally:
@@ -202,7 +204,7 @@ def _run_job(
     _enter(trace, "run")
     began = time.monotonic()
     run_attempt = partial(stages.run_attempt, context=context)
-    most = settings["max-restarts"]
+    most = context.settings["max-restarts"]
     clients = context.preparing.hand_over()
     end = run_attempt(job, guard, plan, may_follow=most > 0, clients=clients)
     if end.successor is None:
@@ -284,7 +286,6 @@ def _reopen_hosts(request: Request, context: "RunContext", guard: StartedGuard) 
 def _show(
     plan: Plan,
     settings: Settings,
-    program: Sequence[str],
     log: Log,
     device_lines: Sequence[tuple[str, str]] = (),
     partition_note: str = "",
@@ -306,15 +307,15 @@ def _show(
     if shows_instances and not settings["dry-run"]:
         log.say(dry_run.instance_table(plan), even_if_quiet=True)
     if settings.verbosity:
-        dry_run.log_plan(log, plan, settings, program, device_lines)
+        dry_run.log_plan(log, plan, settings, device_lines)
     if not settings["dry-run"]:
         return 0
     if settings["json"]:
         import json
 
-        value = dry_run.as_object(plan, program, partition_note)
+        value = dry_run.as_object(plan, partition_note)
         return _print(json.dumps(value, indent=2) + "\n", log)
-    return _print(dry_run.render(plan, program, partition_note), log)
+    return _print(dry_run.render(plan, partition_note), log)
 
 
 def _print(text: str, log: Log) -> int:

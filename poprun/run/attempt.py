@@ -135,7 +135,7 @@ def supervise_attempt(
     )
     listeners: list[Listener] = [progress.listen, partial(_show_failed, router)]
     listeners += _listeners(job, plan, context, hosts, log)
-    clients = _clients_of(job, plan, clients)
+    clients = _clients_of(plan, clients)
     supervisor = Supervisor(
         job, mpirun, hosts, router, partial(_tell, listeners), clients
     )
@@ -157,9 +157,8 @@ def supervise_attempt(
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
     outcome = judge(ended)
-    names = [assignment.host.name for assignment in plan.assignments]
     ends = conclusion.with_stderr(
-        instance_ends(ended.events, ended.started_ns, outcome, names), router
+        instance_ends(ended.events, ended.started_ns, outcome, plan.assignments), router
     )
     cause = _report(outcome, ended, ends, plan, context, router, log, memory_before)
     supervisor.write_out()
@@ -173,7 +172,7 @@ def supervise_attempt(
     return replace(end, clients=clients)
 
 
-def _clients_of(job: Job, plan: Plan, clients: Clients | None) -> Clients:
+def _clients_of(plan: Plan, clients: Clients | None) -> Clients:
     """Return the clients of the attempt, who are shown its instances.
 
     Args:
@@ -181,7 +180,7 @@ def _clients_of(job: Job, plan: Plan, clients: Clients | None) -> Clients:
     """
     tap = OutputTap()
     clients = clients or Clients(plan.request.identity)
-    clients.show(JobView(plan, job.specs[0], tap.last_line), tap)
+    clients.show(JobView(plan, tap.last_line), tap)
     return clients
 
 

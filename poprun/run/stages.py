@@ -36,7 +36,6 @@ class RunContext(Record):
     """What the stages of a run share, and its attempts."""
 
     settings: Settings
-    program: Sequence[str]
     # The environment that poprun was started with, and what the instances get of it.
     caller_environ: Mapping[str, str]
     environ: Mapping[str, str]
@@ -74,7 +73,7 @@ def check(request: Request, context: RunContext) -> list[str]:
     check_proc()
     _wait_for_stdin(request.stdin)
     context.hosts.check_mpi(request.mpi)
-    return context.hosts.find_programs(context.program, request, context.environ)
+    return context.hosts.find_programs(request, context.environ)
 
 
 def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
@@ -90,7 +89,6 @@ def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
         plan,
         settings,
         files,
-        context.program,
         environ,
         terminals=terminal.choose_terminals(settings["tty"], width),
         umask=context.umask,

@@ -21,6 +21,7 @@ from poprun.errors import (
     TopologyError,
 )
 from poprun.job import guard_start
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
 from poprun.preflight import versions
@@ -31,19 +32,19 @@ class Pipeline:
     """Stands where the job would be run, and remembers what it was asked for."""
 
     exit_code: int = 0
-    jobs: list[tuple[Settings, list[str]]] = field(default_factory=list)
+    jobs: list[tuple[Settings, list[Program]]] = field(default_factory=list)
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def run(
         self,
         settings: Settings,
-        program: Sequence[str],
+        programs: Sequence[Program],
         guard: object,
         caller_environ: Mapping[str, str],
         recorder: object = None,
         trace: object = None,
     ) -> int:
-        self.jobs.append((settings, list(program)))
+        self.jobs.append((settings, list(programs)))
         self.environ = caller_environ
         return self.exit_code
 
@@ -89,8 +90,9 @@ def test_a_job_is_given_to_the_pipeline_and_its_exit_code_is_ours(
     pipeline.exit_code = 7
 
     assert cli.main(["--num-replicas", "2", "x", "--help", "\udcff"], {}) == 7
-    [(settings, program)] = pipeline.jobs
-    assert (settings["num-replicas"], program) == (2, ["x", "--help", "\udcff"])
+    [(settings, programs)] = pipeline.jobs
+    program = Program(("x", "--help", "\udcff"), range(0))
+    assert (settings["num-replicas"], programs) == (2, [program])
     assert capsys.readouterr() == ("", "")
 
 
@@ -136,8 +138,8 @@ def test_help_says_where_to_read_more(
 def test_a_program_may_be_called_help(pipeline: Pipeline, words: list[str]) -> None:
     cli.main(words, {})
 
-    [(_, program)] = pipeline.jobs
-    assert program == words[-len(program) :]
+    [(_, [program])] = pipeline.jobs
+    assert list(program.argv) == words[-len(program.argv) :]
 
 
 def entries(page: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 from poprun.annotations import Any
-from poprun.helpers import protocol
 from poprun.helpers.processes import exit_code
 from poprun.job.events import (
     Event,
@@ -17,7 +16,9 @@ from poprun.job.events import (
     UsageMeasured,
 )
 from poprun.job.supervise.stopping import Phase
+from poprun.options.programs import words_of
 from poprun.plan.values import Plan
+from poprun.words import json_text
 
 # Of the JSON values; it grows when a field is taken away or means something else.
 VERSION = 1
@@ -45,15 +46,11 @@ class JobView:
     """One job, as its clients see it.
 
     Args:
-        spec: The SPEC message of an instance, which has the program's argv.
         last_line: Returns the last line that an instance has written.
     """
 
-    def __init__(
-        self, plan: Plan, spec: bytes, last_line: Callable[[int], str]
-    ) -> None:
+    def __init__(self, plan: Plan, last_line: Callable[[int], str]) -> None:
         self._plan = plan
-        self._spec = spec
         self._last_line = last_line
         self._began = time.monotonic()
         self._began_at = time.time()
@@ -103,7 +100,8 @@ class JobView:
             "id": plan.request.identity,
             "attempt": plan.attempt.number,
             "pid": os.getpid(),
-            "program": self._program(),
+            # In JSON there are no bytes, and no surrogates that stand for them.
+            "program": list(map(json_text, words_of(plan.request.programs))),
             "directory": plan.assignments[0].cwd,
             "started": self._began_at,
             "elapsed": time.monotonic() - self._began,
@@ -139,6 +137,7 @@ class JobView:
             elapsed = ended - instance.started
         return {
             "index": rank,
+            "program": json_text(plan.request.program_of(rank).name),
             "host": plan.assignments[rank].host.name,
             "is_local": plan.request.facts_of(rank).is_own_host,
             "pid": instance.pid,
@@ -156,12 +155,6 @@ class JobView:
             "call": _describe_call(usage) if usage else None,
             "last_line": self._last_line(rank),
         }
-
-    def _program(self) -> list[str]:
-        [(_, fields)] = protocol.Decoder().feed(self._spec)
-        words = protocol.Spec.read(fields).argv
-        # In JSON there are no bytes, and no surrogates that stand for them.
-        return [word.decode(errors="backslashreplace") for word in words]
 
     def _phase(self, phase: Phase | None, phases: list[str]) -> str:
         if phase is None:

@@ -42,7 +42,6 @@ def make_job(
     plan: Plan,
     settings: Settings,
     paths: Sequence[str],
-    program: Sequence[str],
     environ: Mapping[str, str],
     *,
     terminals: Terminals | None = None,
@@ -78,7 +77,7 @@ def make_job(
         mark=f"{env.JOB_ID}={request.identity}",
         mpirun=plan.argv,
         mpirun_environment=_mpirun_environment(plan, environ, directory),
-        specs=_specs(spec, plan, paths, program, inherited),
+        specs=_specs(spec, plan, paths, inherited),
         stdin=request.stdin,
         terminals=terminals,
         merge_stderr=request.arguments.job.merge_stderr,
@@ -208,7 +207,6 @@ def _specs(
     spec: Callable[..., protocol.Spec],
     plan: Plan,
     paths: Sequence[str],
-    program: Sequence[str],
     inherited: Sequence[Mapping[str, str]],
 ) -> list[bytes]:
     """Return the SPEC messages of the instances, in rank order.
@@ -217,9 +215,9 @@ def _specs(
         spec: Returns one, with the fields that all instances have in common.
         inherited: What the instances of each host have in common.
     """
-    argv = [os.fsencode(word) for word in program]
     messages = []
     for assignment, path in zip(plan.assignments, paths, strict=True):
+        argv = [os.fsencode(word) for word in assignment.program]
         facts = plan.request.facts_of(assignment.rank)
         variables = with_interpreter(
             instance_environment(

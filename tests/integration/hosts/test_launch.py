@@ -33,6 +33,30 @@ def test_instances_are_shared_equally_by_the_hosts_in_blocks(
     ]
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_several_programs_are_numbered_through_the_hosts(bed: Bed, mpi: str) -> None:
+    ran = bed.front.run(
+        *poprun(mpi, "--host", "h0,h1", "-n", "1", "sh", "-c", "echo a $(hostname)"),
+        *(":", "-n", "3", "--env", "A=1", "python3", "-c", f"{WHERE}; print(1/0)"),
+        *(":", "-n", "2", "echo", "c"),
+    )
+    fine = bed.front.run(
+        *poprun(mpi, "--host", "h0,h1", "-n", "1", "sh", "-c", "echo 0 $(hostname)"),
+        *(":", "-n", "3", "python3", "-c", WHERE),
+    )
+
+    assert ran.returncode == 1
+    cause = ran.stderr.splitlines()[-1].removeprefix("poprun: error: ")
+    rank = int(cause.split()[1])
+    assert rank in (1, 2, 3)
+    assert cause == (
+        f"Instance {rank} (python3 -c) on {'h0' if rank < 3 else 'h1'} exited with "
+        "code 1: ZeroDivisionError: division by zero"
+    )
+    assert (fine.returncode, fine.stderr) == (0, "")
+    assert sorted(fine.stdout.splitlines()) == ["0 h0", "1 h0", "2 h1", "3 h1"]
+
+
 @pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
 def test_programs_reach_each_other_by_mpi(bed: Bed, mpi: str) -> None:
     program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.allreduce(w.rank))"

@@ -259,6 +259,22 @@ def test_a_program_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
     ]
 
 
+def test_each_of_several_programs_is_looked_for_where_it_runs(hosts: Bed) -> None:
+    shell(hosts.front, "printf '#!/bin/sh\n' >/root/only; chmod +x /root/only")
+    job = (*JOB, "--host", "h0,h1")
+
+    works = hosts.front.run(*job, "-n1", "/root/only", ":", "-n1", "true")
+    refused = hosts.front.run(*job, "-n1", "true", ":", "-n1", "/root/only")
+
+    assert (works.returncode, works.stderr) == (0, "")
+    assert (refused.returncode, refused.stderr) == (
+        127,
+        "poprun: error: On the host h1: There is no program '/root/only'. Put it "
+        "there, or in a directory that the hosts share, or let --sync DIR copy its "
+        "folder to them.\n",
+    )
+
+
 def test_a_program_that_there_is_nowhere_is_named_once(hosts: Bed) -> None:
     ran = hosts.front.run(*JOB, "--host", "h0,h1,h2", "-n", "3", "./missing")
 

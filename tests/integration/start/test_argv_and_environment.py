@@ -53,7 +53,7 @@ def test_a_program_gets_its_words_as_they_were_given(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     script = poprun.script("tell.py", TELL)
-    ran = poprun(*job(2, every_mpirun), "python", script, *WORDS)
+    ran = poprun(*job(2, every_mpirun), "--", "python", script, *WORDS)
 
     assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
     for rank in range(2):

@@ -281,7 +281,7 @@ def test_what_contradicts_poprun_is_refused_by_name(
 def test_a_colon_is_refused() -> None:
     assert refusal("--tag-output : -x A=1") == (
         "--mpi-global-args has ':', which would start another program. "
-        "poprun starts one program. Give it after poprun's own options."
+        "Write programs after poprun's own options: poprun -n 1 a : -n 3 b"
     )
 
 

@@ -23,7 +23,7 @@ def refused(*words: str) -> tuple[str, list[str]]:
 
 
 def test_the_first_other_word_is_the_program_and_the_rest_is_its_own() -> None:
-    program = ["python", "--num-replicas", "4", ":", "--", "-vv", "a b", "\udcff", ""]
+    program = ["python", "--num-replicas", "4", "::", "--", "-vv", "a b", "\udcff", ""]
 
     assert read("--num-replicas", "8", *program) == ([("num-replicas", "8")], program)
 
@@ -306,7 +306,7 @@ def test_any_words_are_taken_apart_or_refused_in_a_sentence(words: list[str]) ->
     sentence = "."
     program: list[str] = []
     try:
-        program = list(parse(words).program)
+        program = list(parse(words).last.program)
     except OptionError as error:
         sentence = str(error)
 

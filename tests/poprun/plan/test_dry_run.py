@@ -1,7 +1,7 @@
 import subprocess
 
 import pytest
-from plans import MPI, make_request, planned
+from plans import MPI, make_request, planned, running
 
 from poprun.mpirun.values import MpirunArguments
 from poprun.plan.dry_run import command_line, instance_table, render
@@ -64,7 +64,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
     )
     job_plan = plan(2, bindings, GREETING="it's me", EMPTY="")
 
-    text = render(job_plan, ["python", "train.py", "--name", "a b"])
+    text = render(running(job_plan, ["python", "train.py", "--name", "a b"]))
 
     head, rest = text.split("\n\n")
     assert head == (
@@ -135,7 +135,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 def test_no_value_acts_on_a_terminal_and_a_shell_still_reads_it(
     value: str, quoted_value: str
 ) -> None:
-    text = render(plan(1, V=value), ["echo", value])
+    text = render(running(plan(1, V=value), ["echo", value]))
 
     assert f"\n  V={quoted_value}\n" in text
     assert f"\n  runs echo {quoted_value}\n" in text
@@ -150,7 +150,7 @@ def test_the_log_shows_the_command_as_the_original_does() -> None:
 
     # The executable bare, every argument in quotes, and the program's words where
     # the shim gets them.
-    assert command_line(job_plan, ["python", "bin/exec.py", "it's", ""]) == (
+    assert command_line(running(job_plan, ["python", "bin/exec.py", "it's", ""])) == (
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' "
         "'--mca' 'btl_tcp_if_include' '10.10.0.0/16' '--allow-run-as-root' "
         f"'-np' '1' {exported(job_plan, 0)} {shim(job_plan, 0)} "
@@ -168,7 +168,7 @@ def test_the_command_of_hydra_is_shown_in_the_same_form() -> None:
         if value is not None
     )
 
-    assert command_line(job_plan, ["true"]) == (
+    assert command_line(running(job_plan, ["true"])) == (
         f"/opt/bin/mpirun '-bind-to' 'none' '-n' '1' {variables} "
         f"{shim(job_plan, 0)} 'true'"
     )
@@ -178,7 +178,7 @@ def test_a_program_of_the_same_words_as_a_shim_confuses_nothing() -> None:
     job_plan = plan()
     words = job_plan.contexts()[1].argv
 
-    quoted_value = command_line(job_plan, words)
+    quoted_value = command_line(running(job_plan, words))
 
     quoted = " ".join(f"'{word}'" for word in words)
     assert quoted_value.count(quoted) == 3

@@ -7,6 +7,7 @@ from plans import FACTS
 
 from poprun.errors import TopologyError
 from poprun.options import grammar, sources
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec, parse_hosts
@@ -108,7 +109,10 @@ def test_a_dry_run_says_whose_cpus_it_counts() -> None:
 def request(*words: str, environ: Mapping[str, str] = {}) -> Request:
     given = settings("--mpirun", "local", *words)
     facts = with_cpus(3)
-    return read_request(given, environ, "/tmp", lambda hosts: [facts for _ in hosts])
+    programs = [Program(["x"], range(0))]
+    return read_request(
+        given, programs, environ, "/tmp", lambda hosts: [facts for _ in hosts]
+    )
 
 
 def test_a_request_has_the_number_that_auto_stands_for() -> None:

@@ -2,6 +2,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from poprun.errors import (
     TopologyError,
 )
 from poprun.options import grammar, sources
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.plan import partition
 from poprun.plan.assignments import make_plan
@@ -55,7 +57,8 @@ def plan_for(
     environ: Mapping[str, str] = PATH,
     describe: Describe = HOSTS.describe,
 ) -> Plan:
-    request = read_request(own, environ, "/tmp", describe)
+    programs = [Program(["program"], range(0), own["env"], own["cwd"])]
+    request = read_request(own, programs, environ, "/tmp", describe)
     first = new_attempt(request.identity, 0, request.facts[0].free_port)
     return make_plan(request, first, partition.expected(request))
 
@@ -1008,30 +1011,38 @@ def test_a_relative_directory_is_one_of_the_host(
     assert [variables(job_plan, rank)["PWD"] for rank in range(4)] == directories
 
 
-def test_a_program_is_looked_for_once_on_each_host() -> None:
+def test_each_program_is_looked_for_once_on_each_host() -> None:
     calls = []
 
     class Host(LocalPreflight):
         def __init__(self, spec: HostSpec) -> None:
             super().__init__()
             self.name = spec.name
+            self.is_busy = False
 
         def find_program(
             self, argv: Sequence[str], search_path: str | None, cwd: str
         ) -> str:
+            # It has one connection: the answers to two questions could be swapped.
+            assert not self.is_busy
+            self.is_busy = True
+            time.sleep(0.01)
+            self.is_busy = False
             calls.append((self.name, list(argv), search_path, cwd))
-            return f"/opt/{self.name}/train"
+            return f"/opt/{self.name}/{argv[0]}"
 
-    request = on_two_hosts().request
+    programs = [Program(["train", "-v"], range(3)), Program(["serve"], range(3, 4))]
+    request = replace(on_two_hosts().request, programs=programs)
     preflights = Preflights(lambda hosts: [Host(spec) for spec in hosts])
     preflights.describe(request.hosts)
 
-    assert preflights.find_programs(["train", "-v"], request, PATH) == [
-        *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/train")
+    assert preflights.find_programs(request, PATH) == [
+        *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/serve")
     ]
     # Both are asked at once.
     assert sorted(calls) == [
         ("a", ["train", "-v"], PATH["PATH"], "/home/a"),
+        ("b", ["serve"], PATH["PATH"], "/home/b"),
         ("b", ["train", "-v"], PATH["PATH"], "/home/b"),
     ]
 
@@ -1064,7 +1075,13 @@ def crowded(cpus: int, *words: str) -> list[str]:
         cwd="/",
     )
     own = settings("--mpirun", "local", *words)
-    request = read_request(own, PATH, "/tmp", lambda hosts: [facts for _ in hosts])
+    request = read_request(
+        own,
+        [Program(["x"], range(0))],
+        PATH,
+        "/tmp",
+        lambda hosts: [facts for _ in hosts],
+    )
     return [note for note in request.notes if "share" in note]
 
 

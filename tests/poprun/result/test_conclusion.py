@@ -84,7 +84,11 @@ def ends(
     mpi = SimpleNamespace(flavour=OPENMPI5)
     facts = SimpleNamespace(is_own_host=True)
     request = SimpleNamespace(
-        mpi=mpi, stdin=Stdin(), names_hosts=False, facts_of=lambda rank: facts
+        mpi=mpi,
+        stdin=Stdin(),
+        names_hosts=False,
+        program_names=(),
+        facts_of=lambda rank: facts,
     )
     plan = SimpleNamespace(request=request, assignments=assignments)
     ended = Ended(

@@ -3,7 +3,11 @@
 import signal
 from typing import Any
 
+from plans import FACTS, make_request, planned
+
 from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
+from poprun.plan.hosts import HostSpec
+from poprun.plan.topology import Topology
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.summary import InstanceEnd, in_a_line, instance_ends, table
 
@@ -24,7 +28,14 @@ def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> 
 
 def ends(*events: Event, outcome: Outcome | None = None) -> list[InstanceEnd]:
     outcome = outcome or Outcome(0)
-    return instance_ends(events, {0: SECOND, 1: SECOND}, outcome, ["a", "b"])
+    assignments = planned(
+        make_request(
+            Topology(num_instances=2, num_replicas=2, num_hosts=2),
+            [HostSpec(name="a"), HostSpec(name="b")],
+            [FACTS, FACTS],
+        )
+    ).assignments
+    return instance_ends(events, {0: SECOND, 1: SECOND}, outcome, assignments)
 
 
 def states(*events: Event, outcome: Outcome | None = None) -> list[str]:
@@ -47,6 +58,7 @@ def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
         user_s=1.5,
         system_s=0.25,
         peak_kib=2048,
+        program=("program",),
     )
     assert (first.exit_code, first.killed_by, first.cpu_s) == (0, None, 1.75)
 

@@ -10,6 +10,7 @@ from poprun import run
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
 from poprun.job.prepare.reservation import DeviceReservation
 from poprun.options import grammar, sources
+from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
 from poprun.run.attempt import AttemptEnd
@@ -84,8 +85,9 @@ def settings(*words: str) -> Settings:
 
 
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
+    programs = [Program([program], range(0))]
     return run.run(
-        settings(*words), [program], guard, ENVIRON, played.stages(), played.preview
+        settings(*words), programs, guard, ENVIRON, played.stages(), played.preview
     )
 
 

@@ -122,6 +122,7 @@ def test_a_job_is_shown_with_its_instances(clients: Clients) -> None:
     assert all(isinstance(i.pop("elapsed"), float) for i in instances)
     assert instances[0] == {
         "index": 0,
+        "program": "train \\xff.py",
         "host": "localhost",
         "is_local": True,
         "pid": 100,

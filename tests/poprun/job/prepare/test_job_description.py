@@ -3,7 +3,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from plans import FACTS, MPI, make_request, planned
+from plans import FACTS, MPI, make_request, planned, running
 
 from poprun.errors import OptionError
 from poprun.helpers import protocol
@@ -97,10 +97,9 @@ def job(
     program: tuple[str, ...] = ("train.py", "--lr", "1"),
 ) -> Job:
     return job_description.make_job(
-        of_plan or plan(),
+        running(of_plan or plan(), program),
         SETTINGS,  # type: ignore[arg-type]
         ["/bin/train.py"] * 2,
-        program,
         {"PATH": "/usr/bin", "HOME": "/home/u"} if environ is None else environ,
     )
 
@@ -152,7 +151,7 @@ def test_instances_of_a_job_with_a_trace_record_in_its_directory(
     description = job_description.make_job(
         plan(),
         {**SETTINGS, "trace": file},  # type: ignore[arg-type]
-        *(["/bin/true"] * 2, ["true"], {"POPDIST_TRACE": "/own"}),
+        *(["/bin/true"] * 2, {"POPDIST_TRACE": "/own"}),
     )
 
     environment = spec(description, 1).environment
@@ -308,7 +307,7 @@ def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None
     description = job_description.make_job(
         plan(),
         {**SETTINGS, "timeout": timeout},  # type: ignore[arg-type]
-        *(["/bin/true"] * 2, ["true"], {}),
+        *(["/bin/true"] * 2, {}),
     )
 
     assert description.timeout == (float("inf") if timeout is None else 7.0)

@@ -1,0 +1,120 @@
+"""The programs of a job: mpirun's `-n 1 a : -n 3 b`. Command line -> Program. Pure.
+
+-n, --env and --cwd are those of the program that they stand before. All other options
+count for the whole job.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from poprun.options.grammar import COLON_AS_ARGUMENT, SEPARATOR, CommandLine
+from poprun.options.refusals import refusal
+from poprun.options.settings import Settings
+from poprun.options.sources import resolve_settings
+from poprun.options.table import OF_ONE_PROGRAM, OPTIONS
+from poprun.options.types import AUTO, Option
+from poprun.record import Record
+
+NUMBERS = ("num-instances", "num-processes")
+SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
+# The options of Python that take the next word as their value.
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+class Program(Record):
+    """A program of the job, and the instances that run it."""
+
+    argv: Sequence[str]
+    # Empty where it is the only program, until their number is known.
+    instances: range
+    # The values of --env and --cwd.
+    variables: Sequence[tuple[str, str, str | None]] = ()
+    cwd: str | None = None
+
+    @property
+    def name(self) -> str:
+        """By what a user knows it: the script, where an interpreter runs one."""
+        return name_of(self.argv)
+
+
+def resolve_programs(
+    line: CommandLine, environ: Mapping[str, str]
+) -> tuple[Settings, list[Program]]:
+    """Return the settings of the job, and its programs.
+
+    Raises:
+        OptionError: A value makes no sense; the sentence says where it stands.
+    """
+    if not line.others:
+        settings = resolve_settings(line.options, environ)
+        # How many there are may follow from the hosts.
+        return settings, [_program(line.program, settings, range(0))]
+    parts = (line, *line.others)
+    common = [pair for pair in line.options if pair[0].name not in OF_ONE_PROGRAM]
+    programs: list[Program] = []
+    first = 0
+    for part in parts:
+        _check_number(part)
+        own = [pair for pair in part.options if pair[0].name in OF_ONE_PROGRAM]
+        settings = resolve_settings([*common, *own], environ)
+        if settings["num-instances"] == AUTO:
+            raise refusal(
+                f"The number of instances of {part.program[0]!r} is auto, which is for "
+                "a job of one program. Write a number."
+            )
+        instances = range(first, first + settings["num-instances"])
+        programs.append(_program(part.program, settings, instances))
+        first = instances.stop
+    total = _total(parts, first)
+    return resolve_settings([*common, total], environ), programs
+
+
+def _program(argv: Sequence[str], settings: Settings, instances: range) -> Program:
+    return Program(argv, instances, settings["env"], settings["cwd"])
+
+
+def _check_number(part: CommandLine) -> None:
+    if not any(option.name in NUMBERS for option, _ in part.options):
+        raise refusal(
+            f"The program {part.program[0]!r} has no number of instances. Where ':' "
+            "separates several programs, each has its own: poprun -n 1 a.py : -n 3 "
+            "b.py",
+            COLON_AS_ARGUMENT,
+        )
+
+
+def _total(parts: Sequence[CommandLine], number: int) -> tuple[Option, str]:
+    """Return the option that gives the number of all instances.
+
+    With -n each is one replica; --num-instances leaves that to --num-replicas.
+    """
+    names = {option.name for part in parts for option, _ in part.options}
+    name = "num-instances" if "num-instances" in names else "num-processes"
+    return OPTIONS[name], str(number)
+
+
+def words_of(programs: Sequence[Program]) -> list[str]:
+    """Return the argv of all programs, with mpirun's separator between them."""
+    words = [word for program in programs for word in (SEPARATOR, *program.argv)]
+    return words[1:]
+
+
+def name_of(argv: Sequence[str]) -> str:
+    """Return a short name of a program: the script that an interpreter runs."""
+    name = os.path.basename(argv[0])
+    is_python = name.startswith(("python", "pypy"))
+    if not (is_python or name in SHELLS):
+        return name
+    words = iter(argv[1:])
+    for word in words:
+        # As in -uc and -Im.
+        letters = word[1:] if word[1:].isalpha() and word[0] == "-" else ""
+        if letters.endswith("c"):
+            return f"{name} -c"
+        if is_python and letters.endswith("m"):
+            return next(words, name)
+        if is_python and word in _WITH_VALUE:
+            next(words, "")
+        elif not word.startswith("-"):
+            return os.path.basename(word.rstrip("/"))
+    return name

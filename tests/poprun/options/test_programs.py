@@ -1,0 +1,173 @@
+"""Several programs in one command line: poprun -n 1 a : -n 3 b."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from poprun.errors import OptionError
+from poprun.options.completion import complete
+from poprun.options.grammar import parse
+from poprun.options.programs import Program, name_of, resolve_programs, words_of
+from poprun.options.settings import Settings
+
+
+def resolve(
+    *words: str, environ: Mapping[str, str] | None = None
+) -> tuple[Settings, list[Program]]:
+    return resolve_programs(parse(words), environ or {})
+
+
+def refusal(*words: str) -> list[str]:
+    with pytest.raises(OptionError) as refused:
+        resolve(*words)
+    return [str(refused.value), *getattr(refused.value, "__notes__", [])]
+
+
+def test_instances_are_numbered_through_the_programs() -> None:
+    settings, programs = resolve(
+        *("-v", "-n", "1", "python", "a.py", "-x", ":"),
+        *("--np=3", "b", "--", "-n", ":", "-n2", "--", "c", ":", "-n", "9"),
+    )
+
+    assert programs == [
+        Program(("python", "a.py", "-x"), range(1)),
+        Program(("b", "--", "-n"), range(1, 4)),
+        # After -- it is an argument.
+        Program(("c", ":", "-n", "9"), range(4, 6)),
+    ]
+    assert (settings["num-instances"], settings["num-replicas"]) == (6, 6)
+    assert settings["verbose"] == 1
+    assert words_of(programs) == [
+        *("python", "a.py", "-x", ":", "b", "--", "-n", ":", "c", ":", "-n", "9")
+    ]
+
+
+def test_a_colon_after_two_dashes_is_an_argument() -> None:
+    _, programs = resolve("-n", "2", "--", "expr", "a", ":", "a")
+
+    assert programs == [Program(("expr", "a", ":", "a"), range(0))]
+
+
+def test_variables_and_a_directory_are_those_of_one_program(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("cwd: of-file\nenv: [F=1]\ngrace: 7\n")
+    settings, programs = resolve(
+        f"--import-config={tmp_path}/job.yaml",
+        *("-n", "1", "--env=A=1", "--env", "0:B", "a", ":"),
+        *("-n", "1", "--cwd=c", "b", ":", "-n", "1", "--env=D=4", "d"),
+        environ={"POPRUN_CWD": "of-variable"},
+    )
+
+    assert [(p.variables, p.cwd) for p in programs] == [
+        ((("", "A", "1"), ("0", "B", None)), "of-variable"),
+        ((("", "F", "1"),), "c"),
+        ((("", "D", "4"),), "of-variable"),
+    ]
+    assert settings["grace"] == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "instances", "replicas"),
+    [
+        (["-n", "1", "a", ":", "-n", "3", "b"], 4, 4),
+        (["--num-replicas=8", "-n", "1", "a", ":", "-n", "3", "b"], 4, 8),
+        (["--num-instances=1", "a", ":", "--num-instances=1", "b"], 2, 1),
+    ],
+)
+def test_the_replicas_are_those_of_the_whole_job(
+    words: list[str], instances: int, replicas: int
+) -> None:
+    settings, _ = resolve(*words, environ={"POPRUN_NUM_PROCESSES": "7"})
+
+    numbers = settings["num-instances"], settings["num-replicas"]
+    assert numbers == (instances, replicas)
+
+
+HINT = "To pass ':' to a program as an argument, write -- before the program."
+WRITTEN = f"Several programs are written as: poprun -n 1 a.py : -n 3 b.py. {HINT}"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("-n 1 : -n 1 b", ["The program before ':' is missing.", WRITTEN]),
+        ("-n 1 a :", ["The program after ':' is missing.", WRITTEN]),
+        ("-n 1 a : : b", ["The program after ':' is missing.", WRITTEN]),
+        ("-n 1 a : -n 1", ["The program after ':' is missing.", WRITTEN]),
+        (
+            "-n 1 a : -n",
+            ["The value of -n is missing at the end of the line.", "Write -n N."],
+        ),
+        (
+            "-n 1 a : -vn 1 b",
+            [
+                "-v stands after ':', but it counts for the whole job.",
+                "Write it before the first program. After ':' may stand -n, "
+                "--num-instances, --env and --cwd.",
+            ],
+        ),
+        (
+            "-n 1 a : b : -n 1 c",
+            [
+                "The program 'b' has no number of instances. Where ':' separates "
+                "several programs, each has its own: poprun -n 1 a.py : -n 3 b.py",
+                HINT,
+            ],
+        ),
+        (
+            "expr a : b",
+            [
+                "The program 'expr' has no number of instances. Where ':' separates "
+                "several programs, each has its own: poprun -n 1 a.py : -n 3 b.py",
+                HINT,
+            ],
+        ),
+        (
+            "-n 1 a : -n x b",
+            [
+                "-n is 'x', but must be a whole number in plain digits, such as 4, or "
+                "auto."
+            ],
+        ),
+        (
+            "-n 1 a : -n auto b",
+            [
+                "The number of instances of 'b' is auto, which is for a job of one "
+                "program. Write a number."
+            ],
+        ),
+    ],
+)
+def test_what_is_no_list_of_programs_is_refused(
+    line: str, sentences: list[str]
+) -> None:
+    assert refusal(*line.split()) == sentences
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("./a.sh -x", "a.sh"),
+        ("/usr/bin/python3.11 -u -W error -X dev dir/train.py --lr 1", "train.py"),
+        ("python -m pkg.train x", "pkg.train"),
+        ("python -Bc print(1)", "python -c"),
+        ("python3 -Im pkg.train", "pkg.train"),
+        ("bash -m run.sh", "run.sh"),
+        ("python -c print(1) a.py", "python -c"),
+        ("python folder/", "folder"),
+        ("python", "python"),
+        ("bash -e run.sh x", "run.sh"),
+        ("sh -c echo", "sh -c"),
+        ("nice python a.py", "nice"),
+    ],
+)
+def test_a_program_is_known_by_its_script(line: str, name: str) -> None:
+    assert name_of(line.split()) == name
+
+
+def test_after_a_colon_completion_offers_the_options_of_one_program() -> None:
+    names = [candidate.text for candidate in complete(["-n", "1", "a", ":"], "--")]
+
+    assert {"--num-instances", "--np", "--env", "--cwd"} < set(names)
+    assert not {"--host", "--verbose", "--sync"} & set(names)
+    assert [c.kind for c in complete(["-n", "1", "a", ":", "-n", "1"], "")] == ["file"]
