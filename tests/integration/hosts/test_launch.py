@@ -1,5 +1,6 @@
 """Jobs on several hosts: started by each MPI, supervised by an agent on each host."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from beds.bed import Bed
 from conftest import mpirun_of, wait_for
+
+from poprun.preflight.own_facts import own_facts
 
 pytestmark = pytest.mark.mpi
 
@@ -55,6 +58,37 @@ def test_several_programs_are_numbered_through_the_hosts(bed: Bed, mpi: str) -> 
     )
     assert (fine.returncode, fine.stderr) == (0, "")
     assert sorted(fine.stdout.splitlines()) == ["0 h0", "1 h0", "2 h1", "3 h1"]
+
+
+def test_auto_counts_the_cpus_of_each_host(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=2)
+    # What a login on h1 may use.
+    first = min(os.sched_getaffinity(0))
+    bed["h1"].output("sh", "-c", f"taskset -cp {first} $(cat /run/sshd.pid)")
+
+    ran = bed.front.run(
+        *poprun("local", "--host", "h0,h1", "-n", "auto", "python3", "-c", WHERE)
+    )
+
+    assert (ran.returncode, sorted(ran.stdout.splitlines())) == (0, ["0 h0", "1 h1"])
+    if own_facts().num_usable_cpus > 1:
+        assert ran.stderr == (
+            "poprun: warning: auto starts 1 instance on each of the 2 hosts, as many "
+            "as fit on h1: all hosts get the same number.\n"
+        )
+
+
+def test_auto_is_the_sum_of_the_slots(bed: Bed) -> None:
+    ran = bed.front.run(
+        *("sh", "-c", 'printf "h0 slots=3\\nh1 slots=3\\n" > slots; exec "$@"', "sh"),
+        *poprun("openmpi5", "--hostfile", "slots", "-n", "auto"),
+        *("python3", "-c", WHERE),
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.splitlines()) == [
+        *("0 h0", "1 h0", "2 h0", "3 h1", "4 h1", "5 h1")
+    ]
 
 
 @pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])

@@ -55,6 +55,18 @@ def test_clients_are_answered_while_the_main_thread_waits(job: PreparingJob) -> 
     assert ask(TestClient(IDENTITY)) == "connecting to the hosts"
 
 
+def test_clients_are_told_the_numbers_that_auto_stands_for(job: PreparingJob) -> None:
+    job.enter("waiting for IPUs")
+    client = TestClient(IDENTITY)
+    job.set_shape(6, 12)
+
+    client.ask(protocol.SHOW_JOB, 0, 0)
+    assert select.select([client.channel], [], [], LIMIT_S)[0]
+    [(_, fields)] = client.messages()
+    shown = json.loads(fields[0])
+    assert (shown["num_instances"], shown["num_replicas"]) == (6, 12)
+
+
 def test_a_client_may_take_its_time_before_its_request(job: PreparingJob) -> None:
     job.enter("waiting for IPUs")
     slow = TestClient(IDENTITY)
