@@ -74,8 +74,9 @@ _READ_NAMES = """
 """
 _READ = frozenset(_READ_NAMES.split())
 
-# The processes of mpiruns that start ranks are named so, or this is in their names.
-_STARTERS_OF_RANKS = "mpirun|mpiexec|orterun|orted|prte|hydra"
+# How the names of the processes begin by which mpiruns start ranks: prterun, prted,
+# orterun_wrapper, mpiexec.hydra, ...
+_STARTERS_OF_RANKS = "mpirun|mpiexec|orterun|orted|prte|hydra_pmi_proxy"
 
 # Wrong for another job in any case.
 _OF_ONE_JOB = frozenset({*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES})
@@ -103,7 +104,7 @@ def check_is_only_rank(environ: Mapping[str, str]) -> None:
     """
     sizes = [environ.get(name, "") for name in (env.OMPI_SIZE, env.PMI_SIZE)]
     size = next((text for text in sizes if re.fullmatch("[1-9][0-9]{0,8}", text)), "1")
-    if size != "1" and re.search(_STARTERS_OF_RANKS, _parent_name()):
+    if size != "1" and re.match(_STARTERS_OF_RANKS, _parent_name()):
         raise OptionError(
             f"mpirun has started {size} copies of poprun, and each would start the "
             "whole job. poprun calls mpirun itself: write poprun -n "

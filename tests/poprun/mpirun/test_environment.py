@@ -178,6 +178,7 @@ def test_one_of_several_ranks_does_not_start_the_job(
         pytest.param("prterun\n", "1", id="only-rank"),
         pytest.param("prterun\n", "x", id="no-number"),
         pytest.param("bash\n", "2", id="script-of-a-rank"),
+        pytest.param("train_mpirun.py\n", "2", id="script-named-after-mpirun"),
         pytest.param("python3\n", "2", id="shim-of-an-outer-poprun"),
         pytest.param("", "2", id="hidden-parent"),
     ],
