@@ -10,11 +10,12 @@ from poprun.popctl.output import copy_output
 @click.command("attach")
 @click.argument("words", nargs=-1, metavar="[JOB] INSTANCE")
 def command(words: tuple[str, ...]) -> None:
-    """Write the output of one instance from now on, as it comes.
+    """Show the output of one instance from now on.
 
-    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only; INSTANCE is a number. Ctrl-C leaves the job alone. What is read too
-    slowly is left out, and popctl says how much that was: the job does not wait.
+    JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
+    job is running. INSTANCE is a number. Ctrl-C ends popctl, not the job. The job
+    never waits for popctl: output that is read too slowly is left out, and popctl says
+    how much.
     """
     job, instance = words_of(words, needs_instance=True)
     assert instance is not None

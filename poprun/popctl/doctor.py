@@ -45,19 +45,21 @@ MACHINE = (sys.executable, "-P", "-m", "poprun.popctl.machine_checks")
 # Options of the caller's jobs, whose variables would change what those of the doctor
 # print. The others tell how hosts and MPI are reached.
 GROUPS_LEFT_OUT = ("Topology", "Output", "Limits", "Debug and general")
-WITHOUT_VIPU = "Jobs that are started with -n, or --offline-mode=yes, need none."
+WITHOUT_VIPU = "Jobs started with -n or --offline-mode=yes need no IPUs."
 
 
 @click.command("doctor")
 @click.option(
-    "--host", metavar="HOSTS", help="Check these, too, as poprun reaches them."
+    "--host",
+    metavar="HOSTS",
+    help="Also check these hosts, which poprun connects to as in a job.",
 )
-@click.option("--json", "in_json", is_flag=True, help="Write JSON, not a table.")
+@click.option("--json", "in_json", is_flag=True, help="Print JSON instead of a table.")
 def command(host: str | None, in_json: bool) -> int:
-    """Check whether jobs can run here, and say how to mend what is wrong.
+    """Check whether jobs can run here, and say how to fix what fails.
 
     It starts real jobs: two instances that print, and an all-reduce. The exit code is 1
-    if a check has failed.
+    if a check fails.
     """
     by_host: dict[str, list[Check]] = {}
     for name, check in checks_of(host):
@@ -135,7 +137,7 @@ def check_job(name: str, options: Sequence[str], program: Sequence[str]) -> Chec
         if sorted(result.stdout.splitlines()) != ["instance 0", "instance 1"]:
             text = f"the output of two instances is wrong: {result.stdout!r}"
             return Check(name, FAIL, text, "Run poprun -vv -n 2 echo hello.")
-        return Check(name, PASS, f"both have printed, {seconds}")
+        return Check(name, PASS, f"both instances printed, {seconds}")
     return Check(name, PASS, f"{result.stdout.strip()}, {seconds}")
 
 
@@ -170,9 +172,12 @@ def _read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
             checks = [(report["host"], Check(**each)) for each in report["checks"]]
         except (ValueError, KeyError, TypeError):
             # What Python's start-up files print, or checks of another version.
-            what = f"a host has printed a line that is no check: {text[:200]!r}"
+            what = (
+                f"a host printed a line that is not a result of a check: {text[:200]!r}"
+            )
             mend = (
-                "Let Python's start-up files there print nothing, and use one poprun."
+                "Make sure that Python's start-up files there print nothing, and that "
+                "all hosts have the same poprun."
             )
             yield hosts, Check("hosts", WARN, what, mend)
             continue
@@ -180,7 +185,7 @@ def _read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
         yield from checks
     expected = len(parse_hosts(hosts))
     if num_reports < expected:
-        text = f"{num_reports} of {expected} hosts have printed their checks"
+        text = f"{num_reports} of {expected} hosts reported their checks"
         yield hosts, Check("hosts", FAIL, text)
 
 

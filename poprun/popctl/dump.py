@@ -23,15 +23,15 @@ PY_SPY_S = 20
     "--signal",
     "by_signal",
     is_flag=True,
-    help="Let the Pythons write their stacks themselves, even if py-spy is installed.",
+    help="Let each Python process write its own stacks, even if py-spy is installed.",
 )
 def command(words: tuple[str, ...], by_signal: bool) -> None:
-    """Write the Python stacks of all instances, or of one.
+    """Print the Python stacks of all instances, or of one.
 
-    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only. Each Python writes its stacks to its stderr, so that they are in
-    the output of the job, too. Where py-spy is installed, and may look at the
-    processes, it reads the stacks of those on this host, and the job shows nothing.
+    JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
+    job is running. Each Python process writes its stacks to its stderr, so they are
+    also in the output of the job. If py-spy is installed and may read the processes, it
+    prints the stacks of those on this host, and the job's output stays as it is.
     """
     word, instance = words_of(words, needs_instance=False)
     connection = choose_job(word)
@@ -61,7 +61,7 @@ def _spy(py_spy: str, instance: dict[str, Any] | None) -> bool:
     for pid in _pythons_of(instance["pid"]):
         stacks, failure = _stacks(py_spy, pid)
         if failure:
-            say(f"py-spy cannot look at {name} (PID {pid}): {failure}")
+            say(f"py-spy cannot read the stacks of {name} (PID {pid}): {failure}")
             continue
         write(f"Python stacks of {name} (PID {pid}), by py-spy:\n{stacks}\n")
         has_shown = True

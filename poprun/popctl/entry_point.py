@@ -14,13 +14,19 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # By name: the module whose `command` it is, which is imported when it is called, and
 # one line of help.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    "ps": ("poprun.popctl.ps", "List the jobs of this user that run on this machine."),
-    "top": ("poprun.popctl.top", "Show what the instances of a job do, as top does."),
-    "stop": ("poprun.popctl.stop", "Stop a job as Ctrl-C does."),
-    "attach": ("poprun.popctl.attach", "Write the output of an instance from now on."),
-    "logs": ("poprun.popctl.logs", "Write what instances have written to files."),
+    "ps": ("poprun.popctl.ps", "List your jobs that run on this machine."),
+    "top": (
+        "poprun.popctl.top",
+        "Show what the instances of a job are doing, like top.",
+    ),
+    "stop": ("poprun.popctl.stop", "Stop a job like Ctrl-C."),
+    "attach": ("poprun.popctl.attach", "Show the output of an instance from now on."),
+    "logs": (
+        "poprun.popctl.logs",
+        "Print the files that a job has written its output to.",
+    ),
     "doctor": ("poprun.popctl.doctor", "Check whether jobs can run here."),
-    "dump": ("poprun.popctl.dump", "Write the Python stacks of all instances."),
+    "dump": ("poprun.popctl.dump", "Print the Python stacks of all instances."),
     "trace": ("poprun.popctl.trace", "Show who waited for whom in a job with --trace."),
 }
 
@@ -31,13 +37,13 @@ class Popctl(click.Group):
     def __init__(self, subcommands: Mapping[str, tuple[str, str]]) -> None:
         super().__init__(
             "popctl",
-            help="Show and control the jobs of poprun that run on this machine.",
+            help="Show and control the poprun jobs that run on this machine.",
             context_settings=HELP_OPTIONS,
             subcommand_metavar="COMMAND [ARGS]...",
             invoke_without_command=True,
             callback=_without_subcommand,
             params=[
-                click.Option(["--version"], is_flag=True, help="Write the version.")
+                click.Option(["--version"], is_flag=True, help="Show the version.")
             ],
         )
         self._subcommands = subcommands
@@ -72,7 +78,9 @@ class Popctl(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self._subcommands:
             names = ", ".join(self._subcommands)
-            ctx.fail(f"There is no command {args[0][:64]!r}. There are: {names}.")
+            ctx.fail(
+                f"There is no command {args[0][:64]!r}. The commands are: {names}."
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -81,7 +89,7 @@ def _without_subcommand(ctx: click.Context, version: bool) -> None:
     """Do what the options of popctl itself ask for."""
     if ctx.invoked_subcommand is not None:
         if version:
-            raise click.UsageError("--version stands alone.")
+            raise click.UsageError("--version cannot be combined with other words.")
         return
     if not version:
         raise click.exceptions.NoArgsIsHelpError(ctx)

@@ -74,8 +74,8 @@ class JobConnection:
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self._channel], [], [], wait)[0]:
                 raise JobRequestError(
-                    f"Job {self.name} does not answer. Its poprun, PID {self.pid}, may "
-                    "be stopped: see 'ps -o stat'."
+                    f"Job {self.name} does not answer. Its poprun (PID {self.pid}) may "
+                    "be suspended: see 'ps -o stat'."
                 )
             received = self._channel.receive()
             if received is None:
@@ -98,7 +98,8 @@ def listening_names() -> list[str]:
             rows = [line.split() for line in file]
     except OSError as error:
         raise JobRequestError(
-            f"popctl finds jobs by {SOCKETS}, which cannot be read: {error.strerror}."
+            f"popctl finds jobs through {SOCKETS}, which cannot be read: "
+            f"{error.strerror}."
         ) from None
     names = [re.fullmatch(NAME, row[7]) for row in rows if _listens(row)]
     return sorted({name[1] for name in names if name})
@@ -128,7 +129,8 @@ def connect(identity: str, deadline: float | None = None) -> JobConnection | Non
             if time.monotonic() >= deadline:
                 raise JobRequestError(
                     f"Job {identity[:SHOWN]} accepts no connection. Its poprun may be "
-                    "stopped, or another user's. To control another job, name that."
+                    "suspended, or belong to another user. To control another job, "
+                    "give its id."
                 ) from None
             time.sleep(RETRY_S)
             continue
@@ -172,14 +174,16 @@ def choose_job(word: str | None) -> JobConnection:
     if not jobs:
         raise JobRequestError(no_jobs())
     if not chosen:
-        raise JobRequestError(f"There is no job {word!r}. There are:\n{_list_of(jobs)}")
+        raise JobRequestError(
+            f"There is no job {word!r}. These jobs run:\n{_list_of(jobs)}"
+        )
     _close(job for job in jobs if job not in chosen)
     if len(chosen) == 1:
         return chosen[0]
-    which = f"{len(chosen)} jobs run"
+    which = f"{len(chosen)} jobs are running"
     if word:
         which = f"The ids of {len(chosen)} jobs begin with {word!r}"
-    raise JobRequestError(f"{which}. Name one of them:\n{_list_of(chosen)}")
+    raise JobRequestError(f"{which}. Choose one of them:\n{_list_of(chosen)}")
 
 
 def _close(jobs: Iterable[JobConnection]) -> None:
@@ -295,9 +299,9 @@ def words_of(
     if rest and re.fullmatch("[0-9]{1,5}", rest[-1]):
         instance = int(rest.pop())
     if len(rest) > 1 or (needs_instance and instance is None):
-        problem = f"{' '.join(words)!r} is no job and instance"
+        problem = f"{' '.join(words)!r} is not a job and an instance"
         raise OptionError(
             f"{problem if words else 'The instance is missing'}: write JOB INSTANCE, "
-            "or only INSTANCE if one job runs."
+            "or only INSTANCE if a single job is running."
         )
     return (rest[0] if rest else None), instance

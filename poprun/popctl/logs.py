@@ -21,33 +21,35 @@ PIECE = 1 << 16
     "-n",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only the last N lines of each file.",
+    help="Print only the last N lines of each file.",
 )
 def command(words: tuple[str, ...], lines: int | None) -> None:
-    """Write what the instances, or one, have written to the files of the job so far.
+    """Print what the instances, or one of them, have written to files so far.
 
-    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only. Each file has a head, `==> FILE <==`; empty files are left out.
+    JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
+    job is running. Each file has a heading, `==> FILE <==`; empty files are left
+    out.
     """
     word, instance = words_of(words, needs_instance=False)
     job = show_job(choose_job(word))
     directory = job["output_directory"]
     if job["phase"] == "preparing":
-        raise JobRequestError(f"Job {job['id'][:8]} has started no instance so far.")
+        raise JobRequestError(f"Job {job['id'][:8]} has not started any instance yet.")
     if directory is None:
         raise JobRequestError(
-            f"Job {job['id'][:8]} writes no files: start it with --log-dir "
-            "DIRECTORY. 'popctl attach' shows what an instance writes from now on."
+            f"Job {job['id'][:8]} does not write its output to files: that needs "
+            "--log-dir DIRECTORY. 'popctl attach' shows what an instance writes from "
+            "now on."
         )
     if not os.path.isdir(directory):
         raise JobRequestError(
-            f"The files of job {job['id'][:8]} are in {directory}, which popctl cannot "
-            "find: it was removed, or its name is not UTF-8. Read the files there."
+            f"The files of job {job['id'][:8]} are in {directory}, which popctl "
+            "cannot find: the directory was removed, or its name is not UTF-8."
         )
     number = job["num_instances"]
     if instance is not None and instance >= number:
         raise JobRequestError(
-            f"There is no instance {instance} in the job: it has 0 to {number - 1}."
+            f"The job has no instance {instance}: its instances are 0 to {number - 1}."
         )
     ranks = range(number) if instance is None else [instance]
     for rank in ranks:

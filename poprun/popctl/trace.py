@@ -19,8 +19,8 @@ from poprun.trace.tables import as_text
 @click.option(
     "--html",
     metavar="PAGE",
-    help="Write a page to this file instead, which needs no network to be looked at; "
-    "-: to stdout.",
+    help="Write an HTML page to this file instead (- for stdout). It can be "
+    "viewed offline.",
 )
 @click.option(
     "--calls",
@@ -88,10 +88,10 @@ def _read(file: str) -> TraceSummary:
     except RecursionError:
         why = "its JSON is nested too deeply"
     except ValueError as error:
-        why = f"it is no JSON ({error})"
+        why = f"it is not JSON ({error})"
     raise OptionError(
-        f"{file!r} is no trace of poprun's: {why}. Name a file that poprun --trace has "
-        "written."
+        f"{file!r} is not a trace of poprun: {why}. Give a file that poprun "
+        "--trace has written."
     )
 
 

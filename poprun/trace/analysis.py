@@ -97,10 +97,10 @@ def analyse(document: Any) -> TraceSummary:
         TraceError: It is none of poprun's.
     """
     if not isinstance(document, dict):
-        raise TraceError("its JSON is no object")
+        raise TraceError("its JSON is not an object")
     about, events = document.get("otherData"), document.get("traceEvents")
     if not isinstance(about, dict) or "poprun" not in about:
-        raise TraceError("its otherData do not name poprun")
+        raise TraceError("its otherData does not name poprun")
     if not isinstance(events, list):
         raise TraceError("it has no list of traceEvents")
     try:
@@ -268,8 +268,9 @@ def incompleteness(summary: TraceSummary) -> str:
     if summary.is_complete:
         return ""
     return (
-        "The trace is incomplete, and has no calls: poprun writes them when the job "
-        "has ended. It still runs, was killed, or could not write the file then."
+        "The trace is incomplete and contains no calls: poprun writes them when "
+        "the job ends. The job is still running, poprun was killed, or the file "
+        "could not be written."
     )
 
 
@@ -281,7 +282,8 @@ def gap(summary: TraceSummary) -> str:
         return ""
     more = f", and those of {len(lacks) - MOST_GAPS} more processes"
     return (
-        f"The trace lacks calls for which there was no room: "
+        "Some calls are missing from the trace, because there was no room for "
+        "them: "
         f"{', '.join(lacks[:MOST_GAPS])}{more if len(lacks) > MOST_GAPS else ''}."
     )
 
@@ -291,14 +293,14 @@ def conclusion(summary: TraceSummary) -> str:
     costs = {row: one.cost_to_others for row, one in summary.instances.items()}
     total = sum(costs.values())
     if not summary.calls:
-        return "No instance has recorded a call of popdist's."
+        return "No instance recorded any popdist calls."
     if not total:
-        return "No instance has waited for another one."
+        return "No instance waited for another."
     row = max(costs, key=lambda row: costs[row])
     share = 100 * costs[row] / total
     times = summary.instances[row].times_last
     return (
-        f"The instances have waited {in_time(total)} for each other, added up; "
-        f"{share:.0f} % of that for {name_of(summary, row)}, which began {times} of "
-        f"{len(_counting(summary.together))} calls last."
+        f"The instances waited {in_time(total)} for each other in total; "
+        f"{share:.0f} % of that was for {name_of(summary, row)}, which was the "
+        f"last to begin {times} of {len(_counting(summary.together))} calls."
     )

@@ -56,9 +56,9 @@ class JobTrace:
         self._files: dict[tuple[int, str, str], bytearray] = {}
         self._clocks: dict[str, Clock] = {}
         if path == "-":
-            raise self._refusal("a timeline does not go to stdout")
+            raise self._refusal("a timeline cannot be written to stdout")
         if os.path.exists(self._path) and not os.path.isfile(self._path):
-            raise self._refusal("it is no regular file")
+            raise self._refusal("it is not a regular file")
         try:
             self._write()
         except OSError as error:
@@ -67,7 +67,7 @@ class JobTrace:
     def _refusal(self, why: str) -> OptionError:
         return OptionError(
             f"--trace {self._given!r} cannot be written: {why}. Name a file in a "
-            "directory in which you may make files."
+            "directory where you can create files."
         )
 
     # --- What happens.
@@ -140,9 +140,9 @@ class JobTrace:
         if not lost:
             return ""
         return (
-            f"The trace lacks {counted(lost, 'call')}: each process records its first "
-            f"{MOST_RECORDS - 1}, or fewer on a full disk. 'popctl trace' names the "
-            "processes."
+            f"{counted(lost, 'call')} are missing from the trace: each process "
+            f"records its first {MOST_RECORDS - 1}, or fewer if the disk is full. "
+            "'popctl trace' names the processes."
         )
 
     def _write(self) -> None:

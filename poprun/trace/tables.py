@@ -118,7 +118,11 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
         )
         for one in spans
     ]
-    note = f"Spans of {left_out} more names took less time." if left_out else ""
+    note = (
+        f"{left_out} more names are not shown; their spans took less time."
+        if left_out
+        else ""
+    )
     head = ("spans", "of", "times", "total", "longest")
     return TraceTable("spans", head, rows, num_names=2, note=note)
 

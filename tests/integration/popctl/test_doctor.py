@@ -37,7 +37,7 @@ def test_a_sound_machine_fails_no_check_and_runs_both_jobs(poprun: Poprun) -> No
 
     assert code == 0
     assert checks["two instances"]["status"] == "PASS"
-    assert checks["two instances"]["text"].startswith("both have printed")
+    assert checks["two instances"]["text"].startswith("both instances printed")
     assert checks["all-reduce"]["status"] == "PASS"
     assert "among 2 instances" in checks["all-reduce"]["text"]
 
@@ -52,7 +52,7 @@ def test_variables_of_the_users_jobs_change_no_check(poprun: Poprun) -> None:
     )
 
     assert code == 0, checks
-    assert checks["two instances"]["text"].startswith("both have printed")
+    assert checks["two instances"]["text"].startswith("both instances printed")
     assert checks["all-reduce"]["text"].startswith("1 MiB among 2 instances")
 
 

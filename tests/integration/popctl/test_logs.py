@@ -77,9 +77,9 @@ def test_a_job_without_files_and_an_instance_that_there_is_not_are_refused(
 
     assert refused.returncode == 1
     assert refused.stderr == (
-        b"popctl: error: Job %s writes no files: start it with --log-dir "
-        b"DIRECTORY. 'popctl attach' shows what an instance writes from now on.\n"
-        % job[:8].encode()
+        b"popctl: error: Job %s does not write its output to files: that needs "
+        b"--log-dir DIRECTORY. 'popctl attach' shows what an instance writes from "
+        b"now on.\n" % job[:8].encode()
     )
 
 
@@ -90,4 +90,4 @@ def test_files_that_cannot_be_found_are_refused(poprun: Poprun) -> None:
     end(poprun)
 
     assert (refused.returncode, refused.stdout) == (1, b"")
-    assert b"which popctl cannot find: it was removed" in refused.stderr
+    assert b"which popctl cannot find: the directory was" in refused.stderr

@@ -267,9 +267,9 @@ def test_a_poprun_that_is_stopped_is_listed_as_such(poprun: Poprun) -> None:
     assert view == {"id": job.id, "pid": job.process.pid, "phase": "no answer"}
     assert refused.returncode == 1
     assert refused.stderr == (
-        f"popctl: error: Job {job.id[:8]} does not answer. Its poprun, PID "
-        f"{job.process.pid}, may be stopped: see 'ps -o stat'. popctl has "
-        "withdrawn its request, so that the job is not stopped later.\n"
+        f"popctl: error: Job {job.id[:8]} does not answer. Its poprun (PID "
+        f"{job.process.pid}) may be suspended: see 'ps -o stat'. popctl has "
+        "withdrawn its request, so the job will not be stopped later.\n"
     )
     # poprun reads the request before it answers the next one.
     assert job.view()["phase"] == "running"

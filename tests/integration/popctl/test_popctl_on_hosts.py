@@ -54,7 +54,7 @@ def test_the_instances_of_all_hosts_are_shown_dumped_and_stopped(here: Host) -> 
     job: dict[str, Any] = {}
 
     def are_in_their_loops() -> bool:
-        """Return whether both have printed, and it is known what they use."""
+        "Return whether both instances printed, and it is known what they use."
         job.update(show(here))
         return job.get("num_running") == 2 and all(
             instance["last_line"] == f"on {instance['host']}"

@@ -78,7 +78,7 @@ def test_a_job_that_waits_for_ipus_is_listed_and_becomes_one_that_runs(
         f"Job {job[:8]}: echo 'it has them'",
     )
     assert logs.stderr == (
-        f"popctl: error: Job {job[:8]} has started no instance so far.\n"
+        f"popctl: error: Job {job[:8]} has not started any instance yet.\n"
     )
     assert "it has no Python stacks now." in dump.stderr
 

@@ -80,8 +80,8 @@ def test_without_a_terminal_it_names_what_needs_none(job: str) -> None:
 
     assert refused.returncode == 1
     assert refused.stderr == (
-        "popctl: error: popctl top draws on a terminal, which is not here: --once "
-        "writes one table, --json one object.\n"
+        "popctl: error: popctl top needs a terminal. --once prints one table, "
+        "and --json one object, without one.\n"
     )
 
 

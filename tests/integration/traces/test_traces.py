@@ -81,7 +81,7 @@ def test_a_straggler_is_seen_in_the_trace(poprun: Poprun) -> None:
     phases = {e["name"] for e in events if e.get("cat") == "phase"}
     assert {"mpirun", "run"} <= phases
     text = popctl("trace", str(file)).stdout
-    assert "% of that for instance 5, which began " in text
+    assert "% of that was for instance 5, which was the last to begin " in text
 
 
 def test_calls_of_a_killed_instance_are_in_the_trace(poprun: Poprun) -> None:
@@ -165,13 +165,14 @@ def test_calls_beyond_those_that_a_process_records_are_told(poprun: Poprun) -> N
 
     assert (ran.code, ran.stderr) == (
         0,
-        "poprun: warning: The trace lacks 5 calls: each process records its first "
-        "131071, or fewer on a full disk. 'popctl trace' names the processes.\n",
+        "poprun: warning: 5 calls are missing from the trace: each process "
+        "records its first 131071, or fewer if the disk is full. 'popctl trace' "
+        "names the processes.\n",
     )
     calls = [event for event in events_of(file) if event.get("cat") == "call"]
     assert len(calls) == 131071
     text = popctl("trace", str(file)).stdout
     assert (
-        "\nThe trace lacks calls for which there was no room: the last 5 of instance 0."
-        in text
+        "\nSome calls are missing from the trace, because there was no room for "
+        "them: the last 5 of instance 0." in text
     )

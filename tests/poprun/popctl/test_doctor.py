@@ -27,5 +27,8 @@ def test_other_lines_are_shown_and_hosts_without_checks_are_a_failure() -> None:
     checks = [check for _, check in _read_reports("a,b", out)]
 
     assert [check.status for check in checks] == [WARN, PASS, WARN, WARN, FAIL]
-    assert checks[0].text == "a host has printed a line that is no check: 'Welcome!'"
-    assert checks[-1].text == "1 of 2 hosts have printed their checks"
+    assert (
+        checks[0].text
+        == "a host printed a line that is not a result of a check: 'Welcome!'"
+    )
+    assert checks[-1].text == "1 of 2 hosts reported their checks"

@@ -130,7 +130,8 @@ def test_py_spy_looks_at_the_pythons_below_the_program_too(
         for pid in pythons
     )
     assert shown.err == (
-        f"popctl: py-spy cannot look at instance 0 (PID {program.pid}): exit code 1.\n"
+        "popctl: py-spy cannot read the stacks of instance 0 (PID "
+        f"{program.pid}): exit code 1.\n"
     )
     assert connection.requests == []
 
@@ -146,8 +147,8 @@ def test_where_py_spy_may_not_look_the_job_is_asked(
     call("3")
 
     assert capsys.readouterr().err == (
-        "popctl: py-spy cannot look at instance 3 (PID 103): Permission Denied: try "
-        "sudo\n"
+        "popctl: py-spy cannot read the stacks of instance 3 (PID 103): "
+        "Permission Denied: try sudo\n"
     )
     assert connection.requests == [(protocol.DUMP_STACKS, b"3")]
 
@@ -163,7 +164,10 @@ def test_a_py_spy_that_hangs_is_given_up(
 
     call("0")
 
-    assert "py-spy cannot look at instance 0 (PID 100): " in capsys.readouterr().err
+    assert (
+        "py-spy cannot read the stacks of instance 0 (PID 100): "
+        in capsys.readouterr().err
+    )
     assert connection.requests == [(protocol.DUMP_STACKS, b"0")]
 
 

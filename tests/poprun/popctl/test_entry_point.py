@@ -84,10 +84,13 @@ def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
     [
         (
             ["salute"],
-            "There is no command 'salute'. There are: greet, missing.",
+            "There is no command 'salute'. The commands are: greet, missing.",
         ),
         (["greet"], "Missing argument 'NAME'."),
-        (["--version", "greet", "you"], "--version stands alone."),
+        (
+            ["--version", "greet", "you"],
+            "--version cannot be combined with other words.",
+        ),
         (["--verbose"], "No such option"),
     ],
 )
@@ -160,7 +163,7 @@ def test_a_stdout_whose_reader_is_gone_is_no_error() -> None:
         (["ps", "--json", "--nope"], 2, "No such option"),
         (["greet", "--json", "x"], 2, "No such option"),
         (["top", "--json", "ffff"], 1, "There is no job"),
-        (["top", "--json", "--once"], 2, "--once and --json write different things"),
+        (["top", "--json", "--once"], 2, "--once and --json cannot be combined"),
     ],
 )
 def test_with_json_an_error_is_json_too(

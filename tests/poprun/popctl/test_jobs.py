@@ -105,9 +105,9 @@ def test_a_job_is_named_by_the_beginning_of_its_id_or_not_at_all(
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        (None, "2 jobs run. Name one of them:"),
-        ("a", "The ids of 2 jobs begin with 'a'. Name one of them:"),
-        ("b", "There is no job 'b'. There are:"),
+        (None, "2 jobs are running. Choose one of them:"),
+        ("a", "The ids of 2 jobs begin with 'a'. Choose one of them:"),
+        ("b", "There is no job 'b'. These jobs run:"),
     ],
 )
 def test_a_word_that_means_no_job_or_several_is_refused_with_their_programs(
@@ -147,9 +147,8 @@ def test_a_job_that_is_busy_is_listed_without_its_program(
         choose_job("b")
 
     assert str(refused.value) == (
-        "There is no job 'b'. There are:\n"
-        f"    {names[0]}  no answer  (PID {os.getpid()})\n"
-        f"    {names[1]}  no answer  (PID {os.getpid()})"
+        f"There is no job 'b'. These jobs run:\n    {names[0]}  no answer  (PID "
+        f"{os.getpid()})\n    {names[1]}  no answer  (PID {os.getpid()})"
     )
 
 
@@ -271,10 +270,12 @@ def test_words_that_name_no_instance_are_refused(words: list[str]) -> None:
 
     typed = " ".join(words)
     problem = (
-        f"'{typed}' is no job and instance" if words else "The instance is missing"
+        f"'{typed}' is not a job and an instance"
+        if words
+        else "The instance is missing"
     )
     assert str(raised.value) == (
-        f"{problem}: write JOB INSTANCE, or only INSTANCE if one job runs."
+        f"{problem}: write JOB INSTANCE, or only INSTANCE if a single job is running."
     )
 
 

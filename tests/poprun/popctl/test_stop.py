@@ -58,8 +58,8 @@ def test_the_only_job_is_described_by_its_program_and_its_age(
     assert chosen == [None, FakeConnection.identity]
     program = f"python 'a b.py' 'x\\n{'y' * 39}…"
     assert capsys.readouterr().out == (
-        f"Job cafecafe ({program}; it began 1:02:03 ago) is being stopped.\n"
-        "Job cafecafe has ended with exit code 130. Stopped.\n"
+        f"Job cafecafe ({program}; started 1:02:03 ago) is being stopped.\nJob "
+        "cafecafe has ended with exit code 130. Stopped.\n"
     )
 
 

@@ -23,9 +23,9 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "its JSON is no object"),
-        ("3", "its JSON is no object"),
-        ("x", "it is no JSON (Expecting value: line 1 column 1 (char 0))"),
+        ("[]", "its JSON is not an object"),
+        ("3", "its JSON is not an object"),
+        ("x", "it is not JSON (Expecting value: line 1 column 1 (char 0))"),
         ("[" * 100_000, "its JSON is nested too deeply"),
     ],
 )
@@ -36,8 +36,8 @@ def test_another_file_is_refused_in_one_sentence(
 
     assert main(["trace", "t.json"]) == 2
     assert capsys.readouterr().err == (
-        f"popctl: error: 't.json' is no trace of poprun's: {why}. Name a file that "
-        "poprun --trace has written.\n"
+        f"popctl: error: 't.json' is not a trace of poprun: {why}. Give a file "
+        "that poprun --trace has written.\n"
     )
 
 

@@ -26,34 +26,20 @@ from tests.poprun.trace.samples import (
 
 def test_the_tables_say_who_waited_for_whom() -> None:
     assert as_text(analyse(document()), 2) == (
-        "The instances have waited 195 ms for each other, added up; 100 % of that for "
-        "instance 2, which began 5 of 5 calls last.\n"
-        "\n"
-        "instance                      calls   bytes  waited  moved  last  "
-        "others waited\n"
-        "instance 0 (PID 100 on here)      5  20 KiB  100 ms   5 ms     0  "
-        "         0 us\n"
-        "instance 1 (PID 101 on here)      5  20 KiB   95 ms   5 ms     0  "
-        "         0 us\n"
-        "instance 2 (PID 102 on here)      5  20 KiB    0 us   5 ms     5  "
-        "       195 ms\n"
-        "\n"
-        "waited for  instance 2\n"
-        "instance 0      100 ms\n"
-        "instance 1       95 ms\n"
-        "instance 2           -\n"
-        "\n"
-        "spans  of          times   total  longest\n"
-        "step   instance 0      1  100 ms   100 ms\n"
-        "step   instance 1      1  100 ms   100 ms\n"
-        "step   instance 2      1  100 ms   100 ms\n"
-        "\n"
-        "slowest calls     operation  bytes      at   took  waited in all        last"
-        "  late by\n"
-        "group 0, call 1  all_reduce  4 KiB  100 ms  21 ms          39 ms  instance 2"
-        "    20 ms\n"
-        "group 0, call 2  all_reduce  4 KiB  200 ms  21 ms          39 ms  instance 2"
-        "    20 ms\n"
+        "The instances waited 195 ms for each other in total; 100 % of that was "
+        "for instance 2, which was the last to begin 5 of 5 calls.\n\ninstance   "
+        "                   calls   bytes  waited  moved  last  others waited\n"
+        "instance 0 (PID 100 on here)      5  20 KiB  100 ms   5 ms     0        "
+        "   0 us\ninstance 1 (PID 101 on here)      5  20 KiB   95 ms   5 ms     "
+        "0           0 us\ninstance 2 (PID 102 on here)      5  20 KiB    0 us   "
+        "5 ms     5         195 ms\n\nwaited for  instance 2\ninstance 0      "
+        "100 ms\ninstance 1       95 ms\ninstance 2           -\n\nspans  of     "
+        "     times   total  longest\nstep   instance 0      1  100 ms   100 ms\n"
+        "step   instance 1      1  100 ms   100 ms\nstep   instance 2      1  "
+        "100 ms   100 ms\n\nslowest calls     operation  bytes      at   took  "
+        "waited in all        last  late by\ngroup 0, call 1  all_reduce  4 KiB  "
+        "100 ms  21 ms          39 ms  instance 2    20 ms\ngroup 0, call 2  "
+        "all_reduce  4 KiB  200 ms  21 ms          39 ms  instance 2    20 ms\n"
     )
 
 
@@ -66,7 +52,7 @@ def test_a_call_that_not_all_have_recorded_says_nothing_of_who_was_late() -> Non
 
 def test_a_job_without_calls_is_told() -> None:
     assert conclusion(analyse(document(events([])))) == (
-        "No instance has recorded a call of popdist's."
+        "No instance recorded any popdist calls."
     )
 
 
@@ -76,10 +62,10 @@ OURS = {"poprun": "0.1.0"}
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "its JSON is no object"),
-        ({}, "its otherData do not name poprun"),
-        ({"traceEvents": []}, "its otherData do not name poprun"),
-        ({"otherData": ["poprun"]}, "its otherData do not name poprun"),
+        ([], "its JSON is not an object"),
+        ({}, "its otherData does not name poprun"),
+        ({"traceEvents": []}, "its otherData does not name poprun"),
+        ({"otherData": ["poprun"]}, "its otherData does not name poprun"),
         ({"otherData": OURS}, "it has no list of traceEvents"),
         ({"otherData": OURS, "traceEvents": [{}]}, "one of its events lacks 'ph'"),
         (
@@ -94,8 +80,9 @@ def test_another_file_is_refused(document: object, why: str) -> None:
 
 
 INCOMPLETE = (
-    "The trace is incomplete, and has no calls: poprun writes them when the job "
-    "has ended. It still runs, was killed, or could not write the file then."
+    "The trace is incomplete and contains no calls: poprun writes them when "
+    "the job ends. The job is still running, poprun was killed, or the file "
+    "could not be written."
 )
 
 
@@ -125,7 +112,10 @@ def test_calls_without_room_are_told(lost: tuple[int, ...], processes: str) -> N
     some = [process(rank, lost=number) for rank, number in enumerate(lost)]
     summary = analyse(document(events(some)))
 
-    sentence = f"The trace lacks calls for which there was no room: {processes}"
+    sentence = (
+        "Some calls are missing from the trace, because there was no room for them: "
+        f"{processes}"
+    )
     assert as_text(summary, 10).splitlines()[2] == sentence
     assert f'<p class="gap">{sentence}</p>' in as_page(summary, "full")
 

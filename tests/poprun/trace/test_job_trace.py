@@ -93,8 +93,9 @@ def test_calls_without_room_are_told(tmp_path: Path) -> None:
         trace.add_piece("here", f"{rank}-7{rank}.notes", notes(rank, 70 + rank))
 
     assert trace.gap() == (
-        "The trace lacks 6 calls: each process records its first 131071, or fewer on "
-        "a full disk. 'popctl trace' names the processes."
+        "6 calls are missing from the trace: each process records its first "
+        "131071, or fewer if the disk is full. 'popctl trace' names the "
+        "processes."
     )
 
 
@@ -202,8 +203,8 @@ def test_a_call_that_its_program_has_overwritten_is_left_out(tmp_path: Path) -> 
     ("name", "why"),
     [
         ("none/trace.json", "No such file or directory"),
-        ("", "it is no regular file"),
-        ("pipe", "it is no regular file"),
+        ("", "it is not a regular file"),
+        ("pipe", "it is not a regular file"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused(
@@ -216,8 +217,8 @@ def test_a_file_that_cannot_be_written_is_refused(
         JobTrace(path)
 
     assert str(refusal.value) == (
-        f"--trace {path!r} cannot be written: {why}. Name a file in a directory in "
-        "which you may make files."
+        f"--trace {path!r} cannot be written: {why}. Name a file in a directory "
+        "where you can create files."
     )
 
 
@@ -245,7 +246,10 @@ def test_a_directory_that_is_gone_at_the_end_is_told(tmp_path: Path) -> None:
 
 def test_a_dash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    why = "--trace '-' cannot be written: a timeline does not go to stdout. Name a file"
+    why = (
+        "--trace '-' cannot be written: a timeline cannot be written to stdout. "
+        "Name a file"
+    )
 
     with pytest.raises(OptionError, match=f"^{why}"):
         JobTrace("-")
