@@ -122,7 +122,10 @@ def _texts(option: Option, node: "Node", path: str) -> Iterator[tuple[str, str]]
         if child.tag == _TAG + "null":
             raise refusal(f"{label} has no value.", "Give it one, or leave it out.")
         if not isinstance(child.value, str):
-            raise refusal(f"{label} is {_kind(child)}, but must be a single value.")
+            rule = "a single value"
+            if option.multiple and not listed:
+                rule = "a value or a list of values"
+            raise refusal(f"{label} is {_kind(child)}, but must be {rule}.")
         if child.tag.removeprefix(_TAG) not in _SCALARS:
             raise refusal(f"{label} has the tag {child.tag}, but must have none.")
         yield child.value, label

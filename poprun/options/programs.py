@@ -86,10 +86,10 @@ def _check_number(part: CommandLine) -> None:
 def _total(parts: Sequence[CommandLine], number: int) -> tuple[Option, str]:
     """Return the option that gives the number of all instances.
 
-    With -n each is one replica; --num-instances leaves that to --num-replicas.
+    With -n each of them is one replica, unless --num-replicas is given.
     """
     names = {option.name for part in parts for option, _ in part.options}
-    name = "num-instances" if "num-instances" in names else "num-processes"
+    name = "num-processes" if "num-processes" in names else "num-instances"
     return OPTIONS[name], str(number)
 
 

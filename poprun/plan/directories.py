@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # No program stands in these, and a copy of them would change other hosts.
 _SYSTEM = """
-    /bin /boot /dev /etc /lib /lib32 /lib64 /media /mnt /opt /proc /run /sbin /srv /sys
-    /tmp /usr /usr/bin /usr/lib /usr/local /usr/sbin /var /var/lib /var/tmp
+    /bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /run /sbin /srv
+    /sys /tmp /usr /usr/bin /usr/lib /usr/local /usr/sbin /var /var/lib /var/tmp
 """
 SYSTEM = frozenset(_SYSTEM.split())
 
@@ -50,7 +50,7 @@ def check_synchronised(directory: str) -> None:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Return whether an absolute path is that of a directory, or of something in it."""
+    """Return whether an absolute path is a directory, or is inside it."""
     return os.path.commonpath([path, directory]) == directory
 
 

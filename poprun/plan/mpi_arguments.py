@@ -156,9 +156,9 @@ def _check_chosen(chosen: Selection, program: Program, total: int, option: str) 
         check_rank(rank, total, f"{option} names instance {rank}")
         if rank not in own:
             raise OptionError(
-                f"{option} names instance {rank}, but it stands before {program.name}, "
-                f"which runs as instance {format_ranges(own)}. Write it before the "
-                "program of that instance."
+                f"{option} names instance {rank}, but it stands before "
+                f"{program.name!r}, which runs as instance {format_ranges(own)}. Write "
+                "it before the program of that instance."
             )
 
 

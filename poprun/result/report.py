@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from poprun.log import printable
 from poprun.preflight.out_of_memory import MemoryCounters
 from poprun.record import Record
 from poprun.result.hints import (
@@ -228,7 +229,7 @@ def stderr_lines(stderr: bytes) -> list[str]:
 
 
 def _list(failed: Sequence[Failed], programs: Sequence[str]) -> str:
-    names = [f"{programs[f.rank]} " if programs else "" for f in failed]
+    names = [f"{printable(programs[f.rank])} " if programs else "" for f in failed]
     return ", ".join(
         f"instance {f.rank} ({name}{f.how})"
         for f, name in zip(failed, names, strict=True)

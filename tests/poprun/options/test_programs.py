@@ -72,6 +72,7 @@ def test_variables_and_a_directory_are_those_of_one_program(tmp_path: Path) -> N
         (["-n", "1", "a", ":", "-n", "3", "b"], 4, 4),
         (["--num-replicas=8", "-n", "1", "a", ":", "-n", "3", "b"], 4, 8),
         (["--num-instances=1", "a", ":", "--num-instances=1", "b"], 2, 1),
+        (["--num-instances=1", "a", ":", "-n", "1", "b"], 2, 2),
     ],
 )
 def test_the_replicas_are_those_of_the_whole_job(

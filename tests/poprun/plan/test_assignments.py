@@ -4,6 +4,8 @@ from collections.abc import Mapping
 import pytest
 from plans import FACTS, make_request, planned
 
+from popdist import environment as env
+from poprun.options.variables import OF_THE_JOB
 from poprun.plan.assignments import (
     compact,
     target_options,
@@ -34,6 +36,22 @@ def plan(
     number = topology.num_hosts
     facts = [replace(FACTS, cwd=f"/home/n{index + 1}") for index in range(number)]
     return planned(make_request(topology, HOSTS[:number], facts, **fields), partition)
+
+
+# What the user may set instead of poprun.
+REPLACEABLE = {
+    *("ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
+    *("OMP_NUM_THREADS", "PATH", "IPUOF_LOG_LEVEL", "POPLAR_TARGET_OPTIONS"),
+    *("IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PORT", "IPUOF_VIPU_API_TIMEOUT"),
+}
+
+
+def test_what_says_which_instance_this_is_cannot_be_set_by_the_user() -> None:
+    two_hosts = Topology(num_instances=4, num_replicas=4, num_hosts=2)
+    job_plan = plan(two_hosts, P64, threads=[1] * 4)
+
+    variables = set(job_plan.assignments[0].variables)
+    assert variables - REPLACEABLE <= {*OF_THE_JOB, *env.PLACE_VARIABLES}
 
 
 def in_order(variables: Mapping[str, str]) -> list[str]:

@@ -848,6 +848,7 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
                 ("/etc/passwd", "is not a directory"),
                 ("/", "has your home directory in it, with your keys and settings"),
                 ("/usr/../etc", "belongs to the system"),
+                ("/home", "belongs to the system"),
                 ("/proc/self", "belongs to the system"),
             )
         ),
