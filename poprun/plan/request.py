@@ -291,6 +291,11 @@ def _read_topology(settings: Settings, hosts: Sequence[HostSpec]) -> Topology:
             error.add_note(
                 f"--num-instances auto is {instances} here. Write a number instead."
             )
+        elif slurm.is_of_slurm(settings.origin("num-instances")):
+            error.add_note(
+                "The instances are the tasks of the Slurm job. For another number "
+                "write --num-instances N."
+            )
         raise
     _check_topology(settings, hosts, topology)
     return topology

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import Poprun
+from conftest import POPRUN, Poprun
 
 pytestmark = pytest.mark.mpi
 
@@ -45,6 +45,43 @@ def test_what_is_for_other_hosts_is_told_to_have_no_effect_on_one(
         "poprun: warning: --distribute-ssh-key has no effect on a job that runs on one "
         "host.\n",
     )
+
+
+def test_options_after_the_program_are_the_programs_and_warned_of(
+    poprun: Poprun,
+) -> None:
+    words = ("--mpirun", "local", "echo", "hi", "--num-instances", "4")
+
+    ran, quiet = poprun(*words), poprun("-q", *words)
+
+    assert (ran.code, ran.stdout) == (0, "hi --num-instances 4\n")
+    assert ran.stderr == (
+        "poprun: warning: --num-instances comes after the program, so it is an "
+        "argument of it. Write poprun's options before the program.\n"
+    )
+    assert (quiet.stdout, quiet.stderr) == (ran.stdout, "")
+
+
+def test_ten_instances_for_each_cpu_are_warned_of(poprun: Poprun) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    words = ("--mpirun", "local", "-n", "10", "true")
+
+    ran, quiet = (
+        subprocess.run(
+            ["taskset", "--cpu-list", str(cpu), POPRUN, *options, *words],
+            cwd=poprun.directory,
+            env=poprun.environ,
+            capture_output=True,
+            text=True,
+        )
+        for options in ([], ["-q"])
+    )
+
+    assert ran.stderr == (
+        "poprun: warning: 10 instances share the 1 usable CPU of localhost. -n auto "
+        "starts one for each CPU.\n"
+    )
+    assert quiet.stderr == ""
 
 
 def run_below(mpirun: str, size: int, *words: str) -> subprocess.CompletedProcess[str]:

@@ -171,6 +171,18 @@ def test_replicas_that_are_given_are_divided_among_the_tasks() -> None:
     assert not given.offline
 
 
+def test_replicas_that_the_tasks_cannot_share_are_refused_with_the_way_out() -> None:
+    given = with_tasks_of_slurm(settings("--num-replicas", "7"), FOUR_TASKS)
+
+    with pytest.raises(TopologyError) as refusal:
+        read_request(given, [Program(["x"], range(0))], FOUR_TASKS, "/tmp", no_facts)
+
+    assert refusal.value.__notes__ == [
+        "The instances are the tasks of the Slurm job. For another number write "
+        "--num-instances N."
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "environ"),
     [
