@@ -24,7 +24,8 @@ TAG = re.compile(r"<[^>]*>")
 ROOT = Path(__file__).parent.parent
 PATTERNS = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/*.md"),
-    *("docs/images/*", "examples/**/*.*", "poprun/result/schemas/*.json"),
+    *("docs/images/*", "examples/**/*.*", "examples/Dockerfile"),
+    "poprun/result/schemas/*.json",
 )
 
 
@@ -49,8 +50,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Return the text with titles for names of files, and bars as mkdocs has them."""
     folder = ROOT / Path(page.file.src_uri).parent
     markdown = LINK.sub(lambda link: f"[{title(folder / link[1])}]({link[1]}", markdown)
-    file = re.compile(r"^```python file=(\S+)$", re.MULTILINE)
-    markdown = file.sub(r'```python title="\1"', markdown)
+    file = re.compile(r"^( *```\w+) file=(\S+)$", re.MULTILINE)
+    markdown = file.sub(r'\1 title="\2"', markdown)
+    markdown = markdown.replace("```python cell", "```python")
     # In the code of a table, GitHub wants them escaped.
     return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
 

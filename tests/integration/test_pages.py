@@ -2,7 +2,8 @@
 
 In them a block ```python file=NAME is a file, and a block that begins with "$ " a
 session in a folder with the files: commands, each with what it prints. A command may
-go on after a backslash. "..." stands for any text.
+go on after a backslash. "..." stands for any text. test_setups.py has the pages that
+set something up elsewhere.
 """
 
 import doctest
@@ -16,7 +17,7 @@ from conftest import ROOT, Poprun
 
 PAGES = (
     *("tutorial_numpy.md", "tutorial_torch.md", "tutorial_ddp.md", "guide.md"),
-    *("coming_from.md", "python_calls.md"),
+    *("coming_from.md", "python_calls.md", "continuous_integration.md"),
 )
 FILE = re.compile(r"```python file=(\S+)\n(.*?)```", re.DOTALL)
 SESSION = re.compile(r"```\n(\$ .*?)```", re.DOTALL)
@@ -43,6 +44,7 @@ def test_every_command_of_a_page_prints_what_the_page_shows(
     poprun: Poprun, page: str
 ) -> None:
     text = (ROOT / "docs" / page).read_text()
+    poprun.script("train.py", "print('trained')\n")  # of pages for any program
     for name, program in FILE.findall(text):
         poprun.script(name, program)
     shutil.copytree(ROOT / "examples", poprun.directory / "examples")

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import Poprun, wait_for
 
+from tests.notebooks import Notebook
+
 # Without an MPI: what is tested is how Python is called, and called back.
 LOCAL = '["--mpirun=local", "--offline-mode=yes"]'
 
@@ -444,49 +446,10 @@ poprun.launch(wait, num_instances=2, options={LOCAL})
 
 
 @pytest.fixture
-def notebook(poprun: Poprun) -> Iterator["Notebook"]:
+def notebook(poprun: Poprun) -> Iterator[Notebook]:
     opened = Notebook(poprun)
     yield opened
     opened.close()
-
-
-class Notebook:
-    """A kernel of Jupyter's, and what its cells print."""
-
-    def __init__(self, poprun: Poprun) -> None:
-        from jupyter_client.manager import KernelManager
-
-        self._manager = KernelManager(kernel_name="python3")
-        self._manager.start_kernel(env=poprun.environ, cwd=str(poprun.directory))
-        self._client = self._manager.client()
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=200)
-
-    def run(self, text: str) -> str:
-        """Start a cell, and return its identity."""
-        return str(self._client.execute(text))
-
-    def interrupt(self) -> None:
-        self._manager.interrupt_kernel()
-
-    def output(self, cell: str) -> str:
-        """Return what a cell has printed, and its error, when it is done."""
-        printed = ""
-        while True:
-            message = self._client.get_iopub_msg(timeout=200)
-            if message["parent_header"].get("msg_id") != cell:
-                continue
-            content = message["content"]
-            if message["msg_type"] == "stream":
-                printed += content["text"]
-            elif message["msg_type"] == "error":
-                printed += content["ename"]
-            elif content.get("execution_state") == "idle":
-                return printed
-
-    def close(self) -> None:
-        self._client.stop_channels()
-        self._manager.shutdown_kernel(now=True)
 
 
 def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
