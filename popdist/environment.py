@@ -55,7 +55,7 @@ JOB_ID = "POPDIST_JOB_ID"
 # it is in environments only, and never in argv.
 CONTROL = "POPDIST_CONTROL"
 OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
-# What gives the number of instances (-n), in a job that has no IPUs because of that.
+# The option or variable for the number of instances (-n), if it rules out IPUs.
 OFFLINE_BECAUSE_OF = "POPDIST_OFFLINE_BECAUSE_OF"
 # The instances of a host derive from it the address at which they meet for their
 # collectives. A secret of the job, as above.

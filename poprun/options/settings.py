@@ -9,7 +9,7 @@ from poprun.record import Record
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-# Of --offline-mode, where what gives the number of processes decides it.
+# The origin of --offline-mode begins with this if -n or Slurm decides its value.
 AUTOMATIC = "automatic, by "
 
 
@@ -56,9 +56,9 @@ class Settings(Record):
 
     @property
     def offline_because_of(self) -> str:
-        """What gives the number of processes, if the job has no IPUs because of that.
+        """The option or variable for the number of processes, if it rules out IPUs.
 
-        That is the case where no option is about replicas, IPUs or V-IPU.
+        It does so if no option is about replicas, IPUs or V-IPU; "" otherwise.
         """
         setting = self.entries["offline-mode"]
         if setting.texts or setting.origin == DEFAULT:
@@ -108,7 +108,7 @@ def start_processes(
     Their job runs without IPUs, unless an option is about replicas, IPUs or V-IPU.
 
     Args:
-        giver: What gives their number, for the user.
+        giver: The option or variable that gives their number, for the user.
     """
     changed = {"num-instances": processes}
     if entries["num-replicas"].origin == DEFAULT:

@@ -1,4 +1,4 @@
-"""The page of `poprun help`: where to read what, on this machine."""
+"""The page of `poprun help`: where the documentation is on this machine."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from itertools import starmap
 # The page is written in less time than this, whatever man does.
 _MAN_TIMEOUT_S = 5
 
-_WIDTH = 26  # of what is to be typed
+_WIDTH = 26  # of the first column
 
 _COMMANDS = {
     "poprun --help": "all options",

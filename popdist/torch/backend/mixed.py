@@ -1,4 +1,4 @@
-"""Groups whose CPU tensors popdist reduces, and another backend those of devices.
+"""Groups in which popdist reduces CPU tensors, and another backend all others.
 
 A process group in Python has all devices for torch. This one passes calls with tensors
 of other devices on to a group of torch's own.
