@@ -112,7 +112,7 @@ def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
         where = "" if path == folder.directory else f"{path}: "
         raise (LaunchError if attempt else OptionError)(
             f"{folder.option} {folder.directory!r} cannot be written: {where}{reason}. "
-            "Name a directory in which you may make files."
+            "Name a directory where you can create files."
         ) from None
 
 

@@ -594,7 +594,7 @@ def test_a_log_directory_that_cannot_be_made_is_refused_before_the_start(
     assert (ran.code, ran.stderr) == (
         2,
         "poprun: error: --output-filename 'logs' cannot be written: logs/1: Not a "
-        "directory. Name a directory in which you may make files.\n",
+        "directory. Name a directory where you can create files.\n",
     )
     assert not (poprun.directory / "started").exists()
 

@@ -72,7 +72,7 @@ def test_a_file_or_folder_in_the_place_of_the_link_is_not_replaced(
 
     assert str(refusal.value) == (
         f"--log-dir '{tmp_path}' cannot be written: {tmp_path}/latest: it exists and "
-        "is no link. Name a directory in which you may make files."
+        "is no link. Name a directory where you can create files."
     )
 
 
@@ -89,7 +89,7 @@ def test_only_of_a_first_attempt_the_option_is_to_blame(
     assert str(refusal.value) == (
         f"--log-dir '{tmp_path}/logs' cannot be written: "
         f"{tmp_path}/logs/{attempt + 1}: "
-        "Not a directory. Name a directory in which you may make files."
+        "Not a directory. Name a directory where you can create files."
     )
 
 
