@@ -67,8 +67,8 @@ def registerBackend(path: str) -> None:
         BackendError: Always.
     """
     raise BackendError(
-        f"{str(path)!r} cannot be registered, because popdist has no backends in files "
-        "of their own. Call popdist.registerDefaultBackend() instead."
+        f"{str(path)!r} cannot be registered, because popdist has no backends in "
+        "separate files. Call popdist.registerDefaultBackend() instead."
     )
 
 

@@ -57,7 +57,7 @@ class Claim:
         raise GroupUnusableError(
             f"{process} has joined its groups as instance {rank} and takes part in "
             f"collectives itself, so process {os.getpid()} cannot. Make the calls in "
-            "that process, or start a job of its own with poprun."
+            "that process, or start a separate job with poprun."
         )
 
     def release(self) -> None:

@@ -217,8 +217,8 @@ def _make(
 def _check_writable(argument: str, array: object) -> None:
     if not isinstance(array, np.ndarray) or not array.flags.writeable:
         raise TypeError(
-            f"{argument} is {type(array).__name__}, but must be a numpy array that can "
-            "be written, as it is filled in place."
+            f"{argument} is {type(array).__name__}, but must be a writable numpy "
+            "array, because it is filled in place."
         )
 
 

@@ -133,11 +133,11 @@ def _receive(sock: "socket.socket") -> tuple[int, bytes]:
     with sock.makefile("rb") as stream:
         length = int.from_bytes(_read(stream, 4), "big")
         if not 5 <= length <= LONGEST_ANSWER:
-            raise OSError(0, "its answer makes no sense")
+            raise OSError(0, "its answer is not valid")
         message = _read(stream, length)
     kind, field = message[0], message[5:]
     if kind != NOT_ATTACHED and not (kind == ATTACHED and field.isdigit()):
-        raise OSError(0, "its answer makes no sense")
+        raise OSError(0, "its answer is not valid")
     return kind, field
 
 

@@ -55,7 +55,7 @@ class SettingError(PopdistError):
 
     def __init__(self, variable: str, value: str, rule: str) -> None:
         super().__init__(
-            f"{variable} is {value!r}, but must be {rule}. Set it so, or unset it."
+            f"{variable} is {value!r}, but must be {rule}. Correct it, or unset it."
         )
         self.variable = variable
 

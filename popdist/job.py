@@ -376,9 +376,9 @@ def _shared_name_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
     if not job:
         raise ArenaError(
             f"{env.OMPI_SIZE} is {environ[env.OMPI_SIZE]}, but {env.PMIX_NAMESPACE} is "
-            "not set, which mpirun sets besides: the instances cannot find each other. "
-            "Start the program with poprun or mpirun, or unset "
-            f"{env.OMPI_SIZE} to run it alone."
+            "not set, although mpirun sets both: the instances cannot find each "
+            f"other. Start the program with poprun or mpirun, or unset {env.OMPI_SIZE} "
+            "to run it alone."
         )
     # Jobs have short numbers, and those of two mpiruns may be equal. The daemons'
     # addresses are not, as long as they live.

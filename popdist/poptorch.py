@@ -16,9 +16,10 @@ except ModuleNotFoundError as error:
     if error.name != "poptorch":
         raise
     raise ModuleNotFoundError(
-        "popdist.poptorch needs poptorch, which is not installed. Its stand-in is "
-        "importable below poprun; elsewhere, `python -m popdist.sdk enable` makes it "
-        "so for this environment, and `python -m popdist.sdk PROGRAM` for one program.",
+        "popdist.poptorch needs poptorch, which is not installed. Its stand-in can be "
+        "imported under poprun. Elsewhere, `python -m popdist.sdk enable` makes it "
+        "importable in this environment, and `python -m popdist.sdk PROGRAM` for one "
+        "program.",
         name="poptorch",
     ) from None
 

@@ -95,8 +95,8 @@ def _check_together(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -
             for name in unused
         )
         parser.error(
-            f"--tune measures what the engine's table needs, of sizes and dtypes of "
-            f"its own and without peers, so it goes with --seconds only. Leave out "
+            "--tune measures the engine's table with fixed sizes and dtypes and "
+            "without peers, so it can be combined with --seconds only. Leave out "
             f"{options}, or --tune."
         )
     others = set(given.get("op", ())) - {"all_reduce"}
@@ -201,7 +201,7 @@ def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         for word in words:
             if word not in known:
                 raise argparse.ArgumentTypeError(
-                    f"{word!r} is none of {', '.join(known)}."
+                    f"{word!r} is not one of {', '.join(known)}."
                 )
         return words
 
@@ -212,7 +212,7 @@ def _seconds(text: str) -> float:
     seconds = read_duration(text)
     if seconds is None or not 0 < seconds < 3600:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time. Give seconds above 0 and below 3600, as in 0.5."
+            f"{text!r} is not a time. Give seconds above 0 and below 3600, as in 0.5."
         )
     return seconds
 
@@ -220,7 +220,7 @@ def _seconds(text: str) -> float:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) <= _MOST_LOAD):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of processes. Give one from 0 to {_MOST_LOAD}."
+            f"{text!r} is not a number of processes. Give one from 0 to {_MOST_LOAD}."
         )
     return int(text)
 
@@ -230,8 +230,8 @@ def _file(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be written: there is a folder of that name, or none to "
-            "put it in. Name a file in a folder that exists."
+            f"{text!r} cannot be written: it is a folder, or its folder does not "
+            "exist. Name a file in an existing folder."
         )
     return path
 
@@ -240,7 +240,7 @@ def _picture(text: str) -> Path:
     path = _file(text)
     if path.suffix != ".png":
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a picture. Name a file that ends in .png."
+            f"{text!r} is not the name of a picture. Name a file that ends in .png."
         )
     return path
 

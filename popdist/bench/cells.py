@@ -18,7 +18,7 @@ from popdist.bench.tasks import Task, make_task
 # From the one that any member's result may have to the one that counts for all.
 _VERDICTS = (
     "",
-    "its result is not what the members' inputs must give",
+    "its result does not follow from the members' inputs",
     "it raised an error",
 )
 _WRONG, _RAISED = 1, 2

@@ -66,7 +66,7 @@ def _bytes(word: str) -> int:
         number, unit = word[:-1], word[-1].upper()
     if not (number.isascii() and number.isdigit() and int(number)):
         raise argparse.ArgumentTypeError(
-            f"{word!r} is no size. A size is a whole number of bytes above 0, with "
-            "K, M or G behind it for the powers of 1024, as in 4,1K,64M."
+            f"{word!r} is not a size. A size is a whole number of bytes above 0, "
+            "optionally with K, M or G for powers of 1024, as in 4,1K,64M."
         )
     return int(number) * _UNITS[unit]

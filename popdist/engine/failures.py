@@ -225,7 +225,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
         return GroupUnusableError(
             "This group is closed, or belongs to the process that this one was forked "
             "from. Make the call before it is closed, or call popdist.init() in a "
-            "process that was started anew."
+            "newly started process."
         )
     reason, by, _, number, own_call, _, message = ending
     why = Status(reason).name.lower()

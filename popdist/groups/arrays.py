@@ -79,7 +79,7 @@ def rows(x: NDArray[S]) -> NDArray[S]:
         )
     if not x.ndim:
         raise ValueError(
-            "popdist.rows() got an array without an axis, but its leading axis is that "
-            "of the local replicas. Give an array with one element for each."
+            "popdist.rows() got an array without an axis, but needs a leading axis "
+            "for the local replicas. Give an array with one element for each."
         )
     return x.view(ReplicaRows)

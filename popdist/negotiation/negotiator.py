@@ -129,7 +129,7 @@ class Negotiator:
         if self._closed:
             raise GroupUnusableError(
                 "This group has been shut down, and takes no more calls. Make them "
-                "before that, or begin anew."
+                "earlier, or create a new group."
             )
         kind = call.request.kind
         if call.request.name is None:

@@ -1,4 +1,4 @@
-"""A warning at the end of a job whose instances have trained without each other."""
+"""A warning at the end of a job whose instances have trained separately."""
 
 import atexit
 import logging
@@ -47,8 +47,8 @@ def _has_other_collectives() -> bool:
 def _warn_if_alone(instances: int, advice: str) -> None:
     if not told.is_set() and not STATE.reductions().total():
         logger.warning(
-            "The %d instances have trained without each other: they have reduced "
-            "nothing, so each has a model of its own. %s",
+            "The %d instances have trained separately: they have reduced nothing, so "
+            "each has a different model. %s",
             instances,
             advice,
         )

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
 def refuse(reason: str) -> None:
     """End with an error about the arguments."""
     print(
-        f"{NAME}: error: {reason}\n{NAME}: hint: {NAME} --help shows what there is.",
+        f"{NAME}: error: {reason}\n{NAME}: hint: {NAME} --help lists the commands.",
         file=sys.stderr,
     )
     sys.exit(INVALID)

@@ -77,8 +77,8 @@ def _group_named(name: str) -> Group:
     group: Any = _resolve_process_group(group_name)
     if not isinstance(group, ProcessGroupPopdist):
         raise ValueError(
-            f"The process group {name!r} is none of popdist's. Give the group_name of "
-            'one that was made with the backend "popdist".'
+            f"The process group {name!r} does not belong to popdist. Give the "
+            'group_name of a group with the backend "popdist".'
         )
     return group.engine_group
 

@@ -85,7 +85,7 @@ def test_a_backend_in_a_file_is_refused() -> None:
 
     assert outputs(run(1, body)) == [
         "'libbackend.so' cannot be registered, because popdist has no backends in "
-        "files of their own. Call popdist.registerDefaultBackend() instead."
+        "separate files. Call popdist.registerDefaultBackend() instead."
     ]
 
 

@@ -147,5 +147,5 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
     assert str(refusal.value) == (
         f"POPDIST_TRACE is '{tmp_path}/none', but must be a folder in which files can "
-        "be made (No such file or directory). Set it so, or unset it."
+        "be made (No such file or directory). Correct it, or unset it."
     )

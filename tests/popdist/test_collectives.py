@@ -152,12 +152,12 @@ def test_an_instance_that_is_killed_is_named_to_all_others() -> None:
     [
         (
             "allReduceSum([1.0])",
-            "data is list, but must be a numpy array that can be written, as it is "
-            "filled in place.",
+            "data is list, but must be a writable numpy array, because it is filled "
+            "in place.",
         ),
         (
             "broadcast(np.broadcast_to(1.0, 3), 0)",
-            "data is ndarray, but must be a numpy array that can be written, as it is "
+            "data is ndarray, but must be a writable numpy array, because it is "
             "filled in place.",
         ),
         (

@@ -95,9 +95,9 @@ def test_a_refusal_is_the_sentence_that_poprun_sends(poprun_answers: Answer) -> 
     [
         (b"", "it has ended, or does not know this job"),
         (b"\0\0", "it has ended, or does not know this job"),
-        (b"\xff\xff\xff\xff", "its answer makes no sense"),
-        (protocol.pack(protocol.ATTACHED, b"nine"), "its answer makes no sense"),
-        (protocol.pack(protocol.HELLO, b"9"), "its answer makes no sense"),
+        (b"\xff\xff\xff\xff", "its answer is not valid"),
+        (protocol.pack(protocol.ATTACHED, b"nine"), "its answer is not valid"),
+        (protocol.pack(protocol.HELLO, b"9"), "its answer is not valid"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error_in_words(

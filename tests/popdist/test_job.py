@@ -372,9 +372,9 @@ def test_without_the_jobs_name_the_ranks_of_open_mpi_cannot_meet() -> None:
         shared_name_of(environ)
 
     assert str(refusal.value) == (
-        "OMPI_COMM_WORLD_SIZE is 12, but PMIX_NAMESPACE is not set, which mpirun sets "
-        "besides: the instances cannot find each other. Start the program with poprun "
-        "or mpirun, or unset OMPI_COMM_WORLD_SIZE to run it alone."
+        "OMPI_COMM_WORLD_SIZE is 12, but PMIX_NAMESPACE is not set, although mpirun "
+        "sets both: the instances cannot find each other. Start the program with "
+        "poprun or mpirun, or unset OMPI_COMM_WORLD_SIZE to run it alone."
     )
 
 

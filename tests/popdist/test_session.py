@@ -71,9 +71,8 @@ def test_a_setting_that_cannot_be_is_told_before_anybody_is_waited_for() -> None
     """
 
     words = (
-        "POPDIST_TIMEOUT is 'ever', but must be a number of seconds more than 0, or "
-        "a duration such as 90s, 5m or 1h30m. Set "
-        "it so, or unset it."
+        "POPDIST_TIMEOUT is 'ever', but must be a number of seconds more than 0, or a "
+        "duration such as 90s, 5m or 1h30m. Correct it, or unset it."
     )
     assert outputs(run(2, body, {"POPDIST_TIMEOUT": "ever"})) == [words] * 2
 
@@ -235,7 +234,7 @@ def test_a_child_process_of_an_instance_is_refused_at_once(
     assert refusal == (
         f"GroupUnusableError Process {pid} has joined its groups as instance {parent} "
         f"and takes part in collectives itself, so process {child} cannot. Make the "
-        "calls in that process, or start a job of its own with poprun."
+        "calls in that process, or start a separate job with poprun."
     )
     assert [result, *said] == ["[2.]"] * 2
 

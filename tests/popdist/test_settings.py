@@ -65,7 +65,7 @@ def test_impossible_settings_are_refused(name: str, value: str, rule: str) -> No
         Settings.decode({name: value})
 
     assert str(refusal.value) == (
-        f"{name} is '{value}', but must be {rule}. Set it so, or unset it."
+        f"{name} is '{value}', but must be {rule}. Correct it, or unset it."
     )
 
 
@@ -84,7 +84,7 @@ def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
     with pytest.raises(SettingError) as refusal:
         Settings.decode({"POPDIST_SIMD": "?"})
 
-    [said] = re.findall("one of (.*)\\. Set", str(refusal.value))
+    [said] = re.findall("one of (.*)\\. Correct", str(refusal.value))
     assert set(said.split(", ")) == levels
     assert set(_core.simd_levels()) <= levels
 

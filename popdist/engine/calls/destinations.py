@@ -33,7 +33,7 @@ def check_apart(out: Sequence[Array]) -> None:
                 first, second = sorted((one, other))
                 raise ValueError(
                     f"Arrays {first} and {second} of out share memory, but each of "
-                    "them gets another result. Give arrays that do not overlap."
+                    "them gets a different result. Give arrays that do not overlap."
                 )
 
 

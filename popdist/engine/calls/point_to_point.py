@@ -51,7 +51,7 @@ class PointToPoint(Membership):
         if not self._flat:
             raise ValueError(
                 "send and recv are between two instances, but the peers of this group "
-                "are replicas. Use those of popdist.instance_group()."
+                "are replicas. Use popdist.instance_group()."
             )
         member = whole_number(argument, member)
         if not 0 <= member < self.size or member == self.rank:

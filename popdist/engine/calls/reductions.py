@@ -302,9 +302,9 @@ class Reductions(_core.Reducer, Membership):
         how = self._usual if algorithm is None else algorithm_code_of(algorithm)
         if reproducible and how == RING:
             raise ValueError(
-                "The ring adds in an order of its own, which depends on how replicas "
-                "are spread over instances, so it cannot be reproducible. Ask for "
-                "algorithm='auto', or leave reproducible out."
+                "The ring's order of additions depends on how replicas are spread "
+                "over instances, so it cannot be reproducible. Use algorithm='auto', "
+                "or leave out reproducible."
             )
         return how
 

@@ -83,8 +83,8 @@ def written(x: object, argument: str = "out") -> Array:
         )
     if not x.flags.writeable:
         raise ValueError(
-            f"{argument} is an array that cannot be written. Give another one, such as "
-            "a copy of it."
+            f"{argument} is not a writable array. Give a writable one, such as a copy "
+            "of it."
         )
     return x
 

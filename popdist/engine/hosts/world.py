@@ -112,7 +112,8 @@ class World:
             if self._next_tag > int(self.comm.Get_attr(self.mpi.TAG_UB)):
                 raise ArenaError(
                     "This process has made so many groups over several hosts that MPI "
-                    "has no tags left for another one. Make groups once and keep them."
+                    "has no tags left for another one. Create groups once and keep "
+                    "them."
                 )
             return self._next_tag - count
 

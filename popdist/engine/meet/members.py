@@ -63,8 +63,8 @@ class Roster(NamedTuple):
         """Return the error for a message that members do not send each other."""
         return MismatchError(
             f"{self._sender(rank, other, 'A member')} sent {self.name([me])} {what} "
-            "while the instances met, which is no message of theirs. Start all of "
-            "them with the same installation of popdist."
+            "while the instances met, which is not a valid message. Start all of them "
+            "with the same installation of popdist."
         )
 
     def _sender(self, rank: int | None, other: Connection, unknown: str) -> str:

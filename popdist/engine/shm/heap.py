@@ -145,7 +145,7 @@ class Heap:
                 self._free[i : i + 1] = [(a, b) for a, b in rest if a < b]
                 return first
         raise MemoryError(
-            f"An array of {in_units(length)} does not fit into what is free of the "
+            f"An array of {in_units(length)} does not fit into the free part of the "
             f"{in_units(HEAP_SPAN)} that an instance can share. Free arrays, or use "
             "ordinary memory."
         )

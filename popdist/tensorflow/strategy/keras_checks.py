@@ -21,8 +21,8 @@ _IN_FIT: ContextVar[Any] = ContextVar("popdist.fit", default=None)
 # What the engine says where instances make different calls.
 _MISMATCH = re.compile(r"Tensor layouts did not match.*?in the same order\.", re.DOTALL)
 _ALIKE = (
-    "Callbacks have to decide alike on all instances: by the logs, which are those of "
-    "all replicas, or by a value that popdist.tensorflow.broadcast shares."
+    "Callbacks have to decide alike on all instances: by the logs, which cover all "
+    "replicas, or by a value that popdist.tensorflow.broadcast shares."
 )
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
@@ -74,8 +74,8 @@ def _checked_fit(
         )
     elif own is None and is_mistake():
         logger.warning(
-            "The model %s was not made in the scope of the PopDistStrategy, so each "
-            "instance trains one of its own. %s",
+            "The model %s was not created in the scope of the PopDistStrategy, so "
+            "each instance trains a separate model. %s",
             model.name,
             _SCOPE,
         )

@@ -192,8 +192,8 @@ def check_graph(tensors: Sequence[Tensor]) -> None:
     check_dtypes(tensors)
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
-            "XLA compiles this function, and popdist's collectives are no part of what "
-            "it compiles. Leave jit_compile out, or set it to False."
+            "XLA compiles this function, but cannot compile popdist's collectives. "
+            "Leave out jit_compile, or set it to False."
         )
 
 

@@ -232,7 +232,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
 
     def _check_peer(self, call: str, peer: int) -> None:
         if peer == self._group.rank or not 0 <= peer < self._group.size:
-            refuse(call, f"invalid rank: {peer} is no other member of the group.")
+            refuse(call, f"invalid rank: {peer} is not another member of the group.")
 
 
 def _known_to(group: dist.ProcessGroup | None) -> dict[int, Pidfd]:

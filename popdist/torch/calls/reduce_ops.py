@@ -61,13 +61,15 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
         )
     if kind not in _BITWISE and dtype.to_real() not in CODES:
         raise InvalidArgumentError(
-            f"popdist: the tensor is {dtype}, of which there are no sums, products, "
-            "minima or maxima. Convert it first."
+            f"popdist: the tensor is {dtype}, which has no sums, products, minima or "
+            "maxima. Convert it first."
         )
     if kind == _OPS.PREMUL_SUM:
         _check_factor(_factor_of(op), dtype)
     elif name is None and kind not in _BITWISE:
-        raise InvalidArgumentError(f"popdist: {kind} is no reduction of this backend.")
+        raise InvalidArgumentError(
+            f"popdist: {kind} is not a reduction of this backend."
+        )
     return name
 
 

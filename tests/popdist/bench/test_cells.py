@@ -40,13 +40,13 @@ def test_the_right_sum_passes() -> None:
 
 def test_a_wrong_sum_is_reported() -> None:
     assert check(LoneMember(), lane("gloo", spoil)) == (
-        "its result is not what the members' inputs must give"
+        "its result does not follow from the members' inputs"
     )
 
 
 def test_a_wrong_sum_on_another_member_is_reported_on_all() -> None:
     assert check(WithAnother(), lane("gloo", lambda count: None)) == (
-        "its result is not what the members' inputs must give"
+        "its result does not follow from the members' inputs"
     )
 
 
@@ -125,5 +125,5 @@ def test_other_operations_are_measured_too(operation: str) -> None:
     assert small.engine_us > 0
     # It leaves its result as it was, which was cleared after the engine's call.
     assert small.errors == {
-        "gloo": "its result is not what the members' inputs must give"
+        "gloo": "its result does not follow from the members' inputs"
     }

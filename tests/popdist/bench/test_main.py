@@ -28,20 +28,26 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--sizes", "4KB"], "'4KB' is no size."),
-        (["--dtypes", "float32,complex64"], "'complex64' is none of float32, "),
-        (["--peers", "nccl"], "'nccl' is none of mpi, gloo, none."),
-        (["--seconds", "0"], "'0' is no time. Give seconds above 0 and below 3600"),
-        (["--load", "-1"], "'-1' is no number of processes. Give one from 0 to 1024."),
-        (["--seconds", "nan"], "'nan' is no time."),
-        (["--json", "/no/such/file"], "'/no/such/file' cannot be written: there is a"),
-        (["--json", "/"], "'/' cannot be written: there is a folder of that name"),
+        (["--sizes", "4KB"], "'4KB' is not a size."),
+        (["--dtypes", "float32,complex64"], "'complex64' is not one of float32, "),
+        (["--peers", "nccl"], "'nccl' is not one of mpi, gloo, none."),
+        (["--seconds", "0"], "'0' is not a time. Give seconds above 0 and below 3600"),
+        (
+            ["--load", "-1"],
+            "'-1' is not a number of processes. Give one from 0 to 1024.",
+        ),
+        (["--seconds", "nan"], "'nan' is not a time."),
+        (["--json", "/no/such/file"], "'/no/such/file' cannot be written: it is a"),
+        (["--json", "/"], "'/' cannot be written: it is a folder"),
         (
             ["--plot", "found.txt"],
-            "'found.txt' is no name of a picture. Name a file that",
+            "'found.txt' is not the name of a picture. Name a file that",
         ),
         (["--algorithm", "tree"], "invalid choice: 'tree'"),
-        (["--op", "scan"], "'scan' is none of all_reduce, reduce_scatter, all_gather."),
+        (
+            ["--op", "scan"],
+            "'scan' is not one of all_reduce, reduce_scatter, all_gather.",
+        ),
         (
             ["--op", "all_reduce,all_gather", "--in-arena"],
             "--in-arena is for all_reduce only, but --op also has all_gather. Measure "
@@ -53,8 +59,8 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
         ),
         (
             ["--tune", "t.json", "--sizes", "4", "--in-arena", "--seconds", "1"],
-            "--tune measures what the engine's table needs, of sizes and dtypes of its "
-            "own and without peers, so it goes with --seconds only. Leave out "
+            "--tune measures the engine's table with fixed sizes and dtypes and "
+            "without peers, so it can be combined with --seconds only. Leave out "
             "--in-arena, --sizes, or --tune.",
         ),
     ],

@@ -17,8 +17,8 @@ def test_malformed_sizes_are_refused_with_an_example(word: str) -> None:
         sizes.parse(f"4,{word}")
 
     assert str(refusal.value) == (
-        f"{word!r} is no size. A size is a whole number of bytes above 0, with K, M or "
-        "G behind it for the powers of 1024, as in 4,1K,64M."
+        f"{word!r} is not a size. A size is a whole number of bytes above 0, "
+        "optionally with K, M or G for powers of 1024, as in 4,1K,64M."
     )
 
 

@@ -56,8 +56,8 @@ def refusals(group: Group) -> set[str]:
 
 NO_MORE = (
     "This group is closed, or belongs to the process that this one was forked from. "
-    "Make the call before it is closed, or call popdist.init() in a process that was "
-    "started anew."
+    "Make the call before it is closed, or call popdist.init() in a newly started "
+    "process."
 )
 
 

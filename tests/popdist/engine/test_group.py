@@ -190,9 +190,9 @@ def test_the_ring_cannot_be_reproducible() -> None:
     )
 
     assert message == (
-        "The ring adds in an order of its own, which depends on how replicas are "
-        "spread over instances, so it cannot be reproducible. Ask for "
-        "algorithm='auto', or leave reproducible out."
+        "The ring's order of additions depends on how replicas are spread over "
+        "instances, so it cannot be reproducible. Use algorithm='auto', or leave out "
+        "reproducible."
     )
     assert same(group.all_reduce(np.ones(3)), np.ones(3))
     group.close()
@@ -708,9 +708,7 @@ def test_a_reduction_of_wrong_arrays_is_refused_before_the_others_know() -> None
     group.close()
 
 
-READ_ONLY = (
-    "out is an array that cannot be written. Give another one, such as a copy of it."
-)
+READ_ONLY = "out is not a writable array. Give a writable one, such as a copy of it."
 
 
 def test_a_result_that_cannot_be_written_is_refused() -> None:

@@ -199,7 +199,7 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
 
     refusal = (
         f"MismatchError: Instance 1 (process {pid}) sent instance 0 {what} while the "
-        "instances met, which is no message of theirs. Start all of them with the same "
+        "instances met, which is not a valid message. Start all of them with the same "
         "installation of popdist.\n"
     )
     assert ended == [(0, refusal, "")] * 3

@@ -379,13 +379,13 @@ def test_arguments_that_do_not_fit_are_refused(call: str, message: str) -> None:
         ),
         pytest.param(
             "all_gather(x, out=[held := np.ones((1, 2)), held])",
-            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "Arrays 0 and 1 of out share memory, but each of them gets a different "
             "result. Give arrays that do not overlap.",
             id="all_gather-overlap",
         ),
         pytest.param(
             "reduce_scatter(x, out=[held := np.ones(2), held])",
-            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "Arrays 0 and 1 of out share memory, but each of them gets a different "
             "result. Give arrays that do not overlap.",
             id="reduce_scatter-overlap",
         ),

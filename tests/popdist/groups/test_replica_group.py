@@ -214,8 +214,8 @@ def test_results_of_arithmetic_and_of_an_index_are_not_marked_and_copies_are() -
         "list of arrays to the group's call, without rows().\n"
         "popdist.rows() got float32, but takes a numpy array. Give np.asarray(x), or "
         "a list of arrays to the group's call, without rows().\n"
-        "popdist.rows() got an array without an axis, but its leading axis is that of "
-        "the local replicas. Give an array with one element for each."
+        "popdist.rows() got an array without an axis, but needs a leading axis for the "
+        "local replicas. Give an array with one element for each."
     ]
 
 

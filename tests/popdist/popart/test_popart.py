@@ -166,10 +166,10 @@ def test_without_onnx_there_are_the_enumerations_that_poptorch_takes() -> None:
 
 def test_without_a_popart_the_ways_to_one_are_named() -> None:
     assert failure("import popdist.popart") == (
-        "ModuleNotFoundError: popdist.popart needs popart, which is not installed. Its "
-        "stand-in is importable below poprun; elsewhere, `python -m popdist.sdk "
-        "enable` makes it so for this environment, and `python -m popdist.sdk PROGRAM` "
-        "for one program."
+        "ModuleNotFoundError: popdist.popart needs popart, which is not installed. "
+        "Its stand-in can be imported under poprun. Elsewhere, `python -m popdist.sdk "
+        "enable` makes it importable in this environment, and `python -m popdist.sdk "
+        "PROGRAM` for one program."
     )
 
 

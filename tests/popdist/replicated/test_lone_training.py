@@ -6,8 +6,8 @@ import pytest
 from tests.jobs import environments
 
 WARNING = (
-    "The 2 instances have trained without each other: they have reduced nothing, so "
-    "each has a model of its own. Say so.\n"
+    "The 2 instances have trained separately: they have reduced nothing, so each has "
+    "a different model. Say so.\n"
 )
 
 

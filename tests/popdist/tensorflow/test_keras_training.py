@@ -55,11 +55,11 @@ def test_a_fit_that_reduces_nothing_is_warned_of_at_the_end(
         timeout=250,
     )
 
-    lines = [line for line in ran.stderr.splitlines() if "without each other" in line]
+    lines = [line for line in ran.stderr.splitlines() if "trained separately" in line]
     assert lines == (
         [
-            "The 2 instances have trained without each other: they have reduced "
-            "nothing, so each has a model of its own. Make the model within `with "
+            "The 2 instances have trained separately: they have reduced nothing, so "
+            "each has a different model. Make the model within `with "
             "popdist.tensorflow.PopDistStrategy().scope():`, or compile it with "
             "horovod's DistributedOptimizer."
         ]

@@ -119,8 +119,8 @@ def __getattr__(name: str) -> NoReturn:
         )
     reason = f": {_REASONS[name]}" if name in _REASONS else ""
     text = (
-        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md says "
-        "what it has."
+        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md lists "
+        "what it supports."
     )
     # `from popart import NAME` asks here, too: it would answer an AttributeError with
     # a sentence of Python's own. `import *` asks for __all__, which need not be there.

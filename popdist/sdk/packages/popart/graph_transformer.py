@@ -57,7 +57,7 @@ class GraphTransformer:
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
             f"popdist's stand-in for popart has no GraphTransformer.{name}. "
-            "docs/popart.md says what it has.",
+            "docs/popart.md lists what it supports.",
             name=name,
             obj=self,
         )

@@ -29,7 +29,7 @@ class Logger:
         """
         if level.upper() not in LEVELS:
             raise ValueError(
-                f"{level!r} is no log level. Choose one of {', '.join(LEVELS)}."
+                f"{level!r} is not a log level. Choose one of {', '.join(LEVELS)}."
             )
         self._logger.setLevel(LEVELS[level.upper()])
 

@@ -53,7 +53,7 @@ def element_type(dtype: Any) -> ElementType:
         return BY_NUMPY[np.dtype(dtype)]
     except (KeyError, TypeError):
         raise popart_exception(
-            f"{dtype!r} is no type of elements. Choose one of {', '.join(BY_NAME)}."
+            f"{dtype!r} is not an element type. Choose one of {', '.join(BY_NAME)}."
         ) from None
 
 

@@ -47,7 +47,7 @@ def setLogLevel(level: str | int) -> None:
         name = NUMBERS[level]
     if not isinstance(name, str) or name.upper() not in NAMES:
         raise ValueError(
-            f"{level!r} is no log level. Choose one of {', '.join(NUMBERS)}."
+            f"{level!r} is not a log level. Choose one of {', '.join(NUMBERS)}."
         )
     logger.setLevel(NAMES[name.upper()])
 

@@ -44,7 +44,7 @@ def registerCustomArgParser(arg_type: type, parser: ICustomArgParser) -> None:
         Error: The type has a parser, or the parser is none.
     """
     if not isinstance(parser, ICustomArgParser):
-        raise Error(f"{parser!r} is no poptorch.ICustomArgParser.")
+        raise Error(f"{parser!r} is not a poptorch.ICustomArgParser.")
     if arg_type in SUPPORTED_NODES:
         raise Error(f"A parser of arguments of {arg_type} is registered already.")
     register_pytree_node(

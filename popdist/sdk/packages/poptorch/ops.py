@@ -157,7 +157,7 @@ def serializedMatMul(
         Error: The mode is unknown, or the factor does not divide its dimension.
     """
     if not isinstance(mode, MatMulSerializationMode):
-        raise Error(f"{mode!r} is no poptorch.MatMulSerializationMode.")
+        raise Error(f"{mode!r} is not a poptorch.MatMulSerializationMode.")
     lengths = {
         MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
         MatMulSerializationMode.ReducingDim: lhs.shape[-1],

@@ -60,7 +60,7 @@ class MultiConv(_Scope):
     def planType(self, value: MultiConvPlanType) -> Self:
         """Record whether the convolutions run at once."""
         if not isinstance(value, MultiConvPlanType):
-            raise Error(f"{value!r} is no poptorch.MultiConvPlanType.")
+            raise Error(f"{value!r} is not a poptorch.MultiConvPlanType.")
         return self._record("planType", value)
 
     def perConvReservedTiles(self, value: int) -> Self:

@@ -248,8 +248,7 @@ HELD = np.ones((3, 3))
         pytest.param(
             lambda group: group.reduce(X, out=READ_ONLY),
             ValueError,
-            "out is an array that cannot be written. Give another one, such as a copy "
-            "of it.",
+            "out is not a writable array. Give a writable one, such as a copy of it.",
             id="reduce-read-only",
         ),
         pytest.param(
@@ -262,14 +261,14 @@ HELD = np.ones((3, 3))
         pytest.param(
             lambda group: group.reduce_scatter(X, out=[HELD[:1], HELD[:1]]),
             ValueError,
-            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "Arrays 0 and 1 of out share memory, but each of them gets a different "
             "result. Give arrays that do not overlap.",
             id="reduce_scatter-overlap",
         ),
         pytest.param(
             lambda group: group.all_to_all(X, out=[HELD[1:], HELD[:2]]),
             ValueError,
-            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "Arrays 0 and 1 of out share memory, but each of them gets a different "
             "result. Give arrays that do not overlap.",
             id="all_to_all-overlap",
         ),
@@ -303,7 +302,7 @@ HELD = np.ones((3, 3))
         pytest.param(
             lambda group: group.scatter(X, out=[HELD[:2], HELD[1:]]),
             ValueError,
-            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "Arrays 0 and 1 of out share memory, but each of them gets a different "
             "result. Give arrays that do not overlap.",
             id="scatter-overlap",
         ),

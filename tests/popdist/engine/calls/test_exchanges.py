@@ -448,7 +448,7 @@ def test_an_exchange_of_wrong_arrays_is_refused_before_the_others_know() -> None
     )
     assert refused(lambda: group.send(x, 0)) == (
         "send and recv are between two instances, but the peers of this group are "
-        "replicas. Use those of popdist.instance_group()."
+        "replicas. Use popdist.instance_group()."
     )
     flat = group_of("flat", 0, 1, tuning=SMALL)
     assert refused(lambda: flat.send(x, 0)) == (
@@ -481,8 +481,5 @@ def test_receive_needs_an_array_that_can_be_written() -> None:
         group.barrier()
         return message, out.tolist()
 
-    message = (
-        "out is an array that cannot be written. Give another one, such as a copy of "
-        "it."
-    )
+    message = "out is not a writable array. Give a writable one, such as a copy of it."
     assert results(2, member) == [("", [0.0] * 3), (message, [0.0] * 3)]

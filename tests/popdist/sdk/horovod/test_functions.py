@@ -366,7 +366,7 @@ def test_a_cycle_time_that_is_no_time_is_refused() -> None:
     assert error == (
         "ValueError",
         "HOROVOD_CYCLE_TIME is 'soon', but must be a number of milliseconds from 0 to "
-        "1000. Set it so, or unset it.",
+        "1000. Correct it, or unset it.",
     )
     assert not initialized
 

@@ -403,7 +403,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "an unknown tensor in a graph": (
         lambda b, x, c: returning(b, "nothing"),
-        r"^'nothing' is no tensor of this builder",
+        r"^'nothing' is not a tensor of this builder",
     ),
     "an unknown tensor of the parent": (
         lambda b, x, c: b.createSubgraphBuilder().addInputTensorFromParentGraph("z"),

@@ -446,10 +446,10 @@ def test_what_no_session_here_can_do_is_refused() -> None:
     assert str(refusal.value) == (
         "popdist's stand-in for popart has no InferenceSession.getCycleCount: the CPU "
         "cannot tell the cycles of an IPU. Measure seconds instead, by "
-        "time.perf_counter(). docs/popart.md says what it has."
+        "time.perf_counter(). docs/popart.md lists what it supports."
     )
     with pytest.raises(
-        AttributeError, match=r"InferenceSession.compileAndExport. docs/popart.md says"
+        AttributeError, match=r"InferenceSession.compileAndExport. docs/popart.md lists"
     ):
         session.compileAndExport("file")
     assert session.getSummaryReport() == "Execution profiling not enabled"
@@ -554,7 +554,9 @@ def test_loggers_have_the_levels_of_popart(caplog: pytest.LogCaptureFixture) -> 
     logger.critical("nor this")
 
     assert [(r.name, r.message) for r in caplog.records] == [("popart.session", "this")]
-    with pytest.raises(ValueError, match=r"'LOUD' is no log level. Choose one of TRA"):
+    with pytest.raises(
+        ValueError, match=r"'LOUD' is not a log level. Choose one of TRA"
+    ):
         popart.getLogger().setLevel("LOUD")
 
 
@@ -608,7 +610,7 @@ def test_versions() -> None:
 
 def test_names_that_popart_has_and_the_stand_in_has_not_are_refused() -> None:
     with pytest.raises(
-        AttributeError, match=r"has no NllLoss. docs/popart.md says what"
+        AttributeError, match=r"has no NllLoss. docs/popart.md lists what"
     ):
         popart.NllLoss  # noqa: B018
 
@@ -626,8 +628,8 @@ def test_names_that_popart_has_and_the_stand_in_has_not_are_refused() -> None:
 )
 def test_an_import_of_such_a_name_says_the_same(name: str, reason: str) -> None:
     text = (
-        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md says "
-        "what it has."
+        f"popdist's stand-in for popart has no {name}{reason}. docs/popart.md lists "
+        "what it supports."
     )
 
     with pytest.raises(ImportError) as imported:

@@ -643,7 +643,7 @@ def test_weights_have_to_be_on_the_device_before_a_step() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ("nothing", "The loss 'nothing' is no tensor of the model."),
+        ("nothing", "The loss 'nothing' is not a tensor of the model."),
         ("scores", r"has the shape \[4, 3\], but must be a scalar"),
     ],
 )

@@ -44,5 +44,5 @@ def test_log_levels_have_names_and_numbers(capsys: pytest.CaptureFixture[str]) -
     assert first.endswith("[poptorch:python] [info] one 1")
     assert second.endswith("[poptorch:python] [warning] three")
     for wrong in ("LOUD", 6, -1):
-        with pytest.raises(ValueError, match="is no log level"):
+        with pytest.raises(ValueError, match="is not a log level"):
             poptorch.setLogLevel(wrong)

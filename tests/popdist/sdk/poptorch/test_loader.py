@@ -369,7 +369,7 @@ def test_arguments_that_exclude_each_other_are_refused() -> None:
     assert "has a rebatched_size, which the loader sets" in refused(
         mode=DataLoaderMode.AsyncRebatched, async_options={"rebatched_size": 2}
     )
-    assert "rebatched_worker_size does not go with a batch_sampler" in refused(
+    assert "rebatched_worker_size cannot be combined with a batch_sampler" in refused(
         batch_sampler=sampler,
         mode=DataLoaderMode.AsyncRebatched,
         rebatched_worker_size=1,

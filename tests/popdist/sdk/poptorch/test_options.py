@@ -352,7 +352,7 @@ def test_defaults_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "error"),
     [
         ("{", "Expecting property name"),
-        ("[1]", r"'\[1\]' is no JSON object"),
+        ("[1]", r"'\[1\]' is not a JSON object"),
         ('{"deviceIterationz": 4}', "Invalid attribute deviceIterationz"),
         ('{"device_iterations": 4}', "Invalid attribute device_iterations: it is not"),
         ('{"deviceIterations": "4"}', "Unexpected type"),

@@ -195,7 +195,7 @@ def test_shuffling_in_several_processes_needs_a_seed() -> None:
 def test_a_sampler_of_the_whole_data_set_is_refused() -> None:
     (loader, _) = loaders(8, 2, sampler=[0, 7])
 
-    with pytest.raises(IndexError, match="7 is no index of the 4 samples"):
+    with pytest.raises(IndexError, match="7 is not an index of the 4 samples"):
         loaded(loader)
 
 

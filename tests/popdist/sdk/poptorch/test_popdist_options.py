@@ -271,7 +271,7 @@ def test_without_any_poptorch_the_error_says_where_the_stand_in_is(
 
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: popdist.poptorch needs poptorch, which is not "
-        "installed. Its stand-in is importable below poprun; elsewhere, `python -m "
-        "popdist.sdk enable` makes it so for this environment, and `python -m "
+        "installed. Its stand-in can be imported under poprun. Elsewhere, `python -m "
+        "popdist.sdk enable` makes it importable in this environment, and `python -m "
         "popdist.sdk PROGRAM` for one program."
     )

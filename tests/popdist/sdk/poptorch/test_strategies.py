@@ -74,5 +74,5 @@ def test_phases_are_given() -> None:
 
 
 def test_only_a_strategy_is_one() -> None:
-    with pytest.raises(AssertionError, match="is no execution strategy"):
+    with pytest.raises(AssertionError, match="is not an execution strategy"):
         poptorch.Options().setExecutionStrategy(poptorch.AutoStage.SameAsIpu)

@@ -226,7 +226,7 @@ def test_an_old_function_takes_its_own_arguments_alone() -> None:
 
     with pytest.raises(TypeError, match="'no_such'"):
         ipu.utils.set_norm_options(options, no_such=1)
-    with pytest.raises(TypeError, match="is no IpuOptions"):
+    with pytest.raises(TypeError, match="is not an IpuOptions"):
         ipu.utils.auto_select_ipus(IPUConfig(), 1)
 
 

@@ -110,7 +110,7 @@ def test_a_seed_makes_the_same_numbers() -> None:
 
 
 def test_a_wrong_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="'all' is no IPUOutfeedMode"):
+    with pytest.raises(ValueError, match="'all' is not an IPUOutfeedMode"):
         IPUOutfeedQueue(outfeed_mode="all")
 
 

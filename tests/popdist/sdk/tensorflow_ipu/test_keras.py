@@ -243,7 +243,7 @@ def test_optimizers_of_keras_are_wrapped(
     strategy.run(mapped.apply_gradients, [[(tf.constant(3.0), weight)]])
 
     assert weight.numpy() == -6.0
-    with pytest.raises(TypeError, match="'sgd' is no optimizer of Keras"):
+    with pytest.raises(TypeError, match="'sgd' is not a Keras optimizer"):
         ipu.keras.optimizers.CrossReplicaOptimizer("sgd")
 
 

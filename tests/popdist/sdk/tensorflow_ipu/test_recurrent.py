@@ -244,7 +244,7 @@ def test_a_layer_of_16_bits_runs_eagerly_and_may_return_no_state() -> None:
         ),
         (
             lambda: ipu.rnn_ops.PopnnLSTM(3, activation="tan"),
-            "The activation 'tan' is no function of tf.nn",
+            "The activation 'tan' is not a function of tf.nn",
         ),
     ],
 )

@@ -104,8 +104,8 @@ def test_a_program_that_never_enters_the_scope_is_warned_when_it_trains(
         return nothing_yet, said
 
     warning = (
-        "The model outside was not made in the scope of the PopDistStrategy, so each "
-        f"instance trains one of its own. {SCOPE}"
+        "The model outside was not created in the scope of the PopDistStrategy, so "
+        f"each instance trains a separate model. {SCOPE}"
     )
     assert on_all(rows, program) == [([], [warning] * (len(rows) > 1))] * len(rows)
 

@@ -13,8 +13,8 @@ from popdist.tensorflow import PopDistStrategy
 from tests.popdist.tensorflow.instances import keras_of, on_all
 
 ALIKE = (
-    "Callbacks have to decide alike on all instances: by the logs, which are those of "
-    "all replicas, or by a value that popdist.tensorflow.broadcast shares."
+    "Callbacks have to decide alike on all instances: by the logs, which cover all "
+    "replicas, or by a value that popdist.tensorflow.broadcast shares."
 )
 
 

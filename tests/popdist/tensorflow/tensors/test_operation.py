@@ -310,8 +310,8 @@ except NotImplementedError as error:
     )
 
     assert ran.stdout == (
-        "XLA compiles this function, and popdist's collectives are no part of what it "
-        "compiles. Leave jit_compile out, or set it to False.\n"
+        "XLA compiles this function, but cannot compile popdist's collectives. "
+        "Leave out jit_compile, or set it to False.\n"
     ), ran.stderr
 
 

@@ -73,7 +73,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
             lambda: dist.all_to_all_single(torch.ones(2, 3).t(), torch.ones(3, 2)),
             "Tensors must be contiguous",
         ),
-        (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is no other"),
+        (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is not another"),
         *(
             (call, "several of its elements are one place in memory")
             for call in (
@@ -96,7 +96,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
         ),
         (
             lambda: dist.reduce_scatter_tensor(FLOAT8, FLOAT8),
-            "torch.float8_e4m3fn, of which there are no sums",
+            "torch.float8_e4m3fn, which has no sums",
         ),
         (
             lambda: dist.reduce_scatter_tensor(ONE, torch.ones(1, device="meta")),

@@ -39,9 +39,9 @@ def test_reductions_have_the_engines_names(
         (OP.AVG, torch.bool, "AVG of torch.bool would not be a bool"),
         (OP.BOR, torch.float32, "BOR is for integers and bools"),
         (OP.MAX, torch.complex64, "MAX is for real numbers"),
-        (OP.SUM, torch.float8_e5m2, "of which there are no sums"),
+        (OP.SUM, torch.float8_e5m2, "which has no sums"),
         (PREMUL_SUM(0.5), torch.int32, "PREMUL_SUM cannot multiply torch.int32"),
-        ("xor", torch.float32, "xor is no reduction of this backend"),
+        ("xor", torch.float32, "xor is not a reduction of this backend"),
     ],
 )
 def test_tensors_that_cannot_be_reduced_are_refused(

@@ -276,6 +276,6 @@ def _cycle_seconds(environ: Mapping[str, str]) -> float:
     if not 0 <= milliseconds <= 1000:
         raise ValueError(
             f"{_CYCLE_TIME} is {text!r}, but must be a number of milliseconds from 0 "
-            "to 1000. Set it so, or unset it."
+            "to 1000. Correct it, or unset it."
         )
     return milliseconds / 1000

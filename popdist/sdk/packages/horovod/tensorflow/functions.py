@@ -42,8 +42,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
     if tf.executing_eagerly():
         raise RuntimeError(
             "hvd.broadcast_global_variables() needs a graph of TensorFlow 1. Use "
-            "hvd.broadcast_variables(variables, root_rank) for those of a model and an "
-            "optimizer."
+            "hvd.broadcast_variables(variables, root_rank) for the variables of a "
+            "model and an optimizer."
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 

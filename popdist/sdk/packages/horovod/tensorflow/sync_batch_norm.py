@@ -30,8 +30,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         """
         if kwargs.pop("fused", False):
             raise ValueError(
-                "SyncBatchNormalization cannot be fused: its statistics are those of "
-                "several ranks. Leave fused out."
+                "SyncBatchNormalization cannot be fused, because its statistics come "
+                "from several ranks. Leave out fused."
             )
         super().__init__(*args, **kwargs)
         self.fused = False

@@ -97,8 +97,8 @@ class Builder(Annotations):
         if number != name and number.isdecimal():
             return self._opset(int(number))
         raise AttributeError(
-            f"popdist's stand-in for popart has no Builder.{name}. docs/popart.md says "
-            "what it has.",
+            f"popdist's stand-in for popart has no Builder.{name}. docs/popart.md "
+            "lists what it supports.",
             name=name,
             obj=self,
         )
@@ -370,7 +370,7 @@ class Builder(Annotations):
     def _check_exists(self, name: str) -> None:
         if not self._has(name):
             raise popart_exception(
-                f"{name!r} is no tensor of this builder. Give the names that its "
+                f"{name!r} is not a tensor of this builder. Give the names that its "
                 "methods return."
             )
 

@@ -342,8 +342,9 @@ class _Session:
             else ""
         )
         raise AttributeError(
-            f"popdist's stand-in for popart has no {type(self).__name__}.{name}"
-            f"{reason}. docs/popart.md says what it has.",
+            "popdist's stand-in for popart has no "
+            f"{type(self).__name__}.{name}{reason}. docs/popart.md lists what it "
+            "supports.",
             name=name,
             obj=self,
         )
@@ -421,7 +422,7 @@ class TrainingSession(_Session):
 
     def _check_loss(self, loss: str) -> None:
         if loss not in self._graph.infos:
-            raise popart_exception(f"The loss {loss!r} is no tensor of the model.")
+            raise popart_exception(f"The loss {loss!r} is not a tensor of the model.")
         if self._graph.infos[loss].nelms() != 1:
             raise popart_exception(
                 f"The loss {loss} has the shape {self._graph.infos[loss].shape()}, but "

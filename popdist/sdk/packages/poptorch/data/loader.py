@@ -297,8 +297,8 @@ def _check_sampler(
         )
     require(
         rebatched_worker_size is None,
-        "rebatched_worker_size does not go with a batch_sampler, whose batches are "
-        "what a worker loads. Leave one of them out.",
+        "rebatched_worker_size cannot be combined with a batch_sampler, because a "
+        "worker loads the sampler's batches. Leave out one of them.",
     )
 
 

@@ -32,9 +32,10 @@ PRELOADED = "popdist.sdk.forkserver_preload"
 UNGUARDED = 113
 # What is added to the errors of starting the process.
 NOT_PICKLABLE = (
-    "The data set goes to a process of its own, and so must be picklable: of a class "
-    "of a module, with no lambdas. With async_options={'sharing_strategy': "
-    "poptorch.SharingStrategy.Fork} it need not be."
+    "The data set is sent to a separate process, so it must be picklable: its class "
+    "must be in a module, and it may have no lambdas. With "
+    "async_options={'sharing_strategy': poptorch.SharingStrategy.Fork} it need not be "
+    "picklable."
 )
 # How long the process may take to end by itself, and then after SIGTERM.
 GRACE_S = 2.0
@@ -146,9 +147,9 @@ class LoadingProcess:
         if self._process.exitcode == UNGUARDED:
             raise AssertionError(
                 "The loading process imports the program, and the program makes a "
-                "loader when it is imported. Put what it does below `if __name__ == "
-                "'__main__':`, or load with async_options={'sharing_strategy': "
-                "poptorch.SharingStrategy.Fork}."
+                "loader when it is imported. Put the program's work below `if "
+                "__name__ == '__main__':`, or load with "
+                "async_options={'sharing_strategy': poptorch.SharingStrategy.Fork}."
             )
         raise AssertionError(
             "An error occurred in the data fetcher: its process ended with exit code "

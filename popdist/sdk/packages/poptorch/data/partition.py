@@ -68,9 +68,10 @@ class Partition(Dataset[Any]):
     def _index(self, index: int) -> int:
         if not 0 <= index < self._share.length:
             raise IndexError(
-                f"{index} is no index of the {self._share.length} samples that this "
-                "process loads. A sampler counts from 0 in len(loader.dataset); one "
-                "of the whole data set needs auto_distributed_partitioning=False."
+                f"{index} is not an index of the {self._share.length} samples that "
+                "this process loads. A sampler counts from 0 in len(loader.dataset); "
+                "a sampler of the whole data set needs "
+                "auto_distributed_partitioning=False."
             )
         index += self._share.offset + int(self._moved_by.item())
         return index if self._order is None else int(self._order[index].item())

@@ -24,7 +24,8 @@ class _DeviceOptions(OptionValues):
         """Set which blocks of the model are executed where, and in which order."""
         require(
             isinstance(strategy, _IExecutionStrategy),
-            f"{strategy!r} is no execution strategy, as poptorch.PipelinedExecution().",
+            f"{strategy!r} is not an execution strategy such as "
+            "poptorch.PipelinedExecution().",
         )
         self._execution_strategy = strategy
         return self

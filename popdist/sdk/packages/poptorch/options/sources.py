@@ -30,7 +30,7 @@ def set_from_json(options: object, text: str, names: dict[str, Any]) -> None:
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError(
-            f"{text!r} is no JSON object. Write options as "
+            f"{text!r} is not a JSON object. Write options as "
             '{"deviceIterations": 2, "Training.gradientAccumulation": 4}.'
         )
     for name, value in values.items():

@@ -70,7 +70,7 @@ def check_reducible(dtype: str, op: ReduceOp) -> None:
     """
     if dtype not in DTYPES:
         raise ValueError(
-            f"A tensor of {dtype} cannot be reduced, only those of "
+            f"A tensor of {dtype} cannot be reduced, only tensors of "
             f"{', '.join(DTYPES)}. Convert it first."
         )
     if dtype == "bool" and op is Average:

@@ -20,7 +20,7 @@ def names_of(
     pairs = list(named)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise ValueError(
-            "named_parameters must be pairs of a name and a parameter, as those of "
+            "named_parameters must be pairs of a name and a parameter, such as "
             "model.named_parameters()."
         )
     counts = Counter(name for name, _ in pairs)
@@ -28,7 +28,8 @@ def names_of(
     if twice:
         raise ValueError(
             f"named_parameters has several parameters of the names {', '.join(twice)}, "
-            "but the ranks' gradients are matched by name. Give each one of its own."
+            "but the ranks' gradients are matched by name. Give each parameter a "
+            "different name."
         )
     names = {param: name for name, param in pairs}
     unnamed = sum(param not in names for param in params)
@@ -72,8 +73,8 @@ def groups_of(
         for param in group:
             if not isinstance(param, Tensor) or param not in names:
                 raise ValueError(
-                    "groups has an entry that is no parameter of the optimizer. Give "
-                    "lists of its parameters."
+                    "groups has an entry that is not a parameter of the optimizer. "
+                    "Give lists of its parameters."
                 )
             if param in group_of:
                 raise ValueError(

@@ -56,8 +56,8 @@ class SavedModel:
             ) from None
         if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise Error(
-                f"{path} holds no model of this emulation. Write it anew by "
-                "compileAndExport(): files of PopTorch hold programs for IPUs."
+                f"{path} contains no model of this emulation. Write it again with "
+                "compileAndExport(): PopTorch's files contain programs for IPUs."
             )
         return cls(**content)
 

@@ -117,8 +117,8 @@ def loss_of(
     loss: torch.Tensor = losses[-1]
     if not loss.requires_grad:
         raise Error(
-            "The loss depends on no weight that can be trained. Compute it from what "
-            "the model returns, and do not detach it."
+            "The loss depends on no weight that can be trained. Compute it from the "
+            "model's outputs, and do not detach it."
         )
     return loss
 

@@ -74,10 +74,10 @@ class Anchors:
         kept = self._kept.get(short_name)
         if not kept:
             raise Error(
-                f"{self._long[short_name]!r}, anchored as {short_name!r}, is no tensor "
-                "of the last call: a trainingModel that has run keeps the gradients "
-                f"and weights of parameters, {GRADIENT}NAME and {UPDATED}NAME, and "
-                f"{LOSS_SCALE}."
+                f"{self._long[short_name]!r}, anchored as {short_name!r}, is not a "
+                "tensor of the last call: a trainingModel that has run keeps the "
+                f"gradients and weights of parameters, {GRADIENT}NAME and "
+                f"{UPDATED}NAME, and {LOSS_SCALE}."
             )
         mode, period = self._modes[short_name]
         if mode == OutputMode.Sum:

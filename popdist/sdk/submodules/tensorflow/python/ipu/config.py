@@ -320,7 +320,7 @@ def configure_ipu_system(
                 "The IPU system is configured already. Call "
                 "reset_ipu_configuration() before it is configured otherwise."
             )
-        logger.info("The IPU system is configured anew.")
+        logger.info("The IPU system is configured again.")
     _System.config = copy.deepcopy(config)
     for check in _System.checks:
         check()

@@ -32,7 +32,7 @@ def parse_method(method: Any) -> GradientAccumulationReductionMethod:
         if name in (each.name, str(each.value)):
             return each
     raise ValueError(
-        f"{method!r} is no reduction of gradients. Choose one of "
+        f"{method!r} is not a reduction of gradients. Choose one of "
         f"{', '.join(each.name for each in methods)}."
     )
 

@@ -61,7 +61,7 @@ class IPUOutfeedQueue:
             logger.warning("outfeed_all is deprecated: use outfeed_mode instead.")
             outfeed_mode = IPUOutfeedMode.ALL if outfeed_all else IPUOutfeedMode.LAST
         if not isinstance(outfeed_mode, IPUOutfeedMode | None):
-            raise ValueError(f"{outfeed_mode!r} is no IPUOutfeedMode.")
+            raise ValueError(f"{outfeed_mode!r} is not an IPUOutfeedMode.")
         if not isinstance(device_ordinal, int) or device_ordinal < 0:
             raise ValueError("Device ordinal must be an integer of 0 or more.")
         self._mode = outfeed_mode or IPUOutfeedMode.ALL

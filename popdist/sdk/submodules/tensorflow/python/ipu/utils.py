@@ -278,8 +278,8 @@ def _check_no_devices(opts: IpuOptions) -> None:
 def _check_options(opts: object) -> IpuOptions:
     if not isinstance(opts, IpuOptions):
         raise TypeError(
-            f"{opts!r} is no IpuOptions. Make one by create_ipu_config(), or set the "
-            "attributes of an IPUConfig."
+            f"{opts!r} is not an IpuOptions object. Create one with "
+            "create_ipu_config(), or set the attributes of an IPUConfig."
         )
     return opts
 

@@ -92,7 +92,7 @@ def MapGradientOptimizer(
 def _around_apply(opt: Optimizer, around: Callable[..., Any]) -> Optimizer:
     """Return the optimizer, whose gradients go through a function."""
     if not hasattr(opt, "apply_gradients"):
-        raise TypeError(f"{opt!r} is no optimizer of Keras.")
+        raise TypeError(f"{opt!r} is not a Keras optimizer.")
     apply = opt.apply_gradients
 
     def apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:

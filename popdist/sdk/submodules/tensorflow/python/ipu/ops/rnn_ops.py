@@ -29,8 +29,8 @@ def _function(activation: Any) -> Any:
         function = getattr(tf.nn, activation, None)
     if not callable(function):
         raise ValueError(
-            f"The activation {activation!r} is no function of tf.nn. Give the name of "
-            "one, such as tanh, or a function."
+            f"The activation {activation!r} is not a function of tf.nn. Give the name "
+            "of one, such as tanh, or a function."
         )
     return function
 

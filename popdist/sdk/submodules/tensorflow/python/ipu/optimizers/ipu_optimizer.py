@@ -14,7 +14,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         if not isinstance(opt, tf.compat.v1.train.Optimizer):
             raise TypeError(
                 f"{type(self).__name__} wraps an optimizer of tf.compat.v1.train, and "
-                f"{type(opt).__name__} is none. For one of Keras, take that of "
+                f"{type(opt).__name__} is not one. For a Keras optimizer, use "
                 "ipu.keras.optimizers."
             )
         self._opt = opt
