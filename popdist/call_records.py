@@ -45,6 +45,26 @@ CALLS_AT, RECENT_CALLS = 128, 8
 # and the number of the call in its group. The last call has the largest number.
 CALL = struct.Struct("=QQ8x4Bi24xQ")
 
+# --- The calls of torch.distributed with gloo, which poprun has each process show.
+
+# The file in memory of a process, and its name as /proc/PID/fd has it.
+TORCH_NAME = "popdist-torch"
+TORCH_LINK = f"/memfd:{TORCH_NAME} (deleted)"
+# It begins with TORCH_MAGIC and the process. The groups of the process follow: how many
+# calls the group has begun; at TORCH_WAIT_AT the number of the call that the process
+# waits for, since when (by CLOCK_MONOTONIC; 0 while it does not) and its name; at
+# TORCH_MEMBERS_AT a bit for each rank that is a member, and the beginning of the
+# group's name, which is the same on all members.
+TORCH_HEADER = struct.Struct("=Qi52x")
+TORCH_MAGIC = int.from_bytes(b"poptorch", "little")
+TORCH_BEGUN, TORCH_WAIT = struct.Struct("=Q"), struct.Struct("=QQ24s")
+TORCH_MEMBERS = struct.Struct("=128s64s")
+TORCH_WAIT_AT, TORCH_MEMBERS_AT, TORCH_GROUP_BYTES = 8, 64, 256
+MOST_TORCH_GROUPS, MOST_TORCH_RANKS = 31, 1024
+TORCH_BYTES = TORCH_HEADER.size + MOST_TORCH_GROUPS * TORCH_GROUP_BYTES
+# The name of a backward pass of DistributedDataParallel: it computes, too.
+TORCH_BACKWARD = b"DDP backward"
+
 # --- The folder of records.
 
 # Both files of a process are named by its number in the job and its pid.

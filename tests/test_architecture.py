@@ -344,7 +344,14 @@ ACROSS = {
     ),
     # It runs in the program's Python, which may have popdist.
     "poprun.interpreter": ("popdist.sdk.finder", "popdist.tensorflow.devices"),
-    "poprun.interpreter.torch_backend": ("popdist.torch.backend",),
+    "poprun.interpreter.torch_backend": (
+        "popdist.torch.backend",
+        "poprun.interpreter.torch_calls",
+    ),
+    "poprun.interpreter.torch_calls": (
+        "popdist.call_records",
+        "poprun.interpreter.sitecustomize",
+    ),
     "poprun.interpreter.function_call": ("popdist",),
     "popdist": ("popdist",),
     "popdist.engine": ("popdist.engine", "popdist.errors"),
@@ -450,6 +457,7 @@ THIRD_PARTY = {
         "popdist.torch",
         "popdist.poptorch",
         "poprun.interpreter.torch_backend",
+        "poprun.interpreter.torch_calls",
         "poptorch",
         "horovod.torch",
         "popart",
@@ -640,6 +648,7 @@ LATE_IMPORTS = {
     "poprun.interpreter.torch_backend": {
         "popdist.torch.backend.registration",
         "popdist.torch.backend.rendezvous",
+        "poprun.interpreter.torch_calls",
         "torch.distributed",
         "torch.distributed.rendezvous",
     },

@@ -36,6 +36,7 @@ OF_HOSTS = (
     events.SlurmEndsJob,
     events.StacksAvailable,
     events.Started,
+    events.TorchGroupsMade,
     events.UsageMeasured,
     events.WaitsInFinalize,
 )
@@ -43,7 +44,7 @@ _CLASSES: Mapping[str, type[Any]] = {c.__name__: c for c in OF_HOSTS}
 # Fields that need not fit in a C int.
 _LONG = (
     *("at_ns", "memory_kib", "peak_kib"),
-    *("call_bytes", "num_calls", "total_bytes"),
+    *("call_bytes", "num_calls", "number", "total_bytes"),
 )
 _LONGEST_TEXT = 1 << 14
 _LONGEST_TUPLE = 1 << 13

@@ -80,6 +80,9 @@ ALONE_IN_MPI = 41  # version, key, rank
 # From the debugger of --pdb in an instance: interpreter/debugger.py has it written. The
 # connection stays as long as a prompt is shown.
 DEBUGGER = 44  # version, key, rank, 1 for a prompt or 0: it is ready
+# From torch in an instance: it has made process groups. interpreter/torch_calls.py has
+# it written.
+TORCH_GROUPS = 45  # version, key, rank
 # From popdist in an instance: popdist/device.py writes it. The connection stays until
 # the process ends, and the process is attached for so long.
 ATTACH = 42  # version, key, index of the instance, how many IPUs its device must have
@@ -151,6 +154,7 @@ REPORTS = {
     NOT_UNDONE: "t",
     FINALIZING: "itit",
     ALONE_IN_MPI: "iti",
+    TORCH_GROUPS: "iti",
     DEBUGGER: "itii",
     ATTACH: "itii",
     REMOTE_SHELL: "ittt",

@@ -78,7 +78,10 @@ def _replace_init(setting: str | None) -> None:
             texts = [a for a in (*args, *kwargs.values()) if isinstance(a, str)]
             if setting == BACKEND or any(BACKEND in text.lower() for text in texts):
                 import popdist.torch.backend.registration  # noqa: F401
-            return usual(*args, **kwargs)
+            group = usual(*args, **kwargs)
+            if usual.__name__ == "init_process_group":
+                _observe()
+            return group
 
         return make_group
 
@@ -87,6 +90,16 @@ def _replace_init(setting: str | None) -> None:
         for module in (dist, distributed_c10d, device_mesh):
             if hasattr(module, name):
                 setattr(module, name, replacement)
+
+
+def _observe() -> None:
+    """Show poprun the calls of the program's groups, which are not of this backend."""
+    from poprun.interpreter import torch_calls
+
+    try:
+        torch_calls.observe()
+    except Exception as error:
+        logging.getLogger(__name__).debug("poprun sees no calls of gloo: %r", error)
 
 
 def _replace_gloo(setting: str) -> None:

@@ -168,6 +168,12 @@ class AloneInMpi(Event):
     rank: int
 
 
+class TorchGroupsMade(Event):
+    """A process of an instance has made process groups of torch.distributed."""
+
+    rank: int
+
+
 class DebuggerReady(Event):
     """A Python of an instance has read that --pdb is for it."""
 
@@ -230,6 +236,9 @@ class UsageMeasured(Event):
     operation, call_bytes: The call that it is in; "" and 0 outside of one.
     waited_s, missing: For how long it has waited for others in that, and which have not
         begun it.
+    group, number, members: With torch's gloo, for which call of which group that is,
+        and the instances of the group. It is not known here which are missing.
+    group_calls: By group, in pairs, how many calls it has begun there.
     """
 
     rank: int
@@ -243,6 +252,14 @@ class UsageMeasured(Event):
     call_bytes: int = 0
     waited_s: float = 0.0
     missing: tuple[int, ...] = ()
+    group: int = 0
+    number: int = 0
+    members: tuple[int, ...] = ()
+    group_calls: tuple[int, ...] = ()
+
+
+class AllMeasured(Event):
+    """All hosts have had the time to measure what their instances use."""
 
 
 class StacksAvailable(Event):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
-from poprun.job.events import Exited, MpirunStarted
+from poprun.job.events import Exited, MpirunStarted, TorchGroupsMade
 from poprun.job.supervise.stopping import Reason
 from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
@@ -186,5 +186,6 @@ def _evidence(
         at_cpu_limit=any(e.at_cpu_limit for e in exits),
         is_elsewhere=not plan.request.facts_of(rank).is_own_host,
         lacks_faulthandler=any(e.lacks_faulthandler for e in exits),
+        uses_torch_groups=TorchGroupsMade(rank) in ended.events,
         stdin_advice=plan.request.stdin.advice_for(rank),
     )

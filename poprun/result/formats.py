@@ -177,6 +177,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
 }
 NOT_IN_EVENTS = (
     job_events.AcceptFailed,
+    job_events.AllMeasured,
     job_events.DebuggerInterrupted,
     job_events.DebuggerReady,
     job_events.OutputClosed,
@@ -185,5 +186,6 @@ NOT_IN_EVENTS = (
     job_events.Rejected,
     job_events.StacksAvailable,
     job_events.Tick,
+    job_events.TorchGroupsMade,
     job_events.UsageMeasured,
 )

@@ -12,9 +12,12 @@ from poprun.job.events import (
     Interrupted,
     Refused,
     ShimLost,
+    StacksShown,
     Started,
     UsageMeasured,
 )
+from poprun.job.group_calls import GroupCalls
+from poprun.record import Record, replace
 from poprun.stdio.lines.tracebacks import describe_instances
 from poprun.stdio.terminal import clock
 from poprun.words import counted
@@ -44,6 +47,9 @@ class Progress:
         # since when.
         self._waiting: dict[int, UsageMeasured] = {}
         self._waits_since: dict[int, float] = {}
+        self._group_calls = GroupCalls()
+        # The waits that `new_stalls` has returned, and that go on.
+        self._reported: set[tuple[str, tuple[int, ...]]] = set()
 
     def listen(self, event: Event) -> None:
         match event:
@@ -53,7 +59,11 @@ class Progress:
                 self._ended.add(rank)
             case Interrupted():
                 self._is_stopping = True
-            case UsageMeasured(rank):
+            case StacksShown():
+                self._is_stopping = True
+            # Instances that are being stopped wait for nothing.
+            case UsageMeasured(rank) if not self._is_stopping:
+                self._group_calls.note(event)
                 self._waiting.pop(rank, None)
                 self._waits_since.pop(rank, None)
                 if event.operation and event.waited_s:
@@ -85,13 +95,50 @@ class Progress:
         for rank, usage in self._waiting.items():
             # It was measured a moment ago, on the clock of its host.
             self._waits_since.setdefault(rank, now - usage.waited_s)
-        waiting = self._waiting.keys() - self._ended
-        first = min(waiting, key=lambda r: (self._waits_since[r], r), default=None)
+        waiting = self._waits()
+        left = waiting.keys() - self._ended
+        first = min(left, key=lambda r: (self._waits_since[r], r), default=None)
         if first is None or now < self._waits_since[first] + LONG_WAIT_S:
             return ""
-        usage, seconds = self._waiting[first], int(now - self._waits_since[first])
+        usage, seconds = waiting[first], int(now - self._waits_since[first])
         others = f" for {describe_instances(usage.missing)}" if usage.missing else ""
         return f"{usage.operation} waits{others} ({clock(seconds)}), "
+
+    def _waits(self) -> dict[int, UsageMeasured]:
+        """Return the instances that waited when they were last measured."""
+        usages = {r: self._group_calls.complete(u) for r, u in self._waiting.items()}
+        return {rank: usage for rank, usage in usages.items() if usage.waited_s}
+
+    def describe_waits(self) -> list[str]:
+        """Return a sentence for each collective in which instances waited last."""
+        return [_describe(wait, "had") for wait in self._common_waits()]
+
+    def new_stalls(self, least_s: float) -> list[str]:
+        """Return a sentence for each collective that takes long, and only once.
+
+        Those of popdist are not among them: the instances report them.
+        """
+        stalls = {
+            (wait.operation, wait.missing): wait
+            for wait in self._common_waits()
+            if wait.seconds >= least_s and wait.is_of_torch
+        }
+        new = [wait for key, wait in stalls.items() if key not in self._reported]
+        self._reported = set(stalls)
+        return [_describe(w, "has" if len(w.ranks) == 1 else "have") for w in new]
+
+    def _common_waits(self) -> list["_Wait"]:
+        """Return the waits of instances for others, joined where they are the same."""
+        waits: dict[tuple[str, tuple[int, ...]], _Wait] = {}
+        for rank, usage in sorted(self._waits().items()):
+            key = usage.operation, usage.missing
+            if usage.missing:
+                before = waits.get(key, _Wait(*key, (), 0.0, bool(usage.group)))
+                seconds = max(before.seconds, usage.waited_s)
+                waits[key] = replace(
+                    before, ranks=(*before.ranks, rank), seconds=seconds
+                )
+        return list(waits.values())
 
     def _phase(self) -> str:
         number = len(self._started - self._ended)
@@ -105,6 +152,24 @@ class Progress:
         if len(self._started | self._ended) < self._instances:
             return f"starting, {number} of {every} running{ended}"
         return running + ended
+
+
+class _Wait(Record):
+    """Instances that wait in a collective for the same others, the longest so long."""
+
+    operation: str
+    missing: tuple[int, ...]
+    ranks: tuple[int, ...]
+    seconds: float
+    is_of_torch: bool
+
+
+def _describe(wait: _Wait, verb: str) -> str:
+    who = describe_instances(wait.ranks)
+    return (
+        f"{who.capitalize()} {verb} waited {wait.seconds:.0f} s in {wait.operation} "
+        f"for {describe_instances(wait.missing)}."
+    )
 
 
 def _long_silence(seconds: float) -> str:

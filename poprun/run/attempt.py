@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from popdist import environment as env
+from popdist.durations import read_duration
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
 from poprun.job.clients.job_view import JobView
 from poprun.job.clients.server import Clients
 from poprun.job.events import (
+    AllMeasured,
     DebuggerReady,
     Event,
     Exited,
@@ -27,6 +30,7 @@ from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import output
 from poprun.job.resource_limits import caller_limits
 from poprun.job.supervise.event_log import EventLog
+from poprun.job.supervise.stopping import Cause, Reason
 from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
 from poprun.log import Log
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
     from poprun.run.stages import RunContext
 
 Listener = Callable[[Event], None]
+# As in popdist/settings.py.
+STALL_S = 60.0
 
 
 class AttemptEnd(Record):
@@ -133,7 +139,12 @@ def supervise_attempt(
         has_color=has_color,
         is_quiet=settings["quiet"],
     )
-    listeners: list[Listener] = [progress.listen, partial(_show_failed, router)]
+    stall_s = _stall_timeout(environ)
+    listeners: list[Listener] = [
+        progress.listen,
+        partial(_show_failed, router),
+        partial(_warn_of_stalls, progress, stall_s, log),
+    ]
     listeners += _listeners(job, plan, context, hosts, log)
     clients = _clients_of(plan, clients)
     supervisor = Supervisor(
@@ -157,6 +168,9 @@ def supervise_attempt(
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
     outcome = judge(ended)
+    if ended.course.cause == Cause(Reason.TIMEOUT):
+        sentences = [outcome.sentence, *progress.describe_waits()]
+        outcome = replace(outcome, sentence=" ".join(sentences))
     ends = conclusion.with_stderr(
         instance_ends(ended.events, ended.started_ns, outcome, plan.assignments), router
     )
@@ -209,6 +223,20 @@ def _listeners(
 def _tell(listeners: Sequence[Listener], event: Event) -> None:
     for listen in listeners:
         listen(event)
+
+
+def _stall_timeout(environ: Mapping[str, str]) -> float:
+    """Return after how many seconds popdist reports a wait.
+
+    popdist refuses a value that is no duration.
+    """
+    return read_duration(environ.get(env.STALL_TIMEOUT, "")) or STALL_S
+
+
+def _warn_of_stalls(progress: Progress, least_s: float, log: Log, event: Event) -> None:
+    if isinstance(event, AllMeasured):
+        for sentence in progress.new_stalls(least_s):
+            log.warn(f"{sentence} 'popctl dump' shows where each of them is.")
 
 
 def _show_failed(router: OutputRouter, event: Event) -> None:

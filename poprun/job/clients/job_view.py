@@ -15,6 +15,7 @@ from poprun.job.events import (
     Started,
     UsageMeasured,
 )
+from poprun.job.group_calls import GroupCalls
 from poprun.job.supervise.stopping import Phase
 from poprun.options.programs import words_of
 from poprun.plan.values import Plan
@@ -55,6 +56,7 @@ class JobView:
         self._began = time.monotonic()
         self._began_at = time.time()
         self._instances = [_InstanceState() for _ in plan.assignments]
+        self._group_calls = GroupCalls()
         names = (assignment.host.name for assignment in plan.assignments)
         self.hosts = list(dict.fromkeys(names))
 
@@ -78,6 +80,7 @@ class JobView:
                     self._end(rank, now)
             case UsageMeasured(rank):
                 self._instances[rank].usage = event
+                self._group_calls.note(event)
 
     def _end(self, rank: int, now: float) -> None:
         if self._instances[rank].ended is None:
@@ -131,6 +134,8 @@ class JobView:
         usage = instance.usage
         if instance.phase != "running":
             usage = None
+        if usage is not None:
+            usage = self._group_calls.complete(usage)
         elapsed = None
         if instance.started is not None:
             ended = time.monotonic() if instance.ended is None else instance.ended

@@ -4,12 +4,15 @@ It looks at the memory that the instances share, and asks none of them for anyth
 """
 
 import os
+import zlib
+from collections.abc import Iterator
 
 from popdist import call_records as records
 from poprun.record import Record
 
 # No job has so many instances on one host.
 MOST_MEMBERS = 256
+MOST_INT = (1 << 31) - 1
 
 
 class CallInProgress(Record):
@@ -33,8 +36,10 @@ class CallInProgress(Record):
     waits_for: int | None
     num_calls: int
     total_bytes: int
-    # The instances of this host in the group.
+    # The instances of this host in the group; with torch's gloo, of all hosts.
     members: tuple[int, ...]
+    # With torch's gloo a number for the name of the group; else 0.
+    group: int = 0
 
 
 def read_calls(pid: int) -> list[CallInProgress]:
@@ -46,13 +51,18 @@ def read_calls(pid: int) -> list[CallInProgress]:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return []
+    calls: list[CallInProgress] = []
     arenas: dict[tuple[int, int], CallInProgress] = {}
     for name in names:
         path = f"/proc/{pid}/fd/{name}"
         try:
-            if os.readlink(path) != records.ARENA_LINK:
+            link = os.readlink(path)
+            if link not in (records.ARENA_LINK, records.TORCH_LINK):
                 continue
             with open(path, "rb", buffering=0) as file:
+                if link == records.TORCH_LINK:
+                    calls += _read_torch(file.read(records.TORCH_BYTES), pid)
+                    continue
                 status = os.fstat(file.fileno())
                 call = _read_arena(file.fileno(), status.st_size, pid)
         except OSError:
@@ -60,7 +70,41 @@ def read_calls(pid: int) -> list[CallInProgress]:
             continue
         if call is not None:
             arenas[status.st_dev, status.st_ino] = call
-    return list(arenas.values())
+    return [*arenas.values(), *calls]
+
+
+def _read_torch(board: bytes, pid: int) -> Iterator[CallInProgress]:
+    """Yield what a process does in each of its groups of torch's gloo.
+
+    A fork has the file of its parent, and is no member.
+    """
+    whole = len(board) == records.TORCH_BYTES
+    if not whole or records.TORCH_HEADER.unpack_from(board) != (
+        records.TORCH_MAGIC,
+        pid,
+    ):
+        return
+    for index in range(records.MOST_TORCH_GROUPS):
+        at = records.TORCH_HEADER.size + index * records.TORCH_GROUP_BYTES
+        (begun,) = records.TORCH_BEGUN.unpack_from(board, at)
+        wait_at, members_at = at + records.TORCH_WAIT_AT, at + records.TORCH_MEMBERS_AT
+        number, since, operation = records.TORCH_WAIT.unpack_from(board, wait_at)
+        mask, name = records.TORCH_MEMBERS.unpack_from(board, members_at)
+        bits = int.from_bytes(mask, "little")
+        if not bits:
+            return
+        yield CallInProgress(
+            operation=operation.rstrip(b"\0").decode("ascii", "replace"),
+            nbytes=0,
+            number=number,
+            waits_since=since / 1e9 if since else None,
+            missing=(),
+            waits_for=None,
+            num_calls=begun,
+            total_bytes=0,
+            members=tuple(i for i in range(bits.bit_length()) if bits >> i & 1),
+            group=zlib.crc32(name) & MOST_INT or 1,
+        )
 
 
 def _read_arena(fd: int, size: int, pid: int) -> CallInProgress | None:

@@ -33,6 +33,7 @@ from poprun.job.events import (
     ShimLost,
     StacksAvailable,
     Started,
+    TorchGroupsMade,
 )
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
@@ -97,6 +98,8 @@ class LocalHost:
         self._usage: UsageReader | None = None
         # By connection: the instance whose debugger shows a prompt.
         self._prompts: dict[Channel, int] = {}
+        # Those that have made process groups of torch.
+        self._uses_torch: set[int] = set()
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
@@ -115,6 +118,7 @@ class LocalHost:
             protocol.HELLO: Handler(self._on_hello, self._on_shim),
             protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
             protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
+            protocol.TORCH_GROUPS: Handler(self._on_torch_groups, lambda *_: None),
             protocol.DEBUGGER: Handler(self._on_debugger, self._on_prompt),
             protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
             **self._more_handlers,
@@ -328,6 +332,15 @@ class LocalHost:
         if not self._job.has_mpi and len(self._job.specs) > 1:
             self._emit(AloneInMpi(int(fields[2])))
         return True
+
+    def _on_torch_groups(self, link: Channel, fields: list[bytes]) -> bool:
+        """Note that a process of an instance uses torch.distributed."""
+        link.close()
+        rank = int(fields[2])
+        if rank in self.ranks and rank not in self._uses_torch:
+            self._uses_torch.add(rank)
+            self._emit(TorchGroupsMade(rank))
+        return rank in self.ranks
 
     def _on_debugger(self, link: Channel, fields: list[bytes]) -> bool:
         """Take in that the debugger of an instance is ready, or shows a prompt."""

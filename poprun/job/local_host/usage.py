@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from poprun.annotations import Any
 from poprun.helpers import processes
 from poprun.job.events import UsageMeasured
-from poprun.job.local_host.calls_in_progress import read_calls
+from poprun.job.local_host.calls_in_progress import MOST_INT, read_calls
 
 # Which processes belong to an instance is looked up so often, as it takes a look at all
 # processes of the machine.
@@ -60,6 +60,12 @@ def _read_calls(pids: Sequence[int]) -> dict[str, Any]:
         "num_groups": len(calls),
         "num_calls": sum(call.num_calls for call in calls),
         "total_bytes": sum(call.total_bytes for call in calls),
+        "group_calls": tuple(
+            number
+            for call in calls
+            if call.group
+            for number in (call.group, min(call.num_calls, MOST_INT))
+        ),
     }
     now = time.monotonic()
     current = [call for call in calls if call.operation]
@@ -74,6 +80,9 @@ def _read_calls(pids: Sequence[int]) -> dict[str, Any]:
         "call_bytes": call.nbytes,
         "waited_s": waited,
         "missing": call.missing,
+        "group": call.group,
+        "number": call.number,
+        "members": call.members if call.group else (),
     }
 
 

@@ -16,6 +16,7 @@ from poprun import early_signals
 from poprun.helpers import own_process
 from poprun.job.clients.server import Clients, Controls
 from poprun.job.events import (
+    AllMeasured,
     DebuggerInterrupted,
     Event,
     Exited,
@@ -31,6 +32,7 @@ from poprun.job.events import (
     StacksShown,
     Started,
     Tick,
+    TorchGroupsMade,
     UsageMeasured,
 )
 from poprun.job.host_link import HostLink
@@ -55,6 +57,9 @@ CALLER_INTERRUPT = own_process.CALLER_INTERRUPT
 HANDLED_SIGNALS = (*ENDING_SIGNALS, CALLER_INTERRUPT, *PASSED_ON, *OTHER_SIGNALS)
 # When the instances are measured for the status line: short jobs need none of it.
 FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
+# The same for programs whose process groups do not report that a collective waits long,
+# and how long the answers of other hosts may take.
+GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 
 
 class Ended:
@@ -122,6 +127,8 @@ class Supervisor:
         self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
         # When to look at what the instances do, for the status.
         self._measures_at = inf
+        # The same for process groups of torch, and when the answers have come.
+        self._looks_at_groups_at = self._all_measured_at = inf
 
     def start(self) -> None:
         """Begin to supervise a job whose mpirun starts; `run` must be called then.
@@ -216,10 +223,12 @@ class Supervisor:
         hosts = (host.deadline(now) for host in self._hosts)
         due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
         due = min(due, self._clients.deadline(now))
+        due = min(due, self._looks_at_groups_at, self._all_measured_at)
         waiter.serve(self._interests(now), due)
         if self._router.shows_status and now >= self._measures_at:
             self._measures_at = now + MEASURE_INTERVAL_S
             self._measure()
+        self._look_at_groups(now)
         for host in self._hosts:
             host.tick(time.monotonic())
         self._mpirun.tick(time.monotonic())
@@ -276,6 +285,8 @@ class Supervisor:
             # Any user can cause this one, without end.
             if not isinstance(event, Rejected):
                 self.ended.events.append(event)
+            if isinstance(event, TorchGroupsMade) and self._looks_at_groups_at == inf:
+                self._looks_at_groups_at = time.monotonic() + FIRST_MEASURE_S
             if isinstance(event, Started):
                 self.ended.started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
@@ -309,6 +320,8 @@ class Supervisor:
             case stopping.SignalMpirun(number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
+                # For the report, which says who waits for whom.
+                self._measure()
                 lost = {e.rank for e in self.ended.events if isinstance(e, ShimLost)}
                 ranks = sorted(self._course.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
@@ -321,6 +334,18 @@ class Supervisor:
         for host in self._hosts:
             if rank in host.ranks:
                 host.show_stacks(rank, pid)
+
+    def _look_at_groups(self, now: float) -> None:
+        """Measure now and then who waits in process groups of torch."""
+        if self._course.phase is not Phase.RUNNING:
+            self._looks_at_groups_at = self._all_measured_at = inf
+        if now >= self._looks_at_groups_at:
+            self._looks_at_groups_at = now + GROUPS_INTERVAL_S
+            self._all_measured_at = now + ANSWERS_S
+            self._measure()
+        elif now >= self._all_measured_at:
+            self._all_measured_at = inf
+            self._listen(AllMeasured())
 
     def _measure(self) -> None:
         for host in self._hosts:

@@ -1,6 +1,7 @@
 """Programs of torch.distributed below poprun: ours, and those written for torchrun."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,6 +214,68 @@ def test_program_that_leaves_no_group_ends_when_a_peer_has_died(
         "poprun: error: Instance 1 on localhost was killed by SIGKILL"
     )
     assert "Instance 0" not in ran.stderr
+
+
+STALLS = """
+import sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+dist.barrier()
+if dist.get_rank() == 1:
+    print("up", flush=True)
+    time.sleep(600)
+if sys.argv[1] == "backward":
+    model(torch.ones(1, 2)).sum().backward()
+else:
+    dist.all_reduce(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("backward", "DDP backward"), ("all_reduce", "all_reduce")]
+)
+def test_a_stall_with_gloo_is_reported_with_who_is_missing(
+    poprun: Poprun, call: str, name: str
+) -> None:
+    poprun.script("stalls.py", STALLS)
+    words = ("-n", "3", "--mpirun", "local", "--timeout", "60")
+
+    ran = poprun(
+        *words, "python", "stalls.py", call, environ={"POPDIST_STALL_TIMEOUT": "1"}
+    )
+
+    *_, last = ran.stderr.splitlines()
+    assert ran.code == 124
+    if ran.stdout != "up\n":
+        pytest.skip("the machine was too slow for the programs to come so far")
+    assert re.search(
+        rf"^poprun: warning: Instances 0 and 2 have waited \d+ s in {name} for "
+        r"instance 1\. 'popctl dump' shows where each of them is\.$",
+        ran.stderr,
+        re.MULTILINE,
+    )
+    assert re.fullmatch(
+        r"poprun: error: The job took longer than the 60 s of --timeout, and was "
+        rf"stopped\. Instances 0 and 2 had waited \d+ s in {name} for instance 1\.",
+        last,
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-I",)])
+def test_a_program_of_torch_that_aborts_is_told_to_leave_its_groups(
+    poprun: Poprun, options: tuple[str, ...]
+) -> None:
+    text = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    poprun.script("aborts.py", f"{text}os.abort()\n")
+
+    ran = poprun("-n", "1", "--mpirun", "local", "python", *options, "aborts.py")
+
+    assert ran.code == 134
+    assert ran.stderr.splitlines()[-1].endswith(
+        "Call torch.distributed.destroy_process_group() before the program ends: "
+        "threads of a process group that still exists then may abort it."
+    )
 
 
 RESTARTED = """

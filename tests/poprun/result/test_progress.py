@@ -11,6 +11,7 @@ from poprun.job.events import (
     Interrupted,
     Refused,
     ShimLost,
+    StacksShown,
     Started,
     UsageMeasured,
 )
@@ -111,6 +112,67 @@ def test_the_wait_grows_while_nothing_is_measured() -> None:
 
     assert progress.text(20.0).startswith("poprun: all_reduce waits (0:06), ")
     assert progress.text(21.0).startswith("poprun: all_reduce waits (0:07), ")
+
+
+def waits_in_torch(rank: int, seconds: float, number: int) -> UsageMeasured:
+    """Return a measurement of an instance that waits in a group of 0, 1 and 2."""
+    return UsageMeasured(
+        rank,
+        0.0,
+        0,
+        1,
+        operation="broadcast",
+        waited_s=seconds,
+        group=7,
+        number=number,
+        members=(0, 1, 2),
+        group_calls=(7, number),
+    )
+
+
+def test_the_status_names_who_is_missing_in_a_group_of_torch() -> None:
+    every = [Started(rank, rank) for rank in range(3)]
+    behind = UsageMeasured(1, 0.0, 0, 1, group_calls=(7, 2))
+    waiting = [waits_in_torch(0, 9.0, 3), waits_in_torch(2, 8.0, 3)]
+
+    assert text(3, 120.0, *every, *waiting, behind).startswith(
+        "poprun: broadcast waits for instance 1 (0:09), "
+    )
+    has_come = UsageMeasured(1, 0.0, 0, 1, group_calls=(7, 3))
+    assert "waits" not in text(3, 120.0, *every, *waiting, behind, has_come)
+
+
+def test_the_waits_at_the_end_are_those_before_the_stacks() -> None:
+    progress = Progress(4, began=0.0)
+    for event in (waits(0, 9.0, 2, 3), waits(1, 12.4, 2, 3), waits(2, 7.0, 3)):
+        progress.listen(event)
+    progress.listen(StacksShown())
+    progress.listen(UsageMeasured(0, 0.0, 0, 1))
+    progress.listen(exited(1))
+
+    assert progress.describe_waits() == [
+        "Instances 0 and 1 had waited 12 s in all_reduce for instances 2 and 3.",
+        "Instance 2 had waited 7 s in all_reduce for instance 3.",
+    ]
+
+
+def test_a_stall_in_a_group_of_torch_is_reported_once() -> None:
+    progress = Progress(3, began=0.0)
+    progress.listen(waits_in_torch(0, 59.0, 3))
+    assert progress.new_stalls(60.0) == []
+    # The instances report those of popdist themselves.
+    progress.listen(waits(1, 100.0, 2))
+    progress.listen(waits_in_torch(0, 69.0, 3))
+
+    assert progress.new_stalls(60.0) == [
+        "Instance 0 has waited 69 s in broadcast for instances 1 and 2."
+    ]
+    progress.listen(waits_in_torch(0, 79.0, 3))
+    assert progress.new_stalls(60.0) == []
+    progress.listen(waits_in_torch(0, 1.0, 4))
+    assert progress.new_stalls(60.0) == []
+    progress.listen(waits_in_torch(0, 61.0, 4))
+    assert len(progress.new_stalls(60.0)) == 1
 
 
 def test_what_has_ended_waits_for_nothing() -> None:

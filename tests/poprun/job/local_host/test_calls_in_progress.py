@@ -1,7 +1,12 @@
 """The calls that an instance is in, as they are seen from outside."""
 
 import os
+import socket
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +54,93 @@ def test_a_call_that_waits_is_seen_with_who_is_missing() -> None:
     assert (waiting.num_calls, waiting.total_bytes) == (2, 40)
     assert (other.operation, other.missing, other.num_calls) == ("", (), 1)
     assert (over.waits_since, over.waits_for, over.missing) == (None, None, ())
+
+
+TORCH = """
+import os, sys, traceback
+import torch, torch.distributed as dist
+store = dist.FileStore(sys.argv[1], 2)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+pair = dist.new_group([0, 1])
+dist.barrier(group=pair)
+dist.all_reduce(torch.ones(3))
+if rank:
+    sys.stdin.readline()
+work = dist.broadcast(torch.ones(3), 1, async_op=True)
+dist.all_reduce(torch.ones(3))
+work.wait()
+model = torch.nn.Linear(2, 2, bias=False)
+model = torch.nn.parallel.DistributedDataParallel(model, process_group=pair)
+model(torch.ones(1, 2)).sum().backward()
+with model.no_sync():
+    model(torch.ones(1, 2)).sum().backward()
+if rank:
+    os._exit(0)
+try:
+    dist.all_reduce(torch.ones(3))
+except Exception:
+    print("torch_calls" in traceback.format_exc(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_call_of_gloo_is_seen_with_its_number_in_its_group(tmp_path: Path) -> None:
+    def start(rank: int) -> "subprocess.Popen[str]":
+        variables = {
+            **{"POPDIST_NUM_TOTAL_REPLICAS": "2", "POPDIST_CONTROL": control},
+            **{"RANK": str(rank), "WORLD_SIZE": "2"},
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", TORCH, str(tmp_path / "store")],
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def calls_of(rank: int) -> list[CallInProgress]:
+        return read_calls(processes[rank].pid)
+
+    control = f"@test-{os.urandom(8).hex()}/key"
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as stack:
+        listener.bind(f"\0{control[1:].partition('/')[0]}")
+        listener.listen()
+        processes = [stack.enter_context(start(rank)) for rank in (0, 1)]
+        stack.callback(lambda: [each.kill() for each in processes])
+        wait_for(lambda: calls_of(0)[1:] and calls_of(0)[1].number == 3, "the call")
+        pair, waiting = calls_of(0)
+        _, other = calls_of(1)
+        processes[1].communicate("go\n", timeout=200)
+        assert processes[0].stdout is not None
+        frames = processes[0].stdout.readline()
+        pair_over, over = calls_of(0)
+
+    assert (waiting.operation, waiting.number, waiting.num_calls) == (
+        "all_reduce",
+        3,
+        3,
+    )
+    assert (waiting.members, waiting.missing) == ((0, 1), ())
+    assert waiting.waits_since is not None
+    assert waiting.waits_since <= time.monotonic()
+    assert (other.operation, other.num_calls, other.group) == ("", 1, waiting.group)
+    # The barrier of another group, and later a backward pass that reduces there.
+    assert (pair.num_calls, pair.operation, pair.waits_since) == (1, "", None)
+    assert pair.group not in (0, waiting.group)
+    assert (over.operation, over.num_calls, pair_over.num_calls) == ("", 4, 2)
+    # The frames of what observes it are not in the program's tracebacks.
+    assert frames == "False\n"
+
+
+def test_a_file_that_is_none_of_ours_is_in_no_call() -> None:
+    for size in (0, 100, records.TORCH_BYTES):
+        fd = os.memfd_create(records.TORCH_NAME)
+        os.write(fd, os.urandom(size))
+        try:
+            assert read_calls(os.getpid()) == []
+        finally:
+            os.close(fd)
 
 
 def test_a_process_without_groups_is_in_no_call() -> None:
