@@ -1,7 +1,7 @@
 """The programs of a job: mpirun's `-n 1 a : -n 3 b`. Command line -> Program. Pure.
 
--n, --env and --cwd are those of the program that they stand before. All other options
-count for the whole job.
+-n, --env and --cwd apply to the program after them. All other options apply to the
+whole job.
 """
 
 import os
@@ -107,7 +107,7 @@ def name_of(argv: Sequence[str]) -> str:
         return name
     words = iter(argv[1:])
     for word in words:
-        # As in -uc and -Im.
+        # Python and shells take several short options in one word: -uc, -Im.
         letters = word[1:] if word[1:].isalpha() and word[0] == "-" else ""
         if letters.endswith("c"):
             return f"{name} -c"

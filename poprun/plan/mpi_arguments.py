@@ -126,7 +126,7 @@ def read_exports(
 ) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
     """Return the variables that options set in all instances, and in single ones.
 
-    --env counts more than -x, and what names an instance more than what names none.
+    --env overrides -x. An option for some instances overrides one for all of them.
 
     Raises:
         OptionError: --env names an instance that does not run its program.
@@ -150,7 +150,7 @@ def read_exports(
 
 
 def _check_chosen(chosen: Selection, program: Program, total: int, option: str) -> None:
-    """Check that an option names instances of the program that it stands before."""
+    """Check that an option names only instances of the program after it."""
     own = program.instances
     for rank in chain(*(chosen.ranges or ())):
         check_rank(rank, total, f"{option} names instance {rank}")
