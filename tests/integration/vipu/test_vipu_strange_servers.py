@@ -53,19 +53,19 @@ SERVERS = {
     "silence": (silence, LATE),
     "slow bytes": (drip, LATE),
     "endless": (flood, "longer than 64 MiB"),
-    "redirect": (saying(MOVED), "no JSON (HTTP 302)"),
-    "TLS": (saying(b"\x15\x03\x01\x00\x02\x02\x46"), "no HTTP"),
-    "no HTTP": (saying(b"220 mail.example.com ESMTP\r\n"), "no HTTP"),
+    "redirect": (saying(MOVED), "not JSON (HTTP 302)"),
+    "TLS": (saying(b"\x15\x03\x01\x00\x02\x02\x46"), "not HTTP"),
+    "no HTTP": (saying(b"220 mail.example.com ESMTP\r\n"), "not HTTP"),
     "upgrade": (
         saying(b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"),
-        "another protocol",
+        "a protocol other than HTTP",
     ),
     "huge number": (saying(partition(gcd_size=10**400)), "more than 63 bits"),
-    "number of 5000 digits": (saying(http(200, b"9" * 5000)), "no JSON"),
+    "number of 5000 digits": (saying(http(200, b"9" * 5000)), "not JSON"),
     "no IPUs": (saying(partition(blocks=[])), "without IPUs"),
     "terminal codes": (saying(partition(name="\x1b[31m")), "not printable"),
     "refusal with terminal codes": (saying(http(409, REFUSAL)), " [31mno  [31mno"),
-    "nesting": (saying(http(200, b"[" * 10**6)), "no JSON"),
+    "nesting": (saying(http(200, b"[" * 10**6)), "not JSON"),
 }
 
 
