@@ -7,6 +7,7 @@ and --trace are open when one comes, and say that it came.
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import sys
+import time
 
 # The name is the type checker's; importing typing or types would take milliseconds,
 # in which a signal would end poprun without a word or with a traceback.
@@ -25,8 +26,16 @@ _NAMES = {
         *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT"),
     )
 }
-# How long they stay blocked at most: the options may come from a pipe.
-READ_OPTIONS_S = 1.0
+# They stay blocked while poprun uses the CPU: a loaded machine takes seconds to import
+# what reads the options. They do not while poprun waits: a configuration file may be
+# a pipe.
+_CHECK_S = 1.0
+_IDLE_CPU_S = 0.005
+_MOST_CHECKS = 30
+
+# STATE: the CPU time of this process at the last check, and the checks to come.
+_cpu_s = 0.0
+_checks_left = _MOST_CHECKS
 
 # STATE: how this process ends with an exit code.
 _exit: "Callable[[int], object]" = os._exit
@@ -35,7 +44,7 @@ _exit: "Callable[[int], object]" = os._exit
 def block_until_options_are_read(
     end_process: "Callable[[int], object]", caller_interrupt: int = 0
 ) -> None:
-    """Handle the signals; they wait for `unblock`, or for READ_OPTIONS_S.
+    """Handle the signals; they wait for `unblock`, or until poprun waits itself.
 
     Args:
         end_process: Is called with the exit code when one has come.
@@ -58,15 +67,25 @@ def block_until_options_are_read(
     # The caller's timer of SIGALRM lasts beyond exec, and must end poprun in time.
     has_alarm = _signal.getitimer(_signal.ITIMER_REAL)[0] > 0
     if _signal.getsignal(_signal.SIGALRM) is stop and not has_alarm:
-        _signal.signal(_signal.SIGALRM, unblock)
-        _signal.setitimer(_signal.ITIMER_REAL, READ_OPTIONS_S)
+        _signal.signal(_signal.SIGALRM, _unblock_if_idle)
+        _signal.setitimer(_signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
     else:
         unblock()
 
 
-def unblock(*_: object) -> None:
+def _unblock_if_idle(number: int, frame: "FrameType | None") -> None:
+    """Let the signals come if poprun has waited since the last check."""
+    global _cpu_s, _checks_left
+    used_s = time.process_time()
+    _checks_left -= 1
+    if used_s - _cpu_s < _IDLE_CPU_S or not _checks_left:
+        unblock()
+    _cpu_s = used_s
+
+
+def unblock() -> None:
     """Let the signals come that are blocked."""
-    if _signal.getsignal(_signal.SIGALRM) is unblock:
+    if _signal.getsignal(_signal.SIGALRM) is _unblock_if_idle:
         _signal.setitimer(_signal.ITIMER_REAL, 0)
         _signal.signal(_signal.SIGALRM, stop)
     # A caller may have blocked them for reasons of its own, and forgotten that.

@@ -73,11 +73,20 @@ def test_a_signal_waits_until_the_options_are_read(number: signal.Signals) -> No
     assert (ran.returncode, ran.stdout) == (STOPPED[number], "read\n")
 
 
-def test_options_that_do_not_come_delay_a_signal_for_a_second() -> None:
+def test_options_that_do_not_come_delay_a_signal_for_seconds_only() -> None:
     kill = f"os.kill(os.getpid(), {int(signal.SIGTERM)})"
     ran = run(f"{kill}\nos.read(os.pipe()[0], 1)")
 
     assert ran.returncode == 143
+
+
+def test_a_signal_waits_while_slow_imports_delay_the_options() -> None:
+    # Longer than two checks, and poprun computes all the time.
+    work = "import time\nend = time.monotonic() + 2.5\nwhile time.monotonic() < end: 1"
+    kill = f"os.kill(os.getpid(), {int(signal.SIGTERM)})\n"
+    ran = run(f"{kill}{work}\nprint('read', flush=True)\n{READ}return 0")
+
+    assert (ran.returncode, ran.stdout) == (143, "read\n")
 
 
 @pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
