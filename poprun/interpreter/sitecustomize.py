@@ -165,6 +165,8 @@ def leave_torch_groups(instance):
         return
     groups = list(c10d._world.pg_map)
     of_gloo = [group for group in groups if is_of_gloo(group)]
+    if of_gloo:
+        keep_connections()
     if len(of_gloo) == len(groups):
         c10d.destroy_process_group()
         return
@@ -172,6 +174,22 @@ def leave_torch_groups(instance):
         # Without the default group all others would be left, too.
         if group is not c10d.GroupMember.WORLD:
             c10d.destroy_process_group(group)
+
+
+def keep_connections():
+    # type: () -> None
+    """Keep the sockets of this process open until it has ended.
+
+    An instance that has failed would close them by leaving its groups, and its peers
+    could fail because of that, and end, before it does.
+    """
+    folder = "/proc/self/fd/"
+    for name in os.listdir(folder):
+        try:
+            if os.readlink(folder + name).startswith("socket:"):
+                os.dup(int(name))
+        except OSError:
+            continue  # the descriptor of listdir, or there are too many
 
 
 def is_of_gloo(group):

@@ -216,6 +216,29 @@ def test_program_that_leaves_no_group_ends_when_a_peer_has_died(
     assert "Instance 0" not in ran.stderr
 
 
+FAILS_AND_ENDS_SLOWLY = """
+import time
+import torch, torch.distributed as dist
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(3)
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    slow = Slow()
+    raise ValueError("nan")
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def test_a_peer_of_gloo_that_fails_slowly_is_the_cause(poprun: Poprun) -> None:
+    script = poprun.script("program.py", FAILS_AND_ENDS_SLOWLY)
+    ran = poprun("-n", "2", "python", script)
+
+    assert ran.stderr.splitlines()[-1] == (
+        "poprun: error: Instance 1 on localhost exited with code 1: ValueError: nan"
+    )
+
+
 STALLS = """
 import sys, time
 import torch, torch.distributed as dist
