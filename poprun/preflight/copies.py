@@ -1,6 +1,7 @@
 """Copies folders to the same paths on other hosts with rsync."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -164,12 +165,21 @@ def _copy(
     ]
     results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
     failures = [
-        _sentence(host, copy, ran, f"See: {tool.shown(host, 'df -h')}")
+        _sentence(host, copy, ran, _advice(host, copy, ran, tool))
         for host, ran in zip(hosts, results, strict=True)
         if ran.exit_code not in (0, VANISHED)
     ]
     if failures:
         raise HostUnreachableError("\n".join(failures))
+
+
+def _advice(host: HostSpec, copy: Copy, ran: Ran, tool: Ssh | Srun) -> str:
+    if re.search(r"\[sender\] .*Permission denied", ran.errors):
+        return "That is on this host: make it readable, or remove it."
+    command = "df -h"
+    if "Permission denied" in ran.errors:
+        command = f"ls -ld {shlex.quote(copy.directory)}"
+    return f"See: {tool.shown(host, command)}"
 
 
 def _rsync_target(host: HostSpec) -> str:

@@ -133,6 +133,27 @@ def test_a_host_that_takes_no_folder_is_named(
     )
 
 
+def test_what_may_not_be_read_or_written_is_named_with_its_host(homes: Bed) -> None:
+    job = "/home/ipuser/job"
+    make = f"mkdir -p {job}; cd {job}; touch secret; chmod 0 secret"
+    homes.front.output("sh", "-ec", f"{make}; chown ipuser: .")
+    homes["h1"].output("sh", "-ec", f"mkdir -p -m 700 {job}")
+    words = ("poprun", "--mpirun", "local", "--host", "h0,h1", "-n", "2", "--sync=.")
+
+    unreadable = homes.front.run(*words, "true", user="ipuser", cwd=job)
+    homes.front.output("rm", f"{job}/secret")
+    unwritable = homes.front.run(*words, "true", user="ipuser", cwd=job)
+    for host in (homes.front, homes["h1"]):
+        host.output("rm", "-r", job)
+
+    assert (unreadable.returncode, unwritable.returncode) == (125, 125)
+    assert unreadable.stderr.endswith(
+        "That is on this host: make it readable, or remove it.\n"
+    )
+    assert "Permission denied" in unwritable.stderr
+    assert unwritable.stderr.endswith(f"See: ssh h1 ls -ld {job}\n")
+
+
 def test_a_script_that_a_host_lacks_is_reported_with_the_ways_to_copy_it(
     homes: Bed,
 ) -> None:
