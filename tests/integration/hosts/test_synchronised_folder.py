@@ -137,11 +137,11 @@ def test_what_may_not_be_read_or_written_is_named_with_its_host(homes: Bed) -> N
     job = "/home/ipuser/job"
     make = f"mkdir -p {job}; cd {job}; touch secret; chmod 0 secret"
     homes.front.output("sh", "-ec", f"{make}; chown ipuser: .")
-    homes["h1"].output("sh", "-ec", f"mkdir -p -m 700 {job}")
     words = ("poprun", "--mpirun", "local", "--host", "h0,h1", "-n", "2", "--sync=.")
 
     unreadable = homes.front.run(*words, "true", user="ipuser", cwd=job)
     homes.front.output("rm", f"{job}/secret")
+    homes["h1"].output("sh", "-ec", f"chown root: {job}; chmod 700 {job}")
     unwritable = homes.front.run(*words, "true", user="ipuser", cwd=job)
     for host in (homes.front, homes["h1"]):
         host.output("rm", "-r", job)
