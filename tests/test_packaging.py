@@ -111,12 +111,16 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
         entry_points = archive.read(f"{metadata}/entry_points.txt").decode()
         command = archive.read(f"{scripts}/poprun").decode()
 
+    data = f"poprun-{__version__}.data/data/share"
+    documents = files_below(checkout / "docs") - {"poprun.1"}
     made = {name for name in found if name.startswith(f"{metadata}/")}
     assert found - made == packages | {
+        f"{data}/doc/poprun/README.md",
+        *(f"{data}/doc/poprun/docs/{name}" for name in documents),
         "popdist/engine/_core.abi3.so",
         "popdist/tensorflow/tensors/_kernels.abi3.so",
         f"{scripts}/poprun",
-        f"poprun-{__version__}.data/data/share/man/man1/poprun.1",
+        f"{data}/man/man1/poprun.1",
     }
     assert f"{metadata}/licenses/LICENSE" in made
     assert entry_points == (
