@@ -74,8 +74,8 @@ class JobRequestError(PoprunError):
 
 
 _WAYS_OUT = {
-    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max of "
-    "the cgroup.",
+    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max "
+    "of the cgroup.",
     errno.EMFILE: "Raise the limit of open files with 'ulimit -n'.",
     errno.ENFILE: "The machine's limit of open files is reached: see fs.file-max.",
     errno.ENOMEM: "There is not enough memory.",

@@ -236,8 +236,9 @@ class MpirunProcess:
         if self._guard.replaced == MAX_GUARDS:
             self._emit_failures(self._guard.do_without())
             raise LaunchError(
-                f"poprun's guard died {MAX_GUARDS + 1} times in one job. "
-                "The job was ended, because nothing else ends it should poprun die."
+                f"poprun's guard died {MAX_GUARDS + 1} times in one job. The job "
+                "was ended, because without a guard it would go on if poprun were "
+                "killed."
             )
         self._replace_guard()
         if self._is_starting:

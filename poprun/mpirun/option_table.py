@@ -132,8 +132,8 @@ REFUSED = {
     ),
     "cpus-per-proc": f"poprun assigns the cores of the instances. {_PROCESS_PLACEMENT}",
     "cpu-set": (
-        "poprun assigns the cores of the instances from those that it may use. "
-        "Start it by taskset --cpu-list LIST poprun ..."
+        "poprun assigns the cores of the instances from those that it may "
+        "use. Start it by taskset --cpu-list LIST poprun ..."
     ),
     "app": _PROGRAMS,
     "configfile": _PROGRAMS,
@@ -143,13 +143,13 @@ REFUSED = {
         "in the variable RANK."
     ),
     "personality": "poprun starts programs of the MPI that mpirun belongs to.",
-    "path": "Each instance looks for the program on its PATH: -x PATH=DIR:...",
+    "path": "Each instance looks for the program on its PATH. Write -x PATH=DIR:...",
     "preload-binary": (
-        "poprun copies no files. Put the program and its files where all hosts see "
-        "them."
+        "poprun copies no files. Put the program and its files where all "
+        "hosts see them."
     ),
     "set-cwd-to-session-dir": (
-        "The session directory is removed with the job. Ask for --wdir DIR."
+        "The session directory is removed with the job. Use --wdir DIR."
     ),
     "genv": "It is written in the same way for all MPIs: -x NAME=VALUE.",
     "append-env": "Write the whole value: -x NAME=VALUE.",
@@ -158,7 +158,7 @@ REFUSED = {
         "Leave it out."
     ),
     "xml-file": (
-        "poprun handles the output of the instances itself. Ask for --xml, or for "
+        "poprun handles the output of the instances itself. Use --xml, or "
         "--output-filename DIR."
     ),
     "debug": (
@@ -166,12 +166,12 @@ REFUSED = {
         "supervisors. Attach the debugger to an instance by its PID, which -vv shows."
     ),
     "debug-devel": (
-        "It debugs mpirun itself, whose output poprun shows only when it fails. Call "
-        "mpirun without poprun for that."
+        "It debugs mpirun itself, whose output poprun shows only when it "
+        "fails. Run mpirun without poprun for that."
     ),
     "runtime-options": (
-        "poprun decides what the failure of an instance does. Use poprun's own "
-        "--keep-going."
+        "poprun decides what the failure of an instance does. Use poprun's "
+        "own --keep-going."
     ),
     "dvm": "Each job has an mpirun of its own, which ends with it. Leave it out.",
     "set-sid": "poprun cannot supervise processes in other sessions. Leave it out.",

@@ -58,15 +58,18 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
 
 def _split(text: str, source: str) -> list[str]:
     if "\0" in text:
-        raise MpiArgumentError(f"{source} has a NUL byte, which no argument can have.")
+        raise MpiArgumentError(
+            f"{source} contains a NUL byte, which is not possible in an argument."
+        )
     try:
         # A line may be continued as in a shell.
         return shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise MpiArgumentError(
-            f"{source} is {text!r}, in which a quote is opened and not closed, or the "
-            "last argument is a single backslash. It is split as in a shell: to have "
-            'a quote in a value, write it as \\" or within quotes of the other kind.'
+            f"{source} is {text!r}, in which a quote is opened and not closed, "
+            "or the last argument is a single backslash. It is split as in a "
+            'shell: to have a quote in a value, write it as \\" or within '
+            "quotes of the other kind."
         ) from error
 
 
@@ -79,8 +82,9 @@ def _name(token: str, source: str) -> tuple[str, str | None]:
     option = re.fullmatch(_OPTION, token)
     if option is None:
         raise MpiArgumentError(
-            f"{source} has {token!r}, where an option must stand. mpirun would take it "
-            "for the program. If it is part of a value, put quotes around the value."
+            f"{source} contains {token!r} in the place of an option. mpirun "
+            "would take it for the program. If it is part of a value, put "
+            "quotes around the value."
         )
     name, equals, value = option[1].partition("=")
     name = canonical(name)

@@ -271,7 +271,7 @@ def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
         (f"Did you mean {own}?" if own in flags and own[1:] not in ADVICE else "")
         or explain(word, following)
         or did_you_mean(word, flags)
-        or "poprun --help shows all.",
+        or "'poprun --help' lists all options.",
     )
 
 
@@ -284,7 +284,7 @@ def _refuse_other_dashes(word: str) -> None:
         name = word.lstrip(_OTHER_DASHES + "-").partition("=")[0]
         hint = f"Did you mean --{name}?" if name in BY_NAME else ""
         raise refusal(
-            f"{quoted(word)} begins with a dash that is not a hyphen, "
-            "as in text copied from a document.",
+            f"{quoted(word)} begins with a dash that is not a hyphen, as in "
+            "text copied from a document.",
             hint or "Type the hyphens, or put -- before a program of this name.",
         )

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from poprun.mpirun.option_table import NUMBER_OF_VALUES, REFUSED, canonical
 
 _PER_HOST = (
-    "It is the number of processes of each host. Write -n N, the number in all, or -n "
-    "auto for one on each CPU."
+    "It is the number of processes per host. Write -n N with the total "
+    "number, or -n auto for one per CPU."
 )
 _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
 
@@ -15,9 +15,9 @@ _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it
 _GROUPED_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
-    "-x --genv": "It passes variables on. Write --env NAME=VALUE.",
+    "-x --genv": "It sets variables. Write --env NAME=VALUE.",
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
-    "--oversubscribe": "poprun starts more instances than cores without it.",
+    "--oversubscribe": "poprun can start more instances than cores. Leave it out.",
     "--nprocs --ntasks": "It is the number of processes. Write -n N.",
     "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
     "--ipus-per-replica N if a replica has several IPUs.",
@@ -25,21 +25,21 @@ _GROUPED_ADVICE = {
     "--ppn -perhost --perhost --npernode": _PER_HOST,
     "--nnodes --nodes --num-machines": "It is the number of hosts. Name them: --host "
     "a,b.",
-    "--node-rank --machine-rank": "One poprun starts the instances of all hosts. Leave "
-    "it out.",
+    "--node-rank --machine-rank": "One poprun starts the instances of all hosts. "
+    "Leave it out.",
     "--master-addr --master-port --rdzv-backend --rdzv-endpoint": _RENDEZVOUS,
     "--rdzv-id --rdzv-conf --main-process-ip --main-process-port": _RENDEZVOUS,
-    "--standalone": "A job on this host alone needs no option. Leave it out.",
+    "--standalone": "A job on this host needs no option. Leave it out.",
     "--monitor-interval": "poprun notices at once when an instance ends. Leave it out.",
-    "-m --module": "It names a module of Python. Write: poprun [OPTIONS] python -m "
+    "-m --module": "It names a Python module. Write: poprun [OPTIONS] python -m "
     "MODULE.",
     "--no-python": "poprun runs any program as it is. Leave it out.",
     "--tee": "It writes output to files and shows it. Write --log-dir DIR.",
     "-t": "For a limit of time write --timeout TIME, for files of the output "
     "--log-dir DIR.",
     "--redirects -r": "It writes output to files. Write --log-dir DIR:nocopy.",
-    "--local-ranks-filter": "It shows some outputs. Write --only-output-from-instance "
-    "0,2.",
+    "--local-ranks-filter": "It selects whose output is shown. Write "
+    "--only-output-from-instance 0,2.",
     "--role": "All instances have the same role. Leave it out.",
     "--start-method": "poprun starts programs, not functions. Leave it out.",
     "--nodelist -w": "It names hosts. Write --host a,b.",
@@ -47,15 +47,16 @@ _GROUPED_ADVICE = {
     "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
     "--chdir -D --workdir -wd": "It is the directory to run in. Write --cwd DIR.",
-    "--kill-on-bad-exit -K": "The first failure ends a job, unless --keep-going is "
-    "given.",
+    "--kill-on-bad-exit -K": "The first failure ends the job unless --keep-going is "
+    "given. "
+    "Leave it out.",
     "--partition": "It names a partition of Slurm, which poprun does not use. For one "
     "of V-IPU write --vipu-partition NAME.",
     "--gpus --gres --multi-gpu --gpu-ids": "poprun assigns no GPUs. Leave it out.",
-    "--unbuffered -u": "Instances have a terminal where poprun has one; else write "
+    "--unbuffered -u": "Instances have a terminal if poprun has one. Otherwise write "
     "--tty=yes.",
-    "--min-np --max-np --host-discovery-script --slots-per-host": "A job of poprun has "
-    "a fixed number of instances. Write -n N.",
+    "--min-np --max-np --host-discovery-script --slots-per-host": "A job of poprun "
+    "has a fixed number of instances. Write -n N.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
     "-genvall -envall": "Instances have the environment of poprun. Leave it out.",
@@ -69,8 +70,9 @@ _GROUPED_ADVICE = {
     "--cpu": "Instances compute on CPUs. Leave it out.",
     "--mixed-precision --dynamo-backend": "poprun does not change how a program "
     "computes. Leave it out.",
-    "--num-cpu-threads-per-process": "poprun sets OMP_NUM_THREADS to the share of the "
-    "cores. Set that variable for another number.",
+    "--num-cpu-threads-per-process": "poprun sets OMP_NUM_THREADS to each instance's "
+    "share of the "
+    "cores. Set that variable to choose another number.",
 }
 ADVICE: Mapping[str, str] = {
     option: advice

@@ -145,7 +145,7 @@ def _range(option: Option, number: int) -> str:
     if option.maximum < LARGEST:
         return f"from {option.minimum} to {option.maximum}"
     return (
-        f"{option.minimum} or more" if number < option.minimum else f"{LARGEST} at most"
+        f"{option.minimum} or more" if number < option.minimum else f"at most {LARGEST}"
     )
 
 

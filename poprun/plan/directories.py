@@ -39,13 +39,13 @@ def check_synchronised(directory: str) -> None:
     elif not os.access(path, os.R_OK | os.X_OK):
         problem = "cannot be read"
     elif holds_home:
-        problem = "has your home directory in it, with your keys and settings"
+        problem = "contains your home directory, with your keys and settings"
     elif path in SYSTEM or any(is_below(path, p) for p in ("/dev", "/proc", "/sys")):
         problem = "belongs to the system"
     if problem:
         raise OptionError(
-            f"--sync is {directory!r}, which {problem}. Name the folder that has your "
-            "program."
+            f"--sync is {directory!r}, which {problem}. Name the folder that "
+            "contains your program."
         )
 
 
@@ -92,6 +92,6 @@ def check_directory(directory: str) -> None:
         reason = os.strerror(error.errno or 0)
     if reason:
         raise OptionError(
-            f"No instance can run in {directory!r}: {reason}. Make it with mkdir -p, "
-            "or name another directory by --cwd."
+            f"No instance can run in {directory!r}: {reason}. Create it with "
+            "mkdir -p, or name another directory with --cwd."
         )

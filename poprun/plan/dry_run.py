@@ -15,7 +15,7 @@ from poprun.words import counted, json_text
 
 # If the command is pasted nevertheless, its first supervisor ends with an error.
 NOT_TO_PASTE = (
-    "# To read, not to run: the supervisors in this command need a poprun to talk to."
+    "# This command is for reading only: the supervisors in it need a running poprun."
 )
 
 

@@ -40,9 +40,9 @@ class HostSpec(Record):
         _check_name(self.name)
         if self.user is not None and not re.fullmatch(_USER, self.user):
             raise HostError(
-                f"{_quote(self.user)} is not a user name: that has at most 32 "
-                "lower-case letters, digits, '_', '.' and '-', and begins with a "
-                "letter or '_'; write it as in alice@node-1."
+                f"{_quote(self.user)} is not a user name: a user name has at most "
+                "32 lower-case letters, digits, '_', '.' and '-', and begins with "
+                "a letter or '_'; for example alice@node-1."
             )
         if self.slots is not None and not 1 <= self.slots <= MOST_SLOTS:
             raise _slots_error(str(self.slots))
@@ -106,8 +106,8 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
                 _add(by_key, host)
     if not by_key:
         raise HostError(
-            f"{where}:1:1: The file names no host; write one a line, as in "
-            "node-1 slots=2."
+            f"{where}:1:1: The file names no host; write one per line, for "
+            "example node-1 slots=2."
         )
     return tuple(by_key.values())
 
@@ -166,8 +166,8 @@ def _expand(piece: str) -> Iterator[HostSpec]:
         slots = colon + number
     if not pattern or (at and not user):
         raise HostError(
-            f"{_quote(piece)} is incomplete: '@' stands between a user and a host "
-            "name, and ':' after a host name; write it as in alice@node-1:2."
+            f"{_quote(piece)} is incomplete: a host is written as "
+            "[USER@]HOST[:SLOTS], for example alice@node-1:2."
         )
     for name in [pattern] if ":" in pattern else _names(pattern):
         yield HostSpec(
@@ -183,8 +183,8 @@ def _names(pattern: str) -> Iterator[str]:
     parts = re.split(r"\[([^][]*)\]", pattern)
     if any("[" in part or "]" in part for part in parts[::2]):
         raise HostError(
-            f"{_quote(pattern)} has an unmatched bracket: ranges stand "
-            "between '[' and ']'; write it as in node[0-2,4]."
+            f"{_quote(pattern)} has an unmatched bracket: ranges stand between "
+            "'[' and ']'; write it as in node[0-2,4]."
         )
     choices = [_ranges(text) for text in parts[1::2]]
     # Counted before they are made, so that a typing error costs no memory.
@@ -202,8 +202,8 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
         numbers = re.fullmatch(_RANGE, piece)
         if not numbers:
             raise HostError(
-                f"{_quote(piece)} in {_quote(f'[{text}]')} is not a range: that is a "
-                "number, or two joined by '-'; write it as in node[0-2,4]."
+                f"{_quote(piece)} in {_quote(f'[{text}]')} is not a range: that is "
+                "a number, or two joined by '-'; write it as in node[0-2,4]."
             )
         first, last = numbers[1], numbers[2] or numbers[1]
         if int(last) < int(first):
@@ -224,8 +224,8 @@ def _spell(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
 def _read_first_word(piece: str) -> list[HostSpec]:
     if len(list(_split(piece))) > 1:
         raise HostError(
-            f"{_quote(piece)} has a comma in it: a file has one host or one range a "
-            "line; put each on a line of its own."
+            f"{_quote(piece)} contains a comma: a file has one host or one "
+            "range per line; put each on its own line."
         )
     return list(_expand(piece))
 
@@ -233,13 +233,13 @@ def _read_first_word(piece: str) -> list[HostSpec]:
 def _read_slots_word(hosts: Sequence[HostSpec], word: str) -> list[HostSpec]:
     if not word.startswith("slots="):
         raise HostError(
-            f"{_quote(word)} is not valid here: only slots may follow a host; "
-            "write it as in node-1 slots=2."
+            f"{_quote(word)} is not valid here: only slots can follow a host, "
+            "for example node-1 slots=2."
         )
     if hosts[0].slots is not None:
         raise HostError(
-            f"{_quote(word)} comes after {hosts[0].slots} slots: a host has one number "
-            "of slots; leave out one of the two."
+            f"{_quote(word)} gives a second number of slots, after "
+            f"{hosts[0].slots}; leave out one of the two."
         )
     slots = _read_slots(word.removeprefix("slots="), word)
     return [replace(host, slots=slots) for host in hosts]
@@ -253,8 +253,8 @@ def _read_slots(text: str, piece: str) -> int:
 
 def _slots_error(value: str) -> HostError:
     return HostError(
-        f"{value} is not a number of slots: that is a whole number from 1 to "
-        f"{MOST_SLOTS}; write it as in node-1:2."
+        f"{value} is not a number of slots: it must be a whole number from "
+        f"1 to {MOST_SLOTS}, for example node-1:2."
     )
 
 
@@ -262,8 +262,9 @@ def _add(by_key: dict[str, HostSpec], host: HostSpec) -> None:
     key = _key(host.name)
     if key in by_key:
         raise HostError(
-            f"{_quote(host.name)} is listed twice: a job names each of its hosts once; "
-            f"leave it out here, and give it slots instead: {replace(host, slots=2)}."
+            f"{_quote(host.name)} is listed twice: a job names each of its "
+            "hosts once; leave it out here, and give it slots instead: "
+            f"{replace(host, slots=2)}."
         )
     if len(by_key) == MOST_HOSTS:
         raise _too_many(f"{_quote(host.name)} is one host too many")
@@ -283,20 +284,20 @@ def _check_name(name: str) -> None:
     if ":" in name:
         if _ipv6(name) is None:
             raise HostError(
-                f"{_quote(name)} is not an IPv6 address: that is hexadecimal numbers "
-                "between colons; write it as in [fd00::1] or [fd00::1]:2."
+                f"{_quote(name)} is not an IPv6 address: write one like [fd00::1] "
+                "or [fd00::1]:2."
             )
     elif name and not name.strip("0123456789."):
         if not re.fullmatch(_IPV4, name):
             raise HostError(
-                f"{_quote(name)} is not an IPv4 address: that has four numbers from 0 "
-                "to 255 without leading zeros; write it as in 10.1.3.101."
+                f"{_quote(name)} is not an IPv4 address: it needs four numbers from "
+                "0 to 255 without leading zeros, for example 10.1.3.101."
             )
     elif not all(map(_is_label, name.split("."))):
         raise HostError(
-            f"{_quote(name)} is not a host name: between its dots that has 1 to 63 "
-            "letters, digits, '-' and '_', and begins and ends with a letter or digit; "
-            "write it as in node-1 or node-1.example.org."
+            f"{_quote(name)} is not a host name: each part between dots has 1 "
+            "to 63 letters, digits, '-' and '_', and begins and ends with a "
+            "letter or digit; for example node-1 or node-1.example.org."
         )
 
 

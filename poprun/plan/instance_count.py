@@ -93,7 +93,7 @@ def _notes(
     is_elsewhere = settings.is_given("host") or settings.is_given("hostfile")
     if settings["dry-run"] and is_elsewhere and not all(host.slots for host in hosts):
         notes.append(
-            "A dry run connects to no other host: auto counts the CPUs of this one in "
-            "the place of each host without slots."
+            "A dry run connects to no other host: for each host without slots, "
+            "auto counts the CPUs of this one."
         )
     return notes

@@ -64,9 +64,9 @@ def read_output_folder(
         return OutputFolder("--output-filename", name, job.output_nocopy)
     if job.output_filename is not None:
         raise OptionError(
-            f"--log-dir is {settings['log-dir']!r}, and the arguments for mpirun have "
-            f"--output-filename {job.output_filename!r}, but a job writes to one of "
-            "them. Leave the other one out."
+            f"--log-dir is {settings['log-dir']!r}, and the arguments for "
+            f"mpirun contain --output-filename {job.output_filename!r}, but a "
+            "job can write only to one of them. Leave the other one out."
         )
     directory, only_files = parse_output_directory(settings["log-dir"], "--log-dir")
     run = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{identity[:8]}"
@@ -78,8 +78,8 @@ def _read_root_option(settings: Settings) -> MpirunArguments:
     if settings["allow-run-as-root"] is False and os.geteuid() == 0:
         raise OptionError(
             "You are root, and --allow-run-as-root is no "
-            f"({settings.origin('allow-run-as-root')}). Leave it out, or run poprun "
-            "as another user."
+            f"({settings.origin('allow-run-as-root')}). Leave it out, or run "
+            "poprun as another user."
         )
     return MpirunArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
 
@@ -114,8 +114,9 @@ def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
     for number in numbers:
         if number is not None and number != topology.instances_per_host:
             raise OptionError(
-                f"--npernode {number} contradicts --num-instances and --host, by which "
-                f"each host gets {topology.instances_per_host}. Leave --npernode out."
+                f"--npernode {number} contradicts --num-instances and --host, by "
+                f"which each host gets {topology.instances_per_host}. Leave "
+                "--npernode out."
             )
 
 
@@ -180,7 +181,7 @@ def missing_variables(
                     "poprun's own environment has no variable that begins with "
                     f"{begins}"
                 )
-            yield f"--env {name} passes nothing on: {why}."
+            yield f"--env {name} has nothing to pass on: {why}."
 
 
 def look_up_exports(

@@ -142,9 +142,10 @@ def _check_subnet(
 
     network = ip_network(subnet, strict=False)
     strays = [
-        f"The host {host.name} is not on the network {network}, which --host-subnet "
-        f"names: it has {', '.join(host_facts.addresses)}. Name a network that all "
-        "hosts are on, or leave the option out."
+        f"The host {host.name} is not on the network {network} of "
+        "--host-subnet: its addresses are "
+        f"{', '.join(host_facts.addresses)}. Name a network that all hosts "
+        "are on, or leave the option out."
         for host, host_facts in zip(hosts, facts, strict=True)
         if host_facts.addresses
         and not any(ip_address(text) in network for text in host_facts.addresses)
@@ -165,11 +166,11 @@ def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
         if not settings["synchronise-poplar-sdk"]:
             return []
         return [
-            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, as "
-            "programs use the stand-in that comes with popdist."
+            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK "
+            "here, as programs use the stand-in that comes with popdist."
         ]
     return [
-        f"--{name} has no effect on a job that runs on one host."
+        f"--{name} has no effect on a job on a single host."
         for name in FOR_SEVERAL_HOSTS
         if settings[name]
     ]
@@ -263,7 +264,7 @@ def _check_topology(
             raise OptionError(
                 f"The host {host} has fewer slots than instances: each host gets "
                 f"{counted(share, 'instance')}. Give it {share} slots, or ask for "
-                "fewer instances by --num-instances."
+                "fewer instances with --num-instances."
             )
 
 
@@ -283,9 +284,9 @@ def _read_topology(settings: Settings, hosts: Sequence[HostSpec]) -> Topology:
         if not settings.is_given("num-replicas"):
             number = AUTO if is_auto else instances
             error.add_note(
-                "Without --num-replicas a job has 1 replica. For one replica in each "
-                f"instance add --num-replicas {number}, or write -n {number} in the "
-                f"place of --num-instances {number}."
+                "Without --num-replicas a job has 1 replica. For one replica in "
+                f"each instance add --num-replicas {number}, or write -n {number} "
+                f"in the place of --num-instances {number}."
             )
         elif is_auto:
             error.add_note(
@@ -375,8 +376,9 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
         )
     if backend == "popdist" and environ.get(env.TORCH_AUTOLOAD) == "0":
         raise OptionError(
-            f"--torch-backend=popdist has no effect with {env.TORCH_AUTOLOAD}=0, which "
-            "keeps torch from loading backends that are installed. Unset that variable."
+            "--torch-backend=popdist has no effect with "
+            f"{env.TORCH_AUTOLOAD}=0, which keeps torch from loading backends "
+            "that are installed. Unset that variable."
         )
     return option
 

@@ -95,9 +95,10 @@ def check_is_only_task(environ: Mapping[str, str]) -> None:
     tasks = environ.get(STEP_TASKS, "")
     if environ.get(STEP_ID) and tasks.isdigit() and int(tasks) > 1:
         raise OptionError(
-            f"srun has started {tasks} copies of poprun, and each would start the "
-            "whole job. Start one with 'srun --ntasks=1 poprun ...', or run poprun "
-            "without srun; --num-instances says how many instances it starts."
+            f"srun has started {tasks} copies of poprun, and each would start "
+            "the whole job. Start one with 'srun --ntasks=1 poprun ...', or "
+            "run poprun without srun; --num-instances says how many instances "
+            "it starts."
         )
 
 
@@ -117,10 +118,11 @@ def choose_nodes(
         if too_small := [n for n in nodes if n.slots is not None and n.slots < share]:
             node = too_small[0]
             raise OptionError(
-                f"Slurm has given this job {counted(node.slots or 0, 'task')} on the "
-                f"node {node.name}, but {counted(share, 'instance')} would run there. "
-                f"Ask Slurm for --ntasks-per-node={share}, poprun for fewer instances "
-                "by --num-instances, or name the hosts with --host."
+                f"Slurm has given this job {counted(node.slots or 0, 'task')} on "
+                f"the node {node.name}, but {counted(share, 'instance')} would run "
+                f"there. Ask Slurm for --ntasks-per-node={share}, ask poprun for "
+                "fewer instances with --num-instances, or name the hosts with "
+                "--host."
             )
         return nodes
     own = environ.get(SLURM_NODE_NAME)
@@ -179,9 +181,10 @@ def node_environment(
 def _does_not_divide(num_instances: int, num_nodes: int) -> str:
     fewer = num_instances - num_instances % num_nodes
     return (
-        f"{num_instances} instances cannot be shared equally by the {num_nodes} nodes "
-        f"that Slurm has given this job. Ask for {fewer} or {fewer + num_nodes} by "
-        "--num-instances, or name fewer of the nodes with --host."
+        f"{num_instances} instances cannot be shared equally by the "
+        f"{num_nodes} nodes that Slurm has given this job. Ask for {fewer} "
+        f"or {fewer + num_nodes} by --num-instances, or name fewer of the "
+        "nodes with --host."
     )
 
 

@@ -28,8 +28,8 @@ def choose_stdin(settings: Settings, num_instances: int) -> Stdin:
     selection = settings["only-output-from-instance"]
     if selection is not None and rank not in selection:
         raise OptionError(
-            f"--only-output-from-instance hides instance {rank}, whose debugger --pdb "
-            f"shows. Add {rank} to the instances that it names."
+            f"--only-output-from-instance hides instance {rank}, whose debugger "
+            f"--pdb shows. Add {rank} to the instances that it names."
         )
     return Stdin(rank=rank, debugs=True)
 
@@ -55,15 +55,16 @@ def check_restarts(stdin: Stdin, max_restarts: int) -> None:
     """
     if max_restarts and stdin.debugs:
         raise OptionError(
-            f"--max-restarts {max_restarts} and --pdb exclude each other: the input of "
-            "one attempt's debugger is gone for the next. Leave one of them out."
+            f"--max-restarts {max_restarts} and --pdb exclude each other: the "
+            "input of one attempt's debugger is gone for the next. Leave one "
+            "of them out."
         )
     if max_restarts and stdin.is_own:
         raise OptionError(
-            f"--max-restarts {max_restarts} and --stdin exclude each other where "
-            "instances read poprun's own standard input: what one attempt has read is "
-            "gone for the next. Name a file, which each attempt reads from its "
-            "beginning: --stdin FILE"
+            f"--max-restarts {max_restarts} and --stdin exclude each other "
+            "where instances read poprun's own standard input: what one "
+            "attempt has read is gone for the next. Name a file, which each "
+            "attempt reads from its beginning: --stdin FILE"
         )
 
 
@@ -75,8 +76,9 @@ def check_output(stdin: Stdin, folder: OutputFolder | None) -> None:
     """
     if stdin.debugs and folder is not None and folder.only_files:
         raise OptionError(
-            f"{folder.option} shows no output on the terminal, where --pdb shows the "
-            f"debugger of instance {stdin.rank}. Leave :nocopy out."
+            f"{folder.option} with :nocopy shows nothing on the terminal, but "
+            f"--pdb needs it for the debugger of instance {stdin.rank}. Leave "
+            ":nocopy out."
         )
 
 
@@ -90,14 +92,14 @@ def _readable_path(name: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
-            f"--stdin is {name!r}, which cannot be read: {reason}. It must be none, "
-            "all, the number of an instance or a file."
+            f"--stdin is {name!r}, which cannot be read: {reason}. It must be "
+            "none, all, the number of an instance or a file."
         ) from None
     if stat.S_ISDIR(mode):
         raise OptionError(f"--stdin is {name!r}, a directory. Name a file in it.")
     if stat.S_ISFIFO(mode):
         raise OptionError(
-            f"--stdin is {name!r}, a named pipe, which has one reader only. Let "
+            f"--stdin is {name}, a named pipe, which has one reader only. Let "
             f"poprun read it, for one instance or for all: --stdin all < {name}"
         )
     return path

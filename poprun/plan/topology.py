@@ -51,8 +51,7 @@ class Topology(Record):
             if counts[shared] % counts[among]:
                 raise TopologyError(
                     f"{_count(counts[shared], shared)} cannot be shared equally among "
-                    f"{_count(counts[among], among)}. "
-                    f"{_advice(counts, shared, among)}"
+                    f"{_count(counts[among], among)}. {_advice(counts, shared, among)}"
                 )
 
     @property

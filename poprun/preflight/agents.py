@@ -103,8 +103,8 @@ class _AgentStart:
         """Take in that the host has not answered in so many seconds."""
         if self.connection is None or not (text := self.connection.ssh_text):
             self.failure = self._last or (
-                f"The host {self._host.name} cannot be used: it does not answer within "
-                f"{limit_s:.0f} s. See: {self._tool.shown(self._host)}"
+                f"The host {self._host.name} cannot be used: it does not answer "
+                f"within {limit_s:.0f} s. See: {self._tool.shown(self._host)}"
             )
         else:
             self.failure = self._explain(None, text)
@@ -186,9 +186,10 @@ def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
     if abs(difference) > MOST_CLOCK_DIFFERENCE_S:
         direction = "ahead of" if difference > 0 else "behind"
         return (
-            f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
-            f"s {direction} the one here, so files and certificates would have wrong "
-            f"times. Set both by NTP; see: {tool.shown(host, 'timedatectl')}"
+            f"The host {host.name} cannot be used: its clock is "
+            f"{abs(difference):.0f} s {direction} the one here, so files and "
+            "certificates would have wrong times. Set both clocks with NTP; "
+            f"see: {tool.shown(host, 'timedatectl')}"
         )
     if hello.temporary_failure:
         return (
@@ -200,9 +201,9 @@ def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
 
 def _other_version(host: HostSpec, there: str) -> str:
     return (
-        f"The host {host.name} cannot be used: it has {there}, but here is poprun "
-        f"{__version__} in Python {_python()}. Install the same there; "
-        "--synchronise-python-venv=yes copies a virtual environment."
+        f"The host {host.name} cannot be used: it has {there}, but here is "
+        f"poprun {__version__} in Python {_python()}. Install the same "
+        "there; --synchronise-python-venv=yes copies a virtual environment."
     )
 
 

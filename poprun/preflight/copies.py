@@ -123,7 +123,7 @@ def _without_marker(
             others.append(host)
         elif no_rsync in lines:
             failures.append(
-                f"The host {host.name} has no rsync, by which {copy.option} copies. "
+                f"The host {host.name} has no rsync, which {copy.option} needs. "
                 "Install it there with: apt install rsync"
             )
         elif same not in lines:

@@ -27,13 +27,13 @@ def check_current_directory() -> None:
         directory = os.getcwd()
     except FileNotFoundError:
         raise LaunchError(
-            "The current directory has been deleted, so no program can start in it. "
-            "Go to another one with cd."
+            "The current directory has been deleted, so no program can start "
+            "in it. Go to another one with cd."
         ) from None
     if not os.access(directory, os.X_OK):
         raise LaunchError(
-            f"You may not enter the current directory, {directory}, so no program can "
-            "start in it. Go to another one with cd."
+            f"You may not enter the current directory, {directory}, so no "
+            "program can start in it. Go to another one with cd."
         )
 
 
@@ -49,7 +49,9 @@ def temporary_failure(environ: Mapping[str, str]) -> str:
     directory = temporary_directory(environ)
     if _is_writable(directory):
         return ""
-    return f"no file can be made in {directory}: make room there, or set TMPDIR"
+    return (
+        f"no file can be created in {directory}: free some space there, or set TMPDIR"
+    )
 
 
 def private_directory_place(

@@ -41,8 +41,8 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
         first, *others = name.split() or [name]
         if others and _can_locate(first, search_path, cwd):
             error.add_note(
-                "It is one word with a space in it. Write it without quotes: poprun "
-                f"{name}"
+                "It is one word with a space in it. Write it without quotes: "
+                f"poprun {name}"
             )
         raise
     _check_file(name, path)
@@ -102,8 +102,8 @@ def _check_reachable(name: str, path: str) -> None:
         raise _no_such_path(name, path) from error
     except PermissionError as error:
         raise ProgramNotExecutableError(
-            f"{name!r} cannot be run: you may not enter all directories on the way "
-            "to it."
+            f"{name!r} cannot be run: you may not enter all directories on the "
+            "way to it."
         ) from error
     except OSError as error:
         raise ProgramNotFoundError(
@@ -120,7 +120,7 @@ def _no_such_path(name: str, path: str) -> ProgramNotFoundError:
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         return ProgramNotFoundError(
-            f"There is no program {name!r}: there is no directory {directory!r}."
+            f"There is no program {name!r}: the directory {directory!r} does not exist."
         )
     # A similar name is worth showing only with the directory that was asked for.
     advice = _did_you_mean(os.path.basename(path), [directory], os.path.dirname(name))
@@ -194,7 +194,7 @@ def _check_format(name: str, path: str, cwd: str) -> None:
             first_lines, interpreter = "'#!/usr/bin/env python3'", "python"
         raise ProgramNotExecutableError(
             f"{name!r} {content}: its first line does not name an interpreter. "
-            f"Let that line be {first_lines}, or run it with: {interpreter} "
+            f"Make {first_lines} its first line, or run it with: {interpreter} "
             f"{_shown_name(name)}"
         )
 
@@ -203,8 +203,8 @@ def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
     text = os.fsdecode(interpreter)
     if not interpreter:
         raise ProgramNotExecutableError(
-            f"{name!r} begins with '#!' and names no interpreter. "
-            "Let its first line be '#!/bin/sh' or '#!/usr/bin/env python3'."
+            f"{name!r} begins with '#!' but names no interpreter. Make "
+            "'#!/bin/sh' or '#!/usr/bin/env python3' its first line."
         )
     path = os.path.join(os.fsencode(cwd), interpreter)
     if not os.path.exists(path):
@@ -212,12 +212,14 @@ def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
         if interpreter.endswith(b"\r"):
             advice = "Its lines end as on Windows: convert them with: dos2unix"
         raise ProgramNotFoundError(
-            f"{name!r} is to be run by {text!r}, which does not exist. {advice}"
+            f"The first line of {name!r} names the interpreter {text!r}, which "
+            f"does not exist. {advice}"
         )
     if os.path.isdir(path) or not os.access(path, os.X_OK):
         raise ProgramNotExecutableError(
             f"{name!r} is to be run by {text!r}, which is not executable. "
-            "Correct its first line, or name the interpreter before the program."
+            "Correct its first line, or name the interpreter before the "
+            "program."
         )
 
 

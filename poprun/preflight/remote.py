@@ -76,8 +76,8 @@ class RemotePreflight:
             path: str = self.connection.ask(messages.FIND_PROGRAM, question)
         except ProgramNotFoundError as error:
             error.args = (
-                f"{error} Put it there, or in a directory that the hosts share, or "
-                "let --sync DIR copy its folder to them.",
+                f"{error} Copy it there, put it in a directory that the hosts "
+                "share, or let --sync DIR copy its folder.",
             )
             raise
         return path

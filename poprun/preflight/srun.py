@@ -89,8 +89,8 @@ class Srun(Record):
                 "Install the same Python and poprun at the same paths there."
             )
         return (
-            f"The host {host.name} cannot be used: srun cannot start a step on it."
-            f"{said} See: {self.shown(host)}"
+            f"The host {host.name} cannot be used: srun cannot start a step on "
+            f"it.{said} Try: {self.shown(host)}"
         )
 
 

@@ -77,8 +77,8 @@ def find_ssh(command: str, environ: Mapping[str, str]) -> Ssh:
         first, *others = shlex.split(command)
     except ValueError:
         raise OptionError(
-            f"--ssh {command!r} is no command: it has no program, or a quotation mark "
-            "without a second one. Write it as in --ssh 'ssh -F my_config'."
+            f"--ssh {command!r} is not a command: it has no program, or an "
+            "unmatched quotation mark. Write it like --ssh 'ssh -F my_config'."
         ) from None
     places = environ.get("PATH", os.defpath).split(os.pathsep)
     candidates = [first] if "/" in first else [os.path.join(p, first) for p in places]
@@ -86,8 +86,9 @@ def find_ssh(command: str, environ: Mapping[str, str]) -> Ssh:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return Ssh(words=(path, *others), text=command)
     raise OptionError(
-        f"There is no program {first!r} to reach other hosts with. Install ssh with "
-        "'apt install openssh-client', or name another command with --ssh."
+        f"There is no program {first!r} to reach other hosts with. Install "
+        "ssh with 'apt install openssh-client', or name another command "
+        "with --ssh."
     )
 
 

@@ -35,13 +35,13 @@ class Explanation(Record):
     is_temporary: bool = False
 
 
-_PING = "See whether it is up with: ping -c 1 {host}"
+_PING = "Check whether it is up with: ping -c 1 {host}"
 _EXPLANATIONS = (
     Explanation(
         pattern=_CHANGED_KEY,
-        meaning="its host key is not the one that is known here",
-        advice="If it was installed anew, run '{remove}', then '{login}' to accept its "
-        "new key.",
+        meaning="its host key differs from the one that is known here",
+        advice="If it was reinstalled, run '{remove}', then '{login}' to accept "
+        "its new key.",
     ),
     Explanation(
         pattern=_UNVERIFIED_KEY,
@@ -51,12 +51,12 @@ _EXPLANATIONS = (
     Explanation(
         pattern="too many authentication failures",
         meaning="it was offered too many ssh keys",
-        advice="Name one for it in ~/.ssh/config, with IdentityFile and "
+        advice="Choose one for it in ~/.ssh/config, with IdentityFile and "
         "IdentitiesOnly yes.",
     ),
     Explanation(
         pattern=_OPEN_KEY,
-        meaning="ssh uses no private key that other users may read",
+        meaning="ssh refuses a private key that other users can read",
         advice="Run: chmod 600 {key}",
     ),
     Explanation(
@@ -68,7 +68,7 @@ _EXPLANATIONS = (
     ),
     Explanation(
         pattern="could not resolve hostname",
-        meaning="its name is not known",
+        meaning="its name cannot be resolved",
         advice="Correct the name, or add it to ~/.ssh/config or /etc/hosts; see: "
         "getent hosts {host}",
     ),
@@ -87,8 +87,8 @@ _EXPLANATIONS = (
     Explanation(
         pattern=_DROPPED,
         meaning="its sshd closes the connection",
-        advice="If it has too many at once, raise MaxStartups in its "
-        "/etc/ssh/sshd_config; see: {login}",
+        advice="If it gets too many connections at once, raise MaxStartups in its "
+        "/etc/ssh/sshd_config. Try: {login}",
         is_temporary=True,
     ),
 )

@@ -42,9 +42,9 @@ def distribute_key(
     if not _can_ask(environ):
         names = ", ".join(host.name for host in refusing)
         raise OptionError(
-            f"--distribute-ssh-key must ask for passwords to install your ssh key on "
-            f"{names}, and there is no terminal to ask on. Start poprun on a terminal "
-            "once, or add your key there in another way."
+            "--distribute-ssh-key must ask for passwords to install your ssh "
+            f"key on {names}, but there is no terminal to ask on. Start poprun "
+            "on a terminal once, or add your key there in another way."
         )
     for host, key in keys.items():
         # Where HOME is shared, one host accepts what was installed on another.
@@ -53,8 +53,8 @@ def distribute_key(
         log.say(f"Installing your ssh key on {host.name}; ssh may ask for a password.")
         if _install(host, key, ssh, environ):
             raise HostUnreachableError(
-                f"Your ssh key could not be installed on the host {host.name}: ssh has "
-                f"said why. Try: {ssh.shown(host)}"
+                f"Your ssh key could not be installed on the host {host.name}; the "
+                f"reason is in ssh's message above. Try: {ssh.shown(host)}"
             )
 
 
@@ -109,8 +109,9 @@ def _find_public_key(host: HostSpec, ssh: Ssh, environ: Mapping[str, str]) -> st
     if loaded.exit_code == 0 and loaded.output:
         return loaded.output.splitlines()[0]
     raise OptionError(
-        "--distribute-ssh-key finds no public ssh key of yours, neither in a file that "
-        "ssh would use nor in an ssh-agent. Make one with: ssh-keygen -t ed25519"
+        "--distribute-ssh-key found no public ssh key of yours, neither in "
+        "a file that ssh would use nor in an ssh-agent. Create one with: "
+        "ssh-keygen -t ed25519"
     )
 
 

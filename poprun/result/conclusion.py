@@ -141,13 +141,13 @@ def _report_lost_output(router: OutputRouter, log: Log) -> None:
     if router.failure is not None:
         output, number = router.failure
         log.error(
-            f"Output was lost: {output} cannot be written: {os.strerror(number)}. The "
-            "instances were not stopped for that."
+            f"Output was lost: {output} cannot be written: "
+            f"{os.strerror(number)}. The instances were not stopped for that."
         )
     for stream, size in router.lost.items():
         log.error(
-            f"Output was lost: {stream} was not read, so its last {size} bytes or more "
-            "were not written."
+            f"Output was lost: {stream} was not read, so its last {size} bytes "
+            "or more were not written."
         )
 
 

@@ -33,8 +33,9 @@ SHORTAGES = {
     "mpidi_ucx_init_worker shared memory error": READ_ONLY,
     "mpidi_posix_comm_bootstrap": READ_ONLY,
     "too many open files": "Raise the limit of open files with 'ulimit -n'.",
-    "cannot allocate memory": "Memory is short, or limited: see 'free -m', 'ulimit -v' "
-    "and memory.max of the cgroup.",
+    "cannot allocate memory": "Memory is short, or limited: see 'free -m', 'ulimit "
+    "-v' and "
+    "memory.max of the cgroup.",
     "std::bad_alloc": "Memory is short, or limited: see 'free -m', 'ulimit -v' and "
     "memory.max of the cgroup.",
     "cannot open shared object file": "The library is not where the loader looks for "
@@ -71,14 +72,14 @@ def hint_for_sigkill(kills: int | None) -> str:
         return "poprun did not send it."
     if not kills:
         return (
-            "poprun did not send it, and the kernel has killed no process for want of "
-            "memory. A process sent it: a user's 'kill', a service, the batch system, "
-            "or the program itself."
+            "poprun did not send it, and the kernel has killed no process for "
+            "want of memory. A process sent it: a user's 'kill', a service, "
+            "the batch system, or the program itself."
         )
     return (
-        "poprun did not send it. The kernel has killed "
-        f"{kills} {'process' if kills == 1 else 'processes'} of that host for want of "
-        "memory meanwhile: 'dmesg' names each."
+        f"poprun did not send it. The kernel has killed {kills} "
+        f"{'process' if kills == 1 else 'processes'} of that host for want "
+        "of memory meanwhile: 'dmesg' names each."
     )
 
 
@@ -98,13 +99,14 @@ def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
         return f"It has no standard input: write --stdin {stdin_advice}."
     if stdin_advice and last_line == END_OF_DEBUGGER:
         return (
-            f"breakpoint() found no terminal: write --pdb {rank}, and instance {rank} "
-            "gets the terminal of poprun."
+            f"breakpoint() found no terminal. Add --pdb {rank} to give poprun's "
+            f"terminal to instance {rank}."
         )
     if last_line == NO_POPDIST:
         return (
-            f"It comes with poprun, and so it is installed for {sys.executable}: run "
-            "the program with that Python, or install poprun for the other."
+            "It comes with poprun, and so it is installed for "
+            f"{sys.executable}: run the program with that Python, or install "
+            "poprun for the other."
         )
     if missing := re.fullmatch(NO_STAND_IN, last_line):
         return (
@@ -115,13 +117,14 @@ def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
         )
     if re.fullmatch(NO_PART_OF_STAND_IN, last_line):
         return (
-            "It is a part of Graphcore's TensorFlow, and not of popdist's stand-in for "
-            "it: docs/tensorflow_ipu.md lists what that has."
+            "It is part of Graphcore's TensorFlow, but not of popdist's "
+            "stand-in for it: docs/tensorflow_ipu.md lists what the stand-in "
+            "has."
         )
     if re.fullmatch(NO_MODULE, last_line):
         return (
-            "Install it for the Python that runs the program, or run the program with "
-            f"another one. That of poprun is {sys.executable}."
+            "Install it for the Python that runs the program, or run the "
+            f"program with another Python. poprun's own is {sys.executable}."
         )
     words = last_line.lower()
     return next((hint for text, hint in SHORTAGES.items() if text in words), "")

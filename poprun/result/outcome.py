@@ -37,8 +37,8 @@ MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 # After these another attempt may follow, and where nothing has stopped the job.
 RESTARTED = (Reason.FAILED, Reason.HOST_LOST, *MACHINERY)
 KILLED_BY_OTHERS = (
-    "was killed, and the job with it. poprun did not do that: look for who sends "
-    "SIGKILL, the kernel for want of memory among others."
+    "was killed, and the job with it. poprun did not do that: look for "
+    "who sends SIGKILL, the kernel for want of memory among others."
 )
 
 
@@ -63,7 +63,7 @@ class Failed(Record):
     def how(self) -> str:
         if self.finalizing:
             return (
-                f"failed with exit code {self.exit_code}, and waited in MPI_Finalize "
+                f"failed with exit code {self.exit_code} and waited in MPI_Finalize "
                 "for the others"
             )
         if self.killed_by is not None:
@@ -282,9 +282,9 @@ def _ended_with_0(verdict: MpiVerdict) -> Outcome:
         return _mpirun_ended(0)
     return Outcome(
         1,
-        "mpirun ended with exit code 0 while instances were running, and they were "
-        "stopped. It does that when one of them calls MPI_Abort with error code 0 "
-        "or a multiple of 256.",
+        "mpirun ended with exit code 0 while instances were running, and "
+        "they were stopped. It does that when one of them calls MPI_Abort "
+        "with error code 0 or a multiple of 256.",
         quote_mpirun=True,
     )
 
@@ -304,8 +304,8 @@ def _stopped(
         case Reason.TIMEOUT:
             return Outcome(
                 TIMED_OUT,
-                f"The job took longer than the {course.timeout:g} s of --timeout, and "
-                "was stopped.",
+                f"The job took longer than the {course.timeout:g} s of --timeout "
+                "and was stopped.",
             )
         case Reason.START_TIMEOUT:
             return _not_started(course, hosts)
@@ -348,8 +348,8 @@ def _host_lost(events: Sequence[Event]) -> Outcome:
 
 def _mpirun_ended(mpirun_status: int | None) -> Outcome:
     return _mpirun_failed(
-        f"mpirun {_how(mpirun_status)} while instances were running, and they were "
-        "stopped."
+        f"mpirun {_how(mpirun_status)} while instances were running, and "
+        "they were stopped."
     )
 
 
@@ -397,9 +397,9 @@ def _not_started(course: Course, hosts: Sequence[str]) -> Outcome:
     where = f" on {' and '.join(names)}" if names else ""
     return Outcome(
         TIMED_OUT,
-        f"After the {course.start_timeout:g} s of --start-timeout, {len(missing)} of "
-        f"{course.num_instances} instances had not been started by mpirun{where}, "
-        f"instance {missing[0]} among them.",
+        f"After the {course.start_timeout:g} s of --start-timeout, "
+        f"{len(missing)} of {course.num_instances} instances had not been "
+        f"started by mpirun{where}, instance {missing[0]} among them.",
         quote_mpirun=True,
     )
 
@@ -434,14 +434,14 @@ def _all_succeeded(
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
         warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
         return Outcome(0, warnings=warnings)
-    sentence = f"All instances succeeded, and then mpirun {_how(mpirun_status)}."
+    sentence = f"All instances succeeded, but then mpirun {_how(mpirun_status)}."
     return _mpirun_failed(sentence, warnings)
 
 
 def _warnings(course: Course) -> list[str]:
     if not course.mpirun_hung:
         return []
-    return ["mpirun did not end after its last instance, and was killed."]
+    return ["mpirun did not end after its last instance and was killed."]
 
 
 def _was_killed(status: int | None) -> bool:

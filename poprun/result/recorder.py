@@ -45,10 +45,10 @@ class JsonFile:
         except OSError as error:
             reason = error.strerror
             if error.errno == errno.ENXIO:
-                reason = "no process reads it yet"
+                reason = "no process is reading it yet"
             raise OptionError(
-                f"{option} {path!r} cannot be written: {reason}. Name a file that you "
-                "may write, in a directory that exists."
+                f"{option} {path!r} cannot be written: {reason}. Name a file that "
+                "you can write, in a directory that exists."
             ) from None
         is_own = not re.fullmatch(OWN_DESCRIPTOR, path)
         mode = os.fstat(self._descriptor).st_mode
@@ -154,7 +154,7 @@ class Recorder:
         draft = self._result(
             outcome="incomplete",
             exit_code=None,
-            cause="poprun has not ended, or was killed.",
+            cause="poprun has not ended yet, or was killed.",
             failed_instance=None,
         )
         for file in self._results:

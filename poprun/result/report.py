@@ -108,8 +108,8 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     hint = hint_for_words(text, evidence.stdin_advice, first.rank)
     if evidence.is_elsewhere and re.match(NO_SCRIPT, text):
         hint = (
-            f"It must be on {evidence.host}, too: put it in a directory that the hosts "
-            "share, or let --sync DIR copy its folder to them."
+            f"It must also be on {evidence.host}: put it in a directory that "
+            "the hosts share, or let --sync DIR copy its folder."
         )
     if evidence.at_cpu_limit:
         hint = CPU_LIMIT

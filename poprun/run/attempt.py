@@ -374,14 +374,15 @@ def _warn_of_missing_debugger(
     ran = any(isinstance(e, Started) and e.rank == rank for e in events)
     if ran and not any(isinstance(event, DebuggerReady) for event in events):
         log.warn(
-            f"--pdb {rank} had no effect: instance {rank} has run no CPython of "
-            "version 3.6 or later that imports sitecustomize and finds pdb."
+            f"--pdb {rank} had no effect: instance {rank} did not run CPython "
+            "3.6 or later with sitecustomize and pdb."
         )
 
 
 def _warn_of_unread_input(log: Log) -> None:
     if unread := describe_unread():
         log.warn(
-            f"The standard input holds {unread}, which no instance reads. For instance "
-            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
+            f"The standard input holds {unread}, which no instance reads. For "
+            "instance 0 to read it, add --stdin 0; for each instance to get a "
+            "copy, --stdin all."
         )

@@ -120,7 +120,7 @@ def _link_latest(folder: OutputFolder) -> None:
     """Let DIR/latest be a link to the folder of this run, whatever it was before."""
     path = os.path.join(folder.directory, LATEST)
     if os.path.lexists(path) and not os.path.islink(path):
-        raise FileExistsError(errno.EEXIST, "it exists and is no link", path)
+        raise FileExistsError(errno.EEXIST, "it exists and is not a link", path)
     # In one step, so that others always see a whole link. It is not followed.
     new = os.path.join(folder.directory, f".{LATEST}-{folder.run}")
     os.symlink(folder.run, new)

@@ -204,8 +204,8 @@ class OutputRouter:
         pieces = list(kept.take())
         if kept.num_dropped and not self._routes.is_quiet:
             self.say(
-                f"poprun: the first {kept.num_dropped} bytes that instance {rank} has "
-                "written are not shown: no more than its last output is kept.\n"
+                f"poprun: the first {kept.num_dropped} bytes that instance {rank} "
+                "has written are not shown: no more than its last output is kept.\n"
             )
         for piece in pieces:
             self._feed_console(rank, piece, time.monotonic())

@@ -290,10 +290,9 @@ def test_the_configuration_is_shown_and_nothing_started(
         ),
         (
             ["--instance-mpi-local-args=0:-x", "VAR=VALUE", "x"],
-            "poprun: error: --instance-mpi-local-args is '0:-x', which ends in -x "
-            "with no variable after it.\n"
-            "poprun: hint: Put the whole value in quotes, as in "
-            '--instance-mpi-local-args="0:-x NAME=VALUE".\n',
+            "poprun: error: --instance-mpi-local-args is '0:-x', which ends in "
+            "-x with no variable after it.\npoprun: hint: Put the whole value "
+            'in quotes, as in --instance-mpi-local-args="0:-x NAME=VALUE".\n',
         ),
         (
             ["-v"],
@@ -636,9 +635,8 @@ def test_a_mistyped_variable_is_warned_about(
         ),
         pytest.param(
             ["--offline", "1", "--log-dir", ""],
-            "error: --log-dir is empty.\n"
-            "poprun: hint: Give it a value, or leave it out; "
-            "is a variable of your shell not set?\n",
+            "error: --log-dir is empty.\npoprun: hint: Give it a value, or "
+            "leave it out; is a variable of your shell not set?\n",
             id="empty",
         ),
     ],

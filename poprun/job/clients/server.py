@@ -33,7 +33,9 @@ MOST_UNKNOWN = 16
 LEAST_INTERVAL_S = 0.5
 # How long the answer of other hosts takes at most before a client gets one without it.
 REMOTE_USAGE_S = 0.3
-NO_STACKS = "The job starts, stops or is started again: it has no Python stacks now."
+NO_STACKS = (
+    "The job is being started, stopped or restarted: it has no Python stacks now."
+)
 
 
 class Controls(Record):
@@ -356,8 +358,8 @@ class Clients:
             refusal = NO_STACKS
         elif self._dump is not None:
             refusal = (
-                f"Process {self._dump.client.pid} gets the Python stacks of the job at "
-                "the moment. Try again when it has."
+                f"Process {self._dump.client.pid} gets the Python stacks of the job "
+                "at the moment. Try again when it has."
             )
         if refusal is not None:
             client.refuse(refusal, now=time.monotonic())

@@ -170,8 +170,8 @@ def make_cache_directory(request: Request) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise OptionError(
-            f"--executable-cache-path {path!r} cannot be used: {error.strerror}. Name "
-            "a directory in which you may write."
+            f"--executable-cache-path {path!r} cannot be used: "
+            f"{error.strerror}. Name a directory in which you may write."
         ) from None
 
 
@@ -262,15 +262,15 @@ def _check_sizes(
     for word in argv:
         if len(word) > longest:
             raise OptionError(
-                f"A word of the program's command line has {len(word)} bytes, but the "
-                f"kernel accepts {longest} at most. Pass it in a file."
+                f"A word of the program's command line has {len(word)} bytes, but "
+                f"the kernel accepts {longest} at most. Pass it in a file."
             )
     for assignment in environment:
         if len(assignment) > longest:
             name = assignment.partition(b"=")[0].decode(errors="replace")
             raise OptionError(
-                f"The variable {name} has {len(assignment)} bytes with its name, but "
-                f"the kernel accepts {longest} at most. Pass it in a file."
+                f"The variable {name} is {len(assignment)} bytes long with its "
+                f"name, but the kernel accepts at most {longest}. Pass it in a file."
             )
     total = sum(len(word) + 1 + POINTER for word in (*argv, *environment))
     limit = facts.stack_limit
@@ -278,7 +278,7 @@ def _check_sizes(
     room = max(LEAST_ROOM, min(MOST_ROOM, share))
     if total > room:
         raise OptionError(
-            f"The program's words and environment have {total} bytes together, but the "
-            f"kernel accepts {room}. Make them shorter, or raise the limit with "
-            "'ulimit -s'."
+            f"The program's words and environment have {total} bytes together, "
+            f"but the kernel accepts {room}. Make them shorter, or raise the "
+            "limit with 'ulimit -s'."
         )

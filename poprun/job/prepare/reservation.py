@@ -111,15 +111,15 @@ def reserve(
         return _reserve(request, options, environ, guard, log, phase_line)
     except InventoryError as error:
         if isinstance(error, InventoryBusyError) and options.server is None:
-            error.add_note("--vipu-server-timeout waits longer.")
+            error.add_note("Use --vipu-server-timeout to wait longer.")
         if request.needs_ipus or options.server is not None:
-            error.add_note("--offline-mode=yes runs the job without IPUs.")
+            error.add_note("Use --offline-mode=yes to run the job without IPUs.")
             raise
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
         return DeviceReservation()
     except NoSpaceError as error:
         if options.wait_s is None:
-            error.add_note("--wait-for-ipus waits until they are free.")
+            error.add_note("Use --wait-for-ipus to wait until they are free.")
         error.add_note(
             "--vipu-cluster and --vipu-allocation say where a partition is made"
             + (

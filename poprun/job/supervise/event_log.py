@@ -89,7 +89,7 @@ class EventLog:
                 self._on_interrupt(number, client)
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
-                    SlurmEndsJob, "Slurm ends its job: stopping the instances."
+                    SlurmEndsJob, "Slurm is ending its job: stopping the instances."
                 )
             case _:
                 self._on_mpi(event)
@@ -146,9 +146,9 @@ class EventLog:
             case Remains(pid, user, command, host):
                 self._warn_once(
                     (host, pid),
-                    f"Process {pid}{self._on(host)} of user {user_name(user)} goes on "
-                    f"({command}): the kernel forbids user {user_name()} to "
-                    "end it.",
+                    f"Process {pid}{self._on(host)} of user {user_name(user)} "
+                    f"({command}) is still running: user {user_name()} has no "
+                    "permission to end it.",
                 )
             case NotUndone(sentence, host):
                 prefix = f"{host}: " if self._names_hosts else ""
@@ -159,14 +159,14 @@ class EventLog:
                     "place."
                 )
             case HostLost(host, _, why):
-                self._log.warn(f"The host {host} is lost: {why}.")
+                self._log.warn(f"Lost the host {host}: {why}.")
             case Rejected(why):
                 self._log.debug(f"A connection to the control socket was closed: {why}")
             case AcceptFailed(number):
                 self._warn_once(
                     (AcceptFailed, number),
-                    "poprun cannot accept connections of instances at the moment: "
-                    f"{os.strerror(number)}. It tries again until --start-timeout.",
+                    "poprun cannot accept connections from instances at the moment: "
+                    f"{os.strerror(number)}. It keeps trying until --start-timeout.",
                 )
 
     def _warn_once(self, key: object, sentence: str) -> bool:

@@ -319,8 +319,8 @@ def test_a_job_that_takes_too_long_is_stopped(
     assert (ran.code, ran.stdout, ran.stderr) == (
         124,
         "",
-        "poprun: error: The job took longer than the 1 s of --timeout, and was "
-        "stopped.\n",
+        "poprun: error: The job took longer than the 1 s of --timeout and "
+        "was stopped.\n",
     )
 
 

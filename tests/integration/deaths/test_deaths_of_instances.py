@@ -229,8 +229,8 @@ def test_the_words_of_a_c_program_that_aborts_are_in_the_cause(
     [
         (
             {"PYTHONFAULTHANDLER": ""},
-            ". Set PYTHONFAULTHANDLER=1, and Python shows where it was when that "
-            "happens.",
+            ". Set PYTHONFAULTHANDLER=1, and Python shows where it was when "
+            "that happens.",
         ),
         (
             {"PYTHONFAULTHANDLER": "1"},
@@ -264,9 +264,9 @@ def test_a_breakpoint_without_a_terminal_is_told_of_pdb(
     ran = poprun(*job(openmpi5, 2), "python", poprun.script("stop.py", text))
 
     assert ran.stderr.splitlines()[-1] == (
-        "poprun: error: Instance 1 on localhost exited with code 1: bdb.BdbQuit. "
-        "breakpoint() found no terminal: write --pdb 1, and instance 1 gets the "
-        "terminal of poprun."
+        "poprun: error: Instance 1 on localhost exited with code 1: "
+        "bdb.BdbQuit. breakpoint() found no terminal. Add --pdb 1 to give "
+        "poprun's terminal to instance 1."
     )
 
 
@@ -349,7 +349,7 @@ def test_a_failure_among_mpis_ranks_ends_the_job(
     assert (ran.code, ran.stdout) == (code, "")
     assert words in ran.stderr
     failed = "poprun: error: Instance 1 on localhost "
-    waited = f"failed with exit code {code}, and waited in MPI_Finalize for the others"
+    waited = f"failed with exit code {code} and waited in MPI_Finalize for the others"
     # Now and then Open MPI 5 lets it go, and it ends by itself.
     assert ran.stderr.endswith(
         (f"{failed}{waited}{cause}\n", f"{failed}exited with code {code}{cause}\n")
@@ -469,9 +469,9 @@ print("done", flush=True)
     warning, code, out, err = warned(poprun, openmpi5, script, "--keep-going")
 
     assert warning == (
-        "poprun: warning: Instance 1 failed with exit code 3 and waits in MPI_Finalize "
-        "for the other instances. If they wait for it, the job does not end: "
-        "--keep-going lets them run on.\n"
+        "poprun: warning: Instance 1 failed with exit code 3 and waits in "
+        "MPI_Finalize for the other instances. If they wait for it, the "
+        "job does not end: --keep-going lets them run on.\n"
     )
     assert (code, out) == (3, "done\n")
     assert err == "poprun: error: Instance 1 on localhost exited with code 3.\n"
@@ -518,8 +518,8 @@ world.Barrier()
         f"poprun: error: Instance 1 on localhost exited with code {code}."
         if error & 0xFF
         else "poprun: error: mpirun ended with exit code 0 while instances were "
-        "running, and they were stopped. It does that when one of them calls "
-        "MPI_Abort with error code 0 or a multiple of 256.",
+        "running, and they were stopped. It does that when one of them "
+        "calls MPI_Abort with error code 0 or a multiple of 256.",
     )
 
 

@@ -19,9 +19,9 @@ PROGRAMS = ["crowd", "ranks"]
 
 def killed(victim: str) -> str:
     return (
-        f"poprun: error: {victim} was killed, and the job with it. poprun did not do "
-        "that: look for who sends SIGKILL, the kernel for want of memory among "
-        "others.\n"
+        f"poprun: error: {victim} was killed, and the job with it. poprun "
+        "did not do that: look for who sends SIGKILL, the kernel for want "
+        "of memory among others.\n"
     )
 
 
@@ -47,8 +47,8 @@ def test_mpirun_killed(poprun: Poprun, every_mpirun: str, program: str) -> None:
 
     assert job.end() == (
         125,
-        "poprun: error: mpirun was killed by SIGKILL while instances were running, and "
-        "they were stopped.\n",
+        "poprun: error: mpirun was killed by SIGKILL while instances were "
+        "running, and they were stopped.\n",
     )
     job.assert_nothing_is_left()
 
@@ -99,9 +99,9 @@ def test_a_killed_guard_is_replaced_and_the_job_goes_on(
 
     assert job.end() == (
         143,
-        "poprun: warning: poprun's guard was killed; another takes its place.\n"
-        "poprun: SIGTERM: stopping the instances; once more kills them.\n"
-        "poprun: error: Stopped by SIGTERM.\n",
+        "poprun: warning: poprun's guard was killed; another takes its "
+        "place.\npoprun: SIGTERM: stopping the instances; once more kills "
+        "them.\npoprun: error: Stopped by SIGTERM.\n",
     )
     job.assert_nothing_is_left()
 

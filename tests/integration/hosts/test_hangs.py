@@ -45,8 +45,9 @@ def test_hosts_on_which_nothing_was_started_are_named(
 
     assert (ran.returncode, ran.stderr) == (
         124,
-        "poprun: error: After the 0.5 s of --start-timeout, 4 of 4 instances had not "
-        "been started by mpirun on h0 and h1, instance 0 among them.\n",
+        "poprun: error: After the 0.5 s of --start-timeout, 4 of 4 "
+        "instances had not been started by mpirun on h0 and h1, instance 0 "
+        "among them.\n",
     )
 
 
@@ -62,8 +63,7 @@ def test_an_mpirun_that_does_not_end_after_its_last_instance_is_ended(
 
     assert (ran.returncode, ran.stderr) == (
         0,
-        "poprun: warning: mpirun did not end after its last instance, and was "
-        "killed.\n",
+        "poprun: warning: mpirun did not end after its last instance and was killed.\n",
     )
 
 
@@ -89,7 +89,7 @@ def test_a_daemon_of_mpirun_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> N
     *_, cause = stderr.splitlines()
     assert (code, cause) == (
         125,
-        "poprun: error: mpirun's daemon on h1 was killed, and the job with it. poprun "
-        "did not do that: look for who sends SIGKILL, the kernel for want of memory "
-        "among others.",
+        "poprun: error: mpirun's daemon on h1 was killed, and the job with "
+        "it. poprun did not do that: look for who sends SIGKILL, the "
+        "kernel for want of memory among others.",
     )

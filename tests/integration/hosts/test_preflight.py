@@ -66,10 +66,11 @@ OTHER_KEY = (
             "h0",
             f"cp {KNOWN} /etc/known; {FORGET_H1}; {OTHER_KEY}",
             f"mv /etc/known {KNOWN}; rm /etc/other*",
-            "its host key is not the one that is known here. ssh says: 'Host key for "
-            "h1 has changed and you have requested strict checking; Host key "
-            f"verification failed'. If it was installed anew, run 'ssh-keygen -f "
-            f'"{KNOWN}" -R "h1"\', then \'ssh h1 true\' to accept its new key.',
+            "its host key differs from the one that is known here. ssh says: "
+            "'Host key for h1 has changed and you have requested strict "
+            "checking; Host key verification failed'. If it was reinstalled, "
+            f"run 'ssh-keygen -f \"{KNOWN}\" -R \"h1\"', then 'ssh h1 true' to "
+            "accept its new key.",
             id="host-key-changed",
         ),
         pytest.param(
@@ -102,8 +103,8 @@ OTHER_KEY = (
             "h1",
             "mount -o remount,size=4k /tmp; head -c 4096 /dev/zero >/tmp/full",
             "rm /tmp/full; mount -o remount,size=50% /tmp",
-            "no file can be made in /tmp: make room there, or set TMPDIR; see: ssh h1 "
-            "df -h /tmp",
+            "no file can be created in /tmp: free some space there, or set "
+            "TMPDIR; see: ssh h1 df -h /tmp",
             id="no-room",
         ),
         pytest.param(
@@ -158,18 +159,20 @@ def test_several_hosts_that_cannot_be_reached_are_all_named(make_bed: Make) -> N
     text = refusal(bed, f"h0,h1,nosuch,h2,{NO_ADDRESS},192.168.4.4")
 
     assert text.splitlines() == [
-        "The host h1 cannot be used: no sshd listens there. ssh says: 'ssh: connect to "
-        "host h1 port 22: Connection refused'. Start it there with 'systemctl start "
-        "ssh', or set its Port in ~/.ssh/config.",
-        "The host nosuch cannot be used: its name is not known. ssh says: 'ssh: Could "
-        "not resolve hostname nosuch: Name or service not known'. Correct the name, or "
-        "add it to ~/.ssh/config or /etc/hosts; see: getent hosts nosuch",
-        f"The host {NO_ADDRESS} cannot be used: it cannot be reached. ssh says: 'ssh: "
-        f"connect to host {NO_ADDRESS} port 22: No route to host'. See whether it is "
-        f"up with: ping -c 1 {NO_ADDRESS}",
-        "The host 192.168.4.4 cannot be used: it cannot be reached. ssh says: 'ssh: "
-        "connect to host 192.168.4.4 port 22: Network is unreachable'. See whether it "
-        "is up with: ping -c 1 192.168.4.4",
+        "The host h1 cannot be used: no sshd listens there. ssh says: "
+        "'ssh: connect to host h1 port 22: Connection refused'. Start it "
+        "there with 'systemctl start ssh', or set its Port in "
+        "~/.ssh/config.",
+        "The host nosuch cannot be used: its name cannot be resolved. ssh "
+        "says: 'ssh: Could not resolve hostname nosuch: Name or service "
+        "not known'. Correct the name, or add it to ~/.ssh/config or "
+        "/etc/hosts; see: getent hosts nosuch",
+        f"The host {NO_ADDRESS} cannot be used: it cannot be reached. ssh "
+        f"says: 'ssh: connect to host {NO_ADDRESS} port 22: No route to "
+        f"host'. Check whether it is up with: ping -c 1 {NO_ADDRESS}",
+        "The host 192.168.4.4 cannot be used: it cannot be reached. ssh "
+        "says: 'ssh: connect to host 192.168.4.4 port 22: Network is "
+        "unreachable'. Check whether it is up with: ping -c 1 192.168.4.4",
     ]
     bed.front.clean()
 
@@ -214,7 +217,7 @@ def test_a_host_that_says_nothing_is_named(
     text = refusal(bed, "h0,h1")
 
     assert text.startswith(f"The host h1 cannot be used: {words}")
-    assert text.endswith("See whether it is up with: ping -c 1 h1\n")
+    assert text.endswith("Check whether it is up with: ping -c 1 h1\n")
 
 
 def test_a_directory_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
@@ -240,8 +243,9 @@ def test_a_directory_of_the_option_that_hosts_lack_is_named_for_each(
 
     assert ran.returncode == 2
     assert ran.stderr.removeprefix("poprun: error: ").splitlines() == [
-        f"On the host {name}: No instance can run in '/root/only here': No such file "
-        "or directory. Make it with mkdir -p, or name another directory by --cwd."
+        f"On the host {name}: No instance can run in '/root/only here': No "
+        "such file or directory. Create it with mkdir -p, or name another "
+        "directory with --cwd."
         for name in ("h1", "h2")
     ]
 
@@ -253,8 +257,9 @@ def test_a_program_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
 
     assert ran.returncode == 127
     assert ran.stderr.removeprefix("poprun: error: ").splitlines() == [
-        f"On the host {name}: There is no program '/root/program'. Put it there, or in "
-        "a directory that the hosts share, or let --sync DIR copy its folder to them."
+        f"On the host {name}: There is no program '/root/program'. Copy it "
+        "there, put it in a directory that the hosts share, or let --sync "
+        "DIR copy its folder."
         for name in ("h1", "h2")
     ]
 
@@ -269,9 +274,9 @@ def test_each_of_several_programs_is_looked_for_where_it_runs(hosts: Bed) -> Non
     assert (works.returncode, works.stderr) == (0, "")
     assert (refused.returncode, refused.stderr) == (
         127,
-        "poprun: error: On the host h1: There is no program '/root/only'. Put it "
-        "there, or in a directory that the hosts share, or let --sync DIR copy its "
-        "folder to them.\n",
+        "poprun: error: On the host h1: There is no program '/root/only'. "
+        "Copy it there, put it in a directory that the hosts share, or let "
+        "--sync DIR copy its folder.\n",
     )
 
 

@@ -93,8 +93,9 @@ def test_a_host_key_is_accepted_only_as_ssh_asks(make_bed: Make) -> None:
     )
 
     assert refused.endswith(
-        "Host key verification failed.\npoprun: error: Your ssh key could not be "
-        "installed on the host h1: ssh has said why. Try: ssh h1 true\n125"
+        "Host key verification failed.\npoprun: error: Your ssh key could "
+        "not be installed on the host h1; the reason is in ssh's message "
+        "above. Try: ssh h1 true\n125"
     )
     assert accepted.endswith("0")
 
@@ -117,27 +118,28 @@ def test_one_password_is_enough_where_home_is_shared(make_bed: Make) -> None:
             "true",
             "true",
             2,
-            "--distribute-ssh-key must ask for passwords to install your ssh key on "
-            "h1, and there is no terminal to ask on. Start poprun on a terminal once, "
-            "or add your key there in another way.",
+            "--distribute-ssh-key must ask for passwords to install your ssh "
+            "key on h1, but there is no terminal to ask on. Start poprun on a "
+            "terminal once, or add your key there in another way.",
             id="no-terminal",
         ),
         pytest.param(
             "mv /root/.ssh/id_ed25519.pub /root/away",
             "mv /root/away /root/.ssh/id_ed25519.pub",
             2,
-            "--distribute-ssh-key finds no public ssh key of yours, neither in a file "
-            "that ssh would use nor in an ssh-agent. Make one with: ssh-keygen -t "
-            "ed25519",
+            "--distribute-ssh-key found no public ssh key of yours, neither in "
+            "a file that ssh would use nor in an ssh-agent. Create one with: "
+            "ssh-keygen -t ed25519",
             id="no-key",
         ),
         pytest.param(
             "echo 'Host h2\n Port 99' >/root/.ssh/config",
             "rm /root/.ssh/config",
             125,
-            "The host h2 cannot be used: no sshd listens there. ssh says: 'ssh: "
-            "connect to host h2 port 99: Connection refused'. Start it there with "
-            "'systemctl start ssh', or set its Port in ~/.ssh/config.",
+            "The host h2 cannot be used: no sshd listens there. ssh says: "
+            "'ssh: connect to host h2 port 99: Connection refused'. Start it "
+            "there with 'systemctl start ssh', or set its Port in "
+            "~/.ssh/config.",
             id="what-no-key-mends",
         ),
     ],
@@ -223,8 +225,9 @@ def test_srun_copies_a_virtual_environment_to_nodes_without_sshd(
     assert f"Copying the virtual environment {VENV} to h1\n" in copied.stderr
     assert refused.returncode == 125
     assert refused.stderr == (
-        "poprun: error: The host h1 has no rsync, by which --synchronise-python-venv "
-        "copies. Install it there with: apt install rsync\n"
+        "poprun: error: The host h1 has no rsync, which "
+        "--synchronise-python-venv needs. Install it there with: apt "
+        "install rsync\n"
     )
     bed.assert_nothing_is_left()
 
@@ -234,7 +237,7 @@ def test_srun_copies_a_virtual_environment_to_nodes_without_sshd(
     [
         pytest.param(
             "mount --bind /dev/null /usr/bin/rsync",
-            "The host h2 has no rsync, by which --synchronise-python-venv copies. "
+            "The host h2 has no rsync, which --synchronise-python-venv needs. "
             "Install it there with: apt install rsync\n",
             id="no-rsync",
         ),
@@ -281,6 +284,7 @@ def test_there_is_no_poplar_sdk_to_copy(own_homes: Bed) -> None:
 
     assert (ran.returncode, ran.stderr) == (
         0,
-        "poprun: warning: --synchronise-poplar-sdk copies nothing: there is no Poplar "
-        "SDK here, as programs use the stand-in that comes with popdist.\n",
+        "poprun: warning: --synchronise-poplar-sdk copies nothing: there "
+        "is no Poplar SDK here, as programs use the stand-in that comes "
+        "with popdist.\n",
     )

@@ -105,8 +105,8 @@ def test_a_restart_keeps_what_instances_have_written(homes: Bed) -> None:
         pytest.param(
             "mount --bind /dev/null /usr/bin/rsync",
             "umount /usr/bin/rsync",
-            "The host h2 has no rsync, by which --sync copies. Install it there with: "
-            "apt install rsync\n",
+            "The host h2 has no rsync, which --sync needs. Install it there "
+            "with: apt install rsync\n",
             id="no-rsync",
         ),
         pytest.param(
@@ -165,7 +165,7 @@ def test_a_script_that_a_host_lacks_is_reported_with_the_ways_to_copy_it(
     assert ran.returncode == 2
     cause = ran.stderr.splitlines()[-1]
     assert cause.endswith(
-        f"can't open file '{FOLDER}/train.py': [Errno 2] No such file or directory. It "
-        f"must be on {cause.split()[5]}, too: put it in a directory that the hosts "
-        "share, or let --sync DIR copy its folder to them."
+        f"can't open file '{FOLDER}/train.py': [Errno 2] No such file or "
+        f"directory. It must also be on {cause.split()[5]}: put it in a "
+        "directory that the hosts share, or let --sync DIR copy its folder."
     )

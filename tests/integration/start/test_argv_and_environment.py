@@ -113,16 +113,17 @@ def programs(directory: Path) -> None:
         (
             "./bad interpreter",
             127,
-            "'./bad interpreter' is to be run by '/no/such/thing', which does not "
-            "exist. Correct its first line, or name the interpreter before the "
-            "program.",
+            "The first line of './bad interpreter' names the interpreter "
+            "'/no/such/thing', which does not exist. Correct its first line, "
+            "or name the interpreter before the program.",
         ),
         (
             "./no 'format'",
             126,
-            "\"./no 'format'\" is neither a binary nor a script: its first line does "
-            "not name an interpreter. Let that line be '#!/bin/sh' or "
-            "'#!/usr/bin/env python3', or run it with: sh \"./no 'format'\"",
+            "\"./no 'format'\" is neither a binary nor a script: its first "
+            "line does not name an interpreter. Make '#!/bin/sh' or "
+            "'#!/usr/bin/env python3' its first line, or run it with: sh "
+            "\"./no 'format'\"",
         ),
     ],
 )
@@ -303,10 +304,10 @@ def test_what_is_no_name_is_refused(poprun: Poprun, name: str) -> None:
 
     assert ran.code == 2
     assert ran.stderr == (
-        f"poprun: error: --mpi-global-args has -x '{name}=1', but {name!r} cannot be "
-        "the name of a variable: that consists of letters, digits and '_', and does "
-        "not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
-        "names that begin so.\n"
+        f"poprun: error: --mpi-global-args has -x '{name!r}=1', but "
+        f"{name!r} cannot be the name of a variable: that consists of "
+        "letters, digits and '_', and does not begin with a digit. Write "
+        "-x NAME, -x NAME=VALUE, or -x NAME* for all names that begin so.\n"
     )
     assert not (poprun.directory / "started").exists()
 
@@ -494,8 +495,9 @@ def test_a_directory_that_may_not_be_entered_is_a_sentence(poprun: Poprun) -> No
 
     assert (ran.returncode, ran.stdout) == (125, "")
     assert ran.stderr == (
-        f"poprun: error: You may not enter the current directory, {poprun.directory}/"
-        "closed, so no program can start in it. Go to another one with cd.\n"
+        "poprun: error: You may not enter the current directory, "
+        f"{poprun.directory}/closed, so no program can start in it. Go to "
+        "another one with cd.\n"
     )
 
 
@@ -661,7 +663,8 @@ def test_a_directory_for_executables_that_cannot_be_used_starts_nothing(
 
     assert (ran.code, ran.stderr) == (
         2,
-        f"poprun: error: --executable-cache-path '{poprun.directory}/{path}' cannot be "
-        f"used: {reason}. Name a directory in which you may write.\n",
+        "poprun: error: --executable-cache-path "
+        f"'{poprun.directory}/{path}' cannot be used: {reason}. Name a "
+        "directory in which you may write.\n",
     )
     assert not (poprun.directory / "started").exists()

@@ -42,8 +42,8 @@ def test_what_is_for_other_hosts_is_told_to_have_no_effect_on_one(
 
     assert (ran.code, ran.stderr) == (
         0,
-        "poprun: warning: --distribute-ssh-key has no effect on a job that runs on one "
-        "host.\n",
+        "poprun: warning: --distribute-ssh-key has no effect on a job on a "
+        "single host.\n",
     )
 
 

@@ -158,8 +158,8 @@ def test_a_value_that_exec_would_not_accept_is_refused_before_the_start(
 
     assert (ran.code, ran.stderr) == (
         2,
-        "poprun: error: The variable LONG has 131077 bytes with its name, but the "
-        "kernel accepts 131071 at most. Pass it in a file.\n",
+        "poprun: error: The variable LONG is 131077 bytes long with its "
+        "name, but the kernel accepts at most 131071. Pass it in a file.\n",
     )
     assert not (poprun.directory / "started").exists()
 

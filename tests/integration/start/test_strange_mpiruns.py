@@ -86,8 +86,7 @@ def test_mpirun_that_hangs_after_its_last_instance_is_ended(
     assert (ran.code, ran.stdout, ran.stderr) == (
         0,
         "done\ndone\n",
-        "poprun: warning: mpirun did not end after its last instance, and was "
-        "killed.\n",
+        "poprun: warning: mpirun did not end after its last instance and was killed.\n",
     )
 
 
@@ -111,10 +110,8 @@ def test_mpirun_that_fails_after_all_have_succeeded_is_named(
     assert (ran.code, ran.stdout, ran.stderr) == (
         125,
         "done\ndone\n",
-        "poprun: mpirun printed:\n"
-        "    cannot end\n"
-        "poprun: error: All instances succeeded, and then mpirun ended with exit code "
-        "1.\n",
+        "poprun: mpirun printed:\n    cannot end\npoprun: error: All "
+        "instances succeeded, but then mpirun ended with exit code 1.\n",
     )
 
 

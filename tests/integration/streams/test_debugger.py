@@ -97,8 +97,8 @@ def test_an_uncaught_exception_is_looked_at_where_it_was_raised(
     assert "(Pdb) 1\n" in out
     # Otherwise it would have been stopped within its grace.
     assert (
-        "poprun: warning: Instance 0 has failed with exit code 1. The job goes on "
-        "until instance 1 ends, because of --pdb.\n"
+        "poprun: warning: Instance 0 has failed with exit code 1. The job "
+        "goes on until instance 1 ends, because of --pdb.\n"
     ) in err
     assert err.rstrip().endswith(
         "error: Instance 0 on localhost exited with code 1: ZeroDivisionError: integer "
@@ -146,8 +146,8 @@ def test_a_program_that_is_no_python_is_told_apart(poprun: Poprun) -> None:
     assert run(poprun, "", *job("true")) == (
         0,
         "",
-        "poprun: warning: --pdb 1 had no effect: instance 1 has run no CPython of "
-        "version 3.6 or later that imports sitecustomize and finds pdb.\n",
+        "poprun: warning: --pdb 1 had no effect: instance 1 did not run "
+        "CPython 3.6 or later with sitecustomize and pdb.\n",
     )
 
 
@@ -180,18 +180,18 @@ def test_children_of_the_program_have_no_debugger(poprun: Poprun) -> None:
         ),
         (
             ("--only-output-from-instance", "first"),
-            "--only-output-from-instance hides instance 1, whose debugger --pdb shows. "
-            "Add 1 to the instances that it names.",
+            "--only-output-from-instance hides instance 1, whose debugger "
+            "--pdb shows. Add 1 to the instances that it names.",
         ),
         (
             ("--max-restarts", "1"),
-            "--max-restarts 1 and --pdb exclude each other: the input of one attempt's "
-            "debugger is gone for the next. Leave one of them out.",
+            "--max-restarts 1 and --pdb exclude each other: the input of one "
+            "attempt's debugger is gone for the next. Leave one of them out.",
         ),
         (
             ("--output-filename", "logs:nocopy"),
-            "--output-filename shows no output on the terminal, where --pdb shows the "
-            "debugger of instance 1. Leave :nocopy out.",
+            "--output-filename with :nocopy shows nothing on the terminal, but "
+            "--pdb needs it for the debugger of instance 1. Leave :nocopy out.",
         ),
     ],
 )

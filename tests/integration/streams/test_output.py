@@ -418,7 +418,9 @@ def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     assert process.stderr
     lines = process.stderr.read().decode().splitlines()
     assert process.returncode == 143
-    assert lines[0] == "poprun: SIGTERM: stopping the instances; once more kills them."
+    assert lines[0] == (
+        "poprun: SIGTERM: stopping the instances; once more kills them."
+    )
     assert re.fullmatch(
         r"poprun: error: Output was lost: stdout was not read, so its last \d+ bytes "
         r"or more were not written\.",
@@ -465,16 +467,16 @@ def test_where_nothing_can_be_written_a_job_ends_all_the_same(
             1,
             "echo lost",
             74,
-            "poprun: error: Output was lost: stdout cannot be written: No space left "
-            "on device. The instances were not stopped for that.\n",
+            "poprun: error: Output was lost: stdout cannot be written: No "
+            "space left on device. The instances were not stopped for that.\n",
         ),
         (
             "stdout",
             1,
             "echo lost; exit 3",
             3,
-            "poprun: error: Output was lost: stdout cannot be written: No space left "
-            "on device. The instances were not stopped for that.\n"
+            "poprun: error: Output was lost: stdout cannot be written: No "
+            "space left on device. The instances were not stopped for that.\n"
             "poprun: error: Instance 0 on localhost exited with code 3.\n",
         ),
         ("stderr", 2, "echo lost >&2", 74, ""),
@@ -575,8 +577,9 @@ def test_a_log_that_fills_its_disk_loses_only_itself(poprun: Poprun) -> None:
 
     said = ran.stderr.decode().splitlines()
     assert said[0] == (
-        "poprun: error: Output was lost: logs/1/rank.0/stdout cannot be written: "
-        "No space left on device. The instances were not stopped for that."
+        "poprun: error: Output was lost: logs/1/rank.0/stdout cannot be "
+        "written: No space left on device. The instances were not stopped "
+        "for that."
     )
     assert 500_000 < int(said[1]) <= 1 << 20
     assert ran.stdout == bytes(3_000_000)

@@ -58,9 +58,9 @@ def test_input_that_no_instance_reads_is_reported(poprun: Poprun, shape: str) ->
     )
 
     words = (
-        f"poprun: warning: The standard input holds {size}, which no instance reads. "
-        "For instance 0 to read it, add --stdin 0; for each instance to get a copy, "
-        "--stdin all.\n"
+        f"poprun: warning: The standard input holds {size}, which no "
+        "instance reads. For instance 0 to read it, add --stdin 0; for "
+        "each instance to get a copy, --stdin all.\n"
     )
     assert (ran.returncode, ran.stderr) == (0, words if size else "")
 
@@ -155,8 +155,9 @@ def test_a_file_that_is_poprun_s_own_stdin_has_a_name_too(poprun: Poprun) -> Non
         ),
         (
             "nothing",
-            "--stdin is 'nothing', which cannot be read: No such file or directory. "
-            "It must be none, all, the number of an instance or a file.",
+            "--stdin is 'nothing', which cannot be read: No such file or "
+            "directory. It must be none, all, the number of an instance or a "
+            "file.",
         ),
     ],
 )

@@ -340,7 +340,9 @@ def test_without_a_place_for_an_inventory_a_job_runs_offline_with_one_warning(
     assert ran.code == code
     _, *hints = ran.stderr.splitlines()
     assert hints == (
-        ["poprun: hint: --offline-mode=yes runs the job without IPUs."] if code else []
+        ["poprun: hint: Use --offline-mode=yes to run the job without IPUs."]
+        if code
+        else []
     )
     if code == 0:
         assert ran.stdout == "1\n"

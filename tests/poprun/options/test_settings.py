@@ -334,8 +334,8 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         ),
         pytest.param(
             "mpi-local-args:\n- -x A\n- -x\n",
-            "job.yaml:3: mpi-local-args is '-x', which ends in -x with no variable "
-            "after it.",
+            "job.yaml:3: mpi-local-args is '-x', which ends in -x with no "
+            "variable after it.",
             id="bare-x",
         ),
         pytest.param(

@@ -167,7 +167,7 @@ def test_only_plain_digits_are_a_number(text: str) -> None:
     [
         ("num-replicas", "0", "1 or more"),
         ("num-replicas", "-3", "1 or more"),
-        ("num-instances", "1000000001", "1000000000 at most"),
+        ("num-instances", "1000000001", "at most 1000000000"),
         ("vipu-server-port", "0", "from 1 to 65535"),
         ("vipu-server-port", "65536", "from 1 to 65535"),
     ],
@@ -180,7 +180,7 @@ def test_a_number_out_of_range_is_refused_with_the_range(
 
 def test_a_number_without_end_is_refused_in_one_line() -> None:
     assert str(refused("num-replicas", "9" * 100_000)) == (
-        "--num-replicas is 99999999999999999999..., but must be 1000000000 at most."
+        "--num-replicas is 99999999999999999999..., but must be at most 1000000000."
     )
 
 

@@ -68,13 +68,12 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 
     head, rest = text.split("\n\n")
     assert head == (
-        "# To read, not to run: the supervisors in this command need a poprun to talk "
-        "to.\n"
-        "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
-        f"'-np' '1' {exported(job_plan, 0)} {shim(job_plan, 0)} "
-        "'python' 'train.py' '--name' 'a b' ':' "
-        f"'-np' '1' {exported(job_plan, 1)} {shim(job_plan, 1)} "
-        "'python' 'train.py' '--name' 'a b'"
+        "# This command is for reading only: the supervisors in it need a "
+        "running poprun.\n/opt/bin/mpirun '--bind-to' 'none' "
+        "'--tag-output' '--allow-run-as-root' '-np' '1' "
+        f"{exported(job_plan, 0)} {shim(job_plan, 0)} 'python' 'train.py' "
+        f"'--name' 'a b' ':' '-np' '1' {exported(job_plan, 1)} "
+        f"{shim(job_plan, 1)} 'python' 'train.py' '--name' 'a b'"
     )
     zero, one = rest.split("instance 1 on n1:\n")
     assert zero.splitlines() == [

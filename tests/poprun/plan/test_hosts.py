@@ -27,40 +27,38 @@ from poprun.plan.hosts import (
 from poprun.preflight.ssh import Ssh
 
 NO_NAME = (
-    "is not a host name: between its dots that has 1 to 63 letters, digits, '-' and "
-    "'_', and begins and ends with a letter or digit; write it as in node-1 or "
-    "node-1.example.org."
+    "is not a host name: each part between dots has 1 to 63 letters, "
+    "digits, '-' and '_', and begins and ends with a letter or digit; "
+    "for example node-1 or node-1.example.org."
 )
 NO_SLOTS = (
-    "is not a number of slots: that is a whole number from 1 to 65536; "
-    "write it as in node-1:2."
+    "is not a number of slots: it must be a whole number from 1 to "
+    "65536, for example node-1:2."
 )
 NO_USER = (
-    "is not a user name: that has at most 32 lower-case letters, digits, '_', '.' and "
-    "'-', and begins with a letter or '_'; write it as in alice@node-1."
+    "is not a user name: a user name has at most 32 lower-case "
+    "letters, digits, '_', '.' and '-', and begins with a letter or "
+    "'_'; for example alice@node-1."
 )
 NO_IPV4 = (
-    "is not an IPv4 address: that has four numbers from 0 to 255 without leading "
-    "zeros; write it as in 10.1.3.101."
+    "is not an IPv4 address: it needs four numbers from 0 to 255 "
+    "without leading zeros, for example 10.1.3.101."
 )
-NO_IPV6 = (
-    "is not an IPv6 address: that is hexadecimal numbers between colons; "
-    "write it as in [fd00::1] or [fd00::1]:2."
-)
+NO_IPV6 = "is not an IPv6 address: write one like [fd00::1] or [fd00::1]:2."
 NO_RANGE = (
     "is not a range: that is a number, or two joined by '-'; "
     "write it as in node[0-2,4]."
 )
 NO_PARTNER = (
-    "has an unmatched bracket: ranges stand between '[' and ']'; "
-    "write it as in node[0-2,4]."
+    "has an unmatched bracket: ranges stand between '[' and ']'; write "
+    "it as in node[0-2,4]."
 )
 EMPTY_PLACE = (
     "has an empty item: hosts are separated by single commas; remove the extra comma."
 )
 INCOMPLETE = (
-    "is incomplete: '@' stands between a user and a host name, and ':' after a host "
-    "name; write it as in alice@node-1:2."
+    "is incomplete: a host is written as [USER@]HOST[:SLOTS], for "
+    "example alice@node-1:2."
 )
 TOO_MANY = "a job has at most 65536 hosts; list fewer."
 TWICE = (
@@ -299,23 +297,23 @@ def test_a_hostfile_may_come_from_windows() -> None:
         ("a slots=", f"hosts:1:3: '' in 'slots=' {NO_SLOTS}"),
         (
             "a:2 slots=3",
-            "hosts:1:5: 'slots=3' comes after 2 slots: a host has one number of slots; "
+            "hosts:1:5: 'slots=3' gives a second number of slots, after 2; "
             "leave out one of the two.",
         ),
         (
             "a slots=2 slots=3",
-            "hosts:1:11: 'slots=3' comes after 2 slots: a host has one number of "
-            "slots; leave out one of the two.",
+            "hosts:1:11: 'slots=3' gives a second number of slots, after 2; "
+            "leave out one of the two.",
         ),
         (
             "a max_slots=2",
-            "hosts:1:3: 'max_slots=2' is not valid here: only slots may follow a host; "
-            "write it as in node-1 slots=2.",
+            "hosts:1:3: 'max_slots=2' is not valid here: only slots can follow "
+            "a host, for example node-1 slots=2.",
         ),
         (
             "a,b",
-            "hosts:1:1: 'a,b' has a comma in it: a file has one host or one range a "
-            "line; put each on a line of its own.",
+            "hosts:1:1: 'a,b' contains a comma: a file has one host or one "
+            "range per line; put each on its own line.",
         ),
         ("a\nb\n  a slots=2", f"hosts:3:3: 'a' {TWICE} a:2."),
         (
@@ -324,13 +322,13 @@ def test_a_hostfile_may_come_from_windows() -> None:
         ),
         (
             "",
-            "hosts:1:1: The file names no host; write one a line, as in "
-            "node-1 slots=2.",
+            "hosts:1:1: The file names no host; write one per line, for "
+            "example node-1 slots=2.",
         ),
         (
             "\ufeff# none\r\n \t\r\n",
-            "hosts:1:1: The file names no host; write one a line, as in "
-            "node-1 slots=2.",
+            "hosts:1:1: The file names no host; write one per line, for "
+            "example node-1 slots=2.",
         ),
     ],
 )

@@ -98,8 +98,8 @@ def test_a_dry_run_says_whose_cpus_it_counts() -> None:
     assert settled(words, "a,b", facts) == (
         (4, 4),
         [
-            "A dry run connects to no other host: auto counts the CPUs of this one in "
-            "the place of each host without slots."
+            "A dry run connects to no other host: for each host without slots, "
+            "auto counts the CPUs of this one."
         ],
     )
     assert settled("-n auto --dry-run", facts=facts[:1])[1] == []
@@ -136,9 +136,9 @@ def test_auto_takes_all_nodes_of_a_slurm_job() -> None:
         ),
         (
             ["--num-instances", "auto"],
-            "Without --num-replicas a job has 1 replica. For one replica in each "
-            "instance add --num-replicas auto, or write -n auto in the place of "
-            "--num-instances auto.",
+            "Without --num-replicas a job has 1 replica. For one replica in "
+            "each instance add --num-replicas auto, or write -n auto in the "
+            "place of --num-instances auto.",
         ),
     ],
 )

@@ -371,9 +371,9 @@ def test_a_backend_that_torch_would_not_use_is_refused() -> None:
         "--torch-backend."
     )
     assert str(of_torch.value) == (
-        "--torch-backend=popdist has no effect with TORCH_DEVICE_BACKEND_AUTOLOAD=0, "
-        "which keeps torch from loading backends that are installed. Unset that "
-        "variable."
+        "--torch-backend=popdist has no effect with "
+        "TORCH_DEVICE_BACKEND_AUTOLOAD=0, which keeps torch from loading "
+        "backends that are installed. Unset that variable."
     )
     plan_of(
         "--torch-backend=gloo", environ={**unloaded, "POPDIST_TORCH_BACKEND": "mpi"}
@@ -701,9 +701,10 @@ def test_variables_of_one_instance_count_more_than_those_of_all() -> None:
 
 def test_the_user_is_warned_of_a_variable_that_is_not_there_to_pass_on() -> None:
     assert plan_with(2, "--env=GONE", "--env=0:NO*").request.notes == [
-        "--env GONE passes nothing on: GONE is not set in poprun's own environment.",
-        "--env NO* passes nothing on: poprun's own environment has no variable that "
-        "begins with NO.",
+        "--env GONE has nothing to pass on: GONE is not set in poprun's "
+        "own environment.",
+        "--env NO* has nothing to pass on: poprun's own environment has no "
+        "variable that begins with NO.",
     ]
 
 
@@ -718,8 +719,8 @@ def test_the_user_is_warned_of_options_for_several_hosts_on_one_host() -> None:
     words = ("--host-subnet=10.5.0.0/16", "--distribute-ssh-key=yes")
 
     assert plan_of(*words, "--synchronise-poplar-sdk=no").request.notes == [
-        "--host-subnet has no effect on a job that runs on one host.",
-        "--distribute-ssh-key has no effect on a job that runs on one host.",
+        "--host-subnet has no effect on a job on a single host.",
+        "--distribute-ssh-key has no effect on a job on a single host.",
     ]
     assert plan_with(2, *words, "--host", "a,b").request.notes == []
 
@@ -732,8 +733,8 @@ def test_root_may_start_a_job_unless_the_user_says_no(
     assert not plan_of().request.arguments.job.allow_run_as_root
     assert plan_of("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
     assert refusal(OptionError, "--allow-run-as-root=no") == (
-        "You are root, and --allow-run-as-root is no (command line). Leave it out, or "
-        "run poprun as another user."
+        "You are root, and --allow-run-as-root is no (command line). Leave "
+        "it out, or run poprun as another user."
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not plan_of("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
@@ -759,8 +760,8 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             TopologyError,
             ("--num-instances", "3", "--num-replicas", "8"),
-            "8 replicas cannot be shared equally among 3 instances. "
-            "Ask for 6 or 9 replicas.",
+            "8 replicas cannot be shared equally among 3 instances. Ask for 6 "
+            "or 9 replicas.",
             id="topology",
         ),
         pytest.param(
@@ -790,15 +791,16 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--stdin", "/nothing/there"),
-            "--stdin is '/nothing/there', which cannot be read: No such file or "
-            "directory. It must be none, all, the number of an instance or a file.",
+            "--stdin is '/nothing/there', which cannot be read: No such file "
+            "or directory. It must be none, all, the number of an instance or "
+            "a file.",
             id="stdin-file",
         ),
         pytest.param(
             OptionError,
             ("--mpi-global-args=--npernode 2",),
-            "--npernode 2 contradicts --num-instances and --host, by which each host "
-            "gets 1. Leave --npernode out.",
+            "--npernode 2 contradicts --num-instances and --host, by which "
+            "each host gets 1. Leave --npernode out.",
             id="npernode",
         ),
         pytest.param(
@@ -810,22 +812,24 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--mpi-local-args=--wdir /nothing/there",),
-            "No instance can run in '/nothing/there': No such file or directory. Make "
-            "it with mkdir -p, or name another directory by --cwd.",
+            "No instance can run in '/nothing/there': No such file or "
+            "directory. Create it with mkdir -p, or name another directory "
+            "with --cwd.",
             id="wdir",
         ),
         pytest.param(
             OptionError,
             ("--mpi-global-args=-wd /etc/passwd",),
-            "No instance can run in '/etc/passwd': it is not a directory. Make it with "
-            "mkdir -p, or name another directory by --cwd.",
+            "No instance can run in '/etc/passwd': it is not a directory. "
+            "Create it with mkdir -p, or name another directory with --cwd.",
             id="wdir-file",
         ),
         pytest.param(
             OptionError,
             ("--cwd=/nothing/there",),
-            "No instance can run in '/nothing/there': No such file or directory. Make "
-            "it with mkdir -p, or name another directory by --cwd.",
+            "No instance can run in '/nothing/there': No such file or "
+            "directory. Create it with mkdir -p, or name another directory "
+            "with --cwd.",
             id="cwd",
         ),
         pytest.param(
@@ -839,14 +843,14 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
             pytest.param(
                 OptionError,
                 ("--sync", folder),
-                f"--sync is {folder!r}, which {why}. Name the folder that has your "
-                "program.",
+                f"--sync is {folder!r}, which {why}. Name the folder that contains "
+                "your program.",
                 id=f"sync-{folder}",
             )
             for folder, why in (
                 ("/nothing/there", "does not exist"),
                 ("/etc/passwd", "is not a directory"),
-                ("/", "has your home directory in it, with your keys and settings"),
+                ("/", "contains your home directory, with your keys and settings"),
                 ("/usr/../etc", "belongs to the system"),
                 ("/home", "belongs to the system"),
                 ("/proc/self", "belongs to the system"),
@@ -862,22 +866,24 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             MpiArgumentError,
             ("--output-filename=a", "--mpi-global-args=--output-filename b"),
-            "--output-filename counts for the whole job, but is given as 'b' and as "
-            "'a'. Leave one of them out.",
+            "--output-filename counts for the whole job, but is given as 'b' "
+            "and as 'a'. Leave one of them out.",
             id="output-filename",
         ),
         pytest.param(
             OptionError,
             ("--log-dir=a", "--mpi-global-args=--output-filename b"),
-            "--log-dir is 'a', and the arguments for mpirun have --output-filename "
-            "'b', but a job writes to one of them. Leave the other one out.",
+            "--log-dir is 'a', and the arguments for mpirun contain "
+            "--output-filename 'b', but a job can write only to one of them. "
+            "Leave the other one out.",
             id="two-folders",
         ),
         pytest.param(
             OptionError,
             ("--host", "a:2", "--num-instances=4", "--num-replicas=4"),
-            "The host a:2 has fewer slots than instances: each host gets 4 instances. "
-            "Give it 4 slots, or ask for fewer instances by --num-instances.",
+            "The host a:2 has fewer slots than instances: each host gets 4 "
+            "instances. Give it 4 slots, or ask for fewer instances with "
+            "--num-instances.",
             id="slots",
         ),
         pytest.param(
@@ -920,8 +926,8 @@ def test_a_hostfile_is_read_whole_or_refused(tmp_path: Path) -> None:
     file.write_text("a\n" + "#" * (1 << 20))
 
     assert refusal(OptionError, "--hostfile", str(file)) == (
-        f"--hostfile '{file}' has more than 1048576 characters, more than any list of "
-        f"hosts has. Name another file."
+        f"--hostfile '{file}' has more than 1048576 characters, more than "
+        "any list of hosts has. Name another file."
     )
 
 
@@ -945,8 +951,9 @@ def hints(*words: str) -> list[str]:
 
 def test_a_hint_names_the_default_of_one_replica() -> None:
     assert hints("--num-instances=4") == [
-        "Without --num-replicas a job has 1 replica. For one replica in each instance "
-        "add --num-replicas 4, or write -n 4 in the place of --num-instances 4."
+        "Without --num-replicas a job has 1 replica. For one replica in "
+        "each instance add --num-replicas 4, or write -n 4 in the place of "
+        "--num-instances 4."
     ]
     assert hints("--num-instances=4", "--num-replicas=1") == []
 
@@ -1063,9 +1070,9 @@ def test_hosts_that_are_not_on_the_named_network_are_refused() -> None:
         plan_for(requested, describe=describe_addresses)
 
     assert str(refusal.value) == (
-        "The host b is not on the network 10.5.0.0/16, which --host-subnet names: it "
-        "has 127.0.0.1, 10.6.0.2. Name a network that all hosts are on, or leave the "
-        "option out."
+        "The host b is not on the network 10.5.0.0/16 of --host-subnet: "
+        "its addresses are 127.0.0.1, 10.6.0.2. Name a network that all "
+        "hosts are on, or leave the option out."
     )
 
 

@@ -96,9 +96,9 @@ def test_the_first_of_fewer_instances_runs_where_poprun_does() -> None:
 
 def test_instances_that_do_not_divide_are_refused_with_the_nearest_that_do() -> None:
     assert refusal(6) == (
-        "6 instances cannot be shared equally by the 4 nodes that Slurm has given this "
-        "job. Ask for 4 or 8 by --num-instances, or name fewer of the nodes with "
-        "--host."
+        "6 instances cannot be shared equally by the 4 nodes that Slurm "
+        "has given this job. Ask for 4 or 8 by --num-instances, or name "
+        "fewer of the nodes with --host."
     )
 
 
@@ -106,9 +106,10 @@ def test_more_instances_than_tasks_on_a_node_are_refused() -> None:
     asked = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1(x4)"}
 
     assert refusal(8, **asked) == (
-        "Slurm has given this job 1 task on the node n1, but 2 instances would run "
-        "there. Ask Slurm for --ntasks-per-node=2, poprun for fewer instances by "
-        "--num-instances, or name the hosts with --host."
+        "Slurm has given this job 1 task on the node n1, but 2 instances "
+        "would run there. Ask Slurm for --ntasks-per-node=2, ask poprun "
+        "for fewer instances with --num-instances, or name the hosts with "
+        "--host."
     )
 
 

@@ -183,8 +183,8 @@ def test_uneven_share_is_refused_with_the_nearest_that_fit(
     instances: int, replicas: int, advice: str
 ) -> None:
     assert refusal(num_instances=instances, num_replicas=replicas) == (
-        f"{replicas} replicas cannot be shared equally among {instances} instances. "
-        f"{advice}"
+        f"{replicas} replicas cannot be shared equally among {instances} "
+        f"instances. {advice}"
     )
 
 
@@ -193,14 +193,14 @@ def test_uneven_share_is_refused_with_the_nearest_that_fit(
     [
         pytest.param(
             {"num_instances": 3, "num_replicas": 6, "num_hosts": 2},
-            "3 instances cannot be shared equally among 2 hosts. "
-            "Ask for 2 or 6 instances.",
+            "3 instances cannot be shared equally among 2 hosts. Ask for 2 or "
+            "6 instances.",
             id="hosts",
         ),
         pytest.param(
             {"num_instances": 6, "num_replicas": 12, "num_ilds": 4},
-            "6 instances cannot be shared equally among 4 ILDs. "
-            "Ask for 4 or 12 instances.",
+            "6 instances cannot be shared equally among 4 ILDs. Ask for 4 or "
+            "12 instances.",
             id="ilds",
         ),
         pytest.param(
@@ -210,26 +210,26 @@ def test_uneven_share_is_refused_with_the_nearest_that_fit(
         ),
         pytest.param(
             {"num_hosts": 2},
-            "1 instance cannot be shared equally among 2 hosts. "
-            "Ask for 1 host, or for 2 instances and 2 replicas.",
+            "1 instance cannot be shared equally among 2 hosts. Ask for 1 "
+            "host, or for 2 instances and 2 replicas.",
             id="the-replicas-do-not-suffice",
         ),
         pytest.param(
             {"num_instances": 3, "num_replicas": 3, "num_ilds": 2},
-            "3 instances cannot be shared equally among 2 ILDs. "
-            "Ask for 1 or 3 ILDs, or for 4 instances and 4 replicas.",
+            "3 instances cannot be shared equally among 2 ILDs. Ask for 1 or 3 "
+            "ILDs, or for 4 instances and 4 replicas.",
             id="the-replicas-cannot-be-shared-among-the-ilds",
         ),
         pytest.param(
             {"num_instances": 3, "num_replicas": 8, "num_hosts": 2},
-            "8 replicas cannot be shared equally among 3 instances. "
-            "Ask for 2 or 4 instances.",
+            "8 replicas cannot be shared equally among 3 instances. Ask for 2 "
+            "or 4 instances.",
             id="no-number-of-replicas-helps",
         ),
         pytest.param(
             {"num_instances": 3, "num_replicas": 7, "num_hosts": 2},
-            "7 replicas cannot be shared equally among 3 instances. "
-            "Ask for 4 instances and 8 replicas.",
+            "7 replicas cannot be shared equally among 3 instances. Ask for 4 "
+            "instances and 8 replicas.",
             id="no-single-number-helps",
         ),
         pytest.param(
@@ -239,8 +239,8 @@ def test_uneven_share_is_refused_with_the_nearest_that_fit(
                 "num_hosts": 65535,
                 "num_ilds": 65536,
             },
-            "7 replicas cannot be shared equally among 3 instances. "
-            "Ask for 1 host, 1 ILD and 7 instances.",
+            "7 replicas cannot be shared equally among 3 instances. Ask for 1 "
+            "host, 1 ILD and 7 instances.",
             id="no-two-numbers-help",
         ),
     ],

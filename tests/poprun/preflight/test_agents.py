@@ -207,7 +207,9 @@ def test_a_host_whose_clock_is_far_off_is_refused(
     text = fake.refusal(A)
 
     assert words in text
-    assert text.endswith(f"Set both by NTP; see: {fake.ssh.text} a timedatectl")
+    assert text.endswith(
+        f"Set both clocks with NTP; see: {fake.ssh.text} a timedatectl"
+    )
 
 
 def test_answers_that_came_while_poprun_was_stopped_count(

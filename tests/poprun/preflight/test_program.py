@@ -106,7 +106,8 @@ def test_a_similar_name_is_proposed(tmp_path: Path) -> None:
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert not_found("lib/train", "", tmp_path) == (
-        f"There is no program 'lib/train': there is no directory '{tmp_path}/lib'."
+        f"There is no program 'lib/train': the directory '{tmp_path}/lib' "
+        "does not exist."
     )
 
 
@@ -192,8 +193,9 @@ def test_a_missing_interpreter_is_named_with_the_program(tmp_path: Path) -> None
     script(tmp_path / "train", "#! /opt/none/python3 -u\n")
 
     assert not_found("train", "/bin", tmp_path) == (
-        "'train' is to be run by '/opt/none/python3', which does not exist. "
-        "Correct its first line, or name the interpreter before the program."
+        "The first line of 'train' names the interpreter "
+        "'/opt/none/python3', which does not exist. Correct its first "
+        "line, or name the interpreter before the program."
     )
 
 
@@ -201,8 +203,9 @@ def test_line_ends_of_windows_are_recognized(tmp_path: Path) -> None:
     script(tmp_path / "train", "#!/bin/sh\r\necho\r\n")
 
     assert not_found("train", "/bin", tmp_path) == (
-        "'train' is to be run by '/bin/sh\\r', which does not exist. "
-        "Its lines end as on Windows: convert them with: dos2unix"
+        "The first line of 'train' names the interpreter '/bin/sh\\r', "
+        "which does not exist. Its lines end as on Windows: convert them "
+        "with: dos2unix"
     )
 
 
@@ -211,7 +214,8 @@ def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
 
     assert not_executable("train", "/bin", tmp_path) == (
         f"'train' is to be run by '{tmp_path}', which is not executable. "
-        "Correct its first line, or name the interpreter before the program."
+        "Correct its first line, or name the interpreter before the "
+        "program."
     )
 
 
@@ -219,8 +223,8 @@ def test_a_first_line_without_an_interpreter_is_refused(tmp_path: Path) -> None:
     script(tmp_path / "train", "#!\n")
 
     assert not_executable("train", "/bin", tmp_path) == (
-        "'train' begins with '#!' and names no interpreter. "
-        "Let its first line be '#!/bin/sh' or '#!/usr/bin/env python3'."
+        "'train' begins with '#!' but names no interpreter. Make "
+        "'#!/bin/sh' or '#!/usr/bin/env python3' its first line."
     )
 
 
@@ -238,8 +242,8 @@ def test_a_file_that_the_kernel_cannot_run_is_refused(
 
     assert not_executable("train", "/bin", tmp_path) == (
         f"'train' {content}: its first line does not name an interpreter. "
-        "Let that line be '#!/bin/sh' or '#!/usr/bin/env python3', or run it "
-        "with: sh train"
+        "Make '#!/bin/sh' or '#!/usr/bin/env python3' its first line, or "
+        "run it with: sh train"
     )
 
 
@@ -252,9 +256,9 @@ def test_a_python_file_that_the_kernel_cannot_run_is_run_with_python(
     script(tmp_path / "fail.py", "1 / 0")
 
     assert not_executable("./fail.py", "/bin", tmp_path) == (
-        "'./fail.py' is neither a binary nor a script: its first line does not name an "
-        "interpreter. Let that line be '#!/usr/bin/env python3', or run it with: "
-        "python ./fail.py"
+        "'./fail.py' is neither a binary nor a script: its first line does "
+        "not name an interpreter. Make '#!/usr/bin/env python3' its first "
+        "line, or run it with: python ./fail.py"
     )
 
 

@@ -62,9 +62,10 @@ def test_the_words_of_srun_say_why_a_node_cannot_be_used() -> None:
     )
 
     assert SRUN.explain(HostSpec(name="n2"), text, "/agent.py") == (
-        "The host n2 cannot be used: srun cannot start a step on it. srun says: 'srun: "
-        "error: Unable to confirm allocation for job 12: Invalid job id specified'. "
-        "See: srun --jobid=12 --overlap -n1 -w n2 true"
+        "The host n2 cannot be used: srun cannot start a step on it. srun "
+        "says: 'srun: error: Unable to confirm allocation for job 12: "
+        "Invalid job id specified'. Try: srun --jobid=12 --overlap -n1 -w "
+        "n2 true"
     )
 
 
@@ -72,7 +73,8 @@ def test_a_node_without_this_python_is_told_from_other_failures() -> None:
     text = f"slurmstepd: error: execve(): {sys.executable}: No such file or directory\n"
 
     assert SRUN.explain(HostSpec(name="n2"), text, "/agent.py") == (
-        f"The host n2 cannot be used: it has no {sys.executable}. srun says: "
-        f"'slurmstepd: error: execve(): {sys.executable}: No such file or directory'. "
-        "Install the same Python and poprun at the same paths there."
+        f"The host n2 cannot be used: it has no {sys.executable}. srun "
+        f"says: 'slurmstepd: error: execve(): {sys.executable}: No such "
+        "file or directory'. Install the same Python and poprun at the "
+        "same paths there."
     )

@@ -49,11 +49,11 @@ def explain(exit_code: int | None, text: str) -> str:
         ),
         pytest.param(
             CHANGED_KEY,
-            "its host key is not the one that is known here. ssh says: 'Host key for "
-            "h1 has changed and you have requested strict checking; Host key "
-            "verification failed'. If it was installed anew, run 'ssh-keygen -f "
-            '"/root/.ssh/known_hosts" -R "h1"\', then \'ssh -F my_config alice@h1 '
-            "true' to accept its new key.",
+            "its host key differs from the one that is known here. ssh says: "
+            "'Host key for h1 has changed and you have requested strict "
+            "checking; Host key verification failed'. If it was reinstalled, "
+            'run \'ssh-keygen -f "/root/.ssh/known_hosts" -R "h1"\', then '
+            "'ssh -F my_config alice@h1 true' to accept its new key.",
             id="changed-key",
         ),
         pytest.param(
@@ -66,17 +66,17 @@ def explain(exit_code: int | None, text: str) -> str:
         ),
         pytest.param(
             OPEN_KEY,
-            "ssh uses no private key that other users may read. ssh says: 'Permissions "
-            "0644 for '/home/a b/.ssh/id_rsa' are too open'. Run: chmod 600 '/home/a "
-            "b/.ssh/id_rsa'",
+            "ssh refuses a private key that other users can read. ssh says: "
+            "'Permissions 0644 for '/home/a b/.ssh/id_rsa' are too open'. Run: "
+            "chmod 600 '/home/a b/.ssh/id_rsa'",
             id="open-key",
         ),
         pytest.param(
             "ssh: connect to host jump port 22: No route to host\n"
             "kex_exchange_identification: Connection closed by remote host\n"
             "Connection closed by UNKNOWN port 65535",
-            "it cannot be reached. ssh says: 'ssh: connect to host jump port 22: No "
-            "route to host'. See whether it is up with: ping -c 1 h1",
+            "it cannot be reached. ssh says: 'ssh: connect to host jump port "
+            "22: No route to host'. Check whether it is up with: ping -c 1 h1",
             id="the-jump-host",
         ),
         pytest.param(

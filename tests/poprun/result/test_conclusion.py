@@ -181,12 +181,13 @@ def test_an_mpirun_that_never_was_did_not_terminate() -> None:
 
 
 UNREAD = (
-    "poprun: error: Output was lost: stdout was not read, so its last 7 bytes or more "
-    "were not written."
+    "poprun: error: Output was lost: stdout was not read, so its last "
+    "7 bytes or more were not written."
 )
 FULL = (
-    f"poprun: error: Output was lost: stderr cannot be written: "
-    f"{os.strerror(errno.ENOSPC)}. The instances were not stopped for that."
+    "poprun: error: Output was lost: stderr cannot be written: "
+    f"{os.strerror(errno.ENOSPC)}. The instances were not stopped for "
+    "that."
 )
 CAUSE = "poprun: error: Instance 1 on n1 exited with code 3."
 

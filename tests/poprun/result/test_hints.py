@@ -46,13 +46,13 @@ def test_an_unknown_failure_has_none() -> None:
 def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> None:
     assert hint_for_sigkill(None) == "poprun did not send it."
     assert hint_for_sigkill(0) == (
-        "poprun did not send it, and the kernel has killed no process for want of "
-        "memory. A process sent it: a user's 'kill', a service, the batch system, or "
-        "the program itself."
+        "poprun did not send it, and the kernel has killed no process for "
+        "want of memory. A process sent it: a user's 'kill', a service, "
+        "the batch system, or the program itself."
     )
     assert hint_for_sigkill(1) == (
-        "poprun did not send it. The kernel has killed 1 process of that host for want "
-        "of memory meanwhile: 'dmesg' names each."
+        "poprun did not send it. The kernel has killed 1 process of that "
+        "host for want of memory meanwhile: 'dmesg' names each."
     )
     assert "killed 2 processes of" in hint_for_sigkill(2)
 
@@ -67,8 +67,8 @@ def test_the_hint_follows_the_cause_as_a_sentence() -> None:
     evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
     assert render(outcome, evidence) == [
-        "Instance 2 on n1 exited with code 1: OSError: Too many open files. Raise the "
-        "limit of open files with 'ulimit -n'."
+        "Instance 2 on n1 exited with code 1: OSError: Too many open "
+        "files. Raise the limit of open files with 'ulimit -n'."
     ]
 
 

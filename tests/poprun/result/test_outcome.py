@@ -129,7 +129,7 @@ def test_an_instance_that_waits_in_finalize_has_failed_with_what_it_ends_with(
     first = Failed(rank=1, status=status, at_ns=5, finalizing=True)
     assert found == Outcome(exit_code=code, first=first)
     assert first.how == (
-        f"failed with exit code {code}, and waited in MPI_Finalize for the others"
+        f"failed with exit code {code} and waited in MPI_Finalize for the others"
     )
 
 
@@ -213,8 +213,8 @@ def test_a_program_that_cannot_run_is_127_or_126(
         pytest.param(
             Refused(1, errno.EAGAIN, "", "fork()"),
             "Instance 1 could not be started: fork() failed in its supervisor: "
-            "Resource temporarily unavailable. The limit of processes is reached: see "
-            "'ulimit -u' and pids.max of the cgroup.",
+            "Resource temporarily unavailable. The limit of processes is "
+            "reached: see 'ulimit -u' and pids.max of the cgroup.",
             id="fork",
         ),
         pytest.param(
@@ -291,7 +291,7 @@ def test_a_failure_before_ctrl_c_does_not_make_it_another_code() -> None:
 def test_a_job_that_took_too_long_is_124() -> None:
     assert outcome(stopped_by(Reason.TIMEOUT)) == Outcome(
         exit_code=124,
-        sentence="The job took longer than the 2.5 s of --timeout, and was stopped.",
+        sentence="The job took longer than the 2.5 s of --timeout and was stopped.",
     )
 
 
@@ -315,8 +315,8 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
         return judge(course, events, None, NOTHING, hosts).sentence
 
     assert sentence(Cause(Reason.START_TIMEOUT)) == (
-        "After the 60 s of --start-timeout, 2 of 4 instances had not been started by "
-        "mpirun on n1, instance 2 among them."
+        "After the 60 s of --start-timeout, 2 of 4 instances had not been "
+        "started by mpirun on n1, instance 2 among them."
     )
     refused = Refused(3, errno.ENOENT, "./x")
     assert sentence(Cause(Reason.REFUSED, 3), refused) == (
@@ -379,8 +379,8 @@ def test_mpirun_that_was_killed_called_no_mpi_abort() -> None:
     ) == Outcome(
         exit_code=125,
         sentence=(
-            "mpirun was killed by SIGKILL while instances were running, and they were "
-            "stopped."
+            "mpirun was killed by SIGKILL while instances were running, and "
+            "they were stopped."
         ),
         quote_mpirun=True,
     )
@@ -464,9 +464,9 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     assert found == Outcome(
         exit_code=125,
         sentence=(
-            f"mpirun's daemon on {host} was killed, and the job with it. poprun did "
-            "not do that: look for who sends SIGKILL, the kernel for want of memory "
-            "among others."
+            f"mpirun's daemon on {host} was killed, and the job with it. poprun "
+            "did not do that: look for who sends SIGKILL, the kernel for want "
+            "of memory among others."
         ),
     )
 
@@ -477,15 +477,15 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
         pytest.param(
             [DaemonKilled("h1"), MpirunExited(9)],
             9,
-            "mpirun was killed by SIGKILL while instances were running, and they were "
-            "stopped.",
+            "mpirun was killed by SIGKILL while instances were running, and "
+            "they were stopped.",
             id="mpirun was killed",
         ),
         pytest.param(
             [MpirunExited(1 << 8), Orphaned(0), Orphaned(2)],
             1 << 8,
-            "mpirun ended with exit code 1 while instances were running, and they were "
-            "stopped.",
+            "mpirun ended with exit code 1 while instances were running, and "
+            "they were stopped.",
             id="mpirun ended first",
         ),
         pytest.param(
@@ -497,8 +497,8 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
         pytest.param(
             [*(exited(rank, 0) for rank in range(4)), DaemonKilled("h1")],
             0,
-            "mpirun ended with exit code 0 while instances were running, and they were "
-            "stopped.",
+            "mpirun ended with exit code 0 while instances were running, and "
+            "they were stopped.",
             id="all instances had succeeded",
         ),
     ],
@@ -521,8 +521,8 @@ def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
     assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, verdict) == Outcome(
         exit_code=125,
         sentence=(
-            "mpirun ended with exit code 255 while instances were running, and they "
-            "were stopped."
+            "mpirun ended with exit code 255 while instances were running, and "
+            "they were stopped."
         ),
         quote_mpirun=True,
     )
@@ -532,9 +532,9 @@ def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
     assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Outcome(
         exit_code=125,
         sentence=(
-            "The supervisor of instance 1 was killed, and the job with it. poprun did "
-            "not do that: look for who sends SIGKILL, the kernel for want of memory "
-            "among others."
+            "The supervisor of instance 1 was killed, and the job with it. "
+            "poprun did not do that: look for who sends SIGKILL, the kernel "
+            "for want of memory among others."
         ),
     )
 
@@ -563,7 +563,7 @@ def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
 
     assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, verdict) == Outcome(
         exit_code=125,
-        sentence="All instances succeeded, and then mpirun ended with exit code 1.",
+        sentence="All instances succeeded, but then mpirun ended with exit code 1.",
         quote_mpirun=True,
     )
 
@@ -586,7 +586,7 @@ def test_mpirun_that_hangs_after_all_have_succeeded_costs_a_warning(
 ) -> None:
     assert outcome(mpirun_status=status, mpirun_hung=True) == Outcome(
         exit_code=0,
-        warnings=("mpirun did not end after its last instance, and was killed.",),
+        warnings=("mpirun did not end after its last instance and was killed.",),
     )
 
 
@@ -595,7 +595,7 @@ def test_mpirun_that_hangs_after_a_failure_is_warned_about_too() -> None:
 
     assert (found.exit_code, found.warnings) == (
         3,
-        ("mpirun did not end after its last instance, and was killed.",),
+        ("mpirun did not end after its last instance and was killed.",),
     )
 
 
@@ -660,9 +660,9 @@ def test_open_mpi_that_ends_with_0_too_early_has_seen_mpi_abort(
 
     assert found.exit_code == 1
     assert found.sentence == (
-        "mpirun ended with exit code 0 while instances were running, and they were "
-        "stopped. It does that when one of them calls MPI_Abort with error code 0 or a "
-        "multiple of 256."
+        "mpirun ended with exit code 0 while instances were running, and "
+        "they were stopped. It does that when one of them calls MPI_Abort "
+        "with error code 0 or a multiple of 256."
     )
 
 
@@ -677,8 +677,8 @@ def test_a_daemon_that_open_mpi_could_not_start_is_no_mpi_abort() -> None:
     assert found.exit_code == 125
     assert found.quote_mpirun
     assert found.sentence == (
-        "mpirun ended with exit code 0 while instances were running, and they were "
-        "stopped."
+        "mpirun ended with exit code 0 while instances were running, and "
+        "they were stopped."
     )
 
 
@@ -695,8 +695,8 @@ def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
 
     assert found.exit_code == 125
     assert found.sentence == (
-        "mpirun ended with exit code 0 while instances were running, and they were "
-        "stopped."
+        "mpirun ended with exit code 0 while instances were running, and "
+        "they were stopped."
     )
 
 

@@ -121,7 +121,7 @@ def test_a_result_is_incomplete_until_the_end(tmp_path: Path) -> None:
     [value] = lines(path)
     validate("result", value)
     assert (value["outcome"], value["exit_code"]) == ("incomplete", None)
-    assert value["cause"] == "poprun has not ended, or was killed."
+    assert value["cause"] == "poprun has not ended yet, or was killed."
     recorder.refuse(2, "")
     [value] = lines(path)
     assert (value["outcome"], value["exit_code"]) == ("not_started", 2)
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_written_is_refused(
 def test_a_fifo_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
 
-    with pytest.raises(OptionError, match="no process reads it yet"):
+    with pytest.raises(OptionError, match="no process is reading it yet"):
         JsonFile("--events", str(tmp_path / "fifo"))
 
 

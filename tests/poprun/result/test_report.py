@@ -187,8 +187,8 @@ def test_a_python_without_faulthandler_is_told_of_it(number: int) -> None:
     name = signal.Signals(number).name
 
     assert render(of(3, number), evidence) == [
-        f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1, and Python "
-        "shows where it was when that happens."
+        f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1, "
+        "and Python shows where it was when that happens."
     ]
     # It was enabled in another way.
     shown = replace(evidence, stderr=FAULT.encode(), just_shown=True)
@@ -433,8 +433,8 @@ def test_a_script_that_another_host_may_lack_is_to_be_copied_there(
         return render(of(1, 2 << 8), evidence)[-1]
 
     hint = (
-        "It must be on n1, too: put it in a directory that the hosts share, or let "
-        "--sync DIR copy its folder to them."
+        "It must also be on n1: put it in a directory that the hosts "
+        "share, or let --sync DIR copy its folder."
     )
     assert cause(is_elsewhere=True).endswith(hint) is is_told
     assert hint not in cause(is_elsewhere=False)
@@ -450,9 +450,9 @@ def test_a_python_without_popdist_is_told_of_one_that_has_it(
     sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     assert sentences == [
-        f"Instance 3 on  exited with code 1: {exception}. It comes with poprun, and so "
-        "it is installed for /venv/bin/python: run the program with that Python, or "
-        "install poprun for the other."
+        f"Instance 3 on  exited with code 1: {exception}. It comes with "
+        "poprun, and so it is installed for /venv/bin/python: run the "
+        "program with that Python, or install poprun for the other."
     ]
 
 
@@ -483,8 +483,8 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
     )
     if package is None:
         advice = (
-            ". Install it for the Python that runs the program, or run the program "
-            f"with another one. That of poprun is {sys.executable}."
+            ". Install it for the Python that runs the program, or run the "
+            f"program with another Python. poprun's own is {sys.executable}."
         )
     [cause] = found
     assert cause.endswith(f"code 1: {exception}{advice}")
@@ -505,8 +505,9 @@ def test_a_part_of_graphcores_tensorflow_is_not_to_be_installed(exception: str) 
     [cause] = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     assert cause.endswith(
-        f"code 1: {exception}. It is a part of Graphcore's TensorFlow, and not of "
-        "popdist's stand-in for it: docs/tensorflow_ipu.md lists what that has."
+        f"code 1: {exception}. It is part of Graphcore's TensorFlow, but "
+        "not of popdist's stand-in for it: docs/tensorflow_ipu.md lists "
+        "what the stand-in has."
     )
 
 
@@ -519,8 +520,8 @@ def test_a_part_of_graphcores_tensorflow_is_not_to_be_installed(exception: str) 
         ),
         (
             "bdb.BdbQuit",
-            "breakpoint() found no terminal: write --pdb 3, and instance 3 gets the "
-            "terminal of poprun.",
+            "breakpoint() found no terminal. Add --pdb 3 to give poprun's "
+            "terminal to instance 3.",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_file_or_folder_in_the_place_of_the_link_is_not_replaced(
 
     assert str(refusal.value) == (
         f"--log-dir '{tmp_path}' cannot be written: {tmp_path}/latest: it exists and "
-        "is no link. Name a directory where you can create files."
+        "is not a link. Name a directory where you can create files."
     )
 
 

@@ -340,8 +340,8 @@ def test_a_word_that_is_too_long_is_refused() -> None:
         job(program=("true", "x" * (LONGEST + 1)))
 
     assert str(caught.value) == (
-        f"A word of the program's command line has {LONGEST + 1} bytes, but the kernel "
-        f"accepts {LONGEST} at most. Pass it in a file."
+        f"A word of the program's command line has {LONGEST + 1} bytes, but "
+        f"the kernel accepts {LONGEST} at most. Pass it in a file."
     )
 
 
@@ -350,8 +350,8 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
         job(plan(LONG="x" * LONGEST))
 
     assert str(caught.value) == (
-        f"The variable LONG has {LONGEST + 5} bytes with its name, but the kernel "
-        f"accepts {LONGEST} at most. Pass it in a file."
+        f"The variable LONG is {LONGEST + 5} bytes long with its name, but "
+        f"the kernel accepts at most {LONGEST}. Pass it in a file."
     )
 
 

@@ -90,18 +90,19 @@ def test_processes_that_a_program_forgot_are_told_of_in_any_case(
 
 def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> None:
     assert told(0, WaitsInFinalize(2)) == [
-        "poprun: warning: The Python program of instance 2 has ended and waits in "
-        "MPI_Finalize for the other instances. Its exit status is not known; if it has "
-        "failed, they may wait for it. 'python -m mpi4py PROGRAM' instead of 'python "
-        "PROGRAM' ends all when one fails.\n"
+        "poprun: warning: The Python program of instance 2 has ended and "
+        "waits in MPI_Finalize for the other instances. Its exit status is "
+        "not known; if it has failed, they may wait for it. 'python -m "
+        "mpi4py PROGRAM' instead of 'python PROGRAM' ends all when one "
+        "fails.\n"
     ]
 
 
 def test_a_failure_in_finalize_is_told_of_at_the_end_and_before_it_with_v() -> None:
     assert told(0, FailedInFinalize(1, 3 << 8, 0)) == []
     assert told(INFO, FailedInFinalize(1, 3 << 8, 0)) == [
-        "POPRUN [I] Instance 1 failed with exit code 3 and waits in MPI_Finalize for "
-        "the others\n"
+        "POPRUN [I] Instance 1 failed with exit code 3 and waits in "
+        "MPI_Finalize for the others\n"
     ]
 
 
@@ -109,9 +110,9 @@ def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> 
     failures = FailedInFinalize(1, 3 << 8, 0), FailedInFinalize(2, 1 << 8, 0)
 
     assert told(0, *failures, keep_going=True) == [
-        "poprun: warning: Instance 1 failed with exit code 3 and waits in MPI_Finalize "
-        "for the other instances. If they wait for it, the job does not end: "
-        "--keep-going lets them run on.\n"
+        "poprun: warning: Instance 1 failed with exit code 3 and waits in "
+        "MPI_Finalize for the other instances. If they wait for it, the "
+        "job does not end: --keep-going lets them run on.\n"
     ]
 
 
@@ -141,15 +142,15 @@ def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None
 
 def test_the_end_of_slurm_s_job_is_told_of_once() -> None:
     assert told(0, SlurmEndsJob(), SlurmEndsJob()) == [
-        "poprun: warning: Slurm ends its job: stopping the instances.\n"
+        "poprun: warning: Slurm is ending its job: stopping the instances.\n"
     ]
     assert len(told(0, Interrupted(signal.SIGTERM), SlurmEndsJob())) == 1
     assert told(0, SlurmEndsJob(), *[Interrupted(signal.SIGTERM)] * 2) == [
-        "poprun: warning: Slurm ends its job: stopping the instances.\n",
+        "poprun: warning: Slurm is ending its job: stopping the instances.\n",
         "poprun: SIGTERM again: killing everything.\n",
     ]
     assert told(0, SlurmEndsJob(), Interrupted(signal.SIGINT)) == [
-        "poprun: warning: Slurm ends its job: stopping the instances.\n",
+        "poprun: warning: Slurm is ending its job: stopping the instances.\n",
         "poprun: SIGINT: killing everything.\n",
     ]
 
@@ -164,10 +165,10 @@ def test_a_process_that_may_not_be_ended_is_named() -> None:
     ]
 
     assert told(0, *remaining) == [
-        "poprun: warning: Process 4711 of user nobody goes on (sudo sleep 600): the "
-        f"kernel forbids user {me} to end it.\n",
-        "poprun: warning: Process 12 of user 54321 goes on (x): the kernel forbids "
-        f"user {me} to end it.\n",
+        "poprun: warning: Process 4711 of user nobody (sudo sleep 600) is "
+        f"still running: user {me} has no permission to end it.\n",
+        "poprun: warning: Process 12 of user 54321 (x) is still running: "
+        f"user {me} has no permission to end it.\n",
     ]
 
 
@@ -181,10 +182,10 @@ def test_of_several_hosts_the_one_that_has_a_trouble_is_named() -> None:
     ]
 
     assert told(0, *events, names_hosts=True) == [
-        "poprun: warning: Process 12 on n0 of user 54321 goes on (x): the kernel "
-        f"forbids user {me} to end it.\n",
-        "poprun: warning: Process 12 on n1 of user 54321 goes on (x): the kernel "
-        f"forbids user {me} to end it.\n",
+        "poprun: warning: Process 12 on n0 of user 54321 (x) is still "
+        f"running: user {me} has no permission to end it.\n",
+        "poprun: warning: Process 12 on n1 of user 54321 (x) is still "
+        f"running: user {me} has no permission to end it.\n",
         "poprun: warning: poprun's guard on n0 was killed; another takes its place.\n",
         "poprun: warning: n1: No.\n",
     ]
