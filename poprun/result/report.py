@@ -185,12 +185,15 @@ def exception_line(lines: Sequence[str]) -> str:
         return last_line
     if not_started := re.match(NOT_STARTED, last_line):
         return not_started[1]
-    positions = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
-    tracebacks = [(i, lines[i][:at]) for i, at in positions if at >= 0]
-    if not tracebacks:
+    titles = [i for i, line in enumerate(lines) if TRACEBACK in line]
+    if not titles:
         return ""
-    last, prefix = tracebacks[-1]
-    after = [line.removeprefix(prefix) for line in lines[last + 1 :]]
+    title, *after = lines[titles[-1] :]
+    prefix = title.partition(TRACEBACK)[0]
+    # The title may have a word more, as torch's "[rank1]: Original Traceback".
+    if after and (frame := re.match('(.*?)  File "', after[0])):
+        prefix = frame[1]
+    after = [line.removeprefix(prefix) for line in after]
     return next((line for line in after if line[:1].strip()), "")
 
 

@@ -407,6 +407,19 @@ def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
             "ValueError: the loss is nan",
             id="with-torch's-prefix",
         ),
+        pytest.param(
+            [
+                "[rank1]: Traceback (most recent call last):",
+                '[rank1]:   File "train.py", line 3, in <module>',
+                "[rank1]: OSError: Caught OSError in DataLoader worker process 0.",
+                "[rank1]: Original Traceback (most recent call last):",
+                '[rank1]:   File "data.py", line 6, in __getitem__',
+                "[rank1]:     read()",
+                "[rank1]: OSError: no space",
+            ],
+            "OSError: no space",
+            id="of-a-worker-with-torch's-prefix",
+        ),
     ],
 )
 def test_the_line_that_says_what_was_wrong_is_found(
