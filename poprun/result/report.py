@@ -30,6 +30,10 @@ CONTROLS = (
 # Lines of faulthandler's report: its title, the thread at fault, and a frame.
 FATAL_ERROR, CURRENT_THREAD = "Fatal Python error: ", "Current thread 0x"
 FRAME = '  File "(.*)", line ([0-9]+) in (.*)'
+# Signals that come from another process.
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Python ends so by an interrupt that it has not handled.
+INTERRUPTED = (signal.SIGINT, "KeyboardInterrupt")
 # Lines two above the traceback of a chained exception.
 CHAINED = (
     "During handling of the above exception, another exception occurred:",
@@ -101,10 +105,15 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     who = f"Instance {rank} on {evidence.host} {first.how}"
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
-    exception, last_line = exception_line(lines), _last_line(lines)
-    if fault := _fault(lines):
-        exception = fault
-    text = exception or last_line
+    # No other signal has to do with what the program has written before.
+    says_why = first.killed_by in (None, signal.SIGABRT)
+    exception = exception_line(lines)
+    if not says_why and (first.killed_by, exception) != INTERRUPTED:
+        exception = ""
+    fault = "" if first.killed_by in FROM_OUTSIDE else _fault(lines)
+    last_line = _last_line(lines) if says_why and not fault else ""
+    is_followed = bool(exception) and not fault and _is_followed(lines, exception)
+    text = last_line if is_followed else fault or exception or last_line
     hint = hint_for_words(text, evidence.stdin_advice, first.rank)
     if evidence.is_elsewhere and re.match(NO_SCRIPT, text):
         hint = (
@@ -116,11 +125,16 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     elif not hint and first.killed_by is not None:
         hint = _hint_for_signal(first.killed_by, evidence, has_fault=bool(fault))
     cause = f"{who}."
-    if exception:
-        is_sentence = not hint or exception.endswith(".")
-        cause = f"{who}: {exception}{'' if is_sentence else '.'}"
-    # Signals from other processes are unrelated to the last line.
-    elif last_line and first.killed_by in (None, signal.SIGABRT):
+    if fault or (exception and not is_followed):
+        is_sentence = not hint or text.endswith(".")
+        cause = f"{who}: {text}{'' if is_sentence else '.'}"
+    elif exception:
+        # The program may have handled it, and ended because of something else.
+        cause = (
+            f'{who}; its last traceback ends with "{exception}", and its stderr with '
+            f'"{last_line}".'
+        )
+    elif last_line:
         cause = f'{who}; its stderr ends with "{last_line}".'
     return f"{cause} {hint}" if hint else cause
 
@@ -147,7 +161,9 @@ def _fault(lines: Sequence[str]) -> str:
     if at is None:
         return ""
     threads = [i for i in range(at, len(lines)) if lines[i].startswith(CURRENT_THREAD)]
-    frame = re.fullmatch(FRAME, lines[threads[0] + 1]) if threads[:1] else None
+    # The report may be cut off.
+    first_frame = "".join(lines[threads[0] + 1 :][:1]) if threads else ""
+    frame = re.fullmatch(FRAME, first_frame)
     where = f" in {frame[3]} (line {frame[2]} of {frame[1]})" if frame else ""
     return lines[at] + where
 
@@ -161,9 +177,12 @@ def _limit(evidence: Evidence) -> str:
 
 
 def _fault_at(lines: Sequence[str]) -> int | None:
-    """Return the index of the last line "Fatal Python error: ...", or None."""
-    at = [i for i, line in enumerate(lines) if line.startswith(FATAL_ERROR)]
-    return at[-1] if at else None
+    """Return the index of the last line "Fatal Python error: ...", or None.
+
+    Nothing runs after a fault: one before a traceback is another process's.
+    """
+    at = [i for i, x in enumerate(lines) if x.startswith(FATAL_ERROR) or TRACEBACK in x]
+    return at[-1] if at and lines[at[-1]].startswith(FATAL_ERROR) else None
 
 
 def last_lines(lines: Sequence[str]) -> Sequence[str]:
@@ -195,6 +214,14 @@ def exception_line(lines: Sequence[str]) -> str:
         prefix = frame[1]
     after = [line.removeprefix(prefix) for line in after]
     return next((line for line in after if line[:1].strip()), "")
+
+
+def _is_followed(lines: Sequence[str], exception: str) -> bool:
+    """Return whether text that is not indented follows an exception's line."""
+    at = max(i for i, line in enumerate(lines) if line.endswith(exception))
+    prefix = lines[at].removesuffix(exception)
+    visible = (re.sub(CONTROLS, "", line) for line in lines[at + 1 :])
+    return any(line.removeprefix(prefix)[:1].strip() for line in visible)
 
 
 def traceback_text(lines: Sequence[str]) -> str:

@@ -139,6 +139,59 @@ def test_the_last_line_of_stderr_belongs_to_the_cause(
     assert render(of(3, status), evidence) == [f"Instance 3 on n1 {cause}"]
 
 
+HANDLED = b"Traceback (most recent call last):\n  File\nValueError: handled\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "after", "cause"),
+    [
+        pytest.param(
+            1 << 8,
+            b"config missing\n",
+            'exited with code 1; its last traceback ends with "ValueError: handled", '
+            'and its stderr with "config missing".',
+            id="sys.exit",
+        ),
+        pytest.param(
+            1 << 8,
+            b"  more of it\n\x1b[0m\n",
+            "exited with code 1: ValueError: handled",
+            id="indented",
+        ),
+        pytest.param(signal.SIGKILL, b"", "was killed by SIGKILL.", id="kill"),
+        pytest.param(signal.SIGTERM, b"", "was killed by SIGTERM.", id="terminate"),
+        pytest.param(signal.SIGSEGV, b"", "was killed by SIGSEGV.", id="fault"),
+        pytest.param(
+            signal.SIGABRT,
+            b"",
+            "was killed by SIGABRT: ValueError: handled",
+            id="abort",
+        ),
+    ],
+)
+def test_a_traceback_that_the_program_may_have_handled_is_not_the_cause(
+    status: int, after: bytes, cause: str
+) -> None:
+    evidence = Evidence(host="n1", stderr=HANDLED + after, just_shown=True)
+
+    assert render(of(3, status), evidence)[-1].startswith(f"Instance 3 on n1 {cause}")
+
+
+def test_an_interrupt_that_python_has_not_handled_is_the_cause() -> None:
+    stderr = b"Traceback (most recent call last):\n  File\nKeyboardInterrupt\n"
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(of(3, signal.SIGINT), evidence) == [
+        "Instance 3 on n1 was killed by SIGINT: KeyboardInterrupt"
+    ]
+
+
+def test_a_fault_that_another_process_has_reported_is_no_cause_of_sigkill() -> None:
+    evidence = Evidence(host="n1", stderr=FAULT.encode(), just_shown=True)
+
+    assert "Segmentation" not in render(of(3, signal.SIGKILL), evidence)[-1]
+
+
 FAULT = """\
 loading
 Fatal Python error: Segmentation fault
@@ -178,6 +231,23 @@ def test_the_report_of_a_fault_may_have_no_place() -> None:
     assert render(of(3, signal.SIGABRT), evidence) == [
         "Instance 3 on n1 was killed by SIGABRT: Fatal Python error: none_dealloc: "
         "deallocating None"
+    ]
+
+
+def test_the_report_of_a_fault_may_be_cut_off() -> None:
+    stderr = FAULT.partition('  File "/lib/a b.py"')[0].encode()
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(of(3, signal.SIGSEGV), evidence) == [
+        "Instance 3 on n1 was killed by SIGSEGV: Fatal Python error: Segmentation fault"
+    ]
+
+
+def test_a_fault_before_a_traceback_is_another_process_s() -> None:
+    evidence = Evidence(host="n1", stderr=FAULT.encode() + TRACEBACK, just_shown=True)
+
+    assert render(of(3, 1 << 8), evidence) == [
+        "Instance 3 on n1 exited with code 1: ValueError: the loss is nan"
     ]
 
 
