@@ -11,7 +11,7 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
 from poprun.options.refusals import did_you_mean, quoted, refusal
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
-from poprun.options.table import BY_NAME, OPTIONS
+from poprun.options.table import BY_NAME, BY_SHORT, OPTIONS
 from poprun.options.types import Option
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def _option_of_file(key: "Node", place: str) -> Option:
         raise refusal(f"{place}: the name of an option is missing before the colon.")
     option = BY_NAME.get(name)
     if option is None:
-        hint = did_you_mean(name.removeprefix("--"), BY_NAME)
+        word = name.lstrip("-")
+        hint = did_you_mean(word, BY_NAME)
+        if short := BY_SHORT.get(word):
+            hint = f"Write its long name, {short.name}."
         raise refusal(f"{place}: poprun has no option named {quoted(name)}.", hint)
     if not option.in_file:
         raise refusal(

@@ -44,7 +44,9 @@ _GROUPED_ADVICE = {
     "--start-method": "poprun starts programs, not functions. Leave it out.",
     "--nodelist -w": "It names hosts. Write --host a,b.",
     "--label -l": "It tags each line of output. Write --tag-format=short.",
-    "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
+    "--cpus-per-task --cpu-bind": "It assigns cores. Use --process-placement.",
+    "-c": "For the number of processes write -n N; to assign cores use "
+    "--process-placement.",
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
     "--chdir -D --workdir -wd": "It is the directory to run in. Write --cwd DIR.",
     "--kill-on-bad-exit -K": "The first failure ends the job unless --keep-going is "
@@ -66,7 +68,7 @@ _GROUPED_ADVICE = {
     "--autotune": "The engine adapts itself while it runs. Leave it out.",
     "--check-build": "--version-format=full-text shows what poprun uses.",
     "-p --ssh-port": "It is a port for ssh. Set it for the host in ~/.ssh/config.",
-    "--config-file": "It names a file of options. Write --import-config FILE.",
+    "--config --config-file": "It names a file of options. Write --import-config FILE.",
     "--cpu": "Instances compute on CPUs. Leave it out.",
     "--mixed-precision --dynamo-backend": "poprun does not change how a program "
     "computes. Leave it out.",

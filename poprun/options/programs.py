@@ -59,8 +59,8 @@ def resolve_programs(
         settings = resolve_settings([*common, *own], environ)
         if settings["num-instances"] == AUTO:
             raise refusal(
-                f"The number of instances of {part.program[0]!r} is auto, which is for "
-                "a job of one program. Write a number."
+                f"The number of instances of {name_of(part.program)!r} is auto, which "
+                "is for a job of one program. Write a number."
             )
         instances = range(first, first + settings["num-instances"])
         programs.append(_program(part.program, settings, instances))
@@ -76,8 +76,8 @@ def _program(argv: Sequence[str], settings: Settings, instances: range) -> Progr
 def _check_number(part: CommandLine) -> None:
     if not any(option.name in NUMBERS for option, _ in part.options):
         raise refusal(
-            f"The program {part.program[0]!r} has no number of instances. Where ':' "
-            "separates several programs, each has its own: poprun -n 1 a.py : -n 3 "
+            f"The program {name_of(part.program)!r} has no number of instances. Where "
+            "':' separates several programs, each has its own: poprun -n 1 a.py : -n 3 "
             "b.py",
             COLON_AS_ARGUMENT,
         )

@@ -18,7 +18,7 @@ from poprun.options.settings import (
     make_setting,
     start_processes,
 )
-from poprun.options.table import BY_NAME, OPTIONS
+from poprun.options.table import BY_NAME, BY_SHORT, OPTIONS
 from poprun.options.types import Option, variable
 
 # The options that contradict --quiet.
@@ -90,7 +90,10 @@ def _warnings_of_mistyped(environ: Mapping[str, str]) -> Iterator[str]:
         beginning = name.removeprefix(begin).lower().replace("_", "-")
         from difflib import get_close_matches
 
-        for near in get_close_matches(beginning, known.values(), n=1, cutoff=0.8):
+        nearest = get_close_matches(beginning, known.values(), n=1, cutoff=0.8)
+        if option := BY_SHORT.get(beginning):
+            nearest = [option.name]
+        for near in nearest:
             yield (
                 f"The variable {name} is not an option of poprun and has no effect. "
                 f"Did you mean {variable(near)}?"

@@ -83,9 +83,12 @@ def _search(name: str, search_path: str | None, cwd: str) -> str:
     where = "on PATH"
     if search_path is None:
         where = f"in {os.defpath!r} (PATH is not set)"
+    advice = ""
+    if name == "help":
+        advice = " 'poprun help', without more words, shows where to read more."
     raise ProgramNotFoundError(
         f"There is no program {name!r}, neither {where} nor in the current directory, "
-        f"{cwd!r}."
+        f"{cwd!r}.{advice}"
     )
 
 

@@ -198,6 +198,12 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
             "assigns their cores itself. Use poprun's own --process-placement.",
         ),
         ("-x", "It sets variables. Write --env NAME=VALUE."),
+        ("--config", "It names a file of options. Write --import-config FILE."),
+        (
+            "-c",
+            "For the number of processes write -n N; to assign cores use "
+            "--process-placement.",
+        ),
         (
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',

@@ -124,6 +124,14 @@ WRITTEN = f"Several programs are written as: poprun -n 1 a.py : -n 3 b.py. {HINT
             ],
         ),
         (
+            "-n 1 python a.py : python -u b.py",
+            [
+                "The program 'b.py' has no number of instances. Where ':' separates "
+                "several programs, each has its own: poprun -n 1 a.py : -n 3 b.py",
+                HINT,
+            ],
+        ),
+        (
             "-n 1 a : -n x b",
             [
                 "-n is 'x', but must be a whole number in plain digits, such as 4, or "

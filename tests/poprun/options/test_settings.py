@@ -401,6 +401,14 @@ def test_a_mistake_in_a_file_is_refused_with_its_line(
     assert refused(job(text))[0] == sentence
 
 
+@pytest.mark.parametrize("name", ["n", "-n"])
+def test_a_short_name_in_a_file_is_answered_with_the_long_one(name: str) -> None:
+    assert refused(job(f"{name}: 4\n")) == (
+        f"job.yaml:1: poprun has no option named '{name}'.",
+        ["Write its long name, num-processes."],
+    )
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -669,6 +677,7 @@ def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
     given = {
         "POPRUN_NUM_REPLICA": "4",
         "POPRUN_HOSTS": "a",
+        "POPRUN_N": "4",
         # Another's, not given, not an option's by name, and an option's own.
         "POPRUN_BUILD_DIRECTORY": "x",
         "POPRUN_NUM_INSTANCE": "",
@@ -681,6 +690,8 @@ def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
         "Did you mean POPRUN_NUM_REPLICAS?",
         "The variable POPRUN_HOSTS is not an option of poprun and has no effect. "
         "Did you mean POPRUN_HOST?",
+        "The variable POPRUN_N is not an option of poprun and has no effect. "
+        "Did you mean POPRUN_NUM_PROCESSES?",
     ]
 
 

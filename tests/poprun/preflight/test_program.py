@@ -89,6 +89,15 @@ def test_a_missing_program_is_named_with_where_it_was_searched(tmp_path: Path) -
     )
 
 
+def test_a_missing_program_help_is_answered_with_the_help_of_poprun(
+    tmp_path: Path,
+) -> None:
+    assert not_found("help", "", tmp_path) == (
+        "There is no program 'help', neither on PATH nor in the current directory, "
+        f"'{tmp_path}'. 'poprun help', without more words, shows where to read more."
+    )
+
+
 def test_a_similar_name_is_proposed(tmp_path: Path) -> None:
     script(tmp_path / "bin" / "pretrain")
     script(tmp_path / "train.py", mode=0o644)
