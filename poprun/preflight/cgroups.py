@@ -1,9 +1,12 @@
 """Reads the cgroups of this process, of either version, and their share of the CPUs."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 ROOT = "/sys/fs/cgroup"
+# The kernel writes microseconds in 64 bits. 0 is none that it would accept.
+_NUMBER = "[1-9][0-9]{0,18}"
 
 
 def hierarchies(
@@ -17,7 +20,10 @@ def hierarchies(
         membership: The text of /proc/self/cgroup.
     """
     for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon:
+            continue  # a sandbox has put it there
         if controller in controllers.split(","):
             top = os.path.join(root, controller)
             # Usually "cpu" is a link to "cpu,cpuacct".
@@ -53,7 +59,7 @@ def read_cpu_quota(membership: str | None = None, root: str = ROOT) -> float | N
         for folder in folders
         for quota, period in _quota(version, folder)
         # No limit is "max", or -1.
-        if quota.isdigit() and period.isdigit() and int(quota) and int(period)
+        if re.fullmatch(_NUMBER, quota) and re.fullmatch(_NUMBER, period)
     ]
     return min(quotas, default=None)
 
@@ -68,7 +74,7 @@ def _quota(version: int, folder: str) -> Iterator[tuple[str, str]]:
 def read_text(path: str) -> str:
     """Return the text of a file of the kernel, "" if there is none."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="ascii", errors="surrogateescape") as file:
             return file.read()
     except OSError:  # not this version of cgroups, or not mounted
         return ""

@@ -61,7 +61,9 @@ def read_calls(pid: int) -> list[CallInProgress]:
                 continue
             with open(path, "rb", buffering=0) as file:
                 if link == records.TORCH_LINK:
-                    calls += _read_torch(file.read(records.TORCH_BYTES), pid)
+                    # A process makes one; a program may have made others.
+                    if not calls:
+                        calls += _read_torch(file.read(records.TORCH_BYTES), pid)
                     continue
                 status = os.fstat(file.fileno())
                 call = _read_arena(file.fileno(), status.st_size, pid)
@@ -91,10 +93,12 @@ def _read_torch(board: bytes, pid: int) -> Iterator[CallInProgress]:
         number, since, operation = records.TORCH_WAIT.unpack_from(board, wait_at)
         mask, name = records.TORCH_MEMBERS.unpack_from(board, members_at)
         bits = int.from_bytes(mask, "little")
-        if not bits:
+        name_of_call = operation.rstrip(b"\0").decode("ascii", "replace")
+        # A program may have written anything here, and terminals show it.
+        if not bits or not (name_of_call.isascii() and name_of_call.isprintable()):
             return
         yield CallInProgress(
-            operation=operation.rstrip(b"\0").decode("ascii", "replace"),
+            operation=name_of_call,
             nbytes=0,
             number=number,
             waits_since=since / 1e9 if since else None,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.preflight.cgroups import read_cpu_quota
+from poprun.preflight.cgroups import read_cpu_quota, read_text
 
 
 def put(path: Path, text: str) -> None:
@@ -57,3 +57,26 @@ def test_this_process_is_asked_about_if_no_other_is() -> None:
 def test_nothing_is_known_where_there_are_no_cgroups(tmp_path: Path) -> None:
     assert read_cpu_quota("", str(tmp_path)) is None
     assert read_cpu_quota("0::/job\n", str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5000])
+def test_a_number_that_no_kernel_writes_is_no_quota(
+    tmp_path: Path, number: str
+) -> None:
+    put(tmp_path / "job/cpu.max", f"{number} 1\n")
+
+    assert read_cpu_quota("0::/job\n", str(tmp_path)) is None
+
+
+def test_a_line_that_names_no_group_is_passed_over(tmp_path: Path) -> None:
+    put(tmp_path / "job/cpu.max", "50000 100000\n")
+
+    assert read_cpu_quota("sandbox\n1:cpu\n0::/job\n", str(tmp_path)) == 0.5
+
+
+def test_a_group_s_name_may_have_any_bytes(tmp_path: Path) -> None:
+    put(tmp_path / "jöb/cpu.max", "50000 100000\n")
+    membership = tmp_path / "cgroup"
+    membership.write_bytes("0::/jöb\n".encode())
+
+    assert read_cpu_quota(read_text(str(membership)), str(tmp_path)) == 0.5

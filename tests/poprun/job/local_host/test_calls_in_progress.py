@@ -143,6 +143,37 @@ def test_a_file_that_is_none_of_ours_is_in_no_call() -> None:
             os.close(fd)
 
 
+def torch_file(operation: bytes) -> int:
+    """Return a descriptor of a file in which this process waits in a group."""
+    board = bytearray(records.TORCH_BYTES)
+    records.TORCH_HEADER.pack_into(board, 0, records.TORCH_MAGIC, os.getpid())
+    at = records.TORCH_HEADER.size
+    wait_at, members_at = at + records.TORCH_WAIT_AT, at + records.TORCH_MEMBERS_AT
+    records.TORCH_WAIT.pack_into(board, wait_at, 1, 1, operation)
+    records.TORCH_MEMBERS.pack_into(board, members_at, b"\3", b"0")
+    fd = os.memfd_create(records.TORCH_NAME)
+    os.write(fd, board)
+    return fd
+
+
+@pytest.mark.parametrize("operation", [b"\x1b[31mred", b"\xff", b"a\0b", b"a\nb"])
+def test_the_name_of_a_call_of_gloo_has_no_control_characters(operation: bytes) -> None:
+    fd = torch_file(operation)
+    try:
+        assert read_calls(os.getpid()) == []
+    finally:
+        os.close(fd)
+
+
+def test_one_file_of_gloo_is_read_however_many_there_are() -> None:
+    fds = [torch_file(b"barrier") for _ in range(3)]
+    try:
+        assert [call.operation for call in read_calls(os.getpid())] == ["barrier"]
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def test_a_process_without_groups_is_in_no_call() -> None:
     assert read_calls(os.getpid()) == []
 
