@@ -27,6 +27,8 @@ COLOURS = "\x1b\\[[0-9;]*m"
 CONTROLS = (
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?|.)|[\x00-\x08\x0b-\x1f\x7f]"
 )
+# How C++ reports what nothing has caught, and a thread that nobody has joined.
+TERMINATE = "terminate called "
 # Lines of faulthandler's report: its title, the thread at fault, and a frame.
 FATAL_ERROR, CURRENT_THREAD = "Fatal Python error: ", "Current thread 0x"
 FRAME = '  File "(.*)", line ([0-9]+) in (.*)'
@@ -123,7 +125,10 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.at_cpu_limit:
         hint = CPU_LIMIT
     elif not hint and first.killed_by is not None:
-        hint = _hint_for_signal(first.killed_by, evidence, has_fault=bool(fault))
+        is_by_cpp = any(line.startswith(TERMINATE) for line in lines)
+        hint = _hint_for_signal(
+            first.killed_by, evidence, is_by_cpp=is_by_cpp, has_fault=bool(fault)
+        )
     cause = f"{who}."
     if fault or (exception and not is_followed):
         is_sentence = not hint or text.endswith(".")
@@ -139,10 +144,12 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     return f"{cause} {hint}" if hint else cause
 
 
-def _hint_for_signal(number: int, evidence: Evidence, *, has_fault: bool) -> str:
+def _hint_for_signal(
+    number: int, evidence: Evidence, *, is_by_cpp: bool, has_fault: bool
+) -> str:
     if number == signal.SIGKILL:
         return hint_for_sigkill(evidence.host_kills)
-    if number == signal.SIGABRT and evidence.uses_torch_groups:
+    if number == signal.SIGABRT and evidence.uses_torch_groups and is_by_cpp:
         return DESTROY_GROUPS
     if evidence.lacks_faulthandler and not has_fault:
         return FAULTHANDLER

@@ -277,6 +277,9 @@ def test_a_program_that_has_left_no_torch_groups_is_told_to_do_so() -> None:
         "ends: threads of a process group that still exists then may abort it."
     )
     assert "destroy" not in render(of(3, signal.SIGSEGV), evidence)[-1]
+    # abort() in C.
+    asserted = replace(evidence, stderr=b"a.c:5: f: Assertion `x' failed.\n")
+    assert "destroy" not in render(of(3, signal.SIGABRT), asserted)[-1]
 
 
 GROUP = """\
