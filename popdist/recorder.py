@@ -129,7 +129,7 @@ class ProcessRecorder:
         if fd >= 0:
             os.close(fd)
             print(
-                f"popdist: this process records no more of its trace: {error}.",
+                f"popdist: this process has stopped recording its trace: {error}.",
                 file=sys.stderr,
                 flush=True,
             )

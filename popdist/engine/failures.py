@@ -233,7 +233,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
         why = str(decode_error(message)).removesuffix(".")
     call = describe_call(own_call, instances)
     return GroupUnusableError(
-        f"This group came to its end in call {number}, {call}, for which instance "
+        f"This group ended in call {number}, {call}, for which instance "
         f"{instances[by]} found: {why}. Let the first error end the program, and "
         "start the job again."
     )

@@ -165,7 +165,7 @@ class AgentConnection:
             if kind == messages.SUPERVISOR_LOST:
                 why = messages.why_supervisor_lost(fields)
                 raise LaunchError(
-                    f"The host {self.name} was lost before the job has started: {why}."
+                    f"The host {self.name} was lost before the job started: {why}."
                 )
             if kind != messages.REFUSAL:
                 return messages.unpack(fields[0]) if fields else None
@@ -174,12 +174,12 @@ class AgentConnection:
             lines = [line.strip() for line in self.ssh_text.splitlines()]
             words = f" {self.tool} says: '{'; '.join(lines[-2:])}'." if lines else ""
             raise LaunchError(
-                f"The host {self.name} was lost before the job has started: the "
+                f"The host {self.name} was lost before the job started: the "
                 f"connection to it has ended.{words}"
             ) from None
         except TimeoutError:
             raise LaunchError(
-                f"The host {self.name} was lost before the job has started: its agent "
+                f"The host {self.name} was lost before the job started: its agent "
                 f"does not answer within {within:.0f} s."
             ) from None
         raise refusal

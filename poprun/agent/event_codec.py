@@ -69,7 +69,7 @@ def unpack(value: Any) -> Event:
         pairs = zip(types.items(), fields, strict=True)
         event: Event = event_class(*(_read(*pair, field) for pair, field in pairs))
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{str(value)[:200]} is no event of a host") from error
+        raise ValueError(f"{str(value)[:200]} is not an event of a host") from error
     return event
 
 

@@ -141,7 +141,7 @@ class ControlSocket:
             # Edge-triggered: one comes up once, and data is none of its events.
             self._hangups.register(sock, select.EPOLLRDHUP | select.EPOLLET)
         while len(self._unknown) > self._most:
-            why = f"{self._most} others had not said who they are either"
+            why = f"{self._most} others had not identified themselves either"
             self._reject(next(iter(self._unknown)), why)
 
     def _reject(self, link: Channel, why: str) -> None:

@@ -256,7 +256,7 @@ class RemoteHost:
         if self._silence.is_lost(now):
             self._lose("it does not answer, and acknowledges nothing")
         elif now >= self._finishes_by and not self.finished:
-            self._lose("its agent does not say that nothing is left there")
+            self._lose("its agent does not confirm that nothing is left there")
 
     def take_in_losses(self) -> None:
         if not self._is_lost:
@@ -336,7 +336,7 @@ class RemoteHost:
             for kind, fields in received:
                 self._receive(kind, fields)
         except (ValueError, IndexError, KeyError):
-            self._lose("its agent has sent what makes no sense")
+            self._lose("its agent has sent an invalid message")
 
     def _receive(self, kind: int, fields: list[bytes]) -> None:
         if kind == messages.EVENT:

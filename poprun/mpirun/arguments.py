@@ -105,7 +105,7 @@ def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArgu
 def _merge_values(name: str, first: str | None, second: str | None) -> str | None:
     if first is not None and second is not None and first != second:
         raise MpiArgumentError(
-            f"{name} counts for the whole job, but is given as {first!r} and as "
+            f"{name} applies to the whole job, but is given as {first!r} and as "
             f"{second!r}. Leave one of them out."
         )
     return second if first is None else first
@@ -257,8 +257,8 @@ class _Reader:
         if not is_name(stem):
             raise self._error(
                 f"-x {assignment!r}, but {name!r} cannot be the name of a variable: "
-                f"{NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
-                "names that begin so."
+                f"{NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* for all names "
+                "that begin with NAME."
             )
         if name in OF_THE_JOB:
             raise self._error(

@@ -82,9 +82,8 @@ def _name(token: str, source: str) -> tuple[str, str | None]:
     option = re.fullmatch(_OPTION, token)
     if option is None:
         raise MpiArgumentError(
-            f"{source} contains {token!r} in the place of an option. mpirun "
-            "would take it for the program. If it is part of a value, put "
-            "quotes around the value."
+            f"{source} contains {token!r} where an option should be. mpirun would take "
+            "it for the program. If it is part of a value, put quotes around the value."
         )
     name, equals, value = option[1].partition("=")
     name = canonical(name)

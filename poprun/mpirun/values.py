@@ -85,10 +85,10 @@ class Failure(Enum):
     NONE = "nothing failed"
     ABORTED = "an instance called MPI_Abort"
     NOT_FINALIZED = "an instance ended without MPI_Finalize"
-    PROXY_LOST = "a process that mpirun starts others by was killed"
+    PROXY_LOST = "a process by which mpirun starts others was killed"
     # Only where it was killed itself: PROXY_LOST may also follow from a killed shim.
     DAEMON_LOST = "a daemon of mpirun on another host was killed"
-    OTHER = "mpirun gave another reason, which stands in its text"
+    OTHER = "mpirun gave another reason, which its output shows"
     UNEXPLAINED = "mpirun gave no reason"
 
 

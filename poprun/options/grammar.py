@@ -112,9 +112,9 @@ def _parse_into(options: list[tuple[Option, str]], argv: Sequence[str]) -> Comma
         for option in (*(option for option, _ in other.options), other.pending):
             if option is not None and option.name not in OF_ONE_PROGRAM:
                 raise refusal(
-                    f"{option.flag} stands after ':', but it counts for the whole job.",
-                    "Write it before the first program. After ':' may stand -n, "
-                    "--num-instances, --env and --cwd.",
+                    f"{option.flag} comes after ':', but it applies to the whole job.",
+                    "Write it before the first program. Only -n, --num-instances, "
+                    "--env and --cwd can follow ':'.",
                 )
         others.append(other)
     return replace(line, others=tuple(others))

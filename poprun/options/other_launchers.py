@@ -35,8 +35,7 @@ _GROUPED_ADVICE = {
     "MODULE.",
     "--no-python": "poprun runs any program as it is. Leave it out.",
     "--tee": "It writes output to files and shows it. Write --log-dir DIR.",
-    "-t": "For a limit of time write --timeout TIME, for files of the output "
-    "--log-dir DIR.",
+    "-t": "For a time limit write --timeout TIME; for output in files, --log-dir DIR.",
     "--redirects -r": "It writes output to files. Write --log-dir DIR:nocopy.",
     "--local-ranks-filter": "It selects whose output is shown. Write "
     "--only-output-from-instance 0,2.",
@@ -62,7 +61,8 @@ _GROUPED_ADVICE = {
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
     "-genvall -envall": "Instances have the environment of poprun. Leave it out.",
-    "-launcher -bootstrap": "It names what reaches other hosts. Write --ssh COMMAND.",
+    "-launcher -bootstrap": "It names the command that connects to other hosts. Write "
+    "--ssh COMMAND.",
     "--network-interfaces -iface": "It chooses a network. Write --host-subnet CIDR.",
     "--timeline-filename": "It records a timeline. Write --trace FILE.",
     "--autotune": "The engine adapts itself while it runs. Leave it out.",

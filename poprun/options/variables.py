@@ -30,7 +30,7 @@ def parse(text: str) -> tuple[str, str, str | None]:
         raise ValueError(
             f"names {name[:100]!r}, which cannot be the name of a variable: "
             f"{NAME_RULE}. Write NAME=VALUE, NAME for the value that poprun's own "
-            "environment has, or NAME* for all names that begin so."
+            "environment has, or NAME* for all names that begin with NAME."
         )
     if name in OF_THE_JOB or name in PLACE_VARIABLES:
         raise ValueError(

@@ -286,7 +286,7 @@ def _read_topology(settings: Settings, hosts: Sequence[HostSpec]) -> Topology:
             error.add_note(
                 "Without --num-replicas a job has 1 replica. For one replica in "
                 f"each instance add --num-replicas {number}, or write -n {number} "
-                f"in the place of --num-instances {number}."
+                f"instead of --num-instances {number}."
             )
         elif is_auto:
             error.add_note(

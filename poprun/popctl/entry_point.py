@@ -89,7 +89,7 @@ def _without_subcommand(ctx: click.Context, version: bool) -> None:
     """Do what the options of popctl itself ask for."""
     if ctx.invoked_subcommand is not None:
         if version:
-            raise click.UsageError("--version cannot be combined with other words.")
+            raise click.UsageError("--version cannot be combined with other arguments.")
         return
     if not version:
         raise click.exceptions.NoArgsIsHelpError(ctx)

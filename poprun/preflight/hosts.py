@@ -40,7 +40,7 @@ class Preflight(Protocol):
         """Return the path of the file that an argv names there."""
 
     def read_memory_counters(self) -> MemoryCounters:
-        """Return how many processes the kernel has killed there for want of memory."""
+        """Return how many processes of it the kernel killed because memory ran out."""
 
     def process(self) -> tuple[int, int] | None:
         """Return the pid and start time of what connects poprun to it, if anything."""

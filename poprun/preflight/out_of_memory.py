@@ -1,4 +1,4 @@
-"""Reads how many processes of this host the kernel has killed for want of memory."""
+"""Reads how many processes the kernel killed because memory ran out."""
 
 import os
 from collections.abc import Iterable, Iterator

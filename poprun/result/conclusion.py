@@ -142,7 +142,7 @@ def _report_lost_output(router: OutputRouter, log: Log) -> None:
         output, number = router.failure
         log.error(
             f"Output was lost: {output} cannot be written: "
-            f"{os.strerror(number)}. The instances were not stopped for that."
+            f"{os.strerror(number)}. The instances were not stopped because of that."
         )
     for stream, size in router.lost.items():
         log.error(

@@ -65,21 +65,21 @@ def hint_for_sigkill(kills: int | None) -> str:
     """Return a sentence on who sent SIGKILL: it was not poprun.
 
     Args:
-        kills: How many processes of that host the kernel has killed for want of memory
+        kills: How many processes of that host the kernel killed because memory ran out
             during the attempt; None if it is not known.
     """
     if kills is None:
         return "poprun did not send it."
     if not kills:
         return (
-            "poprun did not send it, and the kernel has killed no process for "
-            "want of memory. A process sent it: a user's 'kill', a service, "
+            "poprun did not send it, and the kernel has not killed any process because "
+            "memory ran out. Another process sent it: a user's 'kill', a service, "
             "the batch system, or the program itself."
         )
     return (
         f"poprun did not send it. The kernel has killed {kills} "
-        f"{'process' if kills == 1 else 'processes'} of that host for want "
-        "of memory meanwhile: 'dmesg' names each."
+        f"{'process' if kills == 1 else 'processes'} of that host because memory ran "
+        "out, while the job ran: 'dmesg' names each."
     )
 
 

@@ -37,8 +37,8 @@ MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 # After these another attempt may follow, and where nothing has stopped the job.
 RESTARTED = (Reason.FAILED, Reason.HOST_LOST, *MACHINERY)
 KILLED_BY_OTHERS = (
-    "was killed, and the job with it. poprun did not do that: look for "
-    "who sends SIGKILL, the kernel for want of memory among others."
+    "was killed, and the job with it. poprun did not do that. Find out what sends "
+    "SIGKILL: perhaps the kernel, because memory ran out."
 )
 
 

@@ -65,7 +65,7 @@ class Evidence(Record):
     # What the instance wrote last is the last thing on the terminal already.
     just_shown: bool = False
     out_of_memory: MemoryCounters | None = None
-    # How many processes of the host the kernel has killed for want of memory while the
+    # How many processes of the host the kernel killed because memory ran out while the
     # attempt ran; None if it is not known.
     host_kills: int | None = None
     peak_kib: int = 0

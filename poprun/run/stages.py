@@ -155,9 +155,9 @@ def _wait_for_stdin(stdin: Stdin) -> None:
     """
     if stdin.is_own and not terminal.wait_until_readable(0):
         raise OptionError(
-            "--stdin would read the terminal, which another job has, and no "
-            "shell could continue poprun when it is free. Run poprun in the "
-            "foreground, or give it another input, such as < /dev/null."
+            "--stdin would read the terminal, which another job is using, and no shell "
+            "could continue poprun when it is free. Run poprun in the foreground, or "
+            "give it another input, such as < /dev/null."
         )
 
 

@@ -205,7 +205,7 @@ class OutputRouter:
         if kept.num_dropped and not self._routes.is_quiet:
             self.say(
                 f"poprun: the first {kept.num_dropped} bytes that instance {rank} "
-                "has written are not shown: no more than its last output is kept.\n"
+                "has written are not shown: only its last output is kept.\n"
             )
         for piece in pieces:
             self._feed_console(rank, piece, time.monotonic())

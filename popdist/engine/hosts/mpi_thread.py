@@ -64,9 +64,9 @@ class _MpiThread:
                 atexit.register(self.finish)
                 self._thread.start()
         remark = (
-            f"MPI connects the hosts, and starts once all {job_hosts.size} instances "
-            "of the job come to it: call hvd.init() in each of them, or make a group "
-            "of all of them first."
+            "MPI connects the hosts, and starts only when all "
+            f"{job_hosts.size} instances of the job take part: call hvd.init() in each "
+            "of them, or make a group of all of them first."
         )
         while not self._begun.wait(0.05):
             roster.check()

@@ -278,8 +278,8 @@ class Leader:
 
     def _refuse_others(self) -> None:
         error = MismatchError(
-            f"All {self._hello.size} instances of this group have come already, and "
-            "this process is one more. Start one process for each instance."
+            f"All {self._hello.size} instances of this group have already joined, and "
+            "this process is one too many. Start one process for each instance."
         )
         for connection in list(self._connections.values()):
             if connection.rank is None:

@@ -125,8 +125,8 @@ def _stat_of(pid: int) -> list[bytes]:
     except FileNotFoundError as error:
         if not os.path.exists("/proc/self/stat"):
             raise ArenaError(
-                "/proc is not mounted here, but popdist sees in it whether the other "
-                "instances live. Mount it: mount -t proc proc /proc."
+                "/proc is not mounted here, but popdist reads it to see whether the "
+                "other instances are alive. Mount it: mount -t proc proc /proc."
             ) from error
         raise ProcessLookupError(f"There is no process {pid}.") from error
     # The second field is the program's name in parentheses, and may hold anything.
@@ -152,8 +152,8 @@ def _open(pid: int) -> int:
             raise
         raise ArenaError(
             f"The kernel refuses pidfd_open ({error.strerror}), by which popdist sees "
-            "whether the other instances live. Allow it in the seccomp profile of the "
-            "container, or use Linux 5.3 or newer."
+            "whether the other instances are alive. Allow it in the seccomp profile "
+            "of the container, or use Linux 5.3 or newer."
         ) from error
 
 

@@ -67,7 +67,7 @@ def check_written(*tensors: Tensor) -> None:
     for tensor in tensors:
         if 0 in tensor.stride() and tensor.numel() > 1 and _is_expanded(tensor):
             raise ValueError(
-                "The tensor is expanded: several of its elements are one place in "
+                "The tensor is expanded: several of its elements share one place in "
                 "memory, so a result cannot be written to it. Call contiguous() first."
             )
 

@@ -231,7 +231,8 @@ class Clients:
         client = ClientConnection(link)
         if len(self._clients) >= MOST_CLIENTS:
             sentence = (
-                f"The job has {MOST_CLIENTS} other clients, which is the most. End one."
+                f"The job has {MOST_CLIENTS} other clients, which is the maximum. End "
+                "one of them."
             )
             client.refuse(sentence, now=time.monotonic())
             link.close()
@@ -358,8 +359,8 @@ class Clients:
             refusal = NO_STACKS
         elif self._dump is not None:
             refusal = (
-                f"Process {self._dump.client.pid} gets the Python stacks of the job "
-                "at the moment. Try again when it has."
+                f"Process {self._dump.client.pid} is getting the job's Python stacks "
+                "at the moment. Try again when it has them."
             )
         if refusal is not None:
             client.refuse(refusal, now=time.monotonic())

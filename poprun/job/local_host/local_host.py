@@ -230,7 +230,7 @@ class LocalHost:
         for kind, fields in messages or ():
             twice = kind == protocol.STARTED and rank in self._started
             if twice or not protocol.is_report(kind, fields):
-                self._emit(Rejected(f"a message of kind {kind} made no sense"))
+                self._emit(Rejected(f"a message of kind {kind} was not valid"))
                 messages = None
                 break
             self._on_report(rank, link, kind, fields)

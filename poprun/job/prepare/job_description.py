@@ -262,8 +262,8 @@ def _check_sizes(
     for word in argv:
         if len(word) > longest:
             raise OptionError(
-                f"A word of the program's command line has {len(word)} bytes, but "
-                f"the kernel accepts {longest} at most. Pass it in a file."
+                f"An argument of the program has {len(word)} bytes, but the kernel "
+                f"accepts at most {longest}. Pass it in a file."
             )
     for assignment in environment:
         if len(assignment) > longest:
@@ -278,7 +278,7 @@ def _check_sizes(
     room = max(LEAST_ROOM, min(MOST_ROOM, share))
     if total > room:
         raise OptionError(
-            f"The program's words and environment have {total} bytes together, "
+            f"The program's arguments and environment have {total} bytes in total, "
             f"but the kernel accepts {room}. Make them shorter, or raise the "
             "limit with 'ulimit -s'."
         )

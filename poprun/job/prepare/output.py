@@ -20,10 +20,9 @@ def note_on_terminal(request: Request) -> list[str]:
         return []
     host = request.host_of(rank).name
     return [
-        f"Instance {rank} runs on {host} and gets the lines that are typed "
-        "by a pipe, which is no terminal for the program: what it asks for "
-        f"as a password is shown. Start poprun on {host} to give it a "
-        "terminal."
+        f"Instance {rank} runs on {host}, so it reads what you type from a pipe "
+        "instead of a terminal: a password is shown as you type it. Start poprun on "
+        f"{host} to give it a terminal."
     ]
 
 

@@ -124,8 +124,7 @@ class EventLog:
                 self._warn_once(
                     AloneInMpi,
                     f"Instance {rank} imports mpi4py, but --mpirun local starts no "
-                    "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an "
-                    "MPI.",
+                    "MPI, so each instance is rank 0 of 1. Use the mpirun of an MPI.",
                 )
 
     def _on_failed_in_finalize(self, rank: int, code: int) -> None:
@@ -134,7 +133,7 @@ class EventLog:
         if self._keep_going and self._warn_once(
             FailedInFinalize,
             f"{failed} waits in MPI_Finalize for the other instances. If they "
-            "wait for it, the job does not end: --keep-going lets them run on.",
+            "wait for it, the job does not end: --keep-going lets them continue.",
         ):
             return
         self._log.info(f"{failed} waits in MPI_Finalize for the others")

@@ -471,7 +471,7 @@ print("done", flush=True)
     assert warning == (
         "poprun: warning: Instance 1 failed with exit code 3 and waits in "
         "MPI_Finalize for the other instances. If they wait for it, the "
-        "job does not end: --keep-going lets them run on.\n"
+        "job does not end: --keep-going lets them continue.\n"
     )
     assert (code, out) == (3, "done\n")
     assert err == "poprun: error: Instance 1 on localhost exited with code 3.\n"

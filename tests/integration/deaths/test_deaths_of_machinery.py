@@ -19,9 +19,9 @@ PROGRAMS = ["crowd", "ranks"]
 
 def killed(victim: str) -> str:
     return (
-        f"poprun: error: {victim} was killed, and the job with it. poprun "
-        "did not do that: look for who sends SIGKILL, the kernel for want "
-        "of memory among others.\n"
+        f"poprun: error: {victim} was killed, and the job with it. poprun did not do "
+        "that. Find out what sends SIGKILL: perhaps the kernel, because memory ran "
+        "out.\n"
     )
 
 

@@ -148,8 +148,8 @@ def test_an_instance_that_ends_without_mpi_ends_the_start_of_mpi(
     assert ran.returncode == 1
     assert re.search(
         r"HorovodInternalError: Instances? (1|3|1 and 3) ended without having started "
-        r"MPI\. MPI connects the hosts, and starts once all 4 instances of the job "
-        r"come to it: call hvd\.init\(\) in each of them, or make a group of all of "
+        r"MPI\. MPI connects the hosts, and starts only when all 4 instances of the "
+        r"job take part: call hvd\.init\(\) in each of them, or make a group of all of "
         r"them first\.",
         ran.stderr,
     )

@@ -90,6 +90,6 @@ def test_a_daemon_of_mpirun_that_is_killed_is_the_cause(bed: Bed, mpi: str) -> N
     assert (code, cause) == (
         125,
         "poprun: error: mpirun's daemon on h1 was killed, and the job with "
-        "it. poprun did not do that: look for who sends SIGKILL, the "
-        "kernel for want of memory among others.",
+        "it. poprun did not do that. Find out what sends SIGKILL: perhaps the kernel, "
+        "because memory ran out.",
     )

@@ -147,10 +147,9 @@ def test_lines_that_are_typed_reach_an_instance_of_any_host(
 
     assert terminal.exitstatus == 0
     warning = (
-        "poprun: warning: Instance 1 runs on h1 and gets the lines that "
-        "are typed by a pipe, which is no terminal for the program: what "
-        "it asks for as a password is shown. Start poprun on h1 to give it "
-        "a terminal."
+        "poprun: warning: Instance 1 runs on h1, so it reads what you type from a pipe "
+        "instead of a terminal: a password is shown as you type it. Start poprun on h1 "
+        "to give it a terminal."
     )
     assert shown.count(warning) == rank
 

@@ -307,7 +307,7 @@ def test_what_is_no_name_is_refused(poprun: Poprun, name: str) -> None:
         f"poprun: error: --mpi-global-args has -x '{name!r}=1', but "
         f"{name!r} cannot be the name of a variable: that consists of "
         "letters, digits and '_', and does not begin with a digit. Write "
-        "-x NAME, -x NAME=VALUE, or -x NAME* for all names that begin so.\n"
+        "-x NAME, -x NAME=VALUE, or -x NAME* for all names that begin with NAME.\n"
     )
     assert not (poprun.directory / "started").exists()
 

@@ -123,7 +123,7 @@ def test_an_instance_that_somebody_killed_was_not_short_of_memory(
     assert ran.returncode == 137
     assert ran.stderr.splitlines()[-1].startswith(
         b"poprun: error: Instance 1 on localhost was killed by SIGKILL. poprun did not "
-        b"send it, and the kernel has killed no process for want of memory."
+        b"send it, and the kernel has not killed any process because memory ran out."
     )
 
 

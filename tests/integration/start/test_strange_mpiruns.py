@@ -161,7 +161,7 @@ def test_mpi4py_under_the_local_launcher_is_warned_of_once(poprun: Poprun) -> No
     assert (ran.code, ran.stdout) == (0, "done\n" * 2)
     assert re.fullmatch(
         r"poprun: warning: Instance [01] imports mpi4py, but --mpirun local starts no "
-        r"MPI: in MPI each instance is rank 0 of 1\. Use an mpirun of an MPI\.\n",
+        r"MPI, so each instance is rank 0 of 1\. Use the mpirun of an MPI\.\n",
         ran.stderr,
     )
 

@@ -468,7 +468,7 @@ def test_where_nothing_can_be_written_a_job_ends_all_the_same(
             "echo lost",
             74,
             "poprun: error: Output was lost: stdout cannot be written: No "
-            "space left on device. The instances were not stopped for that.\n",
+            "space left on device. The instances were not stopped because of that.\n",
         ),
         (
             "stdout",
@@ -476,7 +476,7 @@ def test_where_nothing_can_be_written_a_job_ends_all_the_same(
             "echo lost; exit 3",
             3,
             "poprun: error: Output was lost: stdout cannot be written: No "
-            "space left on device. The instances were not stopped for that.\n"
+            "space left on device. The instances were not stopped because of that.\n"
             "poprun: error: Instance 0 on localhost exited with code 3.\n",
         ),
         ("stderr", 2, "echo lost >&2", 74, ""),
@@ -530,7 +530,7 @@ def test_what_was_asked_for_and_is_not_read_ends_quietly(poprun: Poprun) -> None
             "echo lost",
             74,
             b"poprun: error: Output was lost: stdout cannot be written: Bad file "
-            b"descriptor. The instances were not stopped for that.\n",
+            b"descriptor. The instances were not stopped because of that.\n",
         ),
         (">&-", "true", 0, b""),
         ("2>&-", "echo lost >&2", 0, b""),
@@ -578,8 +578,8 @@ def test_a_log_that_fills_its_disk_loses_only_itself(poprun: Poprun) -> None:
     said = ran.stderr.decode().splitlines()
     assert said[0] == (
         "poprun: error: Output was lost: logs/1/rank.0/stdout cannot be "
-        "written: No space left on device. The instances were not stopped "
-        "for that."
+        "written: No space left on device. The instances were not stopped because of "
+        "that."
     )
     assert 500_000 < int(said[1]) <= 1 << 20
     assert ran.stdout == bytes(3_000_000)

@@ -340,8 +340,8 @@ def test_poprun_does_not_stop_where_no_shell_could_continue_it(
     shell.wait(lambda: out.exists() and bool(out.read_text()), "a word")
 
     assert out.read_text() == (
-        "poprun: error: --stdin would read the terminal, which another job "
-        "has, and no shell could continue poprun when it is free. Run "
+        "poprun: error: --stdin would read the terminal, which another job is using, "
+        "and no shell could continue poprun when it is free. Run "
         "poprun in the foreground, or give it another input, such as < "
         "/dev/null.\n"
     )

@@ -413,7 +413,7 @@ def test_a_member_that_comes_late_is_told_the_reason_too() -> None:
     told = [
         "PeerLostError: Instance 1 has ended, or closed the group, while instance 0 "
         "needed it for barrier. Look above for its last output.",
-        "GroupUnusableError: This group came to its end in call 1, barrier, for which "
+        "GroupUnusableError: This group ended in call 1, barrier, for which "
         "instance 0 found: peer_lost. Let the first error end the program, and start "
         "the job again.",
     ]

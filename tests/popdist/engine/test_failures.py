@@ -126,7 +126,7 @@ def test_a_group_that_ended_says_in_which_call() -> None:
 
     assert isinstance(found, GroupUnusableError)
     assert str(found) == (
-        "This group came to its end in call 7, broadcast of 20 int16 with root on "
+        "This group ended in call 7, broadcast of 20 int16 with root on "
         "instance 30, for which instance 30 found: peer_lost. Let the first error end "
         "the program, and start the job again."
     )

@@ -256,7 +256,7 @@ def test_after_an_error_a_group_says_which_it_was() -> None:
     assert first == second
     assert len(first) == 1
     assert re.fullmatch(
-        r"This group came to its end in call 2, all_reduce \(sum, oneshot\) of [34] "
+        r"This group ended in call 2, all_reduce \(sum, oneshot\) of [34] "
         r"float64, for which instance [01] found: mismatch\. Let the first error end "
         r"the program, and start the job again\.",
         first.pop(),

@@ -246,8 +246,8 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
 
     assert (first, last) == ((0, "met\n", ""), (0, "met\n", ""))
     assert mute.out == (
-        "MismatchError: All 2 instances of this group have come already, and this "
-        "process is one more. Start one process for each instance.\n"
+        "MismatchError: All 2 instances of this group have already joined, and this "
+        "process is one too many. Start one process for each instance.\n"
     )
 
 
@@ -932,7 +932,8 @@ if "AWAY" not in os.environ:
         (
             "pidfd_open",
             "The kernel refuses pidfd_open (Operation not permitted), by which popdist "
-            "sees whether the other instances live. Allow it in the seccomp profile of "
+            "sees whether the other instances are alive. Allow it in the seccomp "
+            "profile of "
             "the container, or use Linux 5.3 or newer.",
         ),
         (
@@ -965,8 +966,8 @@ def test_a_machine_without_proc_is_told_so(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.undo()
     assert str(refusal.value) == (
-        "/proc is not mounted here, but popdist sees in it whether the other instances "
-        "live. Mount it: mount -t proc proc /proc."
+        "/proc is not mounted here, but popdist reads it to see whether the other "
+        "instances are alive. Mount it: mount -t proc proc /proc."
     )
 
 

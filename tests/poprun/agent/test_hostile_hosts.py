@@ -32,7 +32,7 @@ from poprun.job.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.stdio.stdin import Stdin, StdinFeeder
 
-NONSENSE = "its agent has sent what makes no sense"
+NONSENSE = "its agent has sent an invalid message"
 
 
 class Streams:

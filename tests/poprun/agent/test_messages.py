@@ -97,7 +97,7 @@ def test_every_event_has_fields_that_can_be_sent() -> None:
     ],
 )
 def test_what_is_no_event_of_a_host_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="is no event of a host"):
+    with pytest.raises(ValueError, match="is not an event of a host"):
         event_codec.unpack(value)
 
 

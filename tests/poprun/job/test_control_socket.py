@@ -150,7 +150,7 @@ def test_the_oldest_of_too_many_clients_makes_room(
         listener.accept(NOW + second)
 
     assert len(list(listener.interests(NOW))) == 2 + most
-    why = f"{most} others had not said who they are either"
+    why = f"{most} others had not identified themselves either"
     assert listener.events == [Rejected(why)] * 2
     assert [sock.recv(1) for sock in clients[:2]] == [b"", b""]
     clients[2].setblocking(False)

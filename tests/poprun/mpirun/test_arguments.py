@@ -287,8 +287,8 @@ def test_a_colon_is_refused() -> None:
 
 def test_a_word_that_is_no_option_is_refused() -> None:
     assert refusal("-x A=b c") == (
-        "--mpi-global-args contains 'c' in the place of an option. mpirun "
-        "would take it for the program. If it is part of a value, put "
+        "--mpi-global-args contains 'c' where an option should be. mpirun would take "
+        "it for the program. If it is part of a value, put "
         "quotes around the value."
     )
 
@@ -331,8 +331,8 @@ def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> No
     assert refusal(f"-x {word}") == (
         f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the "
         "name of a variable: that consists of letters, digits and '_', and "
-        "does not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x "
-        "NAME* for all names that begin so."
+        "does not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for "
+        "all names that begin with NAME."
     )
 
 
@@ -479,7 +479,7 @@ def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
         merge(one, [other])
 
     assert str(caught.value) == (
-        "--output-filename counts for the whole job, but is given as 'a' "
+        "--output-filename applies to the whole job, but is given as 'a' "
         "and as 'b'. Leave one of them out."
     )
 

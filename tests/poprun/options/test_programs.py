@@ -102,9 +102,9 @@ WRITTEN = f"Several programs are written as: poprun -n 1 a.py : -n 3 b.py. {HINT
         (
             "-n 1 a : -vn 1 b",
             [
-                "-v stands after ':', but it counts for the whole job.",
-                "Write it before the first program. After ':' may stand -n, "
-                "--num-instances, --env and --cwd.",
+                "-v comes after ':', but it applies to the whole job.",
+                "Write it before the first program. Only -n, --num-instances, --env "
+                "and --cwd can follow ':'.",
             ],
         ),
         (

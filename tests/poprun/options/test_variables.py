@@ -34,7 +34,7 @@ def test_a_name_that_no_shell_can_read_is_refused(name: str, before: str) -> Non
         f"names {name!r}, which cannot be the name of a variable: that consists of "
         "letters, digits and '_', and does not begin with a digit. Write NAME=VALUE, "
         "NAME for the value that poprun's own environment has, or NAME* for all names "
-        "that begin so."
+        "that begin with NAME."
     )
 
 

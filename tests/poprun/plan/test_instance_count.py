@@ -137,8 +137,8 @@ def test_auto_takes_all_nodes_of_a_slurm_job() -> None:
         (
             ["--num-instances", "auto"],
             "Without --num-replicas a job has 1 replica. For one replica in "
-            "each instance add --num-replicas auto, or write -n auto in the "
-            "place of --num-instances auto.",
+            "each instance add --num-replicas auto, or write -n auto instead of "
+            "--num-instances auto.",
         ),
     ],
 )

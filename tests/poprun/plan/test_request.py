@@ -866,7 +866,7 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             MpiArgumentError,
             ("--output-filename=a", "--mpi-global-args=--output-filename b"),
-            "--output-filename counts for the whole job, but is given as 'b' "
+            "--output-filename applies to the whole job, but is given as 'b' "
             "and as 'a'. Leave one of them out.",
             id="output-filename",
         ),
@@ -952,8 +952,8 @@ def hints(*words: str) -> list[str]:
 def test_a_hint_names_the_default_of_one_replica() -> None:
     assert hints("--num-instances=4") == [
         "Without --num-replicas a job has 1 replica. For one replica in "
-        "each instance add --num-replicas 4, or write -n 4 in the place of "
-        "--num-instances 4."
+        "each instance add --num-replicas 4, or write -n 4 instead of --num-instances "
+        "4."
     ]
     assert hints("--num-instances=4", "--num-replicas=1") == []
 

@@ -89,7 +89,7 @@ def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
         (["greet"], "Missing argument 'NAME'."),
         (
             ["--version", "greet", "you"],
-            "--version cannot be combined with other words.",
+            "--version cannot be combined with other arguments.",
         ),
         (["--verbose"], "No such option"),
     ],

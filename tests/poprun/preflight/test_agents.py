@@ -285,7 +285,7 @@ def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -
     connection.end()
 
     assert str(refusal.value) == (
-        "The host a was lost before the job has started: the connection to it has "
+        "The host a was lost before the job started: the connection to it has "
         "ended. ssh says: 'broken pipe'."
     )
 
@@ -303,8 +303,7 @@ def test_an_agent_whose_guard_is_killed_before_the_job_is_reported(
     connection.end()
 
     assert str(refusal.value) == (
-        "The host a was lost before the job has started: poprun's guard there was "
-        "killed."
+        "The host a was lost before the job started: poprun's guard there was killed."
     )
 
 

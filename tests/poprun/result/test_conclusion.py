@@ -186,8 +186,7 @@ UNREAD = (
 )
 FULL = (
     "poprun: error: Output was lost: stderr cannot be written: "
-    f"{os.strerror(errno.ENOSPC)}. The instances were not stopped for "
-    "that."
+    f"{os.strerror(errno.ENOSPC)}. The instances were not stopped because of that."
 )
 CAUSE = "poprun: error: Instance 1 on n1 exited with code 3."
 
@@ -214,12 +213,13 @@ def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
 LIMIT = 256 << 20
 NOT_SENT = ". poprun did not send it"
 OF_A_PROCESS = (
-    f"{NOT_SENT}, and the kernel has killed no process for want of memory. A process "
-    "sent it: a user's 'kill', a service, the batch system, or the program itself."
+    f"{NOT_SENT}, and the kernel has not killed any process because memory ran out. "
+    "Another process sent it: a user's 'kill', a service, the batch system, or the "
+    "program itself."
 )
 PERHAPS = (
-    f"{NOT_SENT}. The kernel has killed 2 processes of that host for want of memory "
-    "meanwhile: 'dmesg' names each."
+    f"{NOT_SENT}. The kernel has killed 2 processes of that host because memory ran "
+    "out, while the job ran: 'dmesg' names each."
 )
 STARVED = ": out of memory (the limit is 256 MiB, it had used 256 MiB)."
 

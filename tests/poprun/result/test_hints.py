@@ -46,13 +46,13 @@ def test_an_unknown_failure_has_none() -> None:
 def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> None:
     assert hint_for_sigkill(None) == "poprun did not send it."
     assert hint_for_sigkill(0) == (
-        "poprun did not send it, and the kernel has killed no process for "
-        "want of memory. A process sent it: a user's 'kill', a service, "
+        "poprun did not send it, and the kernel has not killed any process because "
+        "memory ran out. Another process sent it: a user's 'kill', a service, "
         "the batch system, or the program itself."
     )
     assert hint_for_sigkill(1) == (
-        "poprun did not send it. The kernel has killed 1 process of that "
-        "host for want of memory meanwhile: 'dmesg' names each."
+        "poprun did not send it. The kernel has killed 1 process of that host because "
+        "memory ran out, while the job ran: 'dmesg' names each."
     )
     assert "killed 2 processes of" in hint_for_sigkill(2)
 

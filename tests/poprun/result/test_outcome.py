@@ -464,9 +464,9 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     assert found == Outcome(
         exit_code=125,
         sentence=(
-            f"mpirun's daemon on {host} was killed, and the job with it. poprun "
-            "did not do that: look for who sends SIGKILL, the kernel for want "
-            "of memory among others."
+            f"mpirun's daemon on {host} was killed, and the job with it. poprun did "
+            "not do that. Find out what sends SIGKILL: perhaps the kernel, because "
+            "memory ran out."
         ),
     )
 
@@ -533,8 +533,8 @@ def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
         exit_code=125,
         sentence=(
             "The supervisor of instance 1 was killed, and the job with it. "
-            "poprun did not do that: look for who sends SIGKILL, the kernel "
-            "for want of memory among others."
+            "poprun did not do that. Find out what sends SIGKILL: perhaps the kernel, "
+            "because memory ran out."
         ),
     )
 

@@ -153,7 +153,7 @@ def test_nothing_is_reserved_while_poprun_may_not_read_its_terminal(
     monkeypatch.setattr("poprun.stdio.terminal.wait_until_readable", lambda _: False)
     played = Played()
 
-    with pytest.raises(OptionError, match="which another job has"):
+    with pytest.raises(OptionError, match="which another job is using"):
         play(played, "--stdin", "all")
     assert played.calls == []
 

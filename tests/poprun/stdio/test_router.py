@@ -366,7 +366,7 @@ def test_of_a_failed_instance_no_more_is_kept_than_its_last_lines(
     assert lines[-1] == b"x"
     assert re.fullmatch(
         rb"poprun: the first [0-9]+ bytes that instance 1 has written are not shown: "
-        rb"no more than its last output is kept\.\n",
+        rb"only its last output is kept\.\n",
         err.taken(),
     )
 

@@ -129,7 +129,7 @@ def test_different_operations_on_two_hosts_are_a_mismatch(
     for error, after in lines_of(ran.outputs):
         assert "broadcast of 10 float32 with root on instance 1" in error
         assert f"{SUM} of 10 float32" in error
-        assert after.startswith("GroupUnusableError: This group came to its end in ")
+        assert after.startswith("GroupUnusableError: This group ended in ")
 
 
 def test_a_message_of_another_type_ends_the_group(hydra: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_instances_that_train_other_weights_are_told_so_once(broadcast: bool) ->
     (first, own), *others = results((1, 1, 1), train)
 
     text = (
-        "Instances [2] train other weights than instance 0: all apply the same "
+        "Instances [2] train different weights from instance 0: all apply the same "
         "gradients, and their weights stay apart. Load the same weights on all "
         "instances, or call broadcastWeights() and then weightsFromHost() before the "
         "first run()."
@@ -192,7 +192,8 @@ def refusals(weights: str) -> list[tuple[str, str]]:
     return [
         (
             "popart_exception",
-            f"Instances [2] have other weights than instance 0. Those of this one are "
+            "Instances [2] have different weights from instance 0. Those of this one "
+            "are "
             f"{names}. Create the same model on all instances.",
         )
         for names in ("w FLOAT [2]", "w FLOAT [2]", weights)

@@ -75,7 +75,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
         ),
         (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is not another"),
         *(
-            (call, "several of its elements are one place in memory")
+            (call, "several of its elements share one place in memory")
             for call in (
                 lambda: dist.all_reduce(torch.ones(1).expand(4)),
                 lambda: dist.all_reduce(torch.ones(1).int().expand(4), op=OP.BAND),

@@ -370,7 +370,7 @@ def test_the_stacks_of_the_instances_come_one_after_the_other(
     )
     [(kind, [sentence])] = other.messages()
     assert kind == protocol.REQUEST_REFUSED
-    assert b"gets the Python stacks of the job at the moment" in sentence
+    assert b"is getting the job's Python stacks at the moment" in sentence
 
 
 def test_a_client_that_leaves_ends_its_dump(
@@ -408,7 +408,7 @@ def test_clients_are_bounded_in_number_and_the_surplus_is_told(
     assert surplus.messages() == [
         (
             protocol.REQUEST_REFUSED,
-            [b"The job has 16 other clients, which is the most. End one."],
+            [b"The job has 16 other clients, which is the maximum. End one of them."],
         )
     ]
     own[0].channel.close()

@@ -340,8 +340,8 @@ def test_a_word_that_is_too_long_is_refused() -> None:
         job(program=("true", "x" * (LONGEST + 1)))
 
     assert str(caught.value) == (
-        f"A word of the program's command line has {LONGEST + 1} bytes, but "
-        f"the kernel accepts {LONGEST} at most. Pass it in a file."
+        f"An argument of the program has {LONGEST + 1} bytes, but the kernel "
+        f"accepts at most {LONGEST}. Pass it in a file."
     )
 
 
@@ -368,6 +368,6 @@ def test_words_that_are_too_long_together_are_refused() -> None:
         job(environ={}, program=("true", *["x" * 100_000] * 25))
 
     assert str(caught.value).endswith(
-        " bytes together, but the kernel accepts 2097152. Make them shorter, or raise "
+        " bytes in total, but the kernel accepts 2097152. Make them shorter, or raise "
         "the limit with 'ulimit -s'."
     )

@@ -112,7 +112,7 @@ def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> 
     assert told(0, *failures, keep_going=True) == [
         "poprun: warning: Instance 1 failed with exit code 3 and waits in "
         "MPI_Finalize for the other instances. If they wait for it, the "
-        "job does not end: --keep-going lets them run on.\n"
+        "job does not end: --keep-going lets them continue.\n"
     ]
 
 

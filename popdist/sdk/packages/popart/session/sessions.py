@@ -256,9 +256,9 @@ class _Session:
                 and not ignoreWeightsInModelWithoutCorrespondingHostWeight
             ):
                 raise popart_exception(
-                    f"The model has a weight {name} that the session has not. Set "
-                    "ignoreWeightsInModelWithoutCorrespondingHostWeight to True to "
-                    "leave it out."
+                    f"The model has a weight {name} that the session does not have. "
+                    "Set ignoreWeightsInModelWithoutCorrespondingHostWeight to True "
+                    "to leave it out."
                 )
 
     def _is_state(self, name: str) -> bool:

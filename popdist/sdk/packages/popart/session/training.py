@@ -74,7 +74,7 @@ def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None
     if len(set(digests)) > 1:
         others = [i for i, digest in enumerate(digests) if digest != digests[0]]
         raise popart_exception(
-            f"Instances {others} have other weights than instance 0. Those of this "
+            f"Instances {others} have different weights from instance 0. Those of this "
             f"one are {shorten(text, 200, placeholder=' and others') or 'none'}. "
             "Create the same model on all instances."
         )
@@ -181,8 +181,8 @@ class Training:
         others = [i for i, other in enumerate(digests) if other != digests[0]]
         if others and self._exchange.members.first_replica == 0:
             warnings.warn(
-                f"Instances {others} train other weights than instance 0: all apply "
-                "the same gradients, and their weights stay apart. Load the same "
+                f"Instances {others} train different weights from instance 0: all "
+                "apply the same gradients, and their weights stay apart. Load the same "
                 "weights on all instances, or call broadcastWeights() and then "
                 "weightsFromHost() before the first run().",
                 stacklevel=2,

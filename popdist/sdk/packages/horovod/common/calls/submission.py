@@ -355,8 +355,8 @@ def _counts(tensor: Tensor, splits: Sequence[int] | None, size: int) -> tuple[in
     counts = tuple(int(count) for count in splits)
     if len(counts) != size or min(counts) < 0 or sum(counts) > rows:
         raise ValueError(
-            f"splits is {list(counts)}, but must have {size} numbers from 0, one for "
-            f"each rank, that are {rows} in all at most, as the tensor has so many "
+            f"splits is {list(counts)}, but must have {size} numbers of 0 or more, one "
+            f"for each rank, with a sum of at most {rows}, the number of the tensor's "
             "rows."
         )
     return counts
