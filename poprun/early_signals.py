@@ -26,9 +26,9 @@ _NAMES = {
         *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT"),
     )
 }
-# They stay blocked while poprun uses the CPU: a loaded machine takes seconds to import
-# what reads the options. They do not while poprun waits: a configuration file may be
-# a pipe.
+# The signals stay blocked while poprun uses the CPU: on a loaded machine it takes
+# seconds to import the code that reads the options. They do not stay blocked while
+# poprun waits, because a configuration file may be a pipe.
 _CHECK_S = 1.0
 _IDLE_CPU_S = 0.005
 _MOST_CHECKS = 30

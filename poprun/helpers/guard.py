@@ -30,7 +30,7 @@ from poprun.helpers.job_files import (
     usual_places,
 )
 
-# How often new files are looked for where the kernel may tell of none.
+# How often to look for new files if the kernel may not report them.
 _UNWATCHED_LOOK_S = 0.05
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0

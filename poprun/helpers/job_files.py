@@ -27,8 +27,8 @@ class Leftovers:
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
-        # Readable when files have been made; -1 before `watch`, and where the kernel
-        # has no watch left to give. It sends SIGIO then.
+        # Readable when files have been created; -1 before `watch`, and if the limit of
+        # inotify instances is reached. The kernel then sends SIGIO instead.
         self.descriptor = -1
         self._prefixes: tuple[bytes, ...] = ()
         self._directories: dict[int, bytes] = {}

@@ -74,7 +74,7 @@ class Exited(Event):
     by_itself: bool
     # Whether the kernel has killed it at its limit of CPU time.
     at_cpu_limit: bool = False
-    # Whether it is a Python that a fault has ended without a word of faulthandler.
+    # Whether it is a Python that a fault has ended, without output of faulthandler.
     lacks_faulthandler: bool = False
 
 

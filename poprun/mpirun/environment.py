@@ -74,8 +74,8 @@ _READ_NAMES = """
 """
 _READ = frozenset(_READ_NAMES.split())
 
-# How the names of the processes begin by which mpiruns start ranks: prterun, prted,
-# orterun_wrapper, mpiexec.hydra, ...
+# Prefixes of the names of processes through which an mpirun starts ranks: prterun,
+# prted, orterun_wrapper, mpiexec.hydra, ...
 _STARTERS_OF_RANKS = "mpirun|mpiexec|orterun|orted|prte|hydra_pmi_proxy"
 
 # Wrong for another job in any case.

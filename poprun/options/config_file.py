@@ -27,7 +27,7 @@ def read_file(path: str) -> Layer:
     """Read the options in a YAML file.
 
     Raises:
-        OptionError: The file cannot be read, or a line of it makes no sense.
+        OptionError: The file cannot be read, or a line of it is not valid.
     """
     root = _compose(path, _read(path))
     if root is None:

@@ -113,7 +113,7 @@ def spelling(option: Option) -> str:
 
 def _description(option: Option) -> str:
     default = default_text(option)
-    # Everybody expects that a flag is off and an optional value missing by default.
+    # Users expect that a flag is off, and an optional value missing, by default.
     if default == "none" or (not option.takes_value and default in ("no", "0")):
         return option.help
     return f"{option.help} [default: {default}]"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from poprun.options.table import IPU_OPTIONS
 
-# The long names that hardly any program has: those of PopRun for its own matters.
+# PopRun's options whose long names hardly any program has.
 _OWN_NAMES = """
     num-instances print-topology topology-format process-placement numa-aware
     host-subnet synchronise-python-venv synchronise-poplar-sdk distribute-ssh-key
@@ -21,7 +21,7 @@ def find_misplaced(program: Sequence[str], given: Collection[str] = ()) -> list[
     """Return the options of poprun that stand after the program.
 
     Args:
-        given: The names of options that poprun has got: the program may have them, too.
+        given: The names of options given to poprun: the program may have them as well.
     """
     found: dict[str, None] = {}
     for word in program:

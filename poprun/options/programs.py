@@ -43,7 +43,7 @@ def resolve_programs(
     """Return the settings of the job, and its programs.
 
     Raises:
-        OptionError: A value makes no sense; the sentence says where it stands.
+        OptionError: A value is not valid; the sentence says where it is.
     """
     if not line.others:
         settings = resolve_settings(line.options, environ)

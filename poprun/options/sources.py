@@ -31,7 +31,7 @@ def resolve_settings(
     """Lay the command line over the environment, a file and the defaults.
 
     Raises:
-        OptionError: A value makes no sense; the sentence says where it stands.
+        OptionError: A value is not valid; the sentence says where it is.
     """
     layers = [_from_command_line(given), _from_environment(environ)]
     for layer in layers:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import starmap
 
-# The page is written in less time than this, whatever man does.
+# How long man may take to answer.
 _MAN_TIMEOUT_S = 5
 
 _WIDTH = 26  # of the first column
@@ -76,7 +76,7 @@ def _man_finds_it(environ: Mapping[str, str]) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    # A man that is none writes a sentence.
+    # Minimal systems have a man that only prints a sentence.
     return asked.returncode == 0 and os.path.exists(asked.stdout.strip())
 
 

@@ -90,7 +90,7 @@ def item(option: Option, text: str, label: str) -> Item:
     """Read one text of an option.
 
     Raises:
-        OptionError: The text makes no sense for this option.
+        OptionError: The text is not valid for this option.
     """
     if "\0" in text:
         # A file can have it, and no path, argument or variable can.

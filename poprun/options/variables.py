@@ -16,7 +16,7 @@ def parse(text: str) -> tuple[str, str, str | None]:
     """Return the set of instances, the name and the value of a text of --env.
 
     The set is "" for all instances. The value is None for the one that poprun's own
-    environment has; the name may then end in `*`, for all names that begin so.
+    environment has; the name may then end in `*`, for all names with that beginning.
 
     Raises:
         ValueError: The text is wrong. The sentence says why, without the value, which

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from poprun.plan.values import GivenArguments
 
 
-# No program stands in these, and a copy of them would change other hosts.
+# Users keep no programs directly in these, and copying them would change other hosts.
 _SYSTEM = """
     /bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /run /sbin /srv
     /sys /tmp /usr /usr/bin /usr/lib /usr/local /usr/sbin /var /var/lib /var/tmp

@@ -49,7 +49,7 @@ class HostFacts(Record):
     stack_limit: int = 8 << 20
     # The signals that instances begin with as ignored.
     ignored_signals: tuple[int, ...] = ()
-    # How many CPUs' time its cgroups grant; None without a limit.
+    # The CPU time that its cgroups grant, in CPUs; None without a limit.
     cpu_quota: float | None = None
     # Their soft limit of open files; 0 if it is the hard one.
     open_files: int = 0
@@ -67,7 +67,7 @@ class HostFacts(Record):
 
     @property
     def num_usable_cpus(self) -> int:
-        """How many CPUs the mask and the cgroups grant, at least 1."""
+        """The number of CPUs that the mask and the cgroups grant, at least 1."""
         num_cpus = len(self.machine.cpus)
         if self.cpu_quota is None:
             return num_cpus

@@ -44,7 +44,7 @@ def with_tasks_of_slurm(settings: Settings, environ: Mapping[str, str]) -> Setti
 def settle_auto(
     settings: Settings, hosts: Sequence[HostSpec], describe: Describe
 ) -> tuple[Settings, list[str]]:
-    """Return settings with numbers in the place of auto, and notes for the user.
+    """Return settings with numbers instead of auto, and notes for the user.
 
     Args:
         hosts: The hosts that the job may use.

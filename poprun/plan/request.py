@@ -46,7 +46,7 @@ FOR_SEVERAL_HOSTS = (
     "distribute-ssh-key",
 )
 _LONGEST_HOSTFILE = 1 << 20
-# More instances than so many for each CPU are more likely a mistake than a test.
+# This many instances on each CPU are probably a mistake.
 MANY_INSTANCES = 10
 # How long the other instances of a debugged one wait for it in a collective.
 DEBUGGED_TIMEOUT_S = 7 * 24 * 3600
@@ -183,7 +183,7 @@ def _note_about_cpus(
     facts: Sequence[HostFacts],
 ) -> Iterator[str]:
     """Yield a note if many more instances than CPUs run on a host."""
-    # A dry run knows no CPUs of other hosts.
+    # A dry run does not know the CPUs of other hosts.
     if settings["dry-run"] and (settings["host"] or settings["hostfile"]):
         return
     share = topology.instances_per_host

@@ -58,7 +58,7 @@ def read_job(environ: Mapping[str, str]) -> SlurmJob | None:
     """Return the nodes of the Slurm job that poprun runs in; None outside one.
 
     Raises:
-        HostError: Their list makes no sense.
+        HostError: Their list is not valid.
     """
     job_id = environ.get(JOB_ID, "")
     if not re.fullmatch("[0-9]+", job_id):

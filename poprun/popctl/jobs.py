@@ -32,7 +32,7 @@ RETRY_S = 0.02
 # Of an id, what is shown: a prefix that is hardly ever that of another job.
 SHOWN = 8
 NO_ANSWER = "no answer"
-# Of a program's command line, what is enough to recognise the job.
+# This much of a program's command line is enough to recognise the job.
 MOST_COLUMNS = 60
 
 

@@ -24,6 +24,7 @@ from poprun.trace.tables import as_text
 )
 @click.option(
     "--calls",
+    metavar="N",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,

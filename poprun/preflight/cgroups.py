@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 ROOT = "/sys/fs/cgroup"
-# The kernel writes microseconds in 64 bits. 0 is none that it would accept.
+# The kernel writes microseconds in 64 bits, and does not accept 0.
 _NUMBER = "[1-9][0-9]{0,18}"
 
 
@@ -46,7 +46,7 @@ def _folders(top: str, path: str) -> list[str]:
 
 
 def read_cpu_quota(membership: str | None = None, root: str = ROOT) -> float | None:
-    """Return how many CPUs' time this process gets; None without a limit.
+    """Return the CPU time of this process in CPUs; None without a limit.
 
     Args:
         membership: The text of /proc/self/cgroup.

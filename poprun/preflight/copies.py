@@ -20,7 +20,7 @@ from poprun.preflight.ssh_failures import SshFailure
 from poprun.record import Record
 
 LIMIT_S = CONNECT_S + 1.5
-# When rsync gives a host up that takes nothing any more.
+# How long rsync waits for a host that accepts no data before it gives up.
 STALLED_S = 60
 MOST_COPIES_AT_ONCE = 16
 # rsync's exit code if files were removed here while it ran.
@@ -75,10 +75,10 @@ def copy_to_hosts(
 
 @contextmanager
 def marker_in(directory: str, tell: Tell) -> Iterator[str]:
-    """Make a file for a while by which hosts see that a directory is the same.
+    """Create a temporary file by which hosts detect that they share a directory.
 
-    In a directory that cannot be written there is none: then it is copied, and
-    nothing is different if it is the same.
+    There is none in a directory that cannot be written. It is then copied, which
+    changes nothing if it is shared.
     """
     path = os.path.join(directory, f"{MARKER}{os.urandom(16).hex()}")
     actions, action = EndActions(), RemovePath(os.fsencode(path))
@@ -106,7 +106,7 @@ def _without_marker(
         HostUnreachableError: A host cannot be reached, or cannot take a copy.
     """
     same, ready, no_rsync = (f"{marker} {word}" for word in ("same", "ready", "lacks"))
-    # A login shell may print, too.
+    # A login shell may print something as well.
     script = (
         f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
         f"mkdir -p {shlex.quote(copy.directory)} && "

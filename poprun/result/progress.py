@@ -48,7 +48,7 @@ class Progress:
         self._waiting: dict[int, UsageMeasured] = {}
         self._waits_since: dict[int, float] = {}
         self._group_calls = GroupCalls()
-        # The waits that `new_stalls` has returned, and that go on.
+        # The waits that `new_stalls` has returned and that continue.
         self._reported: set[tuple[str, tuple[int, ...]]] = set()
 
     def listen(self, event: Event) -> None:
@@ -73,7 +73,7 @@ class Progress:
         """Return the line, or nothing if it is too early for one.
 
         Args:
-            last_output: When an instance has last written something.
+            last_output: When an instance last wrote something.
         """
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:

@@ -27,14 +27,14 @@ COLOURS = "\x1b\\[[0-9;]*m"
 CONTROLS = (
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?|.)|[\x00-\x08\x0b-\x1f\x7f]"
 )
-# How C++ reports what nothing has caught, and a thread that nobody has joined.
+# How C++ reports an uncaught exception, and a thread that was not joined.
 TERMINATE = "terminate called "
 # Lines of faulthandler's report: its title, the thread at fault, and a frame.
 FATAL_ERROR, CURRENT_THREAD = "Fatal Python error: ", "Current thread 0x"
 FRAME = '  File "(.*)", line ([0-9]+) in (.*)'
 # Signals that come from another process.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Python ends so by an interrupt that it has not handled.
+# How Python ends after an interrupt that the program does not handle.
 INTERRUPTED = (signal.SIGINT, "KeyboardInterrupt")
 # Lines two above the traceback of a chained exception.
 CHAINED = (
@@ -107,7 +107,7 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     who = f"Instance {rank} on {evidence.host} {first.how}"
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
-    # No other signal has to do with what the program has written before.
+    # Other signals have nothing to do with the program's last output.
     says_why = first.killed_by in (None, signal.SIGABRT)
     exception = exception_line(lines)
     if not says_why and (first.killed_by, exception) != INTERRUPTED:

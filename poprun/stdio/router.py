@@ -64,7 +64,7 @@ class OutputRouter:
             self._out.sink.write(b"<mpirun>\n")
         # What to show on stderr while nothing else is on its line, and when next.
         self._status = status
-        # When an instance has last written something.
+        # When an instance last wrote something.
         self._last_output = -inf
         self._status_due = 0.0 if status else inf
         self._stderr = stderr

@@ -16,7 +16,7 @@ from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
 from poprun.texts.stdout import OutputError, discard_unwritten, write
 
-# Of the options for which click itself writes a page.
+# The options for which click itself writes a page.
 _PAGES = {"-h", "--help", "--version"}
 
 

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.calls.untraced import untraced
 
-# Any, because torch declares no types for what it keeps to itself.
+# Any, because torch declares no types for its private names.
 _c10d: Any = distributed_c10d
 _CPU = torch.device("cpu")
 # All methods that take tensors or a device; older versions of torch call fewer.
@@ -49,14 +49,14 @@ class MixedGroup(ProcessGroupPopdist):
         return self.device_group._get_backend(device)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let calls from now on wait so long for the other members."""
+        """Set how long later calls wait for the other members."""
         super().set_timeout(timeout)
         self.device_group.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Leave the group, when the calls under way are over."""
+        """Leave the group when the calls in progress have ended."""
         self.device_group.shutdown()
         super().shutdown()
 
@@ -97,7 +97,7 @@ for _name in _PASSED_ON.split():
 
 
 def serve_mixed_groups(own: str) -> None:
-    """Let torch make mixed groups, where a program names `own` for the CPU alone.
+    """Let torch make mixed groups if a program names `own` only for the CPU.
 
     torch has one function that makes groups, whichever of its calls asks for one.
     """
@@ -124,7 +124,7 @@ def serve_mixed_groups(own: str) -> None:
         group, store = make(
             call, backend=dist.Backend(own), device_id=None, backend_options=None
         )
-        # Not a member, or a group that has been made before.
+        # This process is not a member, or the group existed before.
         if type(group) is not ProcessGroupPopdist:
             return group, store
         pairs = ",".join(f"{device}:{other}" for device, other in others.items())

@@ -57,8 +57,8 @@ CALLER_INTERRUPT = own_process.CALLER_INTERRUPT
 HANDLED_SIGNALS = (*ENDING_SIGNALS, CALLER_INTERRUPT, *PASSED_ON, *OTHER_SIGNALS)
 # When the instances are measured for the status line: short jobs need none of it.
 FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
-# The same for programs whose process groups do not report that a collective waits long,
-# and how long the answers of other hosts may take.
+# The same for torch's process groups, which do not report long waits themselves, and
+# how long the answers of other hosts may take.
 GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 
 

@@ -71,7 +71,7 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
         "--showjson",
         "json",
         is_flag=True,
-        help="Write JSON instead of tables.",
+        help="Print JSON instead of tables.",
     ),
     # As `vipu-admin` does.
     _global_option("--admin", "-a", "admin", is_flag=True, hidden=True),

@@ -76,11 +76,11 @@ def make_program(name: str) -> Group:
         invoke_without_command=True,
         callback=_without_verb,
         params=[
-            click.Option(["--version"], is_flag=True, help="Write the version."),
+            click.Option(["--version"], is_flag=True, help="Show the version."),
             click.Option(
                 ["--server-version"],
                 is_flag=True,
-                help="Write the version and the address of the server.",
+                help="Show the version and the address of the server.",
             ),
         ],
     )

@@ -36,7 +36,7 @@ _CLEAR = "\x1b[H\x1b[J"
 def show(
     session: Session, clusters: tuple[str, ...], watch: bool, interval: float
 ) -> None:
-    """Draw each cluster with the holders of its IPUs, in colour on a terminal."""
+    """Draw the clusters with the holders of their IPUs."""
     is_terminal = _is_terminal(session.environ)
     in_colour = is_terminal and not session.environ.get("NO_COLOR")
     while True:

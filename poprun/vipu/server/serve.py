@@ -39,10 +39,15 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on.",
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
@@ -78,10 +83,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--timeout",
+    metavar="TIME",
     type=Seconds(0.1, 600),
     default=10.0,
     show_default=True,
-    help="Seconds to wait while another process keeps the inventory locked.",
+    help="How long to wait while another process keeps the inventory locked.",
 )
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.version_option(__version__, prog_name="vipu-server")
