@@ -40,7 +40,12 @@ def check_synchronised(directory: str) -> None:
         problem = "cannot be read"
     elif holds_home:
         problem = "contains your home directory, with your keys and settings"
-    elif path in SYSTEM or any(is_below(path, p) for p in ("/dev", "/proc", "/sys")):
+    elif path in SYSTEM or any(
+        # On another host a link in these leads elsewhere: /proc/self/cwd.
+        is_below(each, kernels)
+        for each in (path, os.path.abspath(directory))
+        for kernels in ("/dev", "/proc", "/sys")
+    ):
         problem = "belongs to the system"
     if problem:
         raise OptionError(

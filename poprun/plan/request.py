@@ -38,13 +38,9 @@ from poprun.plan.values import Describe, FindHostServers, Request
 from poprun.record import replace
 from poprun.words import counted
 
-FOR_SEVERAL_HOSTS = (
-    "host-subnet",
-    "sync",
-    "synchronise-python-venv",
-    "synchronise-poplar-sdk",
-    "distribute-ssh-key",
-)
+FOR_SEVERAL_HOSTS = ("host-subnet", "synchronise-poplar-sdk")
+# They have an effect on a single host, too, if that is not poprun's own.
+FOR_OTHER_HOSTS = ("sync", "synchronise-python-venv", "distribute-ssh-key")
 _LONGEST_HOSTFILE = 1 << 20
 # This many instances on each CPU are probably a mistake.
 MANY_INSTANCES = 10
@@ -121,7 +117,7 @@ def read_request(
         notes=[
             *arguments.warnings,
             *missing_variables(programs, environ),
-            *_notes(settings, hosts),
+            *_notes(settings, facts),
             *_note_about_cpus(settings, topology, hosts, facts),
             *notes,
         ],
@@ -160,18 +156,22 @@ def _common_network(facts: Sequence[HostFacts]) -> str:
     return networks.pop() if len(networks) == 1 else ""
 
 
-def _notes(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
+def _notes(settings: Settings, facts: Sequence[HostFacts]) -> list[str]:
     """Return the warnings about options without effect."""
-    if len(hosts) > 1:
+    if len(facts) > 1:
         if not settings["synchronise-poplar-sdk"]:
             return []
         return [
             "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK "
             "here, as programs use the stand-in that comes with popdist."
         ]
+    is_named = settings.is_given("host") or settings.is_given("hostfile")
+    # A dry run connects to no host, and does not learn which one it is.
+    may_be_other = not facts[0].is_own_host or (settings["dry-run"] and is_named)
+    without_effect = FOR_SEVERAL_HOSTS + (() if may_be_other else FOR_OTHER_HOSTS)
     return [
         f"--{name} has no effect on a job on a single host."
-        for name in FOR_SEVERAL_HOSTS
+        for name in without_effect
         if settings[name]
     ]
 

@@ -105,8 +105,9 @@ def _without_marker(
     Raises:
         HostUnreachableError: A host cannot be reached, or cannot take a copy.
     """
-    same, ready, no_rsync = (f"{marker} {word}" for word in ("same", "ready", "lacks"))
-    # A login shell may print something as well.
+    # A login shell may print something as well, and a path may have any characters.
+    key = os.path.basename(marker)
+    same, ready, no_rsync = (f"{key} {word}" for word in ("same", "ready", "lacks"))
     script = (
         f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
         f"mkdir -p {shlex.quote(copy.directory)} && "

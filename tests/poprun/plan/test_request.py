@@ -725,6 +725,22 @@ def test_the_user_is_warned_of_options_for_several_hosts_on_one_host() -> None:
     assert plan_with(2, *words, "--host", "a,b").request.notes == []
 
 
+def test_options_that_prepare_other_hosts_have_an_effect_on_a_single_one(
+    tmp_path: Path,
+) -> None:
+    words = (f"--sync={tmp_path}", "--distribute-ssh-key=yes", "--host=a")
+
+    def describe(hosts: Sequence[HostSpec]) -> list[HostFacts]:
+        return [replace(HOSTS.describe(hosts)[0], environ={})]
+
+    own = settings("--mpirun", "local", *words)
+    assert plan_for(own, describe=describe).request.notes == []
+    # The tests' hosts are poprun's own.
+    assert len(plan_of(*words).request.notes) == 2
+    # A dry run takes all hosts for it.
+    assert plan_of(*words, "--dry-run").request.notes == []
+
+
 def test_root_may_start_a_job_unless_the_user_says_no(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -854,6 +870,7 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
                 ("/usr/../etc", "belongs to the system"),
                 ("/home", "belongs to the system"),
                 ("/proc/self", "belongs to the system"),
+                ("/proc/self/cwd", "belongs to the system"),
             )
         ),
         pytest.param(
