@@ -57,7 +57,7 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
     _global_option(
         "--api-timeout",
         type=Seconds(0, 86400, min_open=True),
-        metavar="SECONDS",
+        metavar="TIME",
         help=f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
     ),
     _global_option(

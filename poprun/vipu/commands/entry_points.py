@@ -131,7 +131,7 @@ def _run(
 
     def code_of(error: PoprunError) -> int:
         if isinstance(error, InventoryBusyError) and session.find_server() is None:
-            error.add_note("--api-timeout SECONDS waits longer.")
+            error.add_note("--api-timeout TIME waits longer.")
         return INVALID if error.exit_code == INVALID else REQUEST_FAILED
 
     return carry_out(make_program(name), name, argv, obj=session, code_of=code_of)

@@ -29,7 +29,7 @@ _CLEAR = "\x1b[H\x1b[J"
     type=Seconds(0.1, 3600),
     default=2.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="The time between two pictures of --watch.",
 )
 @click.pass_obj

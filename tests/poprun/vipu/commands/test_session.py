@@ -117,5 +117,5 @@ def test_a_locked_inventory_has_a_hint_with_the_option_of_the_command(
     assert result.code == 1
     assert result.err == (
         f"vipu: error: Other processes kept the V-IPU inventory {file} locked for "
-        "0.05 s. Try again.\nvipu: hint: --api-timeout SECONDS waits longer.\n"
+        "0.05 s. Try again.\nvipu: hint: --api-timeout TIME waits longer.\n"
     )
