@@ -74,10 +74,11 @@ class JobRequestError(PoprunError):
 
 
 _WAYS_OUT = {
-    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max "
-    "of the cgroup.",
+    errno.EAGAIN: "The limit on processes has been reached: see 'ulimit -u' and "
+    "pids.max of the cgroup.",
     errno.EMFILE: "Raise the limit of open files with 'ulimit -n'.",
-    errno.ENFILE: "The machine's limit of open files is reached: see fs.file-max.",
+    errno.ENFILE: "The machine's limit on open files has been reached: see "
+    "fs.file-max.",
     errno.ENOMEM: "There is not enough memory.",
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there.",

@@ -122,14 +122,14 @@ def _read_bool(field: Any) -> bool:
 
 def _read_text(field: Any) -> str:
     if type(field) is not str or len(field) > _LONGEST_TEXT:
-        raise ValueError("a text that is none, or too long")
+        raise ValueError("text that is not a string, or too long")
     # Of an undecodable file name there are surrogates, which cannot be written.
     return messages.printable(field.encode(errors="surrogatepass"))
 
 
 def _read_tuple(field: Any) -> tuple[int, ...]:
     if type(field) is not list or len(field) > _LONGEST_TUPLE:
-        raise ValueError("a list that is none, or too long")
+        raise ValueError("a value that is not a list, or too long")
     return tuple(map(_read_int, field))
 
 

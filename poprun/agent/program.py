@@ -238,8 +238,8 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
     except OSError as error:
         raise LaunchError(
             f"instances cannot start in {cwd!r}, poprun's current directory: "
-            f"{error.strerror}. Make it there with mkdir -p, let --sync . copy it, or "
-            "start poprun in a directory that the hosts share."
+            f"{error.strerror}. Create it there with mkdir -p, let --sync . copy it, "
+            "or start poprun in a directory that the hosts share."
         ) from None
     places = list(private_directory_places(environ))
     return facts.pack(own_facts(_own_address(environ), places))
@@ -262,8 +262,8 @@ def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
     own = find_mpirun(path, environ, packages).title
     if own != title:
         raise MpiNotFoundError(
-            f"{path} is of {own}, but on poprun's host it is of {title}. Install the "
-            "same MPI at the same path there."
+            f"{path} belongs to {own}, but on poprun's host it belongs to {title}. "
+            "Install the same MPI at the same path there."
         )
 
 

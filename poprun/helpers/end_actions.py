@@ -73,7 +73,7 @@ class RemovePath(EndAction):
         try:
             error = _remove(self.path, time.monotonic() + self.limit_s)
         except RecursionError:
-            return f"Could not remove {self}: it has too many levels."
+            return f"Could not remove {self}: it is nested too deeply."
         if error is None:
             return ""
         return f"Could not remove {self}: {error.strerror}. Remove it yourself."

@@ -24,7 +24,7 @@ def main(variable: str, words: list[str]) -> None:
     try:
         sock, key = connect(os.environb[os.fsencode(variable)])
     except OSError as error:
-        sys.exit(f"poprun cannot be reached, which runs commands on hosts: {error}")
+        sys.exit(f"Cannot reach poprun, which runs commands on hosts: {error}")
     channel = Channel(sock)
     fields = (
         protocol.VERSION,

@@ -254,7 +254,7 @@ class RemoteHost:
         if self._silence.must_send(now):
             self.send(protocol.pack(messages.ALIVE))
         if self._silence.is_lost(now):
-            self._lose("it does not answer, and acknowledges nothing")
+            self._lose("it neither answers nor acknowledges what is sent")
         elif now >= self._finishes_by and not self.finished:
             self._lose("its agent does not confirm that nothing is left there")
 
@@ -390,7 +390,7 @@ class RemoteHost:
 
     def _on_clock(self, asked_ns: int, there_ns: int) -> None:
         if not self._clock_questions:
-            raise ValueError("an answer without a question")
+            raise ValueError("an answer to no question")
         now = time.monotonic_ns()
         self._clock_readings.append(ClockReading(asked_ns, now, there_ns))
         self._clock_questions -= 1
@@ -506,5 +506,5 @@ def _number(field: bytes, most: int = 10**MOST_DIGITS - 1) -> int:
     """
     is_long = len(field) > len(str(most))
     if is_long or not field.isdigit() or int(field) > most:
-        raise ValueError(f"{field[:MOST_DIGITS]!r} is no number")
+        raise ValueError(f"{field[:MOST_DIGITS]!r} is not a number")
     return int(field)

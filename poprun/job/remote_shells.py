@@ -44,7 +44,7 @@ class RemoteShells:
             link.send(protocol.pack(protocol.SHELL_HERE, int(self._is_in_slurm)))
             return True
         if name not in self.hosts:
-            reason = f"{name} is no host of this job.\n".encode()
+            reason = f"{name} is not a host of this job.\n".encode()
             link.send(protocol.pack(protocol.SHELL_OUTPUT, 2, reason))
             link.send(protocol.pack(protocol.SHELL_ENDED, 255))
             return True

@@ -146,8 +146,8 @@ def _report_lost_output(router: OutputRouter, log: Log) -> None:
         )
     for stream, size in router.lost.items():
         log.error(
-            f"Output was lost: {stream} was not read, so its last {size} bytes "
-            "or more were not written."
+            f"Output was lost: {stream} was not read, so at least the last "
+            f"{size} bytes were not written."
         )
 
 

@@ -18,9 +18,13 @@ NO_PART_OF_STAND_IN = (
 )
 NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
 READ_ONLY = (
-    "MPICH keeps shared memory in /dev/shm, where this process could make none: "
+    "MPICH keeps shared memory in /dev/shm, where this process could not create any: "
     "'findmnt /dev/shm' shows whether it is read-only. Mount it for writing on that "
     "host, or use Open MPI, which needs none there (--mpirun)."
+)
+LITTLE_MEMORY = (
+    "There is not enough memory, or a limit is too low: see 'free -m', 'ulimit -v' and "
+    "memory.max of the cgroup."
 )
 # By what the last line contains, in any case of letters.
 SHORTAGES = {
@@ -33,27 +37,24 @@ SHORTAGES = {
     "mpidi_ucx_init_worker shared memory error": READ_ONLY,
     "mpidi_posix_comm_bootstrap": READ_ONLY,
     "too many open files": "Raise the limit of open files with 'ulimit -n'.",
-    "cannot allocate memory": "Memory is short, or limited: see 'free -m', 'ulimit "
-    "-v' and "
-    "memory.max of the cgroup.",
-    "std::bad_alloc": "Memory is short, or limited: see 'free -m', 'ulimit -v' and "
-    "memory.max of the cgroup.",
+    "cannot allocate memory": LITTLE_MEMORY,
+    "std::bad_alloc": LITTLE_MEMORY,
     "cannot open shared object file": "The library is not where the loader looks for "
     "it: see 'ldconfig -p' and LD_LIBRARY_PATH.",
 }
 CPU_LIMIT = "Its CPU time is limited: see 'ulimit -t'."
 SIGNALS = {
-    signal.SIGBUS: "That is what happens where /dev/shm is full, or a mapped file was "
-    "cut: see 'df -h /dev/shm'.",
-    signal.SIGILL: "The program has an instruction that this CPU lacks: it was "
-    "compiled for another one.",
+    signal.SIGBUS: "This happens when /dev/shm is full or a mapped file was "
+    "truncated: see 'df -h /dev/shm'.",
+    signal.SIGILL: "The program contains an instruction that this CPU does not "
+    "have: it was compiled for another CPU.",
     signal.SIGXCPU: CPU_LIMIT,
     signal.SIGXFSZ: "The size of its files is limited: see 'ulimit -f'.",
 }
 
 
 FAULTHANDLER = (
-    "Set PYTHONFAULTHANDLER=1, and Python shows where it was when that happens."
+    "Set PYTHONFAULTHANDLER=1 to have Python show where it was when this happens."
 )
 DESTROY_GROUPS = (
     "Call torch.distributed.destroy_process_group() before the program ends: threads "
@@ -104,15 +105,14 @@ def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
         )
     if last_line == NO_POPDIST:
         return (
-            "It comes with poprun, and so it is installed for "
-            f"{sys.executable}: run the program with that Python, or install "
-            "poprun for the other."
+            f"It comes with poprun, which is installed for {sys.executable}: run the "
+            "program with that Python, or install poprun for the other one."
         )
     if missing := re.fullmatch(NO_STAND_IN, last_line):
         return (
-            f"popdist has a stand-in for {missing[1]}, which Python finds without "
-            "--emulate-sdk=no and POPDIST_SDK=no. Where it ignores PYTHONPATH, or "
-            "another program starts it, enable the stand-ins in its environment: "
+            f"popdist has a stand-in for {missing[1]}, which Python finds unless "
+            "--emulate-sdk=no or POPDIST_SDK=no is set. If Python ignores PYTHONPATH, "
+            "or another program starts it, enable the stand-ins in its environment: "
             "python -m popdist.sdk enable"
         )
     if re.fullmatch(NO_PART_OF_STAND_IN, last_line):

@@ -397,9 +397,9 @@ def _not_started(course: Course, hosts: Sequence[str]) -> Outcome:
     where = f" on {' and '.join(names)}" if names else ""
     return Outcome(
         TIMED_OUT,
-        f"After the {course.start_timeout:g} s of --start-timeout, "
-        f"{len(missing)} of {course.num_instances} instances had not been "
-        f"started by mpirun{where}, instance {missing[0]} among them.",
+        f"mpirun did not start {len(missing)} of {course.num_instances} instances"
+        f"{where} within the {course.start_timeout:g} s of --start-timeout, instance "
+        f"{missing[0]} among them.",
         quote_mpirun=True,
     )
 

@@ -155,7 +155,7 @@ class Restarts:
     def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
         """Wait, with a guard that lives all the time."""
         self._log.say(
-            f"the job is started again in {seconds:g} s: restart {self._number} "
+            f"the job will be started again in {seconds:g} s: restart {self._number} "
             f"of at most {self._most}."
         )
         if self._recorder is not None:

@@ -177,7 +177,9 @@ class PreparingJob:
             (n for n in ENDING_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN),
             signal.SIGKILL,
         )
-        clients.end(128 + number, f"Stopped by {client} before its start.")
+        clients.end(
+            128 + number, f"Stopped by {client} before any instance was started."
+        )
         os.kill(os.getpid(), number)
 
 

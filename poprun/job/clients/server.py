@@ -33,6 +33,7 @@ MOST_UNKNOWN = 16
 LEAST_INTERVAL_S = 0.5
 # How long the answer of other hosts takes at most before a client gets one without it.
 REMOTE_USAGE_S = 0.3
+ATTEMPT_OVER = "The attempt is over; the job is being started again."
 NO_STACKS = (
     "The job is being started, stopped or restarted: it has no Python stacks now."
 )
@@ -178,7 +179,7 @@ class Clients:
         """Take in that the attempt is over, and that another one follows."""
         now = time.monotonic()
         for client, (rank, watcher) in self._readers.items():
-            client.finish("The attempt is over; the job is started again.", now=now)
+            client.finish(ATTEMPT_OVER, now=now)
             self.tap.unwatch(rank, watcher)
         self._readers.clear()
         if self._dump is not None:
@@ -342,7 +343,7 @@ class Clients:
             return f"There is no instance {rank} in the job: it has {there_are}."
         if self._view.has_ended(rank) and not self.tap.is_open(rank):
             again = self._controls.phase() is None
-            more = "; the job is started again" if again else ""
+            more = "; the job is being started again" if again else ""
             return f"Instance {rank} has ended{more}."
         return None
 
@@ -424,6 +425,6 @@ def _describe_silent(dump: _Dump) -> str:
         return ""
     noun, verb = ("Instance", "has") if len(silent) == 1 else ("Instances", "have")
     return (
-        f"{noun} {format_ranges(silent)} {verb} shown no Python stacks: no Python runs "
-        "there, or it is stopped."
+        f"{noun} {format_ranges(silent)} {verb} shown no Python stacks: Python does "
+        "not run there, or is stopped."
     )

@@ -243,7 +243,7 @@ class LocalHost:
         except OSError as error:
             link.send(protocol.pack(protocol.RELEASE))
             self._clean.add(rank)
-            self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
+            self._emit(Refused(rank, error.errno or 0, "", "creating a pipe for stdin"))
             return
         sent = () if descriptor is None else (descriptor,)
         link.send(self._job.specs[rank], sent)

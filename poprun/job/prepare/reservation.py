@@ -121,7 +121,7 @@ def reserve(
         if options.wait_s is None:
             error.add_note("Use --wait-for-ipus to wait until they are free.")
         error.add_note(
-            "--vipu-cluster and --vipu-allocation say where a partition is made"
+            "--vipu-cluster and --vipu-allocation say where a partition is created"
             + (
                 ", and --vipu-partition can name one that exists."
                 if options.name is None
@@ -186,10 +186,10 @@ def preview(
         grant = _preview(request, options, environ)
     except (InventoryError, ServerError) as error:
         if request.needs_ipus or options.server is not None:
-            return partition.expected(request), f"V-IPU cannot be asked: {error}"
+            return partition.expected(request), f"V-IPU cannot be queried: {error}"
         return None, f"The job would run in offline mode, without IPUs. {error}"
     except VipuError as error:
-        return partition.expected(request), f"It would be refused now: {error}"
+        return partition.expected(request), f"The request would be refused now: {error}"
     granted, _ = _describe(grant, request, options)
     return granted, describe_grant(grant)
 

@@ -82,8 +82,8 @@ class EventLog:
                 )
             case DebuggerInterrupted(rank, at_prompt=False):
                 self._log.say(
-                    f"SIGINT: for the debugger of instance {rank}; once more stops the "
-                    "job."
+                    f"SIGINT: passed to the debugger of instance {rank}; repeat to "
+                    "stop the job."
                 )
             case Interrupted(number, client):
                 self._on_interrupt(number, client)
@@ -117,8 +117,9 @@ class EventLog:
                 self._log.warn(
                     f"The Python program of instance {rank} has ended and waits in "
                     "MPI_Finalize for the other instances. Its exit status is not "
-                    "known; if it has failed, they may wait for it. 'python -m mpi4py "
-                    "PROGRAM' instead of 'python PROGRAM' ends all when one fails."
+                    "known; if it failed, they may be waiting for it. With 'python -m "
+                    "mpi4py PROGRAM' instead of 'python PROGRAM', the failure of one "
+                    "instance ends all of them."
                 )
             case AloneInMpi(rank):
                 self._warn_once(
@@ -187,6 +188,6 @@ class EventLog:
             if number != signal.SIGTERM:
                 self._log.say(f"{name}: killing everything.")
         elif self._interrupts == 1:
-            self._log.say(f"{name}: stopping the instances; once more kills them.")
+            self._log.say(f"{name}: stopping the instances; repeat to kill them.")
         else:
             self._log.say(f"{name} again: killing everything.")

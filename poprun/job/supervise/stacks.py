@@ -64,7 +64,9 @@ class Stacks:
     def stop(self) -> None:
         """Ask no other process."""
         if self._left:
-            self._say("There was no time for the Python stacks of all processes.")
+            self._say(
+                "There was not enough time to get the Python stacks of all processes."
+            )
         self._left.clear()
         self._current, self._until = None, inf
 

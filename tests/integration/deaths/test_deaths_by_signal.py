@@ -23,7 +23,7 @@ def job(mpirun: str, size: int, *options: str) -> list[str]:
 
 def acknowledged(name: str) -> str:
     return (
-        f"poprun: {name}: stopping the instances; once more kills them.\n"
+        f"poprun: {name}: stopping the instances; repeat to kill them.\n"
         f"poprun: error: Stopped by {name}.\n"
     )
 
@@ -69,7 +69,7 @@ def test_the_second_ctrl_c_does_not_wait(poprun: Poprun, every_mpirun: str) -> N
     # Before that is said, the kernel may make one signal of two.
     assert job.process.stderr
     assert job.process.stderr.readline() == (
-        b"poprun: SIGINT: stopping the instances; once more kills them.\n"
+        b"poprun: SIGINT: stopping the instances; repeat to kill them.\n"
     )
     job.kill("poprun", signal.SIGINT)
 
@@ -96,7 +96,7 @@ def test_ctrl_c_on_a_terminal(poprun: Poprun, openmpi5: str) -> None:
         terminal.expect("ready")
         terminal.expect("ready")
         terminal.sendintr()
-        terminal.expect("SIGINT: stopping the instances; once more kills them.\r\n")
+        terminal.expect("SIGINT: stopping the instances; repeat to kill them.\r\n")
         terminal.expect("poprun: error: Stopped by SIGINT.\r\n")
         terminal.expect(pexpect.EOF)
         terminal.wait()

@@ -229,8 +229,8 @@ def test_the_words_of_a_c_program_that_aborts_are_in_the_cause(
     [
         (
             {"PYTHONFAULTHANDLER": ""},
-            ". Set PYTHONFAULTHANDLER=1, and Python shows where it was when "
-            "that happens.",
+            ". Set PYTHONFAULTHANDLER=1 to have Python show where it was when this "
+            "happens.",
         ),
         (
             {"PYTHONFAULTHANDLER": "1"},

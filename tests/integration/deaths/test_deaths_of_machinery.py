@@ -100,7 +100,7 @@ def test_a_killed_guard_is_replaced_and_the_job_goes_on(
     assert job.end() == (
         143,
         "poprun: warning: poprun's guard was killed; another takes its "
-        "place.\npoprun: SIGTERM: stopping the instances; once more kills "
+        "place.\npoprun: SIGTERM: stopping the instances; repeat to kill "
         "them.\npoprun: error: Stopped by SIGTERM.\n",
     )
     job.assert_nothing_is_left()

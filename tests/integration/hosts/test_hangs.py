@@ -45,9 +45,8 @@ def test_hosts_on_which_nothing_was_started_are_named(
 
     assert (ran.returncode, ran.stderr) == (
         124,
-        "poprun: error: After the 0.5 s of --start-timeout, 4 of 4 "
-        "instances had not been started by mpirun on h0 and h1, instance 0 "
-        "among them.\n",
+        "poprun: error: mpirun did not start 4 of 4 instances on h0 and h1 within the "
+        "0.5 s of --start-timeout, instance 0 among them.\n",
     )
 
 

@@ -227,8 +227,8 @@ def test_a_directory_that_hosts_lack_is_named_for_each(hosts: Bed) -> None:
 
     assert text.splitlines() == [
         f"On the host {name}: instances cannot start in '/root/work', poprun's current "
-        "directory: No such file or directory. Make it there with mkdir -p, let --sync "
-        ". copy it, or start poprun in a directory that the hosts share."
+        "directory: No such file or directory. Create it there with mkdir -p, let "
+        "--sync . copy it, or start poprun in a directory that the hosts share."
         for name in ("h1", "h2")
     ]
 

@@ -250,8 +250,8 @@ def test_a_program_without_python_has_no_stacks(poprun: Poprun) -> None:
     assert process.wait(timeout=200) == 0
     assert (dumped.returncode, dumped.stdout) == (0, "")
     assert dumped.stderr == (
-        "popctl: Instances 0-1 have shown no Python stacks: no Python runs there, or "
-        "it is stopped.\n"
+        "popctl: Instances 0-1 have shown no Python stacks: Python does not run "
+        "there, or is stopped.\n"
     )
 
 

@@ -26,7 +26,7 @@ if attempt < failing and rank == 1:
     raise ValueError(f"attempt {attempt} is bad")
 """
 FAILS_ALWAYS = "raise SystemExit(3)"
-AGAIN = "the job is started again in"
+AGAIN = "the job will be started again in"
 
 
 def told(directory: Path, attempt: int) -> dict[str, str]:

@@ -128,8 +128,8 @@ def test_mpirun_that_starts_nothing_is_not_waited_for(
     assert (ran.code, ran.stdout, ran.stderr) == (
         124,
         "",
-        "poprun: error: After the 0.5 s of --start-timeout, 2 of 2 instances had not "
-        "been started by mpirun, instance 0 among them.\n",
+        "poprun: error: mpirun did not start 2 of 2 instances within the 0.5 s of "
+        "--start-timeout, instance 0 among them.\n",
     )
 
 

@@ -298,7 +298,9 @@ def test_ctrl_c_that_no_prompt_answers_stops_the_job_the_second_time(
     terminal.wait(lambda: terminal.shown.count(b"line ") > number, "the others' lines")
     terminal.process.sendintr()
     terminal.wait(
-        lambda: b"SIGINT: for the debugger of instance 1; once more" in terminal.shown,
+        lambda: (
+            b"SIGINT: passed to the debugger of instance 1; repeat" in terminal.shown
+        ),
         "the sentence",
     )
     terminal.process.sendintr()

@@ -418,12 +418,10 @@ def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     assert process.stderr
     lines = process.stderr.read().decode().splitlines()
     assert process.returncode == 143
-    assert lines[0] == (
-        "poprun: SIGTERM: stopping the instances; once more kills them."
-    )
+    assert lines[0] == ("poprun: SIGTERM: stopping the instances; repeat to kill them.")
     assert re.fullmatch(
-        r"poprun: error: Output was lost: stdout was not read, so its last \d+ bytes "
-        r"or more were not written\.",
+        r"poprun: error: Output was lost: stdout was not read, so at least the last "
+        r"\d+ bytes were not written\.",
         lines[1],
     )
     assert lines[2:] == ["poprun: error: Stopped by SIGTERM."]

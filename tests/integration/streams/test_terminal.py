@@ -234,7 +234,7 @@ def test_poprun_s_own_words_leave_nothing_of_the_status(
 
     assert terminal.end() == 143
     assert terminal.lines() == [
-        "poprun: SIGTERM: stopping the instances; once more kills the",
+        "poprun: SIGTERM: stopping the instances; repeat to kill the",
         "m.",
         "poprun: error: Stopped by SIGTERM.",
     ]

@@ -291,7 +291,7 @@ def test_a_dry_run_says_why_no_partition_would_be_granted(
     ran = poprun("--dry-run", *size(128), "--vipu-partition=p64", "true")
 
     assert ran.code == 0
-    assert "\n  It would be refused now: Partition p64 (" in ran.stdout
+    assert "\n  The request would be refused now: Partition p64 (" in ran.stdout
     assert p64.get_partition("p64").size == 64
 
 
@@ -312,7 +312,7 @@ def test_a_dry_run_without_a_server_says_so(poprun: Poprun) -> None:
     ran = poprun("--dry-run", *size(2), *server, "true")
 
     assert (ran.code, ran.stderr) == (0, "")
-    assert "\n  V-IPU cannot be asked: No V-IPU server answers at" in ran.stdout
+    assert "\n  V-IPU cannot be queried: No V-IPU server answers at" in ran.stdout
 
 
 def test_processes_hold_no_ipus(poprun: Poprun, inventory: EmbeddedInventory) -> None:

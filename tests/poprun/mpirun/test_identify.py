@@ -121,7 +121,7 @@ def test_an_mpirun_that_no_process_is_left_for_is_not_blamed(
 
     assert str(caught.value) == (
         "/opt/mpirun could not be started: Resource temporarily "
-        "unavailable. The limit of processes is reached: see 'ulimit -u' "
+        "unavailable. The limit on processes has been reached: see 'ulimit -u' "
         "and pids.max of the cgroup."
     )
 

@@ -181,8 +181,8 @@ def test_an_mpirun_that_never_was_did_not_terminate() -> None:
 
 
 UNREAD = (
-    "poprun: error: Output was lost: stdout was not read, so its last "
-    "7 bytes or more were not written."
+    "poprun: error: Output was lost: stdout was not read, so at least the "
+    "last 7 bytes were not written."
 )
 FULL = (
     "poprun: error: Output was lost: stderr cannot be written: "

@@ -213,7 +213,7 @@ def test_a_program_that_cannot_run_is_127_or_126(
         pytest.param(
             Refused(1, errno.EAGAIN, "", "fork()"),
             "Instance 1 could not be started: fork() failed in its supervisor: "
-            "Resource temporarily unavailable. The limit of processes is "
+            "Resource temporarily unavailable. The limit on processes has been "
             "reached: see 'ulimit -u' and pids.max of the cgroup.",
             id="fork",
         ),
@@ -299,8 +299,8 @@ def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None
     assert outcome(stopped_by(Reason.START_TIMEOUT), started=frozenset({0})) == Outcome(
         exit_code=124,
         sentence=(
-            "After the 60 s of --start-timeout, 1 of 2 instances had not been started "
-            "by mpirun, instance 1 among them."
+            "mpirun did not start 1 of 2 instances within the 60 s of "
+            "--start-timeout, instance 1 among them."
         ),
         quote_mpirun=True,
     )
@@ -315,8 +315,8 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
         return judge(course, events, None, NOTHING, hosts).sentence
 
     assert sentence(Cause(Reason.START_TIMEOUT)) == (
-        "After the 60 s of --start-timeout, 2 of 4 instances had not been "
-        "started by mpirun on n1, instance 2 among them."
+        "mpirun did not start 2 of 4 instances on n1 within the 60 s of "
+        "--start-timeout, instance 2 among them."
     )
     refused = Refused(3, errno.ENOENT, "./x")
     assert sentence(Cause(Reason.REFUSED, 3), refused) == (

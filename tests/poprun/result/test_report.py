@@ -257,8 +257,8 @@ def test_a_python_without_faulthandler_is_told_of_it(number: int) -> None:
     name = signal.Signals(number).name
 
     assert render(of(3, number), evidence) == [
-        f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1, "
-        "and Python shows where it was when that happens."
+        f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1 to have "
+        "Python show where it was when this happens."
     ]
     # It was enabled in another way.
     shown = replace(evidence, stderr=FAULT.encode(), just_shown=True)
@@ -536,9 +536,9 @@ def test_a_python_without_popdist_is_told_of_one_that_has_it(
     sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     assert sentences == [
-        f"Instance 3 on  exited with code 1: {exception}. It comes with "
-        "poprun, and so it is installed for /venv/bin/python: run the "
-        "program with that Python, or install poprun for the other."
+        f"Instance 3 on  exited with code 1: {exception}. It comes with poprun, which "
+        "is installed for /venv/bin/python: run the program with that Python, or "
+        "install poprun for the other one."
     ]
 
 
@@ -562,9 +562,9 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
     found = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     advice = (
-        f". popdist has a stand-in for {package}, which Python finds without "
-        "--emulate-sdk=no and POPDIST_SDK=no. Where it ignores PYTHONPATH, or another "
-        "program starts it, enable the stand-ins in its environment: python -m "
+        f". popdist has a stand-in for {package}, which Python finds unless "
+        "--emulate-sdk=no or POPDIST_SDK=no is set. If Python ignores PYTHONPATH, or "
+        "another program starts it, enable the stand-ins in its environment: python -m "
         "popdist.sdk enable"
     )
     if package is None:

@@ -155,7 +155,7 @@ def test_a_job_that_may_have_no_more_threads_says_so(
 
     assert str(raised.value).startswith(
         "The thread that answers popctl while the job waits cannot be started: "
-        "Resource temporarily unavailable. The limit of processes is reached"
+        "Resource temporarily unavailable. The limit on processes has been reached"
     )
     assert IDENTITY not in listening_names()
 

@@ -364,7 +364,7 @@ def test_the_stacks_of_the_instances_come_one_after_the_other(
     assert messages[-1] == (
         protocol.REQUEST_DONE,
         [
-            b"Instance 1 has shown no Python stacks: no Python runs there, or it is "
+            b"Instance 1 has shown no Python stacks: Python does not run there, or is "
             b"stopped."
         ],
     )
@@ -486,7 +486,7 @@ def test_between_two_attempts_a_job_is_shown_and_stopped_and_no_more(
     assert clients.wait(0.05) == ""
     clients.tap.feed(0, "stdout", b"late\n")
 
-    sentence = b"The attempt is over; the job is started again."
+    sentence = b"The attempt is over; the job is being started again."
     assert reader.messages() == [
         (protocol.REQUEST_ACCEPTED, []),
         (protocol.REQUEST_DONE, [sentence]),

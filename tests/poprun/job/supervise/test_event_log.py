@@ -90,11 +90,10 @@ def test_processes_that_a_program_forgot_are_told_of_in_any_case(
 
 def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> None:
     assert told(0, WaitsInFinalize(2)) == [
-        "poprun: warning: The Python program of instance 2 has ended and "
-        "waits in MPI_Finalize for the other instances. Its exit status is "
-        "not known; if it has failed, they may wait for it. 'python -m "
-        "mpi4py PROGRAM' instead of 'python PROGRAM' ends all when one "
-        "fails.\n"
+        "poprun: warning: The Python program of instance 2 has ended and waits in "
+        "MPI_Finalize for the other instances. Its exit status is not known; if it "
+        "failed, they may be waiting for it. With 'python -m mpi4py PROGRAM' instead "
+        "of 'python PROGRAM', the failure of one instance ends all of them.\n"
     ]
 
 
@@ -126,7 +125,7 @@ def test_a_client_that_stops_the_job_is_named() -> None:
     interrupts = [Interrupted(signal.SIGINT, "popctl (PID 7)")] * 2
 
     assert told(0, *interrupts) == [
-        "poprun: popctl (PID 7): stopping the instances; once more kills them.\n",
+        "poprun: popctl (PID 7): stopping the instances; repeat to kill them.\n",
         "poprun: popctl (PID 7) again: killing everything.\n",
     ]
 
@@ -135,7 +134,7 @@ def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None
     interrupts = [Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)]
 
     assert told(0, *interrupts) == [
-        "poprun: SIGINT: stopping the instances; once more kills them.\n",
+        "poprun: SIGINT: stopping the instances; repeat to kill them.\n",
         "poprun: SIGTERM again: killing everything.\n",
     ]
 

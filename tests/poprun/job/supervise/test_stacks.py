@@ -78,7 +78,9 @@ def test_who_was_not_asked_is_told_of() -> None:
     job.take()
     job.stacks.stop()
 
-    assert job.take() == ["There was no time for the Python stacks of all processes."]
+    assert job.take() == [
+        "There was not enough time to get the Python stacks of all processes."
+    ]
     assert job.stacks.over
     job.stacks.answer(0, [10], now=1)
     job.stacks.tick(1e9)
