@@ -133,7 +133,7 @@ REFUSED = {
     "cpus-per-proc": f"poprun assigns the cores of the instances. {_PROCESS_PLACEMENT}",
     "cpu-set": (
         "poprun assigns the cores of the instances from those that it may "
-        "use. Start it by taskset --cpu-list LIST poprun ..."
+        "use. Start it with taskset --cpu-list LIST poprun ..."
     ),
     "app": _PROGRAMS,
     "configfile": _PROGRAMS,
@@ -170,7 +170,7 @@ REFUSED = {
         "fails. Run mpirun without poprun for that."
     ),
     "runtime-options": (
-        "poprun decides what the failure of an instance does. Use poprun's "
+        "poprun decides what happens when an instance fails. Use poprun's "
         "own --keep-going."
     ),
     "dvm": "Each job has an mpirun of its own, which ends with it. Leave it out.",

@@ -114,6 +114,6 @@ def _value_is_missing(token: str, count: int, source: str) -> MpiArgumentError:
         )
     noun = "a value" if count == 1 else f"{count} values"
     return MpiArgumentError(
-        f"{source} ends with {token!r}, which needs {noun}. Put quotes around all "
-        f"that belongs to {source}."
+        f"{source} ends with {token!r}, which needs {noun}. Put quotes around the "
+        f"whole value of {source}."
     )

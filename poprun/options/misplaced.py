@@ -38,8 +38,8 @@ def explain_misplaced(flags: Sequence[str]) -> Iterator[str]:
     if not flags:
         return
     if len(flags) == 1:
-        problem = f"{flags[0]} comes after the program, so it is an argument of it."
+        problem = f"{flags[0]} comes after the program, so it is passed to the program."
     else:
         names = f"{', '.join(flags[:-1])} and {flags[-1]}"
-        problem = f"{names} come after the program, so they are arguments of it."
+        problem = f"{names} come after the program, so they are passed to the program."
     yield f"{problem} Write poprun's options before the program."

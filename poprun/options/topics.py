@@ -60,7 +60,7 @@ def _manual(environ: Mapping[str, str]) -> Iterator[str]:
         yield _line("", "all options, as a manual page")
         folder, is_installed, _ = page.rpartition("/man1/")
         if is_installed:
-            yield _line("", "To have 'man poprun': export MANPATH=" + folder + ":")
+            yield _line("", "For 'man poprun': export MANPATH=" + folder + ":")
 
 
 def _man_finds_it(environ: Mapping[str, str]) -> bool:

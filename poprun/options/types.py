@@ -217,7 +217,8 @@ def read_text(option: Option, text: str, label: str) -> str:
     if not text:
         raise refusal(
             f"{label} is empty.",
-            "Give it a value, or leave it out; is a variable of your shell not set?",
+            "Give it a value, or leave it out. Perhaps a variable of your shell is not "
+            "set.",
         )
     return text
 

@@ -22,6 +22,7 @@ from poprun.plan.values import GivenArguments
 from poprun.stdio import selection
 from poprun.stdio.output_files import OutputFolder
 from poprun.stdio.selection import Selection
+from poprun.words import counted
 
 
 def read_arguments(
@@ -113,10 +114,10 @@ def _instance_arguments(
 def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
     for number in numbers:
         if number is not None and number != topology.instances_per_host:
+            share = counted(topology.instances_per_host, "instance")
             raise OptionError(
-                f"--npernode {number} contradicts --num-instances and --host, by "
-                f"which each host gets {topology.instances_per_host}. Leave "
-                "--npernode out."
+                f"--npernode {number} contradicts --num-instances and --host, which "
+                f"give each host {share}. Leave --npernode out."
             )
 
 

@@ -162,8 +162,8 @@ def _notes(settings: Settings, facts: Sequence[HostFacts]) -> list[str]:
         if not settings["synchronise-poplar-sdk"]:
             return []
         return [
-            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK "
-            "here, as programs use the stand-in that comes with popdist."
+            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, "
+            "because programs use the stand-in that comes with popdist."
         ]
     is_named = settings.is_given("host") or settings.is_given("hostfile")
     # A dry run connects to no host, and does not learn which one it is.

@@ -181,10 +181,9 @@ def node_environment(
 def _does_not_divide(num_instances: int, num_nodes: int) -> str:
     fewer = num_instances - num_instances % num_nodes
     return (
-        f"{num_instances} instances cannot be shared equally by the "
-        f"{num_nodes} nodes that Slurm has given this job. Ask for {fewer} "
-        f"or {fewer + num_nodes} by --num-instances, or name fewer of the "
-        "nodes with --host."
+        f"{num_instances} instances cannot be shared equally among the {num_nodes} "
+        f"nodes that Slurm has given this job. Ask for {fewer} or {fewer + num_nodes} "
+        "with --num-instances, or name fewer of the nodes with --host."
     )
 
 

@@ -55,16 +55,16 @@ def check_restarts(stdin: Stdin, max_restarts: int) -> None:
     """
     if max_restarts and stdin.debugs:
         raise OptionError(
-            f"--max-restarts {max_restarts} and --pdb exclude each other: the "
-            "input of one attempt's debugger is gone for the next. Leave one "
+            f"--max-restarts {max_restarts} and --pdb exclude each other: what the "
+            "debugger has read in one attempt is not available in the next. Leave one "
             "of them out."
         )
     if max_restarts and stdin.is_own:
         raise OptionError(
-            f"--max-restarts {max_restarts} and --stdin exclude each other "
-            "where instances read poprun's own standard input: what one "
-            "attempt has read is gone for the next. Name a file, which each "
-            "attempt reads from its beginning: --stdin FILE"
+            f"--max-restarts {max_restarts} and --stdin exclude each other where "
+            "instances read poprun's own standard input: what one attempt has read is "
+            "not available in the next. Name a file, which each attempt reads from its "
+            "beginning: --stdin FILE"
         )
 
 
@@ -99,7 +99,7 @@ def _readable_path(name: str) -> str:
         raise OptionError(f"--stdin is {name!r}, a directory. Name a file in it.")
     if stat.S_ISFIFO(mode):
         raise OptionError(
-            f"--stdin is {name}, a named pipe, which has one reader only. Let "
+            f"--stdin is {name}, a named pipe, which can have only one reader. Let "
             f"poprun read it, for one instance or for all: --stdin all < {name}"
         )
     return path

@@ -186,10 +186,10 @@ def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
     if abs(difference) > MOST_CLOCK_DIFFERENCE_S:
         direction = "ahead of" if difference > 0 else "behind"
         return (
-            f"The host {host.name} cannot be used: its clock is "
-            f"{abs(difference):.0f} s {direction} the one here, so files and "
-            "certificates would have wrong times. Set both clocks with NTP; "
-            f"see: {tool.shown(host, 'timedatectl')}"
+            f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
+            f"s {direction} the clock of this host, so files and certificates would "
+            "have wrong times. Set both clocks with NTP; see: "
+            f"{tool.shown(host, 'timedatectl')}"
         )
     if hello.temporary_failure:
         return (
@@ -201,9 +201,9 @@ def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
 
 def _other_version(host: HostSpec, there: str) -> str:
     return (
-        f"The host {host.name} cannot be used: it has {there}, but here is "
-        f"poprun {__version__} in Python {_python()}. Install the same "
-        "there; --synchronise-python-venv=yes copies a virtual environment."
+        f"The host {host.name} cannot be used: it has {there}, but this host has "
+        f"poprun {__version__} in Python {_python()}. Install the same there; "
+        "--synchronise-python-venv=yes copies a virtual environment."
     )
 
 

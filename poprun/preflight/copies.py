@@ -176,7 +176,7 @@ def _copy(
 
 def _advice(host: HostSpec, copy: Copy, ran: Ran, tool: Ssh | Srun) -> str:
     if re.search(r"\[sender\] .*Permission denied", ran.errors):
-        return "That is on this host: make it readable, or remove it."
+        return "The file is on this host: make it readable, or remove it."
     command = "df -h"
     if "Permission denied" in ran.errors:
         command = f"ls -ld {shlex.quote(copy.directory)}"

@@ -105,8 +105,8 @@ def _check_reachable(name: str, path: str) -> None:
         raise _no_such_path(name, path) from error
     except PermissionError as error:
         raise ProgramNotExecutableError(
-            f"{name!r} cannot be run: you may not enter all directories on the "
-            "way to it."
+            f"{name!r} cannot be run: you may not enter all the directories in its "
+            "path."
         ) from error
     except OSError as error:
         raise ProgramNotFoundError(
@@ -220,8 +220,8 @@ def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
         )
     if os.path.isdir(path) or not os.access(path, os.X_OK):
         raise ProgramNotExecutableError(
-            f"{name!r} is to be run by {text!r}, which is not executable. "
-            "Correct its first line, or name the interpreter before the "
+            f"The first line of {name!r} names the interpreter {text!r}, which is not "
+            "executable. Correct its first line, or name the interpreter before the "
             "program."
         )
 

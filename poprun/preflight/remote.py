@@ -205,8 +205,8 @@ def _remote_connections(
         machine = own_machine if hello is None else hello.machine
         if (other := by_machine.setdefault(machine, host)) is not host:
             raise HostError(
-                f"{other} and {host} are one machine. Name it once; --num-instances "
-                "says how many instances its share is."
+                f"{other} and {host} are the same machine. Name it once; "
+                "--num-instances says how many instances to start."
             )
         if hello is None or machine != own_machine:
             continue

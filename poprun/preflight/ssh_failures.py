@@ -137,7 +137,7 @@ class SshFailure(Record):
     def _explain_ssh(self, host: HostSpec, ssh: Ssh) -> tuple[str, str]:
         explanation = self._explanation()
         if explanation is None:
-            return "ssh has ended the connection", f"See: {ssh.shown(host)}"
+            return "ssh ended the connection", f"See: {ssh.shown(host)}"
         return explanation.meaning, explanation.advice.format(
             login=ssh.shown(host),
             host=host.name,

@@ -382,7 +382,6 @@ def _warn_of_missing_debugger(
 def _warn_of_unread_input(log: Log) -> None:
     if unread := describe_unread():
         log.warn(
-            f"The standard input holds {unread}, which no instance reads. For "
-            "instance 0 to read it, add --stdin 0; for each instance to get a "
-            "copy, --stdin all."
+            f"No instance reads the standard input, which has {unread}. Add --stdin 0 "
+            "to let instance 0 read it, or --stdin all to give each instance a copy."
         )

@@ -568,8 +568,8 @@ def test_a_shell_that_nobody_knows_is_refused() -> None:
             TopologyError,
             ["--num-instances=2", "x", "--num-replicas", "2", "--lr=1"],
             [
-                "--num-replicas comes after the program, so it is an argument of it. "
-                "Write poprun's options before the program."
+                "--num-replicas comes after the program, so it is passed to the "
+                "program. Write poprun's options before the program."
             ],
         ),
         (OptionError, ["--num-instances=2", "x", "--num-replicas", "2"], []),
@@ -635,8 +635,8 @@ def test_a_mistyped_variable_is_warned_about(
         ),
         pytest.param(
             ["--offline", "1", "--log-dir", ""],
-            "error: --log-dir is empty.\npoprun: hint: Give it a value, or "
-            "leave it out; is a variable of your shell not set?\n",
+            "error: --log-dir is empty.\npoprun: hint: Give it a value, or leave it "
+            "out. Perhaps a variable of your shell is not set.\n",
             id="empty",
         ),
     ],

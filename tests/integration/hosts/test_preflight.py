@@ -431,8 +431,8 @@ def test_a_machine_is_one_host_under_all_its_names(hosts: Bed) -> None:
 
     assert (ran.returncode, ran.stderr) == (
         2,
-        "poprun: error: h1 and h1.bed are one machine. Name it once; -n says how many "
-        "instances its share is.\n",
+        "poprun: error: h1 and h1.bed are the same machine. Name it once; "
+        "--num-instances says how many instances to start.\n",
     )
 
 
@@ -448,8 +448,8 @@ def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> Non
     ran = bed.front.run(*JOB, "--host", ",".join(names), "-n", "6", "hostname")
 
     assert ran.stderr == (
-        "poprun: error: n0 and n1 are one machine. Name it once; -n says how many "
-        "instances its share is.\n"
+        "poprun: error: n0 and n1 are the same machine. Name it once; "
+        "--num-instances says how many instances to start.\n"
     )
     assert "drop connection" in bed["h1"].output("cat", "/var/log/sshd")
 

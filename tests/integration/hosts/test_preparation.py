@@ -284,7 +284,6 @@ def test_there_is_no_poplar_sdk_to_copy(own_homes: Bed) -> None:
 
     assert (ran.returncode, ran.stderr) == (
         0,
-        "poprun: warning: --synchronise-poplar-sdk copies nothing: there "
-        "is no Poplar SDK here, as programs use the stand-in that comes "
-        "with popdist.\n",
+        "poprun: warning: --synchronise-poplar-sdk copies nothing: there is no Poplar "
+        "SDK here, because programs use the stand-in that comes with popdist.\n",
     )

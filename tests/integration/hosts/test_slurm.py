@@ -413,7 +413,7 @@ def test_tasks_that_are_not_the_same_number_on_each_node_are_refused(
 
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "poprun: error: 3 instances cannot be shared equally by the 2 "
-        "nodes that Slurm has given this job. Ask for 2 or 4 by "
+        "poprun: error: 3 instances cannot be shared equally among the 2 "
+        "nodes that Slurm has given this job. Ask for 2 or 4 with "
         "--num-instances, or name fewer of the nodes with --host.\n"
     )

@@ -148,7 +148,7 @@ def test_what_may_not_be_read_or_written_is_named_with_its_host(homes: Bed) -> N
 
     assert (unreadable.returncode, unwritable.returncode) == (125, 125)
     assert unreadable.stderr.endswith(
-        "That is on this host: make it readable, or remove it.\n"
+        "The file is on this host: make it readable, or remove it.\n"
     )
     assert "Permission denied" in unwritable.stderr
     assert unwritable.stderr.endswith(f"See: ssh h1 ls -ld {job}\n")

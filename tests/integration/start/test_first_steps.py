@@ -56,8 +56,8 @@ def test_options_after_the_program_are_the_programs_and_warned_of(
 
     assert (ran.code, ran.stdout) == (0, "hi --num-instances 4\n")
     assert ran.stderr == (
-        "poprun: warning: --num-instances comes after the program, so it is an "
-        "argument of it. Write poprun's options before the program.\n"
+        "poprun: warning: --num-instances comes after the program, so it is passed to "
+        "the program. Write poprun's options before the program.\n"
     )
     assert (quiet.stdout, quiet.stderr) == (ran.stdout, "")
 

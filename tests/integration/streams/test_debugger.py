@@ -185,8 +185,8 @@ def test_children_of_the_program_have_no_debugger(poprun: Poprun) -> None:
         ),
         (
             ("--max-restarts", "1"),
-            "--max-restarts 1 and --pdb exclude each other: the input of one "
-            "attempt's debugger is gone for the next. Leave one of them out.",
+            "--max-restarts 1 and --pdb exclude each other: what the debugger has read "
+            "in one attempt is not available in the next. Leave one of them out.",
         ),
         (
             ("--output-filename", "logs:nocopy"),

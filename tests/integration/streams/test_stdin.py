@@ -58,9 +58,9 @@ def test_input_that_no_instance_reads_is_reported(poprun: Poprun, shape: str) ->
     )
 
     words = (
-        f"poprun: warning: The standard input holds {size}, which no "
-        "instance reads. For instance 0 to read it, add --stdin 0; for "
-        "each instance to get a copy, --stdin all.\n"
+        f"poprun: warning: No instance reads the standard input, which has {size}. Add "
+        "--stdin 0 to let instance 0 read it, or --stdin all to give each instance a "
+        "copy.\n"
     )
     assert (ran.returncode, ran.stderr) == (0, words if size else "")
 
@@ -150,8 +150,8 @@ def test_a_file_that_is_poprun_s_own_stdin_has_a_name_too(poprun: Poprun) -> Non
         ("directory", "--stdin is 'directory', a directory. Name a file in it."),
         (
             "pipe",
-            "--stdin is 'pipe', a named pipe, which has one reader only. Let poprun "
-            "read it, for one instance or for all: --stdin all < pipe",
+            "--stdin is 'pipe', a named pipe, which can have only one reader. Let "
+            "poprun read it, for one instance or for all: --stdin all < pipe",
         ),
         (
             "nothing",

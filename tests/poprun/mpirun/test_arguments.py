@@ -263,7 +263,7 @@ def test_of_a_variable_the_last_value_counts() -> None:
         ("--preload-binary", "--preload-binary", "copies no files."),
         ("-s", "-s", "copies no files."),
         ("--xterm 1", "--xterm", "Attach the debugger to an instance by its PID"),
-        ("--cpu-set=0,1", "--cpu-set", "Start it by taskset --cpu-list LIST poprun"),
+        ("--cpu-set=0,1", "--cpu-set", "Start it with taskset --cpu-list LIST poprun"),
         ("--max-restarts 3", "--max-restarts", "Use poprun's own --keep-going."),
         ("-genv A 1", "-genv", "for all MPIs: -x NAME=VALUE."),
     ],
@@ -306,7 +306,7 @@ def test_an_open_quote_is_refused(text: str) -> None:
 def test_a_missing_value_is_refused() -> None:
     assert refusal("--mca btl") == (
         "--mpi-global-args ends with '--mca', which needs 2 values. "
-        "Put quotes around all that belongs to --mpi-global-args."
+        "Put quotes around the whole value of --mpi-global-args."
     )
 
 

@@ -45,10 +45,10 @@ def test_every_name_is_that_of_an_option() -> None:
 def test_one_sentence_names_them_all() -> None:
     assert list(explain_misplaced([])) == []
     assert list(explain_misplaced(["--a"])) == [
-        "--a comes after the program, so it is an argument of it. Write poprun's "
+        "--a comes after the program, so it is passed to the program. Write poprun's "
         "options before the program."
     ]
     assert list(explain_misplaced(["--a", "--b", "--c"])) == [
-        "--a, --b and --c come after the program, so they are arguments of it. Write "
-        "poprun's options before the program."
+        "--a, --b and --c come after the program, so they are passed to the program. "
+        "Write poprun's options before the program."
     ]

@@ -287,7 +287,7 @@ def test_an_empty_text_is_refused() -> None:
 
     assert str(error) == "--vipu-partition is empty."
     assert error.__notes__ == [
-        "Give it a value, or leave it out; is a variable of your shell not set?"
+        "Give it a value, or leave it out. Perhaps a variable of your shell is not set."
     ]
 
 

@@ -815,8 +815,8 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--mpi-global-args=--npernode 2",),
-            "--npernode 2 contradicts --num-instances and --host, by which "
-            "each host gets 1. Leave --npernode out.",
+            "--npernode 2 contradicts --num-instances and --host, which give each host "
+            "1 instance. Leave --npernode out.",
             id="npernode",
         ),
         pytest.param(

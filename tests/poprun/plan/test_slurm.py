@@ -96,8 +96,8 @@ def test_the_first_of_fewer_instances_runs_where_poprun_does() -> None:
 
 def test_instances_that_do_not_divide_are_refused_with_the_nearest_that_do() -> None:
     assert refusal(6) == (
-        "6 instances cannot be shared equally by the 4 nodes that Slurm "
-        "has given this job. Ask for 4 or 8 by --num-instances, or name "
+        "6 instances cannot be shared equally among the 4 nodes that Slurm "
+        "has given this job. Ask for 4 or 8 with --num-instances, or name "
         "fewer of the nodes with --host."
     )
 

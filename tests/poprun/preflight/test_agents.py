@@ -151,29 +151,29 @@ def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
     [
         pytest.param(
             partial(hello, version="0.0.1"),
-            f"it has poprun 0.0.1 in Python {agents._python()}, but here is poprun "
-            f"{__version__} in Python {agents._python()}. Install the same there; "
-            "--synchronise-python-venv=yes copies a virtual environment.",
+            f"it has poprun 0.0.1 in Python {agents._python()}, but this host has "
+            f"poprun {__version__} in Python {agents._python()}. Install the same "
+            "there; --synchronise-python-venv=yes copies a virtual environment.",
             id="poprun",
         ),
         pytest.param(
             partial(hello, python="3.12.0"),
-            f"it has poprun {__version__} in Python 3.12.0, but here is poprun "
+            f"it has poprun {__version__} in Python 3.12.0, but this host has poprun "
             f"{__version__} in Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="python",
         ),
         pytest.param(
             lambda: r"printf '\n\000poprun-agent-77\nxyz'; cat >/dev/null",
-            f"it has another version of poprun, but here is poprun {__version__} in "
-            f"Python {agents._python()}. Install the same there; "
+            f"it has another version of poprun, but this host has poprun {__version__} "
+            f"in Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="messages",
         ),
         pytest.param(
             partial(hello, new_field=1),
-            f"it has another version of poprun, but here is poprun {__version__} in "
-            f"Python {agents._python()}. Install the same there; "
+            f"it has another version of poprun, but this host has poprun {__version__} "
+            f"in Python {agents._python()}. Install the same there; "
             "--synchronise-python-venv=yes copies a virtual environment.",
             id="fields",
         ),
@@ -197,7 +197,7 @@ def test_a_host_that_is_not_ready_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("offset", "words"), [(1000, "s ahead of the one"), (-1000, "s behind the one")]
+    ("offset", "words"), [(1000, "s ahead of the clock"), (-1000, "s behind the clock")]
 )
 def test_a_host_whose_clock_is_far_off_is_refused(
     tmp_path: Path, offset: float, words: str
@@ -272,7 +272,7 @@ def test_what_is_no_message_after_the_first_bytes_is_of_another_version(
     octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE + b"\xff" * 40)
     fake = FakeSsh(tmp_path, f"printf '{octal}'; cat >/dev/null")
 
-    assert "it has another version of poprun, but here is" in fake.refusal(A)
+    assert "it has another version of poprun, but this host has" in fake.refusal(A)
 
 
 def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -> None:

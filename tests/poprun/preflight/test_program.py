@@ -222,7 +222,8 @@ def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     script(tmp_path / "train", f"#!{tmp_path}\n")
 
     assert not_executable("train", "/bin", tmp_path) == (
-        f"'train' is to be run by '{tmp_path}', which is not executable. "
+        f"The first line of 'train' names the interpreter '{tmp_path}', which is "
+        "not executable. "
         "Correct its first line, or name the interpreter before the "
         "program."
     )

@@ -45,7 +45,7 @@ def test_the_names_of_this_machine_are_found_once(
 
     monkeypatch.setattr(remote, "own_names", own_names)
 
-    with pytest.raises(HostError, match="a and b are one machine"):
+    with pytest.raises(HostError, match="a and b are the same machine"):
         open_hosts([HostSpec(name="a"), HostSpec(name="b")], {}, NO_ACCESS)
 
     assert len(calls) == 1

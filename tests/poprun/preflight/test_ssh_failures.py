@@ -81,13 +81,13 @@ def explain(exit_code: int | None, text: str) -> str:
         ),
         pytest.param(
             "/etc/ssh/ssh_config: line 3: Bad configuration option: foo",
-            "ssh has ended the connection. ssh says: '/etc/ssh/ssh_config: line 3: Bad "
+            "ssh ended the connection. ssh says: '/etc/ssh/ssh_config: line 3: Bad "
             "configuration option: foo'. See: ssh -F my_config alice@h1 true",
             id="something-else",
         ),
         pytest.param(
             "\x1b[2Jboo",
-            r"ssh has ended the connection. ssh says: '\x1b[2Jboo'. See: ssh -F "
+            r"ssh ended the connection. ssh says: '\x1b[2Jboo'. See: ssh -F "
             "my_config alice@h1 true",
             id="what-would-control-the-terminal",
         ),
