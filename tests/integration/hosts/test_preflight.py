@@ -305,7 +305,7 @@ def test_a_host_without_the_mpi_is_named(hosts: Bed) -> None:
 
     none, other = text.splitlines()
     assert none.startswith(f"On the host h1: There is no {mpirun} to use as mpirun.")
-    assert other.startswith(f"On the host h2: {mpirun} is of Open MPI 5")
+    assert other.startswith(f"On the host h2: {mpirun} belongs to Open MPI 5")
     assert other.endswith("Install the same MPI at the same path there.")
 
 
