@@ -99,7 +99,7 @@ def _readable_path(name: str) -> str:
         raise OptionError(f"--stdin is {name!r}, a directory. Name a file in it.")
     if stat.S_ISFIFO(mode):
         raise OptionError(
-            f"--stdin is {name}, a named pipe, which can have only one reader. Let "
+            f"--stdin is {name!r}, a named pipe, which can have only one reader. Let "
             f"poprun read it, for one instance or for all: --stdin all < {name}"
         )
     return path
