@@ -54,7 +54,7 @@ def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> Non
         "poprun did not send it. The kernel has killed 1 process of that host because "
         "memory ran out, while the job ran: 'dmesg' names each."
     )
-    assert "killed 2 processes on" in hint_for_sigkill(2)
+    assert "killed 2 processes of" in hint_for_sigkill(2)
 
 
 def test_sigbus_hints_at_shared_memory() -> None:
