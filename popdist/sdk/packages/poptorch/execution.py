@@ -61,10 +61,10 @@ class Execution:
         _LOCAL.execution = self._outer
         if isinstance(error, IndexError) and _NO_CLASS.match(str(error)):
             raise Error(
-                f"{error} It is the label of no class of the loss. On an IPU such a "
-                "label has the probability 0, and training goes on; popdist's stand-in "
-                "for poptorch does not do so. Correct the labels, or give the loss the "
-                "one to leave out as ignore_index."
+                f"{error} No class of the loss has this label. On an IPU such a label "
+                "has the probability 0, and training continues; popdist's stand-in for "
+                "poptorch does not support that. Correct the labels, or pass the label "
+                "to ignore as ignore_index."
             ) from error
 
 

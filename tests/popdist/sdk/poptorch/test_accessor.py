@@ -343,7 +343,7 @@ def test_a_loader_loads_ahead_once() -> None:
         async_options={"sharing_strategy": FORK},
     )
 
-    with pytest.raises(poptorch.Error, match="loads ahead by itself"):
+    with pytest.raises(poptorch.Error, match="already loads ahead"):
         AsynchronousDataAccessor(loader)
     loader.terminate()
 

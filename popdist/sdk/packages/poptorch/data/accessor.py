@@ -78,8 +78,8 @@ class AsynchronousDataAccessor:
         )
         if getattr(dataset, "_accessor", None) is not None:
             raise createPoptorchError(
-                "The loader loads ahead by itself in its mode. Iterate over it, or "
-                "make it with DataLoaderMode.Sync."
+                "In its mode, the loader already loads ahead. Iterate over it, or "
+                "create it with DataLoaderMode.Sync."
             )
         self.rebatched_size = rebatched_size
         self._dataset = dataset
