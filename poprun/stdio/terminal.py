@@ -3,7 +3,7 @@
 import os
 import signal
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from poprun.helpers import processes
 from poprun.record import Record
@@ -46,17 +46,20 @@ def is_foreground(descriptor: int) -> bool:
         return True
 
 
-def wait_until_readable(descriptor: int) -> bool:
+def wait_until_readable(descriptor: int, ending: Iterable[int] = ()) -> bool:
     """Stop while this is a terminal that another job has, as the kernel stops readers.
 
     An instance reads poprun's terminal from a session of its own, in which the kernel
     stops no reader.
 
     Returns False where no shell could continue poprun, so that it does not stop.
+
+    Args:
+        ending: Blocked signals: one that has come ends the wait, too.
     """
     if not os.isatty(descriptor):
         return True
-    while not is_foreground(descriptor):
+    while not is_foreground(descriptor) and signal.sigpending().isdisjoint(ending):
         if not _can_be_continued():
             return False
         os.kill(os.getpid(), signal.SIGTTIN)

@@ -402,10 +402,13 @@ class Supervisor:
         self._router.hide_status()
         # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
         self._signal_instances(signal.SIGSTOP)
+        # A shell continues a stopped job that it kills: poprun must not stop again.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         os.kill(os.getpid(), number)
         if self._job.stdin.is_own:
             # Continued by "bg", it may not let an instance read what the shell reads.
-            wait_until_readable(0)
+            wait_until_readable(0, ENDING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._signal_instances(signal.SIGCONT)
 
     def _resize(self) -> None:

@@ -324,6 +324,22 @@ def test_a_job_that_is_continued_in_the_background_stops_again(
     says(shell, "got Ann")
 
 
+def test_a_stopped_job_that_reads_the_terminal_is_ended_by_kill(
+    poprun: Poprun, shell: Terminal
+) -> None:
+    script = poprun.script("read.py", READ)
+    command = f"{POPRUN} {' '.join(job(1))} --stdin 0 python {script}"
+    (poprun.directory / "run.sh").write_text(f"exec {command}\n")
+    types(shell, "sh run.sh")
+    shell.wait((poprun.directory / "ready").exists, "the program")
+    shell.process.sendcontrol("z")
+    says(shell, r"\[1\]\+ +Stopped .*")
+    types(shell, "kill %1; while kill -0 %1; do sleep 0.1; done; jobs; echo over")
+
+    says(shell, "poprun: error: Stopped by SIGTERM.")
+    says(shell, r"\[1\][+-] +Exit 143 .*")
+
+
 def test_poprun_does_not_stop_where_no_shell_could_continue_it(
     poprun: Poprun, shell: Terminal
 ) -> None:
