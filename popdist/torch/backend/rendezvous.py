@@ -2,7 +2,7 @@
 
 For popdist://, a launcher's variables say which processes belong to the job, as for
 `import popdist`: it takes neither MASTER_PORT, which another program may have taken,
-nor RANK. env:// is torch's own, but below poprun it fails once a process has ended.
+nor RANK. env:// is torch's own, but under poprun it fails once a process has ended.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -65,7 +65,7 @@ def rendezvous(
 
 
 def by_environment(usual: Rendezvous) -> Rendezvous:
-    """Return a handler of env:// that below poprun fails once a process has ended.
+    """Return a handler of env:// that under poprun fails once a process has ended.
 
     torch's waits in its constructor of the store, as long as any process is missing.
     Here only the calls that need a process wait for it.
