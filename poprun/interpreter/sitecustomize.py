@@ -178,16 +178,24 @@ def leave_torch_groups(instance):
 
 def keep_connections():
     # type: () -> None
-    """Keep the sockets of this process open until it has ended.
+    """Keep the network connections of this process open until it has ended.
 
     An instance that has failed would close them by leaving its groups, and its peers
     could fail because of that, and end, before it does.
     """
+    import _socket as socket
+
     folder = "/proc/self/fd/"
     for name in os.listdir(folder):
         try:
             if os.readlink(folder + name).startswith("socket:"):
-                os.dup(int(name))
+                kept = socket.socket(fileno=os.dup(int(name)))
+                # The program may close others after this, and wait for a child that
+                # waits for their end.
+                if kept.family == socket.AF_UNIX:
+                    kept.close()
+                else:
+                    kept.detach()
         except OSError:
             continue  # the descriptor of listdir, or there are too many
 

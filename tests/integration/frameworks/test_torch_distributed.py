@@ -285,12 +285,42 @@ def test_a_stall_with_gloo_is_reported_with_who_is_missing(
     )
 
 
+WAITS_FOR_CHILD = """
+import socket, subprocess, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+class Helper:
+    def __init__(self):
+        self.own, other = socket.socketpair()
+        words = [sys.executable, "-Sc", "import sys; sys.stdin.read()"]
+        self.child = subprocess.Popen(words, stdin=other)
+        other.close()
+    def __del__(self):
+        self.own.close()
+        print(self.child.wait(), flush=True)
+helper = Helper()
+"""
+
+
+def test_a_socket_that_a_program_of_gloo_closes_last_of_all_is_closed(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script("program.py", WAITS_FOR_CHILD)
+
+    ran = poprun("-n", "2", "--timeout", "100", "python", script)
+
+    assert (ran.code, ran.stdout) == (0, "0\n0\n")
+
+
 @pytest.mark.parametrize("options", [(), ("-I",)])
 def test_a_program_of_torch_that_aborts_is_told_to_leave_its_groups(
     poprun: Poprun, options: tuple[str, ...]
 ) -> None:
     text = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
-    poprun.script("aborts.py", f"{text}os.abort()\n")
+    # As C++ ends where a thread of a group still runs.
+    words = b"terminate called without an active exception\n"
+    poprun.script("aborts.py", f"{text}os.write(2, {words!r})\nos.abort()\n")
 
     ran = poprun("-n", "1", "--mpirun", "local", "python", *options, "aborts.py")
 
