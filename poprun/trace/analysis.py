@@ -293,7 +293,10 @@ def conclusion(summary: TraceSummary) -> str:
     costs = {row: one.cost_to_others for row, one in summary.instances.items()}
     total = sum(costs.values())
     if not summary.calls:
-        return "No instance recorded any popdist calls."
+        return (
+            "No instance recorded any popdist calls. Calls of gloo, NCCL and MPI are "
+            "not recorded. If the program uses gloo, add --torch-backend popdist."
+        )
     if not total:
         return "No instance waited for another."
     row = max(costs, key=lambda row: costs[row])

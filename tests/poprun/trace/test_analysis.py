@@ -52,7 +52,8 @@ def test_a_call_that_not_all_have_recorded_says_nothing_of_who_was_late() -> Non
 
 def test_a_job_without_calls_is_told() -> None:
     assert conclusion(analyse(document(events([])))) == (
-        "No instance recorded any popdist calls."
+        "No instance recorded any popdist calls. Calls of gloo, NCCL and MPI are "
+        "not recorded. If the program uses gloo, add --torch-backend popdist."
     )
 
 
