@@ -16,8 +16,8 @@ def listed(after: str) -> list[str]:
 
 
 def test_the_page_lists_the_operators_of_onnx() -> None:
-    assert listed("Of ONNX:") == sorted(operators.ONNX)
+    assert listed("ONNX:") == sorted(operators.ONNX)
 
 
 def test_the_page_lists_the_operators_of_graphcore() -> None:
-    assert listed("Of `aiGraphcore`:") == sorted(GRAPHCORE_METHODS)
+    assert listed("`aiGraphcore`:") == sorted(GRAPHCORE_METHODS)
