@@ -185,7 +185,10 @@ def test_an_instance_of_any_host_is_debugged(hosts: list[Host], rank: int) -> No
     terminal.expect_exact("(Pdb) ")
     terminal.sendline("q")
     host = f"h{rank}"
-    terminal.expect_exact(f"Instance {rank} on {host} exited with code 1.")
+    terminal.expect_exact(
+        f"Instance {rank} on {host} exited with code 1; its stderr ends with "
+        '"bdb.BdbQuit: the debugger has ended this instance.".\r\n'
+    )
     terminal.wait()
 
     assert terminal.exitstatus == 1

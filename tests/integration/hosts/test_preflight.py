@@ -432,7 +432,7 @@ def test_a_machine_is_one_host_under_all_its_names(hosts: Bed) -> None:
     assert (ran.returncode, ran.stderr) == (
         2,
         "poprun: error: h1 and h1.bed are the same machine. Name it once; "
-        "--num-instances says how many instances to start.\n",
+        "-n says how many instances to start.\n",
     )
 
 
@@ -449,7 +449,7 @@ def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> Non
 
     assert ran.stderr == (
         "poprun: error: n0 and n1 are the same machine. Name it once; "
-        "--num-instances says how many instances to start.\n"
+        "-n says how many instances to start.\n"
     )
     assert "drop connection" in bed["h1"].output("cat", "/var/log/sshd")
 
@@ -482,7 +482,7 @@ def test_hosts_that_are_not_on_the_subnet_are_named(hosts: Bed) -> None:
 
     assert strays.returncode == 2
     lines = strays.stderr.removeprefix("poprun: error: ").splitlines()
-    assert [line.partition(", which")[0] for line in lines] == [
+    assert [line.partition(" of --host-subnet")[0] for line in lines] == [
         "The host h1 is not on the network 10.31.0.0/31",
         "The host h2 is not on the network 10.31.0.0/31",
     ]
