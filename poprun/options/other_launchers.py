@@ -16,7 +16,7 @@ _GROUPED_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
     "-x --genv": "It sets variables. Write --env NAME=VALUE.",
-    "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
+    "--mca": 'It is an option of mpirun: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun can start more instances than cores. Leave it out.",
     "--nprocs --ntasks": "It is the number of processes. Write -n N.",
     "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
@@ -98,10 +98,10 @@ def explain(word: str, following: Sequence[str]) -> str:
             return advice
     name = canonical(flag.lstrip("-"))
     if name in REFUSED:
-        return f"It is mpirun's. {REFUSED[name]}"
+        return f"It is an option of mpirun. {REFUSED[name]}"
     count = NUMBER_OF_VALUES.get(name)
     if count is None:
         return ""
     values = [value] if equals else following[:count]
     text = " ".join([flag, *values, *["VALUE"] * (count - len(values))])
-    return f'It is mpirun\'s: write --mpi-global-args="{text}".'
+    return f'It is an option of mpirun: write --mpi-global-args="{text}".'

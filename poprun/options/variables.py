@@ -3,7 +3,9 @@
 from popdist.environment import JOB_VARIABLES, PLACE_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.stdio import selection
 
-NAME_RULE = "that consists of letters, digits and '_', and does not begin with a digit"
+NAME_RULE = (
+    "a name consists of letters, digits and '_', and does not begin with a digit"
+)
 OF_THE_JOB = frozenset({*TOPOLOGY_VARIABLES, *JOB_VARIABLES})
 
 

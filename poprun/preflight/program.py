@@ -33,7 +33,7 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
         )
     if "\0" in name:
         raise ProgramNotFoundError(
-            f"There is no program {name!r}: a name cannot have a NUL byte."
+            f"There is no program {name!r}: a name cannot contain a NUL byte."
         )
     try:
         path = _locate(name, search_path, cwd)

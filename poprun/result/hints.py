@@ -28,7 +28,7 @@ LITTLE_MEMORY = (
 )
 # By what the last line contains, in any case of letters.
 SHORTAGES = {
-    "address already in use": "Another process listens there, perhaps one of an "
+    "address already in use": "Another process listens there, perhaps one from an "
     "earlier run: 'ss -ltnp' names it. poprun gives each attempt a free port in "
     "MASTER_PORT.",
     "no space left on device": "A disk or /dev/shm is full: see 'df -h'. Loaders of "

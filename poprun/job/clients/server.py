@@ -339,8 +339,8 @@ class Clients:
         """Return why there is no output of an instance, if so."""
         if rank >= self._view.num_instances:
             last = self._view.num_instances - 1
-            there_are = f"0 to {last}" if last else "0 only"
-            return f"There is no instance {rank} in the job: it has {there_are}."
+            own = f"its instances are 0 to {last}" if last else "its only instance is 0"
+            return f"There is no instance {rank} in the job: {own}."
         if self._view.has_ended(rank) and not self.tap.is_open(rank):
             again = self._controls.phase() is None
             more = "; the job is being started again" if again else ""

@@ -329,10 +329,10 @@ def test_the_error_about_an_x_at_the_end_asks_for_quotes() -> None:
 )
 def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> None:
     assert refusal(f"-x {word}") == (
-        f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the "
-        "name of a variable: that consists of letters, digits and '_', and "
-        "does not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for "
-        "all names that begin with NAME."
+        f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the name of a "
+        "variable: a name consists of letters, digits and '_', and does not begin with "
+        "a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all names that begin "
+        "with NAME."
     )
 
 

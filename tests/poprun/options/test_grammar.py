@@ -194,8 +194,9 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ),
         (
             "--rank-by",
-            "It is mpirun's. Instances are numbered in the order of hosts, and poprun "
-            "assigns their cores itself. Use poprun's own --process-placement.",
+            "It is an option of mpirun. Instances are numbered in the order of hosts, "
+            "and poprun assigns their cores itself. Use poprun's own "
+            "--process-placement.",
         ),
         ("-x", "It sets variables. Write --env NAME=VALUE."),
         ("--config", "It names a file of options. Write --import-config FILE."),
@@ -206,12 +207,15 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ),
         (
             "--tag-output",
-            'It is mpirun\'s: write --mpi-global-args="--tag-output".',
+            'It is an option of mpirun: write --mpi-global-args="--tag-output".',
         ),
         ("--nprocs", "It is the number of processes. Write -n N."),
-        ("--map-by", 'It is mpirun\'s: write --mpi-global-args="--map-by 4".'),
+        (
+            "--map-by",
+            'It is an option of mpirun: write --mpi-global-args="--map-by 4".',
+        ),
         ("-wd", "It is the directory to run in. Write --cwd DIR."),
-        ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
+        ("--xml", 'It is an option of mpirun: write --mpi-global-args="--xml".'),
         ("--zzz", "'poprun --help' lists all options."),
     ],
 )
@@ -228,7 +232,7 @@ def test_an_option_of_another_launcher_is_known_with_its_value_too() -> None:
     assert refused("-N=4", "x")[1] == ["Did you mean -n, the number of instances?"]
     for words in (["--display", "map", "x"], ["--display=map", "x"]):
         assert refused(*words)[1] == [
-            'It is mpirun\'s: write --mpi-global-args="--display map".'
+            'It is an option of mpirun: write --mpi-global-args="--display map".'
         ]
 
 

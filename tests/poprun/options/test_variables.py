@@ -31,7 +31,7 @@ def test_a_name_that_no_shell_can_read_is_refused(name: str, before: str) -> Non
         parse(f"{before}{name}=secret")
 
     assert str(refused.value) == (
-        f"names {name!r}, which cannot be the name of a variable: that consists of "
+        f"names {name!r}, which cannot be the name of a variable: a name consists of "
         "letters, digits and '_', and does not begin with a digit. Write NAME=VALUE, "
         "NAME for the value that poprun's own environment has, or NAME* for all names "
         "that begin with NAME."

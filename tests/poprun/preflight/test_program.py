@@ -137,7 +137,7 @@ def test_an_empty_name_is_explained(tmp_path: Path) -> None:
 
 def test_a_nul_byte_is_refused(tmp_path: Path) -> None:
     assert not_found("a\0b", "/bin", tmp_path) == (
-        "There is no program 'a\\x00b': a name cannot have a NUL byte."
+        "There is no program 'a\\x00b': a name cannot contain a NUL byte."
     )
 
 

@@ -270,12 +270,12 @@ def test_the_output_of_one_instance_comes_from_now_on(clients: Clients) -> None:
         (
             protocol.WATCH_OUTPUT,
             [3],
-            b"There is no instance 3 in the job: it has 0 to 2.",
+            b"There is no instance 3 in the job: its instances are 0 to 2.",
         ),
         (
             protocol.DUMP_STACKS,
             [b"0,7"],
-            b"There is no instance 7 in the job: it has 0 to 2.",
+            b"There is no instance 7 in the job: its instances are 0 to 2.",
         ),
     ],
 )
