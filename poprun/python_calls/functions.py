@@ -78,6 +78,8 @@ def _check_launch(
         )
     numbers = {"num_instances": num_instances, "num_replicas": num_replicas}
     for name, number in numbers.items():
+        if not hasattr(number, "__index__"):
+            raise TypeError(f"{name} is {number!r}, but must be an int, such as 4.")
         if index(number) < 1:
             raise OptionError(f"{name} is {number}, but must be 1 or more.")
     words = check_words("The argument options of launch", options)

@@ -523,7 +523,11 @@ def test_a_notebook_s_cells_run_functions_of_cells_and_are_interrupted(
         ),
         (
             "poprun.launch(len, '', num_instances=2.0)",
-            "TypeError 'float' object cannot be interpreted as an integer",
+            "TypeError num_instances is 2.0, but must be an int, such as 4.",
+        ),
+        (
+            "poprun.launch(len, '', num_instances='auto')",
+            "TypeError num_instances is 'auto', but must be an int, such as 4.",
         ),
     ],
 )
