@@ -112,6 +112,16 @@ def serve_mixed_groups(own: str) -> None:
         )
         return usual(*changed.args, **changed.kwargs)
 
+    def make_first(call: inspect.BoundArguments, devices: dict[str, str]) -> Any:
+        # Of several backends torch makes popdist's alone if that comes first. It may
+        # lack the one of a device that this machine does not have.
+        ordered = {"cpu": own, **devices}
+        pairs = ",".join(f"{device}:{name}" for device, name in ordered.items())
+        group, store = make(call, backend=dist.Backend(pairs))
+        if type(group) is ProcessGroupPopdist:
+            _c10d._world.pg_map[group] = (call.arguments["backend"], store)
+        return group, store
+
     @wraps(usual)
     def new_process_group(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
@@ -120,6 +130,8 @@ def serve_mixed_groups(own: str) -> None:
         devices = config.get_device_backend_map()
         others = {d: b for d, b in devices.items() if d != "cpu" and _is_present(d)}
         if devices.get("cpu") != own or set(others.values()) <= {own}:
+            if devices.get("cpu") == own and ":" in backend:
+                return make_first(call, devices)
             return usual(*args, **kwargs)
         group, store = make(
             call, backend=dist.Backend(own), device_id=None, backend_options=None

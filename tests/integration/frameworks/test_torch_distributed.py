@@ -388,7 +388,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("backend", ["cpu:popdist,cuda:nccl", "cpu:popdist,meta:fake"])
+@pytest.mark.parametrize(
+    "backend",
+    ["cpu:popdist,cuda:nccl", "cuda:nccl,cpu:popdist", "cpu:popdist,meta:fake"],
+)
 def test_popdist_has_the_cpu_tensors_of_a_group_with_another_backend(
     poprun: Poprun, backend: str
 ) -> None:
