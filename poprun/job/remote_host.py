@@ -254,7 +254,7 @@ class RemoteHost:
         if self._silence.must_send(now):
             self.send(protocol.pack(messages.ALIVE))
         if self._silence.is_lost(now):
-            self._lose("it neither answers nor acknowledges what is sent")
+            self._lose("it does not answer or acknowledge what is sent")
         elif now >= self._finishes_by and not self.finished:
             self._lose("its agent does not confirm that nothing is left there")
 

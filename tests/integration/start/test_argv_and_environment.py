@@ -304,7 +304,7 @@ def test_what_is_no_name_is_refused(poprun: Poprun, name: str) -> None:
 
     assert ran.code == 2
     assert ran.stderr == (
-        f"poprun: error: --mpi-global-args has -x '{name!r}=1', but {name!r} cannot be "
+        f"poprun: error: --mpi-global-args has -x '{name}=1', but {name!r} cannot be "
         "the name of a variable: a name consists of letters, digits and '_', and does "
         "not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
         "names that begin with NAME.\n"
