@@ -93,7 +93,7 @@ def test_a_signal_while_poprun_waits_for_a_lost_host_leaves_nothing(bed: Bed) ->
     kill(bed, "h1", AGENT)
     assert job.stderr is not None
     seen = ""
-    while "is started again" not in seen:
+    while "will be started again" not in seen:
         line = job.stderr.readline()
         assert line, seen
         seen += line
