@@ -15,7 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 INTRODUCTION = """\
 # Options
 
-Made from `poprun/options/table.py` by `python scripts/document_options.py`.
+<!-- Made from poprun/options/table.py by scripts/document_options.py. -->
 
     poprun [OPTIONS] PROGRAM [ARGUMENTS]...
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from poprun.errors import LaunchError
+from poprun.words import counted
 
 # For each instance: the connection to its shim, its stdout and its stderr, and the
 # connection of its Python interpreter when that ends.
@@ -33,9 +34,10 @@ def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise LaunchError(
-            f"{num_instances} instances need {needed} open files in poprun, "
-            f"{per_instance} for each, but the hard limit is {hard}. Raise it "
-            "with 'ulimit -Hn', or start fewer instances."
+            f"poprun needs {needed} open files for "
+            f"{counted(num_instances, 'instance')}, {per_instance} for each, but the "
+            f"hard limit is {hard}. Raise it with 'ulimit -Hn', or start fewer "
+            "instances."
         )
     return before
 

@@ -230,7 +230,7 @@ def test_more_instances_than_open_files_are_refused_before_the_start(
 
     assert (ran.returncode, ran.stdout) == (125, b"")
     assert re.fullmatch(
-        r"poprun: error: 400 instances need 16\d\d open files in poprun, 4 for each, "
+        r"poprun: error: poprun needs 16\d\d open files for 400 instances, 4 for each, "
         r"but the hard limit is 1024\. Raise it with 'ulimit -Hn', or start fewer "
         r"instances\.\n",
         ran.stderr.decode(),
