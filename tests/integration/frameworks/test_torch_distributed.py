@@ -279,7 +279,7 @@ def test_a_stall_with_gloo_is_reported_with_who_is_missing(
         re.MULTILINE,
     )
     assert re.fullmatch(
-        r"poprun: error: The job took longer than the 60 s of --timeout, and was "
+        r"poprun: error: The job took longer than the 60 s of --timeout and was "
         rf"stopped\. Instances 0 and 2 had waited \d+ s in {name} for instance 1\.",
         last,
     )

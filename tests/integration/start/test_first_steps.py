@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 from conftest import POPRUN, Poprun
@@ -102,14 +103,8 @@ def run_below(mpirun: str, size: int, *words: str) -> subprocess.CompletedProces
 
 def test_several_copies_of_poprun_below_mpirun_start_nothing(every_mpirun: str) -> None:
     job = (
-        "poprun",
-        "-n",
-        "2",
-        "--mpirun",
-        "local",
-        "--tag-format=none",
-        "echo",
-        "started",
+        *(sys.executable, "-m", "poprun", "-n", "2", "--mpirun", "local"),
+        *("--tag-format=none", "echo", "started"),
     )
 
     several = run_below(every_mpirun, 2, *job)
@@ -124,7 +119,8 @@ def test_several_copies_of_poprun_below_mpirun_start_nothing(every_mpirun: str) 
 def test_a_script_of_one_rank_may_start_poprun(every_mpirun: str) -> None:
     script = (
         'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 || '
-        "poprun -n 2 --mpirun local --tag-format=none echo started; exit"
+        f"{sys.executable} -m poprun -n 2 --mpirun local --tag-format=none "
+        "echo started; exit"
     )
 
     ran = run_below(every_mpirun, 2, "sh", "-c", script)

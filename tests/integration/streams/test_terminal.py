@@ -234,8 +234,8 @@ def test_poprun_s_own_words_leave_nothing_of_the_status(
 
     assert terminal.end() == 143
     assert terminal.lines() == [
-        "poprun: SIGTERM: stopping the instances; repeat to kill the",
-        "m.",
+        "poprun: SIGTERM: stopping the instances; repeat to kill them",
+        ".",
         "poprun: error: Stopped by SIGTERM.",
     ]
 

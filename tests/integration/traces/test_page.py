@@ -33,7 +33,10 @@ def test_a_browser_shows_the_rows_and_who_was_late(page: Path) -> None:
     shown = look_at(page, "--dump-dom")
 
     assert "<h1>Trace of poprun: trace.json</h1>" in shown
-    assert "100 % of that for instance 2, which began 5 of 5 calls last." in shown
+    assert (
+        "100 % of that was for instance 2, which was the last to begin 5 of 5 calls."
+        in shown
+    )
     assert re.findall(r'data-row="(\d)"', shown) == ["0", "1", "2", "3"]
     # Those that wait are orange; the late one is not.
     rows = shown.split('<g class="row"')[1:]

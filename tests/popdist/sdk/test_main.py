@@ -93,8 +93,8 @@ def test_arguments_that_make_no_sense_are_refused(
     assert done.returncode == 2
     assert done.stderr == (
         f"python -m popdist.sdk: error: {reason}\n"
-        "python -m popdist.sdk: hint: python -m popdist.sdk --help shows what there "
-        "is.\n"
+        "python -m popdist.sdk: hint: python -m popdist.sdk --help lists the "
+        "commands.\n"
     )
 
 
