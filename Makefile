@@ -28,7 +28,7 @@ examine: lint types site cross control tsan asan memcheck memcheck-python ## All
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(PYTEST) -q -m "not mpi"
 lint: $(VENV)/with-lint ## Style, without changing a file.
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.

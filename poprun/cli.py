@@ -197,7 +197,7 @@ def _start(
     if not line.program:
         raise _no_program(line, argv)
 
-    from poprun.job.guard_start import continue_guards, start_guard
+    from poprun.supervise.guard_start import continue_guards, start_guard
 
     recorder = None
     if not settings["dry-run"] and _is_recorded(settings):
@@ -274,9 +274,9 @@ def _has_color(
 
     The command line may be wrong: what stands before that is known.
     """
+    from poprun.color import CHOICES, uses_color
     from poprun.options.grammar import options_before_error
     from poprun.options.types import variable
-    from poprun.texts.color import CHOICES, uses_color
 
     given = [text for o, text in options_before_error(argv) if o.name == "color"]
     choice = (given or [environ.get(variable("color"), "")])[-1].lower()
@@ -285,7 +285,7 @@ def _has_color(
 
 def _help(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     from poprun.options.help import full_page, painted
-    from poprun.stdio.terminal import own_size
+    from poprun.output.terminal import own_size
 
     columns = environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdigit():
@@ -314,7 +314,7 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
     if form == "text":
         return f"poprun {__version__}\n"
 
-    from poprun.preflight import versions
+    from poprun.reach import versions
 
     # What it starts inherits the signals that are blocked.
     early_signals.unblock()

@@ -116,12 +116,12 @@ def stop(number: int, frame: "FrameType | None") -> None:
         _signal.signal(each, _signal.SIG_DFL if each == number else _signal.SIG_IGN)
     code = 128 + twins[0]
     # Nothing is imported here. Where a module is not, it has done nothing.
-    module = sys.modules.get("poprun.job.clients.preparing_job")
+    module = sys.modules.get("poprun.supervise.clients.preparing_job")
     by = getattr(module, "stopped_by", "") or _NAMES[number]
     sentence = f"Stopped by {by} before any instance was started."
     try:
-        _call("poprun.job.guard_start", "continue_guards")
-        _call("poprun.stdio.phase_line", "erase")
+        _call("poprun.supervise.guard_start", "continue_guards")
+        _call("poprun.output.phase_line", "erase")
         os.write(2, f"poprun: error: {sentence}\n".encode())
         _call("poprun.result.recorder", "note_stop", code, sentence)
         _call("poprun.trace.job_trace", "note_stop")

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from poprun.texts.color import CYAN, RED, YELLOW, paint
+from poprun.color import CYAN, RED, YELLOW, paint
 
 STYLES = {"error": RED, "warning": YELLOW, "hint": CYAN}
 INFO, DEBUG = 1, 2

@@ -23,9 +23,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from poprun.helpers import protocol
 from poprun.popctl.jobs import JobConnection, connect, listening_names
 from poprun.popctl.top_screen import TopScreen
+from poprun.wire import protocol
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"

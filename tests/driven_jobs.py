@@ -10,21 +10,20 @@ from collections.abc import Sequence
 import pytest
 from job_clients import make_clients
 
-from poprun.helpers import own_process, processes, protocol
-from poprun.helpers.channel import Channel, connect
-from poprun.job.events import (
-    Event,
-)
-from poprun.job.guard_start import StartedGuard
-from poprun.job.host_link import HostLink
-from poprun.job.local_host.local_host import LocalHost
-from poprun.job.mpirun_process import MpirunProcess
-from poprun.job.supervise.stopping import Phase
-from poprun.job.supervise.supervisor import Ended, Supervisor
+from poprun.helpers import own_process, processes
+from poprun.host.host_link import HostLink
+from poprun.host.local_host import LocalHost
 from poprun.job.values import Job
+from poprun.output.router import OutputRouter
+from poprun.output.routes import Routes
 from poprun.record import replace
-from poprun.stdio.router import OutputRouter
-from poprun.stdio.routes import Routes
+from poprun.supervise.guard_start import StartedGuard
+from poprun.supervise.mpirun_process import MpirunProcess
+from poprun.supervise.stopping import Phase
+from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, connect
+from poprun.wire.events import Event
 
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives

@@ -8,7 +8,7 @@ StdinFeeder.add.
 
 from collections import deque
 
-from poprun.stdio.stream_ends import InputSink, OutputSource
+from poprun.output.stream_ends import InputSink, OutputSource
 
 # What may be under way of each stream.
 WINDOW = 1 << 12

@@ -9,7 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from poprun.job.events import (
+from poprun.host.host_link import HostLink
+from poprun.output.stdin import StdinFeeder
+from poprun.output.stream_ends import OutputReader
+from poprun.output.waiter import READ, Interest
+from poprun.wire.events import (
     Clean,
     Event,
     Exited,
@@ -18,10 +22,6 @@ from poprun.job.events import (
     Started,
     UsageMeasured,
 )
-from poprun.job.host_link import HostLink
-from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.stream_ends import OutputReader
-from poprun.stdio.waiter import READ, Interest
 
 # How long the loop of one test may run.
 LIMIT_S = 200.0

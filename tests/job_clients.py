@@ -8,15 +8,15 @@ from typing import Any
 
 from plans import make_request, planned
 
-from poprun.helpers import protocol
-from poprun.helpers.channel import Channel
-from poprun.job.clients.job_view import JobView
-from poprun.job.clients.server import Clients
 from poprun.options.programs import Program
+from poprun.output import waiter
+from poprun.output.output_tap import OutputTap
 from poprun.plan.topology import Topology
 from poprun.record import replace
-from poprun.stdio import waiter
-from poprun.stdio.output_tap import OutputTap
+from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.clients.server import Clients
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
 
 # Long enough for the most loaded machine: the loop of a test runs in its process.
 LIMIT_S = 200.0

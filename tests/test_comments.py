@@ -124,7 +124,7 @@ def test_what_a_comment_names_exists(package: str) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("See router.py, and close() of poprun.stdio.writer.", []),
+        ("See router.py, and close() of poprun.output.writer.", []),
         ("See no_such.py.", ["no_such.py"]),
         ("Calls no_such_function() first.", ["no_such_function"]),
         ("Given --no-such-option.", ["no-such-option"]),

@@ -13,7 +13,8 @@ import select
 import time
 from _collections_abc import Iterable, Iterator  # os has imported it already
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import processes
+from poprun.wire import protocol
 
 # How long the removal of one path may take: a slow disk with very many files.
 REMOVE_LIMIT_S = 60.0

@@ -7,7 +7,7 @@ A child of poprun holds that end, too, until its exec, and for ever if it is sto
 before. So this process also watches poprun itself, and kills such a child.
 
 On another host of a job it is the parent of the agent there, which is to it what poprun
-is, and starts no mpirun (agent/guard.py).
+is, and starts no mpirun (host/agent_guard.py).
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -17,8 +17,7 @@ import resource
 import select
 import time
 
-from poprun.helpers import own_process, processes, protocol
-from poprun.helpers.channel import Channel
+from poprun.helpers import own_process, processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import (
     Leftovers,
@@ -29,6 +28,8 @@ from poprun.helpers.job_files import (
     undo_abandoned,
     usual_places,
 )
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
 
 # How often to look for new files if the kernel may not report them.
 _UNWATCHED_LOOK_S = 0.05

@@ -7,7 +7,8 @@ import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import errno
 import os
 
-from poprun.helpers import own_process, processes, protocol
+from poprun.helpers import own_process, processes
+from poprun.wire import protocol
 
 # What a fork writes to the shim if memory cannot be bound; it goes on without.
 UNBOUND = b"memory is not bound\n"

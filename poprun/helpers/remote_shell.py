@@ -11,8 +11,9 @@ import os
 import select
 import sys
 
-from poprun.helpers import own_process, processes, protocol
-from poprun.helpers.channel import Channel, connect
+from poprun.helpers import own_process, processes
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, connect
 
 
 def main(variable: str, words: list[str]) -> None:

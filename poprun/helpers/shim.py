@@ -13,10 +13,11 @@ import sys
 import time
 from _collections_abc import Callable  # os has imported it already
 
-from poprun.helpers import own_process, processes, protocol
-from poprun.helpers.channel import Channel, connect
+from poprun.helpers import own_process, processes
 from poprun.helpers.job_files import LOCK, hold, undo_by_last, undo_if_last
 from poprun.helpers.program_start import StartError, start_program
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, connect
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False

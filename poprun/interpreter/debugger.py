@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: F401  # in type comments only
 
-# As in poprun/helpers/protocol.py.
+# As in poprun/wire/protocol.py.
 DEBUGGER = 44
 READY, PROMPT = b"0", b"1"
 # So long the program waits at most for a poprun that does not answer.

@@ -42,7 +42,7 @@ STAND_INS = (
     "tensorflow.python.ipu",
     "tensorflow.compiler.plugin",
 )
-# As in poprun/helpers/protocol.py.
+# As in poprun/wire/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
 RANKS_IN_MPI = ("PMI_RANK", "PMIX_RANK")
@@ -356,7 +356,7 @@ def tell(control, rank, kind, fields=(), left_out=0):
     import struct
 
     name, _, key = os.fsencode(control).partition(b"/")
-    # As poprun/helpers/protocol.py packs it.
+    # As poprun/wire/protocol.py packs it.
     sender = [b"%d" % VERSION, key, os.fsencode(rank)]
     message = bytes([kind])
     for field in sender + list(fields):

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from popdist import call_records as records
 from poprun.interpreter.sitecustomize import CONTROL, tell
 
-# The same number as in poprun/helpers/protocol.py.
+# The same number as in poprun/wire/protocol.py.
 TORCH_GROUPS = 45
 # The methods of torch's process groups that begin a collective.
 OPERATIONS = {

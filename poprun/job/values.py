@@ -5,9 +5,9 @@ from math import inf
 
 from poprun.annotations import TYPE_CHECKING, Any
 from poprun.helpers.end_actions import EndAction
+from poprun.output.stdin import Stdin
+from poprun.output.terminal import Terminals
 from poprun.record import Record
-from poprun.stdio.stdin import Stdin
-from poprun.stdio.terminal import Terminals
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.held_devices import HeldDevices

@@ -6,9 +6,9 @@ Plain ASCII throughout, so that no locale can spoil it.
 import re
 from textwrap import wrap
 
+from poprun.color import BOLD, CYAN, paint
 from poprun.options.table import GROUPS
 from poprun.options.types import Option
-from poprun.texts.color import BOLD, CYAN, paint
 
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 

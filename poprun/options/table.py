@@ -7,10 +7,10 @@ read the options from it.
 from collections.abc import Mapping
 from functools import partial
 
+from poprun import color
 from poprun.options import types
 from poprun.options.types import Option
-from poprun.stdio import selection
-from poprun.texts import color
+from poprun.output import selection
 
 _switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
 _flag = partial(Option, types.read_boolean, takes_value=False, default=False)

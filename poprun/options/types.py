@@ -11,10 +11,10 @@ from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import OptionError
 from poprun.options import variables
 from poprun.options.refusals import alternatives, quoted, refusal
+from poprun.output import selection
+from poprun.output.lines import tags
+from poprun.output.selection import Selection
 from poprun.record import Record
-from poprun.stdio import selection
-from poprun.stdio.lines import tags
-from poprun.stdio.selection import Selection
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 Item = (

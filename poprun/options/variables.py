@@ -1,7 +1,7 @@
 """The variables that users pass to instances: [INSTANCES:]NAME[=VALUE]. Pure."""
 
 from popdist.environment import JOB_VARIABLES, PLACE_VARIABLES, TOPOLOGY_VARIABLES
-from poprun.stdio import selection
+from poprun.output import selection
 
 NAME_RULE = (
     "a name consists of letters, digits and '_', and does not begin with a digit"

@@ -16,12 +16,12 @@ from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
+from poprun.output import selection
+from poprun.output.output_files import OutputFolder
+from poprun.output.selection import Selection
 from poprun.plan.placement import format_ranges
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import GivenArguments
-from poprun.stdio import selection
-from poprun.stdio.output_files import OutputFolder
-from poprun.stdio.selection import Selection
 from poprun.words import counted
 
 

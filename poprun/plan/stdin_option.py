@@ -5,9 +5,9 @@ import stat
 
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
+from poprun.output.output_files import OutputFolder
+from poprun.output.stdin import Stdin
 from poprun.plan.topology import check_rank
-from poprun.stdio.output_files import OutputFolder
-from poprun.stdio.stdin import Stdin
 
 
 def choose_stdin(settings: Settings, num_instances: int) -> Stdin:

@@ -10,13 +10,13 @@ from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.options.programs import Program
+from poprun.output.output_files import OutputFolder
+from poprun.output.stdin import Stdin
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
-from poprun.stdio.output_files import OutputFolder
-from poprun.stdio.stdin import Stdin
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.values import PartitionOptions

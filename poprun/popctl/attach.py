@@ -2,9 +2,9 @@
 
 import click
 
-from poprun.helpers import protocol
 from poprun.popctl.jobs import choose_job, words_of
 from poprun.popctl.output import copy_output
+from poprun.wire import protocol
 
 
 @click.command("attach")

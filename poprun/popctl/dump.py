@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import processes
 from poprun.popctl.jobs import choose_job, show_job, words_of
 from poprun.popctl.output import copy_output, say
 from poprun.texts.stdout import write
+from poprun.wire import protocol
 
 # It stops a process while it reads its memory, for milliseconds.
 PY_SPY_S = 20

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from poprun.log import printable
+from poprun.output.terminal import clock
 from poprun.plan.placement import format_ranges
-from poprun.stdio.terminal import clock
 from poprun.texts.tables import GAP, aligned
 from poprun.words import counted, size
 

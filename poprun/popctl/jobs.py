@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from poprun.errors import JobRequestError, OptionError
-from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, peer_of
-from poprun.stdio.terminal import clock
+from poprun.output.terminal import clock
 from poprun.texts.tables import aligned, cut, one_line
 from poprun.users import user_name
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, peer_of
 
 SOCKETS = "/proc/net/unix"
 # In a line of that file: flags of a socket that listens, and its name.

@@ -5,10 +5,10 @@ import os
 import click
 
 from poprun.errors import JobRequestError
+from poprun.output.output_files import path_of
+from poprun.output.stream_ends import STREAMS
 from poprun.popctl.jobs import choose_job, show_job, words_of
 from poprun.popctl.output import write_bytes
-from poprun.stdio.output_files import path_of
-from poprun.stdio.stream_ends import STREAMS
 
 # A line may be longer than the memory.
 PIECE = 1 << 16

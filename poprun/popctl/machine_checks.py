@@ -22,8 +22,8 @@ from poprun.helpers.job_files import job_directories, undo_abandoned, usual_plac
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import SEGMENT_NAME
 from poprun.plan.placement import format_ranges
-from poprun.preflight.cgroups import read_cpu_quota
-from poprun.preflight.directories import (
+from poprun.reach.cgroups import read_cpu_quota
+from poprun.reach.directories import (
     ENOUGH_SHARED_MEMORY,
     LONGEST_TEMPORARY,
     SHARED_MEMORY,

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from poprun.errors import JobRequestError
+from poprun.output.terminal import clock
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
 from poprun.popctl.output import output_width, say
-from poprun.stdio.terminal import clock
 from poprun.texts.stdout import write
 from poprun.texts.tables import table
 from poprun.words import counted

@@ -3,7 +3,7 @@
 import click
 
 from poprun.errors import JobRequestError
-from poprun.helpers import protocol
+from poprun.output.terminal import clock
 from poprun.popctl.jobs import (
     ANSWER_S,
     JobConnection,
@@ -12,8 +12,8 @@ from poprun.popctl.jobs import (
     program_of,
     show_job,
 )
-from poprun.stdio.terminal import clock
 from poprun.texts.stdout import write
+from poprun.wire import protocol
 
 
 @click.command("stop")

@@ -6,13 +6,13 @@ import sys
 import click
 
 from poprun.errors import JobRequestError
-from poprun.helpers import protocol
 from poprun.popctl.job_table import instance_lines, rates_of, summary
 from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
 from poprun.popctl.output import output_width
 from poprun.texts.click_program import Seconds
 from poprun.texts.stdout import write
 from poprun.texts.tables import cut
+from poprun.wire import protocol
 
 # Between the two looks by which --once tells the present use of the CPUs.
 ONCE_MS = 1000

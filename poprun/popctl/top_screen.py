@@ -19,10 +19,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
-from poprun.helpers import protocol
 from poprun.popctl.job_table import Rates, View, instance_lines, rates_of, summary
 from poprun.popctl.jobs import JobConnection, explain_end
 from poprun.texts.tables import cut
+from poprun.wire import protocol
 
 PLAIN = Style()
 KEYS = "q quits, arrows scroll"

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
-from poprun.job.events import Exited, MpirunStarted, TorchGroupsMade
-from poprun.job.supervise.stopping import Reason
-from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
+from poprun.output.router import OutputRouter
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
-from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.record import replace
 from poprun.result import report, summary
 from poprun.result.outcome import MACHINERY, Outcome, has_failed, judge
 from poprun.result.summary import InstanceEnd
-from poprun.stdio.router import OutputRouter
+from poprun.supervise.stopping import Reason
+from poprun.supervise.supervisor import Ended
+from poprun.wire.events import Exited, MpirunStarted, TorchGroupsMade
 
 # A shell, and other programs that start one, exit with 128 and the signal's number.
 KILLED = 128 + signal.SIGKILL

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from poprun.annotations import Any
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN, explain_errno
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.job import events as job_events
-from poprun.job.events import Event
-from poprun.job.supervise.stopping import Course, Reason
 from poprun.record import Record
 from poprun.result.outcome import Outcome
 from poprun.result.summary import InstanceEnd
+from poprun.supervise.stopping import Course, Reason
 from poprun.users import user_name
+from poprun.wire import events as job_events
+from poprun.wire.events import Event
 from poprun.words import json_text
 
 RESULT, EVENTS = "poprun-result", "poprun-events"

@@ -14,7 +14,12 @@ from poprun.errors import (
     explain_errno,
 )
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.job.events import (
+from poprun.log import printable
+from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.plan.placement import format_ranges
+from poprun.record import Record
+from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,
     Event,
@@ -27,11 +32,6 @@ from poprun.job.events import (
     Refused,
     SlurmEndsJob,
 )
-from poprun.job.supervise.stopping import Cause, Course, Reason
-from poprun.log import printable
-from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.plan.placement import format_ranges
-from poprun.record import Record
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 # After these another attempt may follow, and where nothing has stopped the job.

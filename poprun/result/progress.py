@@ -6,7 +6,11 @@ where that disturbs nothing.
 
 from math import inf
 
-from poprun.job.events import (
+from poprun.output.lines.tracebacks import describe_instances
+from poprun.output.terminal import clock
+from poprun.record import Record, replace
+from poprun.supervise.group_calls import GroupCalls
+from poprun.wire.events import (
     Event,
     Exited,
     Interrupted,
@@ -16,10 +20,6 @@ from poprun.job.events import (
     Started,
     UsageMeasured,
 )
-from poprun.job.group_calls import GroupCalls
-from poprun.record import Record, replace
-from poprun.stdio.lines.tracebacks import describe_instances
-from poprun.stdio.terminal import clock
 from poprun.words import counted
 
 # A job that is over sooner needs no line.

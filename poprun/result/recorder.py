@@ -16,11 +16,11 @@ from contextlib import suppress
 from poprun import __version__
 from poprun.annotations import Any
 from poprun.errors import OptionError
-from poprun.job.events import Event
+from poprun.output.writer import Sink
 from poprun.plan.values import Plan
 from poprun.result import formats
 from poprun.result.formats import AttemptResult
-from poprun.stdio.writer import Sink
+from poprun.wire.events import Event
 from poprun.words import json_text
 
 # How long the reader of a pipe may take to read the rest at the end.

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 
 from poprun.log import printable
-from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.record import Record
 from poprun.result.hints import (
     CPU_LIMIT,

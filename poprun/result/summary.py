@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.options.programs import name_of
+from poprun.output.terminal import clock
 from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment
 from poprun.record import Record, replace
 from poprun.result.outcome import Outcome
-from poprun.stdio.terminal import clock
+from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.words import counted, size
 
 SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"

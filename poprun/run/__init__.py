@@ -11,12 +11,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from poprun.annotations import TYPE_CHECKING
+from poprun.color import uses_color
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
-from poprun.helpers import protocol
 from poprun.helpers.own_process import open_umask, without_own_changes
-from poprun.job.clients.preparing_job import PreparingJob
-from poprun.job.guard_start import StartedGuard
-from poprun.job.prepare import output, reservation
+from poprun.job import output_routes as output
+from poprun.job import reservation
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
@@ -24,17 +23,19 @@ from poprun.options.misplaced import explain_misplaced, find_misplaced
 from poprun.options.programs import Program, words_of
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
+from poprun.output import terminal
+from poprun.output.phase_line import PhaseLine
+from poprun.output.writer import write_text
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
-from poprun.preflight.directories import check_current_directory, temporary_directory
-from poprun.preflight.hosts import MARK, LocalPreflight, Preflight, Preflights
-from poprun.stdio import terminal
-from poprun.stdio.phase_line import PhaseLine
-from poprun.stdio.writer import write_text
-from poprun.texts.color import uses_color
+from poprun.reach.directories import check_current_directory, temporary_directory
+from poprun.reach.hosts import MARK, LocalPreflight, Preflight, Preflights
+from poprun.supervise.clients.preparing_job import PreparingJob
+from poprun.supervise.guard_start import StartedGuard
+from poprun.wire import protocol
 
 if TYPE_CHECKING:
     from poprun.result.recorder import Recorder
@@ -255,7 +256,7 @@ def _open_hosts(
     is_named = settings.is_given("host") or settings.is_given("hostfile")
     if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
         return [LocalPreflight()]
-    from poprun.preflight.remote import HostAccess, open_hosts
+    from poprun.reach.remote import HostAccess, open_hosts
 
     folder = None if again else settings["sync"]
     mark = os.urandom(16).hex()

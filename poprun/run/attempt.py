@@ -11,11 +11,38 @@ from functools import partial
 from popdist import environment as env
 from popdist.durations import read_duration
 from poprun.annotations import TYPE_CHECKING
+from poprun.color import is_dumb, uses_color
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
-from poprun.job.clients.job_view import JobView
-from poprun.job.clients.server import Clients
-from poprun.job.events import (
+from poprun.host.host_link import HostLink
+from poprun.job import output_routes as output
+from poprun.job.resource_limits import caller_limits
+from poprun.job.values import Job
+from poprun.log import Log
+from poprun.options.settings import Settings
+from poprun.output import terminal
+from poprun.output.lines.screen import Screen
+from poprun.output.output_tap import OutputTap
+from poprun.output.router import OutputRouter
+from poprun.output.stdin import describe_unread
+from poprun.output.writer import write_text
+from poprun.plan.hosts import HostSpec
+from poprun.plan.values import Plan
+from poprun.reach.out_of_memory import MemoryCounters
+from poprun.record import Record, replace
+from poprun.result import conclusion
+from poprun.result.formats import outcome_name
+from poprun.result.outcome import Outcome, has_failed, may_restart
+from poprun.result.progress import Progress
+from poprun.result.summary import InstanceEnd, instance_ends
+from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.clients.server import Clients
+from poprun.supervise.event_log import EventLog
+from poprun.supervise.guard_start import StartedGuard, start_guard
+from poprun.supervise.mpirun_process import MpirunProcess
+from poprun.supervise.stopping import Cause, Reason
+from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.wire.events import (
     AllMeasured,
     DebuggerReady,
     Event,
@@ -24,33 +51,6 @@ from poprun.job.events import (
     HostLost,
     Started,
 )
-from poprun.job.guard_start import StartedGuard, start_guard
-from poprun.job.host_link import HostLink
-from poprun.job.mpirun_process import MpirunProcess
-from poprun.job.prepare import output
-from poprun.job.resource_limits import caller_limits
-from poprun.job.supervise.event_log import EventLog
-from poprun.job.supervise.stopping import Cause, Reason
-from poprun.job.supervise.supervisor import Ended, Supervisor
-from poprun.job.values import Job
-from poprun.log import Log
-from poprun.options.settings import Settings
-from poprun.plan.hosts import HostSpec
-from poprun.plan.values import Plan
-from poprun.preflight.out_of_memory import MemoryCounters
-from poprun.record import Record, replace
-from poprun.result import conclusion
-from poprun.result.formats import outcome_name
-from poprun.result.outcome import Outcome, has_failed, may_restart
-from poprun.result.progress import Progress
-from poprun.result.summary import InstanceEnd, instance_ends
-from poprun.stdio import terminal
-from poprun.stdio.lines.screen import Screen
-from poprun.stdio.output_tap import OutputTap
-from poprun.stdio.router import OutputRouter
-from poprun.stdio.stdin import describe_unread
-from poprun.stdio.writer import write_text
-from poprun.texts.color import is_dumb, uses_color
 
 if TYPE_CHECKING:
     from poprun.run.stages import RunContext

@@ -14,17 +14,17 @@ from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
-from poprun.job.guard_start import StartedGuard, start_guard
-from poprun.job.supervise.supervisor import (
-    CALLER_INTERRUPT,
-    ENDING_SIGNALS,
-    HANDLED_SIGNALS,
-)
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
 from poprun.record import Record, replace
 from poprun.run.attempt import AttemptEnd, undo_job
+from poprun.supervise.guard_start import StartedGuard, start_guard
+from poprun.supervise.supervisor import (
+    CALLER_INTERRUPT,
+    ENDING_SIGNALS,
+    HANDLED_SIGNALS,
+)
 from poprun.vipu.leases import CUT_OFF_S
 
 if TYPE_CHECKING:

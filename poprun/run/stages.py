@@ -8,27 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
-from poprun.job.clients.preparing_job import PreparingJob
-from poprun.job.guard_start import StartedGuard
-from poprun.job.local_host.local_host import LocalHost
-from poprun.job.mpirun_process import MpirunProcess
-from poprun.job.prepare import job_description, output, reservation
+from poprun.host.local_host import LocalHost
+from poprun.job import job_description, reservation
+from poprun.job import output_routes as output
 from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
+from poprun.output import terminal
+from poprun.output.output_files import make_files
+from poprun.output.phase_line import PhaseLine
+from poprun.output.stdin import Stdin
 from poprun.plan.values import Plan, Request
-from poprun.preflight.hosts import Preflight, Preflights
+from poprun.reach.hosts import Preflight, Preflights
 from poprun.record import Record
-from poprun.stdio import terminal
-from poprun.stdio.output_files import make_files
-from poprun.stdio.phase_line import PhaseLine
-from poprun.stdio.stdin import Stdin
+from poprun.supervise.clients.preparing_job import PreparingJob
+from poprun.supervise.guard_start import StartedGuard
+from poprun.supervise.mpirun_process import MpirunProcess
 
 if TYPE_CHECKING:
-    from poprun.job.clients.server import Clients
     from poprun.result.recorder import Recorder
     from poprun.run.attempt import AttemptEnd
+    from poprun.supervise.clients.server import Clients
     from poprun.trace.job_trace import JobTrace
 
 
@@ -124,7 +125,7 @@ def run_attempt(
     here = os.uname().nodename if several else hosts[0].name
     mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
     if several:
-        from poprun.job.links import open_links
+        from poprun.run.links import open_links
 
         links = open_links(job, plan, context.hosts, mpirun.add_shim, here)
     else:

@@ -20,15 +20,15 @@ from popdist.call_records import (
 from poprun import __version__
 from poprun.errors import OptionError
 from poprun.helpers.processes import exit_code
-from poprun.job.events import Event, Exited, MpirunExited, MpirunStarted, Started
-from poprun.job.host_link import HostLink
-from poprun.job.remote_host import RemoteHost
+from poprun.host.host_link import HostLink
+from poprun.host.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
 from poprun.trace.output_file import put_in_place, unnamed_file
 from poprun.trace.record_files import lost_calls, read_process, stem_of
 from poprun.trace.record_pieces import record_pieces
 from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
+from poprun.wire.events import Event, Exited, MpirunExited, MpirunStarted, Started
 from poprun.words import counted
 
 

@@ -15,7 +15,7 @@ from popdist.engine.shm.arena import FILE_NAME
 from popdist.engine.spec import dtypes, operations
 from popdist.errors import SettingError
 from popdist.recorder import ProcessRecorder
-from poprun.job.local_host.calls_in_progress import read_calls
+from poprun.host.calls_in_progress import read_calls
 from poprun.trace.record_files import Call, ProcessRecords, read_process
 from tests.popdist.engine.members import Me, Members, errors, group_of
 

@@ -11,7 +11,7 @@ import popdist
 from popdist import device
 from popdist.environment import Instance
 from popdist.errors import DeviceError
-from poprun.helpers import protocol
+from poprun.wire import protocol
 
 PAIR = Instance(num_total_replicas=4, num_local_replicas=2, replica_index_offset=2)
 

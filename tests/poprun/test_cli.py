@@ -20,11 +20,11 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.job import guard_start
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
-from poprun.preflight import versions
+from poprun.reach import versions
+from poprun.supervise import guard_start
 
 
 @dataclass

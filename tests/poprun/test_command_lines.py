@@ -10,7 +10,7 @@ import pytest
 
 from poprun.options import sources
 from poprun.options.grammar import parse
-from poprun.stdio.selection import Selection
+from poprun.output.selection import Selection
 
 
 def meaning(line: str) -> tuple[dict[str, object], list[str]]:

@@ -16,7 +16,7 @@ POPRUN = """
 import os, sys
 from poprun import cli
 from poprun.helpers.end_actions import RunCommand
-from poprun.job.prepare import job_description
+from poprun.job import job_description
 from poprun.job.values import Resource
 from poprun.record import replace
 

@@ -101,7 +101,7 @@ wait_for_a_message()
 def test_a_late_signal_for_stacks_ends_no_program(poprun: Poprun) -> None:
     # After the end of Python, as in MPI_Finalize, nothing shows stacks any more.
     script = """import atexit, faulthandler, os
-from poprun.helpers.protocol import STACKS_SIGNAL
+from poprun.wire.protocol import STACKS_SIGNAL
 faulthandler.unregister(STACKS_SIGNAL)
 os.kill(os.getpid(), STACKS_SIGNAL)
 print("lived", flush=True)

@@ -8,7 +8,7 @@ import socket
 import pytest
 from conftest import Poprun, wait_for
 
-from poprun.helpers import protocol
+from poprun.wire import protocol
 
 KEY = b"KEY"
 HELLO = (b"1", KEY, b"0", b"h", b"1", b"1")

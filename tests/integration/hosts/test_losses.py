@@ -13,7 +13,7 @@ import pytest
 from beds.bed import Bed
 from conftest import mpirun_of
 
-from poprun.agent.silence import SILENT_S
+from poprun.reach.silence import SILENT_S
 
 pytestmark = pytest.mark.mpi
 
@@ -96,7 +96,7 @@ class RunningJob:
         return self.poprun.returncode, stderr
 
 
-AGENT = "agent/entry.py"
+AGENT = "host/entry.py"
 GUARD = "entry.py guard"
 POPRUN = "bin/poprun "
 SHIM = "entry.py shim .* POPDIST_CONTROL"

@@ -17,7 +17,7 @@ PROGRAM = 'echo $TOKEN; echo "$POPDIST_CONTROL" >/tmp/control-$RANK; sleep 600'
 # Sends each message that begins a connection, with the key, and prints what comes back.
 CLIENT = """
 import socket, sys
-from poprun.helpers import protocol
+from poprun.wire import protocol
 address, _, key = sys.argv[1].partition("/")
 fields = {
     protocol.HELLO: (0, "h", 1, 1),

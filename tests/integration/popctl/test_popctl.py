@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from conftest import BIN, Poprun, wait_for
 
-from poprun.helpers import protocol
 from poprun.popctl.entry_point import SUBCOMMANDS, main
+from poprun.wire import protocol
 
 POPCTL = str(BIN / "popctl")
 # Each instance says that it is up by a file, and ends when there is another.

@@ -13,7 +13,7 @@ from integration.restarts.test_checkpoints import STOPS
 pytestmark = pytest.mark.mpi
 
 MPIS = ["openmpi5", "hydra", "local"]
-AGENT = "agent/entry.py"
+AGENT = "host/entry.py"
 # Runs on in the first attempt, and ends at once in each other.
 PROGRAM = (
     "echo $POPDIST_RESTART_COUNT $RANK $(uname -n); touch /tmp/runs-$RANK; "

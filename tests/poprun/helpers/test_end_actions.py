@@ -9,8 +9,9 @@ import psutil
 import pytest
 from conftest import wait_for
 
-from poprun.helpers import end_actions, protocol
+from poprun.helpers import end_actions
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
+from poprun.wire import protocol
 
 
 def remove(path: Path) -> RemovePath:

@@ -18,11 +18,12 @@ import pytest
 from conftest import wait_for
 from deaths import command_line
 
-from poprun.helpers import processes, protocol
-from poprun.helpers.channel import Channel
+from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import make_lock
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
 
 LIMIT_S = 200.0
 MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from poprun.helpers import own_process, processes, protocol
-from poprun.helpers.channel import Channel
+from poprun.helpers import own_process, processes
 from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import make_lock
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
 
 SHIM = """
 import os, resource, signal, socket, sys, time

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import poprun
-from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, connect
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, connect
 
 ENTRY = str(Path(poprun.__file__).parent / "helpers" / "entry.py")
 ANOTHER_USER = 65534

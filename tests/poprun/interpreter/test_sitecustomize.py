@@ -17,11 +17,11 @@ from python_environments import make_environment
 
 from popdist import environment as env
 from popdist.sdk import finder
-from poprun.helpers import protocol
-from poprun.helpers.channel import peer_of
 from poprun.interpreter import sitecustomize as hook
-from poprun.job.prepare import job_description
-from poprun.preflight.hosts import LocalPreflight
+from poprun.job import job_description
+from poprun.reach.hosts import LocalPreflight
+from poprun.wire import protocol
+from poprun.wire.channel import peer_of
 
 OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]

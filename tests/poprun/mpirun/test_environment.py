@@ -1,7 +1,6 @@
 import pytest
 
 from poprun.errors import OptionError
-from poprun.helpers.protocol import Decoder, Spec
 from poprun.mpirun import environment
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
@@ -11,6 +10,7 @@ from poprun.mpirun.environment import (
     without_outer_mpi,
     without_outer_poprun,
 )
+from poprun.wire.protocol import Decoder, Spec
 
 KEPT = {
     "PATH": "/bin",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from poprun.errors import OptionError
 from poprun.options.table import ADDED, BY_NAME, BY_SHORT, GROUPS, OPTIONS
 from poprun.options.types import Option, combine, item, variable
-from poprun.stdio.selection import Selection
+from poprun.output.selection import Selection
 
 
 def refused(name: str, text: str, label: str = "") -> OptionError:

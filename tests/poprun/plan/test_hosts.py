@@ -24,7 +24,7 @@ from poprun.plan.hosts import (
     parse_hostfile,
     parse_hosts,
 )
-from poprun.preflight.ssh import Ssh
+from poprun.reach.ssh import Ssh
 
 NO_NAME = (
     "is not a host name: each part between dots has 1 to 63 letters, "

@@ -20,6 +20,8 @@ from poprun.errors import (
 from poprun.options import grammar, sources
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
+from poprun.output.output_files import OutputFolder
+from poprun.output.stdin import Stdin
 from poprun.plan import partition
 from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import Machine, Node
@@ -33,10 +35,8 @@ from poprun.plan.values import (
     Plan,
     new_attempt,
 )
-from poprun.preflight.hosts import LocalPreflight, Preflights
+from poprun.reach.hosts import LocalPreflight, Preflights
 from poprun.record import replace
-from poprun.stdio.output_files import OutputFolder
-from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 
 PATH = {"PATH": "/usr/bin:/bin"}

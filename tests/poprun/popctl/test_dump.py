@@ -8,9 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
-from poprun.helpers import protocol
 from poprun.popctl import dump
 from poprun.popctl.dump import command
+from poprun.wire import protocol
 
 
 class FakeConnection:

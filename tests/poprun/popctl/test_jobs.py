@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from poprun.errors import JobRequestError, OptionError
-from poprun.helpers import protocol
-from poprun.helpers.channel import Channel
 from poprun.popctl import jobs
 from poprun.popctl.jobs import (
     JobConnection,
@@ -17,6 +15,8 @@ from poprun.popctl.jobs import (
     listening_names,
     words_of,
 )
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
 
 Answer = Callable[[Channel], None]
 

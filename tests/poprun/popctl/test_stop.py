@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from poprun.helpers import protocol
 from poprun.popctl import stop
+from poprun.wire import protocol
 
 VIEW = {"program": ["python", "a b.py", "x\n" + "y" * 60], "elapsed": 3723.0}
 

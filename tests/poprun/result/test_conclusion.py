@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from poprun.job.events import Event, Exited, MpirunStarted
-from poprun.job.supervise.stopping import Cause, Course, Reason
-from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
+from poprun.output.stdin import Stdin
 from poprun.plan.hosts import HostSpec
-from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt, with_stderr
 from poprun.result.summary import InstanceEnd
-from poprun.stdio.stdin import Stdin
+from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.supervise.supervisor import Ended
+from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)

@@ -9,9 +9,6 @@ import jsonschema_rs
 import pytest
 
 import poprun.result
-from poprun.job import events as job_events
-from poprun.job.events import Event
-from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.result.formats import (
     EVENT_NAMES,
     NOT_IN_EVENTS,
@@ -20,6 +17,9 @@ from poprun.result.formats import (
     outcome_name,
 )
 from poprun.result.outcome import Failed, Outcome
+from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.wire import events as job_events
+from poprun.wire.events import Event
 from poprun.words import json_text
 
 SCHEMAS = Path(poprun.result.__file__).parent / "schemas"

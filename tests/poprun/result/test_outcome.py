@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from poprun.job.events import (
+from poprun.mpirun import hydra, openmpi
+from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.record import replace
+from poprun.result.outcome import (
+    Failed,
+    Outcome,
+    failures,
+    has_failed,
+    judge,
+    may_restart,
+)
+from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,
     Event,
@@ -18,18 +30,6 @@ from poprun.job.events import (
     Orphaned,
     Refused,
     ShimLost,
-)
-from poprun.job.supervise.stopping import Cause, Course, Reason
-from poprun.mpirun import hydra, openmpi
-from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.record import replace
-from poprun.result.outcome import (
-    Failed,
-    Outcome,
-    failures,
-    has_failed,
-    judge,
-    may_restart,
 )
 
 NOTHING = MpiVerdict(failure=Failure.NONE, code=0)

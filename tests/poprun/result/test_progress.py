@@ -5,7 +5,8 @@ from math import inf
 
 import pytest
 
-from poprun.job.events import (
+from poprun.result.progress import Progress
+from poprun.wire.events import (
     Event,
     Exited,
     Interrupted,
@@ -15,7 +16,6 @@ from poprun.job.events import (
     Started,
     UsageMeasured,
 )
-from poprun.result.progress import Progress
 
 
 def text(

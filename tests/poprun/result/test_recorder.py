@@ -12,12 +12,12 @@ from plans import make_request, planned
 
 import poprun.result
 from poprun.errors import OptionError
-from poprun.job.events import Exited, Started
+from poprun.output.writer import FULL_BYTES
 from poprun.plan.topology import Topology
 from poprun.result import recorder as module
 from poprun.result.recorder import JsonFile, Recorder
 from poprun.result.summary import InstanceEnd
-from poprun.stdio.writer import FULL_BYTES
+from poprun.wire.events import Exited, Started
 
 SCHEMAS = Path(poprun.result.__file__).parent / "schemas"
 PLAN = planned(make_request(Topology(num_instances=2, num_replicas=2)))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from poprun.preflight.out_of_memory import MemoryCounters
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import (

@@ -5,11 +5,11 @@ from typing import Any
 
 from plans import FACTS, make_request, planned
 
-from poprun.job.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.plan.hosts import HostSpec
 from poprun.plan.topology import Topology
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.summary import InstanceEnd, in_a_line, instance_ends, table
+from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9
 

@@ -8,7 +8,7 @@ import pytest
 
 from poprun import run
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
-from poprun.job.prepare.reservation import DeviceReservation
+from poprun.job.reservation import DeviceReservation
 from poprun.options import grammar, sources
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
@@ -150,7 +150,7 @@ def test_nothing_is_reserved_for_what_is_refused(
 def test_nothing_is_reserved_while_poprun_may_not_read_its_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("poprun.stdio.terminal.wait_until_readable", lambda _: False)
+    monkeypatch.setattr("poprun.output.terminal.wait_until_readable", lambda _: False)
     played = Played()
 
     with pytest.raises(OptionError, match="which another job is using"):

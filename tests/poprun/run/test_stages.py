@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from poprun.output.stdin import Stdin
 from poprun.run import attempt, stages
 from poprun.run.attempt import AttemptEnd
-from poprun.stdio.stdin import Stdin
 
 
 def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
@@ -35,8 +35,8 @@ def test_nothing_slow_is_imported_before_mpirun_starts() -> None:
     slow = {"dataclasses", "inspect", "json", "socket", "subprocess", "typing"}
     later = {
         "poprun.run.attempt",
-        "poprun.job.supervise.supervisor",
-        "poprun.stdio.router",
+        "poprun.supervise.supervisor",
+        "poprun.output.router",
     }
     code = "import sys; import poprun.run, poprun.run.stages; print(*sys.modules)"
 

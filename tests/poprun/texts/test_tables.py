@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.stdio.terminal import clock
+from poprun.output.terminal import clock
 from poprun.texts.tables import cut, table
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from popdist import call_records as records
 from poprun.errors import OptionError
-from poprun.job.events import Exited, MpirunExited, MpirunStarted, Started
-from poprun.job.host_link import HostLink
+from poprun.host.host_link import HostLink
 from poprun.trace.job_trace import JobTrace
+from poprun.wire.events import Exited, MpirunExited, MpirunStarted, Started
 
 
 def written(path: Path) -> Any:

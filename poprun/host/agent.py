@@ -1,0 +1,303 @@
+"""The agent: runs on another host of a job, and is to its shims what poprun is here.
+
+poprun starts it by ssh or srun, whose stdin and stdout are the connection. It answers
+poprun's questions about its host, then serves the instances of that host. All of their
+processes descend from it: when poprun or its host is gone, it ends them, undoes what
+the job has made here, and ends itself.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from poprun import __version__
+from poprun.annotations import TYPE_CHECKING, Any
+from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
+from poprun.helpers import own_process, processes
+from poprun.host.agent_guard import go_on_below_guard
+from poprun.output import waiter
+from poprun.output.waiter import READ, WRITE, Interest
+from poprun.plan.directories import check_directory
+from poprun.reach import facts
+from poprun.reach.addresses import own_address_towards
+from poprun.reach.directories import private_directory_places, temporary_failure
+from poprun.reach.out_of_memory import read_host
+from poprun.reach.own_facts import machine_id, own_facts
+from poprun.reach.silence import Silence, acknowledges_nothing, ends_of
+from poprun.reach.srun_port import LAUNCH_ADDRESS, SRUN, SrunPort
+from poprun.wire import messages, protocol
+from poprun.wire.channel import Channel
+from poprun.wire.messages import AgentHello
+from poprun.wire.pipe_channel import PipeChannel
+
+if TYPE_CHECKING:
+    from poprun.host.served_job import ServedJob
+
+SSH_CONNECTION = "SSH_CONNECTION"
+# Gets what the message says, and the environment of the agent.
+Question = Callable[[Any, Mapping[str, str]], Any]
+
+
+def main() -> None:
+    own_process.open_umask()
+    # It has to notice that poprun is gone, even if something has stopped it.
+    own_process.continue_regularly()
+    own_process.become_subreaper()
+    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
+    # What a library prints must not go into the connection.
+    channel = PipeChannel(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    environ = own_process.without_own_changes(os.environ)
+    HostAgent(channel, wake, environ, by_srun=sys.argv[1:] == [SRUN]).run()
+    os._exit(0)
+
+
+class HostAgent:
+    """Serves poprun until that closes the connection, or is lost."""
+
+    def __init__(
+        self,
+        channel: PipeChannel,
+        wake: int,
+        environ: Mapping[str, str],
+        *,
+        by_srun: bool = False,
+    ) -> None:
+        self._channel = channel
+        self._wake = wake
+        self._environ = environ
+        self._guard: Channel | None = None  # from the start of the job on
+        self._job: ServedJob | None = None
+        self._is_connected = True
+        self._by_srun = by_srun
+        if by_srun:
+            # poprun may have come to its host by ssh.
+            self._environ = {n: v for n, v in environ.items() if n != SSH_CONNECTION}
+            self._silence = Silence(SrunPort(environ).is_gone, time.monotonic())
+        else:
+            client, server = ends_of(environ.get(SSH_CONNECTION, ""))
+            is_gone = acknowledges_nothing(server, client)
+            self._silence = Silence(is_gone, time.monotonic())
+
+    def run(self) -> None:
+        hello = messages.pack(messages.HELLO, vars(_hello(self._environ)))
+        self._channel.send(messages.PREAMBLE)
+        self._channel.send(hello)
+        try:
+            while self._is_connected:
+                self._turn()
+        finally:
+            # Also after an error of its own: nothing else would end the job here.
+            if self._job is not None:
+                self._job.abandon()
+            if self._guard is not None:
+                # poprun gets what this process writes to stderr when ssh ends.
+                self._guard.send(protocol.pack(protocol.LAST_MESSAGE, b""))
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        job = self._job
+        due = self._silence.deadline()
+        due = due if job is None else min(due, job.deadline(now))
+        waiter.serve(self._interests(now), due)
+        now = time.monotonic()
+        if job is not None:
+            job.tick(now)
+        if self._silence.must_send(now):
+            self._channel.send(protocol.pack(messages.ALIVE))
+            self._silence.note_sent(now)
+            _continue_ancestors(1 if self._guard is None else 2)
+        if self._silence.is_lost(now):
+            self._is_connected = False
+
+    def _interests(self, now: float) -> Iterator[Interest]:
+        yield Interest(self._wake, READ, self._on_signals)
+        yield Interest(self._channel.read_descriptor, READ, self._on_poprun)
+        if self._channel.has_unsent:
+            flush = self._channel.flush
+            yield Interest(self._channel.write_descriptor, WRITE, flush)
+        if self._guard is not None:
+            yield Interest(self._guard.fileno(), READ, self._on_guard)
+        if self._job is not None:
+            yield from self._job.interests(now)
+
+    def _on_signals(self) -> None:
+        numbers = os.read(self._wake, 4096)
+        if _signal.SIGTERM in numbers or _signal.SIGHUP in numbers:
+            if self._by_srun:
+                # Slurm sends it to all processes of a job that it ends; poprun, which
+                # may be none of them, decides what follows. It may soon be gone.
+                if self._job is not None:
+                    self._job.note_slurms_end()
+                self._silence.expect_loss(time.monotonic())
+            else:
+                self._is_connected = False
+        ended = processes.reap()
+        if self._job is not None:
+            for pid, status in ended:
+                self._job.note_child(pid, status)
+
+    def _on_guard(self) -> None:
+        received = self._guard.receive() if self._guard else None
+        if received is None:
+            # Nothing would end the job here if this process were killed, too.
+            lost = protocol.pack(messages.SUPERVISOR_LOST, messages.GUARD)
+            self._channel.send(lost)
+            self._is_connected = False
+        for kind, fields in received or ():
+            if kind == protocol.FOUND and self._job is not None:
+                self._job.note_leftover(fields[0])
+
+    def _on_poprun(self) -> None:
+        received = self._channel.receive()
+        if received is None:
+            self._is_connected = False
+            return
+        self._silence.note_heard(time.monotonic())
+        for kind, fields in received:
+            try:
+                self._receive(kind, fields)
+            except (ValueError, IndexError, KeyError, TypeError):
+                # It is not poprun that sends this.
+                self._is_connected = False
+                return
+
+    def _receive(self, kind: int, fields: list[bytes]) -> None:
+        if kind in _QUESTIONS:
+            self._answer(_QUESTIONS[kind], fields)
+        elif kind == messages.START_JOB and self._job is None:
+            self._start_job(fields)
+        elif self._job is not None:
+            self._job.receive(kind, fields)
+
+    def _answer(self, question: Question, fields: list[bytes]) -> None:
+        try:
+            value = question(messages.unpack(fields[0]), self._environ)
+        except PoprunError as error:
+            self._refuse(error)
+        except OSError as error:
+            self._refuse(LaunchError(f"{error.filename}: {error.strerror}."))
+        else:
+            self._channel.send(messages.pack(messages.REPLY, value))
+
+    def _refuse(self, error: PoprunError) -> None:
+        notes = getattr(error, "__notes__", [])
+        fields = [type(error).__name__, str(error), *notes]
+        self._channel.send(protocol.pack(messages.REFUSAL, *map(os.fsencode, fields)))
+
+    def _start_job(self, fields: list[bytes]) -> None:
+        # 4 ms, which no agent needs before.
+        from poprun.host.served_job import ServedJob
+
+        job = ServedJob(
+            self._channel,
+            messages.unpack(fields[0]),
+            fields[1:],
+            self._environ,
+            is_in_slurm=self._by_srun,
+        )
+        try:
+            if self._guard is None:
+                self._guard = go_on_below_guard(self._channel.write_descriptor)
+            job.start(self._guard)
+        except PoprunError as error:
+            self._refuse(error)
+            return
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            text = place + (error.strerror or str(error))
+            self._refuse(LaunchError(f"the job cannot be started: {text}."))
+            return
+        self._job = job
+        self._channel.send(protocol.pack(messages.JOB_STARTED))
+
+
+def _continue_ancestors(count: int) -> None:
+    """Continue the guard, and the sshd or what else has started it, if it is stopped.
+
+    As long as sshd is, the kernel has nothing to send from which it would learn that
+    poprun's host is gone.
+    """
+    pid = os.getppid()
+    for _ in range(count):
+        ancestor = processes.process(pid)
+        if ancestor is None:
+            return
+        if ancestor.stopped:
+            processes.send(_signal.SIGCONT, ancestor)
+        pid = ancestor.parent
+
+
+def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise LaunchError(
+            f"instances cannot start in {cwd!r}, poprun's current directory: "
+            f"{error.strerror}. Create it there with mkdir -p, let --sync . copy it, "
+            "or start poprun in a directory that the hosts share."
+        ) from None
+    places = list(private_directory_places(environ))
+    return facts.pack(own_facts(_own_address(environ), places))
+
+
+def _own_address(environ: Mapping[str, str]) -> str:
+    """Return the address by which other hosts reach this one, "" if it is unknown."""
+    if SSH_CONNECTION in environ:
+        _, server = ends_of(environ[SSH_CONNECTION])
+        return server.partition(" ")[0]
+    launcher = environ.get(LAUNCH_ADDRESS)
+    return own_address_towards(launcher) if launcher else ""
+
+
+def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
+    # 2 ms, for hosts that have an mpirun.
+    from poprun.mpirun.find import find_mpirun
+
+    path, title, packages = question
+    own = find_mpirun(path, environ, packages).title
+    if own != title:
+        raise MpiNotFoundError(
+            f"{path} belongs to {own}, but on poprun's host it belongs to {title}. "
+            "Install the same MPI at the same path there."
+        )
+
+
+def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
+    from poprun.reach.program import find_program
+
+    argv, search_path, cwd = question
+    check_directory(cwd)
+    return find_program(argv, search_path, cwd)
+
+
+def _read_memory(question: None, _: Mapping[str, str]) -> Any:
+    return list(vars(read_host()).values())
+
+
+_QUESTIONS: Mapping[int, Question] = {
+    messages.DESCRIBE: _describe,
+    messages.CHECK_MPI: _check_mpi,
+    messages.FIND_PROGRAM: _find_program,
+    messages.READ_MEMORY: _read_memory,
+}
+
+
+def _hello(environ: Mapping[str, str]) -> AgentHello:
+    return AgentHello(
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        hostname=os.uname().nodename,
+        user=os.geteuid(),
+        machine=machine_id(),
+        clock=time.time(),
+        environ=dict(environ),
+        ssh_connection=environ.get(SSH_CONNECTION, ""),
+        address=_own_address(environ),
+        temporary_failure=temporary_failure(environ),
+    )

@@ -1,0 +1,98 @@
+"""What the supervisor's loop needs of each host: start, events, tell its instances.
+
+The loop knows no processes of instances and no sockets. LocalHost is the machine that
+poprun runs on; the tests have a host without processes. mpirun is no host's business.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+
+from poprun.annotations import Protocol
+from poprun.output.stdin import StdinFeeder
+from poprun.output.stream_ends import OutputReader
+from poprun.output.waiter import Interest
+from poprun.wire.events import Event
+
+
+class HostLink(Protocol):
+    """One machine with instances of the job. No method waits.
+
+    Times in events are on poprun's clock: a host with a clock of its own gives the
+    time at which the event arrived, because failures are ordered by them.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """The ranks of the instances on this host."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all instances of this host have ended, and left no process."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of the job is left on the host, after `finish`."""
+
+    def start(
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder
+    ) -> None:
+        """Get ready for the instances, which mpirun starts.
+
+        Args:
+            emit: Is called with each event, in the order in which they arrive.
+            streams: Gets the stdout and stderr of the instances.
+            stdin: Has the standard inputs of the instances.
+
+        Raises:
+            LaunchError: The host cannot run instances.
+        """
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        """Yield the descriptors to wait for; they are served in this order."""
+
+    def deadline(self, now: float) -> float:
+        """Return when `tick` is due even if nothing happens."""
+
+    def tick(self, now: float) -> None:
+        """Emit the events that are due by now."""
+
+    def take_in_losses(self) -> None:
+        """Emit the losses of shims that are known by now.
+
+        mpirun has ended, and the cause may be one of them.
+        """
+
+    def stop_starting(self) -> None:
+        """Start no further instance: the job stops."""
+
+    def signal_instances(self, number: int) -> None:
+        """Send a signal to the process group of each instance."""
+
+    def interrupt_instance(self, rank: int) -> None:
+        """Send SIGINT to the process group of an instance, for its debugger."""
+
+    def kill_instances(self) -> None:
+        """Kill all processes of the instances."""
+
+    def release_shims(self) -> None:
+        """Let the shims end: all instances have ended."""
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        """Let a process show its Python stacks; with 0, ask which processes can.
+
+        The answer is the event StacksAvailable.
+        """
+
+    def measure(self) -> None:
+        """Measure what the instances use; the answers are events UsageMeasured."""
+
+    def note_end(self, rank: int) -> None:
+        """Tell the instances of this host that an instance of the job has ended."""
+
+    def finish(self) -> None:
+        """Begin to end what is left of the job, until `finished` is true."""
+
+    def close(self) -> None:
+        """Release what the link holds."""

@@ -1,0 +1,394 @@
+"""The host that poprun runs on: shims connect to it, and processes of their instances.
+
+What they report on the control socket becomes events; what the supervisor decides is
+sent to the shims.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+
+from poprun.annotations import TYPE_CHECKING
+from poprun.host.attachments import Attachments
+from poprun.host.control_socket import ControlSocket, Handler, Messages
+from poprun.host.finalizing import Finalizing
+from poprun.job.values import Job
+from poprun.output.stream_ends import (
+    STREAMS,
+    DescriptorSource,
+    InputFeeder,
+    OutputReader,
+)
+from poprun.output.waiter import READ, Interest
+from poprun.wire import protocol
+from poprun.wire.channel import Channel, peer_of
+from poprun.wire.events import (
+    AloneInMpi,
+    Clean,
+    Connected,
+    DebuggerReady,
+    DevicesLost,
+    Event,
+    Exited,
+    Orphaned,
+    PromptOver,
+    PromptShown,
+    Refused,
+    Rejected,
+    Remains,
+    ShimLeft,
+    ShimLost,
+    StacksAvailable,
+    Started,
+    TorchGroupsMade,
+)
+
+if TYPE_CHECKING:
+    from poprun.host.usage import UsageReader
+
+
+class LocalHost:
+    """The HostLink to the machine that poprun runs on.
+
+    Args:
+        ranks: Those of the instances on this host.
+        add_shim: Is called with the connection, pid and start time of each shim.
+        handlers: More handlers for the control socket.
+        attachments: Attaches processes where poprun's inventory is not at hand.
+    """
+
+    # What is left here is ended by the guard.
+    finished = True
+
+    def __init__(
+        self,
+        job: Job,
+        name: str,
+        ranks: Collection[int],
+        add_shim: Callable[[Channel, int, int], None],
+        handlers: Mapping[int, Handler] = MappingProxyType({}),
+        attachments: Attachments | None = None,
+    ) -> None:
+        self._job = job
+        self.name = name
+        self.ranks = ranks
+        self._add_shim = add_shim
+        self._more_handlers = handlers
+        self._finalizing = Finalizing(len(job.specs))
+        self._attachments = attachments or attachments_of(job, ranks)
+        self._has_lost_devices = False
+        # Whether shims that connect start their programs, or leave.
+        self._starts_instances = True
+        # Whether shims that end now have been released.
+        self._has_released = False
+        # The connections to the shims, by rank, and how far their instances are.
+        self._shims: dict[int, Channel] = {}
+        self._connected: set[int] = set()
+        self._started: set[int] = set()
+        self._clean: set[int] = set()
+        # Those whose shim ended before their processes had.
+        self._lost: set[int] = set()
+        # The rank of each program, by its pid.
+        self._programs: dict[int, int] = {}
+        # Those whose program has ended.
+        self._exited: set[int] = set()
+        self._usage: UsageReader | None = None
+        # By connection: the instance whose debugger shows a prompt.
+        self._prompts: dict[Channel, int] = {}
+        # Those that have made process groups of torch.
+        self._uses_torch: set[int] = set()
+        # Processes that may not be signalled.
+        self._remaining: set[int] = set()
+
+    def listen(self) -> None:
+        """Listen for shims, and for processes of their instances."""
+        self.control = ControlSocket(self._job.control, len(self.ranks))
+
+    def start(
+        self, emit: Callable[[Event], None], streams: OutputReader, stdin: InputFeeder
+    ) -> None:
+        """Serve those that connect, from now on."""
+        self._emit = emit
+        self._streams = streams
+        self._stdin = stdin
+        handlers = {
+            protocol.HELLO: Handler(self._on_hello, self._on_shim),
+            protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
+            protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
+            protocol.TORCH_GROUPS: Handler(self._on_torch_groups, lambda *_: None),
+            protocol.DEBUGGER: Handler(self._on_debugger, self._on_prompt),
+            protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
+            **self._more_handlers,
+        }
+        self.control.handle_with(handlers, emit)
+
+    # --- What the loop waits for.
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        yield from self.control.interests(now)
+        devices = self._job.devices
+        if devices is not None and devices.fileno() >= 0:
+            yield Interest(devices.fileno(), READ, devices.deliver)
+
+    def deadline(self, now: float) -> float:
+        due = min(self._finalizing.deadline(), self.control.deadline(now))
+        devices = self._job.devices
+        return due if devices is None else min(due, devices.deadline())
+
+    def tick(self, now: float) -> None:
+        self.control.tick(now)
+        for event in self._finalizing.due(now):
+            self._emit(event)
+        devices = self._job.devices
+        if devices is not None:
+            devices.tick(now)
+            if devices.loss and not self._has_lost_devices:
+                self._has_lost_devices = True
+                self._emit(DevicesLost(devices.loss))
+
+    def take_in_losses(self) -> None:
+        self.control.read_closed()
+
+    # --- What the supervisor decides.
+
+    @property
+    def is_clean(self) -> bool:
+        is_complete = len(self._clean) == len(self.ranks)
+        return is_complete and not self._lost and not self._remaining
+
+    def stop_starting(self) -> None:
+        self._starts_instances = False
+
+    def signal_instances(self, number: int) -> None:
+        self._send_all(protocol.pack(protocol.SIGNAL, number))
+
+    def interrupt_instance(self, rank: int) -> None:
+        if rank in self._shims:
+            self._shims[rank].send(protocol.pack(protocol.INTERRUPT))
+
+    def kill_instances(self) -> None:
+        self._send_all(protocol.pack(protocol.KILL))
+
+    def release_shims(self) -> None:
+        self._has_released = True
+        self._send_all(protocol.pack(protocol.RELEASE))
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        if rank in self._shims:
+            self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
+
+    def measure(self) -> None:
+        if self._usage is None:
+            # 2 ms, for a job that popctl looks at.
+            from poprun.host.usage import UsageReader
+
+            self._usage = UsageReader()
+        running = {p: r for p, r in self._programs.items() if r not in self._exited}
+        for usage in self._usage.read(running):
+            self._emit(usage)
+
+    def note_end(self, rank: int) -> None:
+        self._finalizing.end(rank)
+        # On a full disk, or without the directory, they learn of it by their timeout.
+        with suppress(OSError), open(self._job.ended_file, "ab") as file:
+            file.write(b"%d\n" % rank)
+
+    def finish(self) -> None:
+        self.release_shims()
+
+    def close(self) -> None:
+        self.control.close()
+
+    def _send_all(self, message: bytes) -> None:
+        for shim in self._shims.values():
+            shim.send(message)
+
+    # --- Shims.
+
+    def _on_hello(self, link: Channel, fields: list[bytes]) -> bool:
+        """Take in a shim that has connected, and let it start its program or leave."""
+        rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
+        if rank not in self.ranks or rank in self._connected:
+            return False
+        self._add_shim(link, pid, start)
+        self._shims[rank] = link
+        self._connected.add(rank)
+        self._emit(Connected(rank))
+        if self._starts_instances:
+            self._send_spec(rank, link)
+        else:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._emit(Clean(rank, 0))
+        return True
+
+    def _on_shim(self, link: Channel, messages: Messages | None) -> None:
+        """Act on messages of a shim; None when its connection has ended."""
+        rank = next(r for r, shim in self._shims.items() if shim is link)
+        for kind, fields in messages or ():
+            twice = kind == protocol.STARTED and rank in self._started
+            if twice or not protocol.is_report(kind, fields):
+                self._emit(Rejected(f"a message of kind {kind} was not valid"))
+                messages = None
+                break
+            self._on_report(rank, link, kind, fields)
+        if messages is None:
+            self._on_lost(rank)
+
+    def _send_spec(self, rank: int, link: Channel) -> None:
+        try:
+            descriptor = self._stdin.descriptor_for(rank)
+        except OSError as error:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._clean.add(rank)
+            self._emit(Refused(rank, error.errno or 0, "", "creating a pipe for stdin"))
+            return
+        sent = () if descriptor is None else (descriptor,)
+        link.send(self._job.specs[rank], sent)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _on_report(
+        self, rank: int, link: Channel, kind: int, fields: list[bytes]
+    ) -> None:
+        if kind == protocol.STARTED:
+            self._on_started(rank, link, fields)
+        elif kind == protocol.REFUSED:
+            self._clean.add(rank)
+            about, call = map(os.fsdecode, fields[1:])
+            self._emit(Refused(rank, int(fields[0]), about, call))
+        elif kind == protocol.EXITED:
+            self._on_exited(rank, fields)
+        elif kind == protocol.REMAINS:
+            self._on_remains(fields)
+        elif kind == protocol.ORPHANED:
+            self._emit(Orphaned(rank))
+        elif kind == protocol.STACKS:
+            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
+            self._emit(StacksAvailable(rank, tuple(pids)))
+        elif kind == protocol.CLEAN:
+            self._clean.add(rank)
+            self._emit(Clean(rank, int(fields[0])))
+
+    def _on_started(self, rank: int, link: Channel, fields: list[bytes]) -> None:
+        streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
+        if len(link.descriptors) < len(streams):
+            # The kernel has dropped what this process had no number left for.
+            link.send(protocol.pack(protocol.KILL))
+            self._clean.add(rank)
+            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
+            return
+        for stream in streams:
+            source = DescriptorSource(link.descriptors.pop(0))
+            self._streams.open(source, rank, stream)
+        pid = int(fields[0])
+        self._programs[pid] = rank
+        self._started.add(rank)
+        cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
+        self._emit(Started(rank, pid, cpus, memory_is_bound=fields[3] == b"1"))
+
+    def _on_remains(self, fields: list[bytes]) -> None:
+        remains = Remains.read(fields, self.name)
+        if remains.pid not in self._remaining:
+            self._remaining.add(remains.pid)
+            self._emit(remains)
+
+    def _on_exited(self, rank: int, fields: list[bytes]) -> None:
+        status, at, user, system, peak = (int(field) for field in fields[:5])
+        self._exited.add(rank)
+        self._emit(
+            Exited(
+                rank=rank,
+                status=status,
+                at_ns=min(at, time.monotonic_ns()),
+                user_s=user / 1e6,
+                system_s=system / 1e6,
+                peak_kib=peak,
+                by_itself=fields[5] in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
+                at_cpu_limit=fields[5] == protocol.BY_CPU_LIMIT,
+                lacks_faulthandler=fields[6] == b"1",
+            )
+        )
+
+    def _on_lost(self, rank: int) -> None:
+        self._shims.pop(rank).close()
+        self._exited.add(rank)
+        if rank not in self._clean:
+            self._lost.add(rank)
+        if rank not in self._clean and not self._has_released:
+            self._clean.add(rank)
+            self._emit(ShimLost(rank))
+        elif self._has_released:
+            self._emit(ShimLeft(rank))
+
+    # --- Processes of instances.
+
+    def _on_alone(self, link: Channel, fields: list[bytes]) -> bool:
+        """Warn of an instance that imports mpi4py where there is no MPI."""
+        link.close()
+        # A program below an instance may be without the variables of an MPI for good.
+        if not self._job.has_mpi and len(self._job.specs) > 1:
+            self._emit(AloneInMpi(int(fields[2])))
+        return True
+
+    def _on_torch_groups(self, link: Channel, fields: list[bytes]) -> bool:
+        """Note that a process of an instance uses torch.distributed."""
+        link.close()
+        rank = int(fields[2])
+        if rank in self.ranks and rank not in self._uses_torch:
+            self._uses_torch.add(rank)
+            self._emit(TorchGroupsMade(rank))
+        return rank in self.ranks
+
+    def _on_debugger(self, link: Channel, fields: list[bytes]) -> bool:
+        """Take in that the debugger of an instance is ready, or shows a prompt."""
+        rank, shows_prompt = int(fields[2]), fields[3] == b"1"
+        if rank not in self.ranks:
+            return False
+        if shows_prompt:
+            self._prompts[link] = rank
+        self._emit(PromptShown(rank) if shows_prompt else DebuggerReady(rank))
+        link.send(protocol.pack(protocol.DEBUGGER_KNOWN))
+        return True
+
+    def _on_prompt(self, link: Channel, messages: Messages | None) -> None:
+        if messages is None and link in self._prompts:
+            rank = self._prompts.pop(link)
+            if rank not in self._prompts.values():
+                self._emit(PromptOver(rank))
+
+    def _on_attach(self, link: Channel, fields: list[bytes]) -> bool:
+        """Attach a process of an instance to the device of that."""
+        index, num_ipus = int(fields[2]), int(fields[3])
+        if index not in self.ranks:
+            return False
+        self._attachments.ask(link, index, peer_of(link.sock)[0], num_ipus)
+        return True
+
+    def _on_finalizing(self, link: Channel, fields: list[bytes]) -> bool:
+        """Note what a process of an instance exits with."""
+        # What ends once the job is being stopped has not ended by itself.
+        if self._starts_instances:
+            own = self._programs.get(peer_of(link.sock)[0])
+            self._finalizing.note(
+                link,
+                rank=int(fields[2]) if own is None else own,
+                status=fields[3][0] << 8 if fields[3] else None,
+                own=own is not None,
+                now=time.monotonic(),
+            )
+        return True
+
+    def _on_interpreter(self, link: Channel, messages: Messages | None) -> None:
+        if messages is None:
+            self._finalizing.forget(link)
+
+
+def attachments_of(job: Job, ranks: Collection[int]) -> Attachments:
+    """Return what attaches the processes of some neighbouring instances."""
+    devices = job.devices
+    first = min(ranks, default=0)
+    own = None if devices is None else devices.of_instances(first, len(ranks))
+    return Attachments(devices, own)

@@ -1,1 +1,0 @@
-"""The machine that poprun runs on: starts guard, mpirun and shims; emits events."""

@@ -1,1 +1,0 @@
-"""Plan -> Job: what a job needs is reserved, checked and described."""

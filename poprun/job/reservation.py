@@ -1,0 +1,345 @@
+"""Reserve the IPUs of a job before it starts, and have them released when it ends.
+
+Request -> the partition that was granted, and what holds it. A job that asks for no
+IPUs and can get no inventory runs without them.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from poprun.annotations import TYPE_CHECKING
+from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
+from poprun.job.values import Job, Resource
+from poprun.log import Log
+from poprun.output.phase_line import PhaseLine
+from poprun.plan import partition
+from poprun.plan.assignments import compact
+from poprun.plan.values import HostServers, PartitionVariables, Request
+from poprun.record import Record, replace
+from poprun.supervise.guard_start import StartedGuard
+from poprun.users import user_name
+from poprun.vipu.errors import (
+    InventoryBusyError,
+    InventoryError,
+    NoSpaceError,
+    ServerError,
+    UnknownNameError,
+    VipuError,
+)
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
+    from poprun.vipu.launch.held_devices import HeldDevices
+    from poprun.vipu.launch.reserve import JobRequest
+    from poprun.vipu.launch.values import PartitionOptions
+    from poprun.vipu.leases import Grant
+    from poprun.vipu.model import Cluster
+
+RELEASE = os.path.join(
+    os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
+)
+# What the command that releases a lease needs of the caller's environment.
+FOR_RELEASE = ("HOME", "PATH", "SSL_CERT_FILE", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+# By these, or by a configuration file, it finds the access key for a server.
+CLI_VARIABLES = "VIPU_CLI_"
+# How long it may take besides what it waits for the inventory.
+RELEASE_START_S = 10.0
+
+
+class DeviceReservation(Record):
+    """The IPUs of a job; nothing if it runs without."""
+
+    partition: PartitionVariables | None = None
+    devices: "HeldDevices | None" = None
+    end_action: EndAction | None = None
+    # The log lines about its devices, each with its level, I or D.
+    lines: tuple[tuple[str, str], ...] = ()
+
+    def with_devices(self, job: Job) -> Job:
+        """Return a job with its devices, which are released when it ends."""
+        if self.devices is None or self.end_action is None:
+            return job
+        # They are reserved already: there is nothing to make.
+        devices = Resource(lambda: None, self.end_action, self.devices.release)
+        return replace(
+            job, job_resources=[*job.job_resources, devices], devices=self.devices
+        )
+
+    def cancel(self, guard: StartedGuard) -> None:
+        """Release the IPUs of a job that does not start after all."""
+        if self.devices is None or self.end_action is None:
+            return
+        if self.devices.release():
+            guard.tell(EndActions().withdraw(self.end_action))
+
+
+class _Waiting:
+    """Says what a job waits for: a line for each change."""
+
+    def __init__(self, log: Log, phase_line: PhaseLine) -> None:
+        self._log = log
+        self._phase_line = phase_line
+        self._last = ""
+
+    def show(self, why: str) -> None:
+        if why != self._last:
+            self._log.say(f"waiting for IPUs: {why}")
+            self._last = why
+        self._phase_line.show("waiting for IPUs")
+
+
+def reserve(
+    request: Request,
+    environ: Mapping[str, str],
+    guard: StartedGuard,
+    log: Log,
+    phase_line: PhaseLine,
+) -> DeviceReservation:
+    """Reserve the IPUs that a job asks for.
+
+    Raises:
+        VipuError: It cannot have them.
+    """
+    options = request.partition_options
+    if options is None:
+        return DeviceReservation()
+    phase_line.show("allocating the partition")
+    try:
+        return _reserve(request, options, environ, guard, log, phase_line)
+    except InventoryError as error:
+        if isinstance(error, InventoryBusyError) and options.server is None:
+            error.add_note("Use --vipu-server-timeout to wait longer.")
+        if request.needs_ipus or options.server is not None:
+            error.add_note("Use --offline-mode=yes to run the job without IPUs.")
+            raise
+        log.warn(f"The job runs in offline mode, without IPUs. {error}")
+        return DeviceReservation()
+    except NoSpaceError as error:
+        if options.wait_s is None:
+            error.add_note("Use --wait-for-ipus to wait until they are free.")
+        error.add_note(
+            "--vipu-cluster and --vipu-allocation say where a partition is created"
+            + (
+                ", and --vipu-partition can name one that exists."
+                if options.name is None
+                else "."
+            )
+        )
+        if not request.needs_ipus:
+            error.add_note("Add --offline-mode=yes to run without IPUs.")
+        raise
+
+
+def find_host_servers(
+    options: "PartitionOptions", environ: Mapping[str, str], num_ipus: int
+) -> HostServers | None:
+    """Return the host servers of the cluster that a job gets its IPUs from.
+
+    None if the cluster names none, or is not known before the job has its IPUs.
+    """
+    try:
+        inventory = _open(options, environ, is_copy=True)
+        try:
+            cluster = _cluster_of(inventory, options, num_ipus)
+        finally:
+            inventory.close()
+    except VipuError:
+        return None  # `reserve` reports it
+    if cluster is None or not cluster.hosts:
+        return None
+    return HostServers(cluster.hosts, cluster.size // len(cluster.hosts))
+
+
+def _cluster_of(
+    inventory: "Inventory", options: "PartitionOptions", num_ipus: int
+) -> "Cluster | None":
+    if options.name is not None:
+        with suppress(UnknownNameError):
+            partition = inventory.get_partition(options.name)
+            return inventory.get_cluster(partition.cluster)
+    if options.cluster is not None:
+        return inventory.get_cluster(options.cluster)
+    if options.allocation is not None:
+        allocation = inventory.get_allocation(options.allocation)
+        return inventory.get_cluster(allocation.cluster)
+    large = [each for each in inventory.list_clusters() if each.size >= num_ipus]
+    return large[0] if len(large) == 1 else None
+
+
+def preview(
+    request: Request, environ: Mapping[str, str]
+) -> tuple[PartitionVariables | None, str]:
+    """Return the partition that a job would get now, and a sentence about it.
+
+    Nothing is reserved or changed. If the job would get none, the partition is the one
+    that it asks for.
+    """
+    options = request.partition_options
+    if options is None:
+        return None, ""
+    from poprun.vipu.launch.describe_devices import describe_grant
+
+    try:
+        grant = _preview(request, options, environ)
+    except (InventoryError, ServerError) as error:
+        if request.needs_ipus or options.server is not None:
+            return partition.expected(request), f"V-IPU cannot be queried: {error}"
+        return None, f"The job would run in offline mode, without IPUs. {error}"
+    except VipuError as error:
+        return partition.expected(request), f"The request would be refused now: {error}"
+    granted, _ = _describe(grant, request, options)
+    return granted, describe_grant(grant)
+
+
+def _preview(
+    request: Request, options: "PartitionOptions", environ: Mapping[str, str]
+) -> "Grant":
+    from poprun.vipu.launch.reserve import preview as preview_devices
+
+    inventory = _open(options, environ, is_copy=True)
+    try:
+        return preview_devices(inventory, _job_request(request, options))
+    finally:
+        inventory.close()
+
+
+def _reserve(
+    request: Request,
+    options: "PartitionOptions",
+    environ: Mapping[str, str],
+    guard: StartedGuard,
+    log: Log,
+    phase_line: PhaseLine,
+) -> DeviceReservation:
+    # Hardly anything of it is needed by a job in offline mode.
+    from poprun.vipu import liveness
+    from poprun.vipu.launch.held_devices import HeldDevices
+    from poprun.vipu.launch.reserve import reserve as reserve_devices
+    from poprun.vipu.leases import PARENT
+
+    _log_server(options, log)
+    open_again = partial(_open, options, environ)
+    inventory = open_again()
+    job = _job_request(request, options)
+    end_action = _end_action(job.lease, options, inventory.location, environ)
+    # Before anything is reserved: poprun may be killed at any time.
+    guard.tell(EndActions().register(end_action))
+    try:
+        grant = reserve_devices(inventory, job, log, _Waiting(log, phase_line).show)
+    except BaseException:
+        inventory.close()
+        guard.tell(EndActions().withdraw(end_action))
+        raise
+    devices = HeldDevices(open_again, grant, options.timeout_s)
+    reservation = DeviceReservation(None, devices, end_action)
+    try:
+        # The supervisor replaces a guard that has died.
+        with suppress(ProcessLookupError):
+            inventory.attach(job.lease, PARENT, liveness.identify(guard.pid))
+        inventory.close()
+        granted, lines = _describe(grant, request, options)
+    except BaseException:
+        reservation.cancel(guard)
+        raise
+    return replace(reservation, partition=granted, lines=lines)
+
+
+def _log_server(options: "PartitionOptions", log: Log) -> None:
+    server = options.server
+    if server is not None and server.origin != "option":
+        # A path is that of a configuration file of the vipu command.
+        origin = "'vipu'" if "/" in server.origin else server.origin
+        log.info(f"V-IPU server address picked up from {origin}: {server}")
+
+
+def _open(
+    options: "PartitionOptions", environ: Mapping[str, str], *, is_copy: bool = False
+) -> "Inventory":
+    from poprun.vipu.opening import open_inventory
+
+    host = os.uname().nodename
+    # After a power cut no job holds anything, whatever the disk has.
+    return open_inventory(
+        options.server,
+        environ,
+        host,
+        options.timeout_s,
+        syncs=False,
+        is_copy=is_copy,
+    )
+
+
+def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
+    from poprun.vipu import liveness
+    from poprun.vipu.launch.reserve import JobRequest
+    from poprun.vipu.leases import Holder
+
+    server, topology = options.server, request.topology
+    # A server with access keys lets each user act in the name of the key's owner only.
+    user = (server.user if server else "") or user_name()
+    host = os.uname().nodename
+    return JobRequest(
+        options=options,
+        num_instances=topology.num_instances,
+        num_replicas=topology.num_replicas,
+        ipus_per_replica=topology.ipus_per_replica,
+        holder=Holder(user, request.identity, host, liveness.identify()),
+        spans_hosts=request.names_hosts,
+        lease=os.urandom(16).hex(),
+        own_name=partition.own_name(request.identity),
+    )
+
+
+def _describe(
+    grant: "Grant", request: Request, options: "PartitionOptions"
+) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
+    """Return what instances are told of a partition, and the log lines about it."""
+    from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
+
+    from_environment = request.target_options
+    target = target_options(grant, from_environment)
+    own = grant.partition
+    granted = replace(
+        partition.variables(options, request.identity),
+        name=own.name,
+        node_device=grant.parent.id if own.reconfigurable else None,
+        target_options=target.merged,
+        num_ilds=own.num_ilds,
+    )
+    lines = [
+        ("D", f"Target options from environment: {compact(from_environment)}"),
+        ("D", f"Target options from V-IPU partition: {compact(target.partition)}"),
+        *parent_device_lines(grant, target),
+    ]
+    if target.device is not None:
+        device = compact(target.device)
+        lines.append(("D", f"Target options from Poplar device: {device}"))
+    lines.append(("D", f"Using target options: {compact(target.merged)}"))
+    return granted, tuple(lines)
+
+
+def _end_action(
+    lease: str, options: "PartitionOptions", location: str, environ: Mapping[str, str]
+) -> RunCommand:
+    server = options.server
+    argv = [sys.executable, "-I", RELEASE, lease, str(options.timeout_s)]
+    needed = {
+        name: value
+        for name, value in environ.items()
+        if name in FOR_RELEASE or name.startswith(CLI_VARIABLES)
+    }
+    if server is None:
+        from poprun.vipu.inventory.location import VARIABLE
+
+        needed[VARIABLE] = location
+    else:
+        argv += [server.host, str(server.port)]
+    return RunCommand(
+        purpose=f"release the IPUs of lease {lease}",
+        argv=[os.fsencode(word) for word in argv],
+        environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],
+        timeout_s=options.timeout_s + RELEASE_START_S,
+    )

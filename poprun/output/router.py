@@ -1,0 +1,306 @@
+"""Where the instances' streams go: the terminal, files, and the report of a failure.
+
+It owns the descriptors that poprun writes to. Console, in output/lines/console.py,
+decides what is written when.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+
+from poprun.output.kept_output import KeptOutput, Piece, share
+from poprun.output.lines.console import Console
+from poprun.output.lines.pending_stream import PendingStream
+from poprun.output.lines.screen import Screen
+from poprun.output.output_files import OutputFiles
+from poprun.output.routes import Routes
+from poprun.output.stream_ends import STREAMS
+from poprun.output.terminal import is_foreground, own_size
+from poprun.output.waiter import WRITE, Interest
+from poprun.output.writer import Sink
+from poprun.record import Record
+
+# How much of each stderr is kept for the report of a failure.
+TAIL = 16384
+
+# A traceback need not be repeated in a report that is no further below it.
+LINES_IN_SIGHT = 100
+# How often the status is looked at; it is drawn only when it has changed.
+STATUS_INTERVAL_S = 0.25
+Key = tuple[int, str]
+
+
+class _Output(Record):
+    """What poprun writes to, and what decides what is written there when."""
+
+    sink: Sink
+    console: Console
+
+
+class OutputRouter:
+    """Passes the streams of one job on to the consoles, the files and the report."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        stdout: int = 1,
+        stderr: int = 2,
+        screens: Mapping[str, Screen] | None = None,
+        status: Callable[[float, float], str] | None = None,
+    ) -> None:
+        self._routes = routes
+        self._screens = screens or {}
+        # poprun's own text is written to stderr. A terminal gets both, and then one
+        # queue keeps them in order.
+        self._out = self._err = self._open("stdout", stdout)
+        if not _same_file(stdout, stderr):
+            self._err = self._open("stderr", stderr)
+        # By stream of the instances.
+        self._outputs = {"stdout": self._out, "stderr": self._err}
+        if routes.xml:
+            self._outputs["stderr"] = self._out
+            self._out.sink.write(b"<mpirun>\n")
+        # What to show on stderr while nothing else is on its line, and when next.
+        self._status = status
+        # When an instance last wrote something.
+        self._last_output = -inf
+        self._status_due = 0.0 if status else inf
+        self._stderr = stderr
+        self._tails: dict[int, bytes] = {}
+        self._files = OutputFiles(routes.directory) if routes.directory else None
+        # The output of instances that are shown only if they fail.
+        self._kept: dict[int, KeptOutput] = {}
+        # The stream that was written to stderr last.
+        self._last: Key | None = None
+
+    def _open(self, name: str, descriptor: int) -> _Output:
+        routes, is_tagged = self._routes, self._routes.is_tagged(name)
+        # What a program may read, and what a person has asked for in PopRun's form,
+        # has each line with its tag.
+        is_for_person = os.isatty(descriptor) and name in routes.template_streams
+        console = Console(
+            self._screens.get(name),
+            joins_same=not (routes.xml or routes.is_quiet)
+            and (not is_tagged or is_for_person),
+            names_instances=not is_tagged,
+            library=os.fsencode(routes.library),
+        )
+        return _Output(Sink(descriptor), console)
+
+    @property
+    def _different(self) -> list[_Output]:
+        return [self._out] if self._err is self._out else [self._out, self._err]
+
+    @property
+    def sinks(self) -> list[Sink]:
+        return [output.sink for output in self._different]
+
+    def interests(self) -> Iterator[Interest]:
+        """Yield what to wait for in order to write what is unwritten."""
+        for sink in self.sinks:
+            if sink.queued:
+                yield Interest(sink.fileno(), WRITE, sink.flush)
+
+    @property
+    def full(self) -> bool:
+        return any(sink.full for sink in self.sinks)
+
+    @property
+    def queued(self) -> int:
+        return sum(sink.queued for sink in self.sinks)
+
+    @property
+    def written(self) -> int:
+        return sum(sink.written for sink in self.sinks)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many bytes were given up because they were not read, by stream."""
+        named = zip(STREAMS, self.sinks, strict=False)
+        return {name: sink.lost for name, sink in named if sink.lost}
+
+    def give_up(self) -> None:
+        """Drop what has not been read."""
+        for sink in self.sinks:
+            sink.give_up()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader of stdout has ended."""
+        return self._out.sink.failure == errno.EPIPE
+
+    @property
+    def failure(self) -> tuple[str, int] | None:
+        """The stream or file that could not be written, and the errno."""
+        for name, sink in zip(STREAMS, self.sinks, strict=False):
+            if sink.failure not in (0, errno.EPIPE) and not sink.lost:
+                return name, sink.failure
+        return self._files.failure if self._files else None
+
+    def open(self, rank: int, stream: str) -> None:
+        """Route a stream from now on."""
+        routes = self._routes
+        if routes.is_kept(rank):
+            kept = self._kept.setdefault(rank, KeptOutput(share(len(routes.writers))))
+            kept.streams.append(stream)
+        else:
+            self._open_on_console(rank, stream)
+        if self._files is not None:
+            self._files.open(rank, stream, routes.mark_in_file(rank, stream))
+
+    def _open_on_console(self, rank: int, stream: str) -> None:
+        routes = self._routes
+        on_terminal = stream in self._screens
+        pending = PendingStream(
+            routes.mark_on_console(rank, stream, on_terminal=on_terminal),
+            rank,
+            is_stderr=stream == "stderr",
+            reads_terminal=rank == routes.terminal_reader,
+        )
+        self._outputs[stream].console.open((rank, stream), pending)
+
+    def feed(
+        self, rank: int, stream: str, data: bytes, now: float, written: float = 0.0
+    ) -> None:
+        """Write what a stream has brought.
+
+        Args:
+            written: When it was written, in seconds since 1970.
+        """
+        self._last_output = now
+        if stream == self._error_stream:
+            self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
+        if self._files is not None:
+            self._files.write(rank, stream, data, written)
+        if rank in self._kept:
+            self._kept[rank].add(stream, data, written)
+        elif self._routes.is_shown(rank) or self._routes.is_kept(rank):
+            self._feed_console(rank, Piece(stream, data, written), now)
+
+    def _feed_console(self, rank: int, piece: Piece, now: float) -> None:
+        output = self._outputs[piece.stream]
+        output.console.feed((rank, piece.stream), piece.data, now, piece.written)
+        self._write(output)
+
+    def show_prompt_of(self, rank: int | None) -> None:
+        """Let other instances wait while the debugger of one shows a prompt.
+
+        Args:
+            rank: None when the prompt is over.
+        """
+        for output in self._different:
+            output.console.show_prompt_of(rank, time.monotonic())
+            self._write(output)
+
+    def show_failed(self, rank: int) -> None:
+        """Write what was kept of an instance that has failed, and from now on all."""
+        kept = self._kept.pop(rank, None)
+        if kept is None:
+            return
+        for stream in kept.streams:
+            self._open_on_console(rank, stream)
+        pieces = list(kept.take())
+        if kept.num_dropped and not self._routes.is_quiet:
+            self.say(
+                f"poprun: the first {kept.num_dropped} bytes that instance {rank} "
+                "has written are not shown: only its last output is kept.\n"
+            )
+        for piece in pieces:
+            self._feed_console(rank, piece, time.monotonic())
+        for stream in kept.ended:
+            self._close_on_console(rank, stream)
+
+    def close(self, rank: int, stream: str) -> None:
+        """End a stream."""
+        if rank in self._kept:
+            self._kept[rank].ended.append(stream)
+        else:
+            self._close_on_console(rank, stream)
+        if self._files is not None:
+            self._files.close(rank, stream)
+
+    def _close_on_console(self, rank: int, stream: str) -> None:
+        self._outputs[stream].console.close((rank, stream), time.monotonic())
+        self._write(self._outputs[stream])
+
+    def tick(self, now: float) -> None:
+        for output in self._different:
+            if output.sink.full:
+                output.console.pause(now)
+            else:
+                output.console.tick(now)
+                self._write(output)
+
+        is_full = self._err.sink.full
+        if now >= self._status_due and self._status is not None and not is_full:
+            self._status_due = now + STATUS_INTERVAL_S
+            may_draw = is_foreground(self._stderr)
+            status = self._status(now, self._last_output)
+            self._show(status if may_draw else "")
+
+    def deadline(self) -> float:
+        # poll() reports when a full sink is read.
+        waiting = [o.console for o in self._different if not o.sink.full]
+        status_due = inf if self._err.sink.full else self._status_due
+        return min([status_due, *(console.deadline() for console in waiting)])
+
+    @property
+    def shows_status(self) -> bool:
+        return self._status is not None
+
+    def hide_status(self, *, forever: bool = False) -> None:
+        """Erase the status; it comes back unless that is for ever."""
+        self._show("")
+        if forever:
+            self._status, self._status_due = None, inf
+
+    def _show(self, status: str) -> None:
+        self._err.console.show(status.encode())
+        self._write(self._err)
+
+    def resize(self) -> None:
+        """Take in that the terminal may have another size."""
+        for screen in self._screens.values():
+            screen.columns = own_size()[1]
+
+    def say(self, text: str) -> None:
+        """Write lines of poprun's own."""
+        self._err.console.say(text.encode(errors="backslashreplace"))
+        self._write(self._err)
+
+    def end(self) -> None:
+        """Take in that nothing more comes from the instances."""
+        if self._routes.xml:
+            self._out.sink.write(b"</mpirun>\n")
+
+    def tail(self, rank: int) -> bytes:
+        """Return the end of an instance's stderr, shown or not."""
+        return self._tails.get(rank, b"")
+
+    def is_in_sight(self, rank: int) -> bool:
+        """Return whether the end of an instance's stderr is near the end of poprun's.
+
+        It is if it was written last; a traceback, which names its instance, may have
+        other lines below it.
+        """
+        console = self._outputs[self._error_stream].console
+        is_near = console.lines_since_traceback(rank) <= LINES_IN_SIGHT
+        return is_near or self._last == (rank, self._error_stream)
+
+    @property
+    def _error_stream(self) -> str:
+        return "stdout" if self._routes.merged else "stderr"
+
+    def _write(self, output: _Output) -> None:
+        for key, data in output.console.take():
+            output.sink.write(data)
+            # Without a key it is poprun's own text, or the end of a broken line.
+            if output is self._err and key is not None:
+                self._last = key  # type: ignore[assignment]
+
+
+def _same_file(one: int, other: int) -> bool:
+    a, b = os.fstat(one), os.fstat(other)
+    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)

@@ -1,0 +1,101 @@
+"""How the output of a job is marked, and where it is shown."""
+
+import time
+from collections.abc import Collection, Sequence
+
+from poprun.output.lines.tags import POPRUN, Mark, Prefix, Tag, Writer, Xml
+from poprun.output.selection import Selection
+from poprun.output.stream_ends import STREAMS
+from poprun.record import Record, replace
+
+
+class Routes(Record):
+    """What a job's output is to look like."""
+
+    # Tags in PopRun's form, which is mpirun's, in files too.
+    tag: bool = False
+    # The time before each line, before its tag if it has one.
+    timestamp: bool = False
+    # All of it on stdout, as elements, instead of tags and times.
+    xml: bool = False
+    # What stands before the lines of these streams on the console instead; "" for
+    # nothing.
+    template: str = ""
+    template_streams: Collection[str] = ()
+    # Each instance as a template names it, for both streams; the first is instance 0.
+    writers: Sequence[Writer] = ()
+    # Whose tags have colours on the console.
+    colored_streams: Collection[str] = ()
+    # What instances write to stderr comes by their stdout.
+    merged: bool = False
+    selection: Selection = Selection()
+    # Where the files of the attempt are.
+    directory: str | None = None
+    # And nothing on the console.
+    only_files: bool = False
+    # The instance that reads the terminal which the output is written to.
+    terminal_reader: int | None = None
+    # poprun adds no lines of its own.
+    is_quiet: bool = False
+    # The directory whose frames are left out of tracebacks on the console.
+    library: str = ""
+
+    def mark_in_file(self, rank: int, stream: str) -> Mark | None:
+        """Return what marks the lines of a stream in its file."""
+        if self.xml:
+            return Xml(rank, stream)
+        if self.tag or self.timestamp:
+            return Prefix(self._tag_of_mpirun(rank, stream))
+        return None
+
+    def mark_on_console(
+        self, rank: int, stream: str, *, on_terminal: bool = False
+    ) -> Mark | None:
+        """Return what marks the lines of a stream on the console."""
+        if self.xml:
+            return Xml(rank, stream)
+        if not self.is_tagged(stream):
+            return None
+        colored = stream in self.colored_streams
+        if stream in self.template_streams:
+            tag = self._writer(rank, stream).tag(self.template, colored=colored)
+        else:
+            tag = self._tag_of_mpirun(rank, stream, colored=colored)
+        return Prefix(tag, on_terminal=on_terminal)
+
+    def is_tagged(self, stream: str) -> bool:
+        """Return whether the lines of a stream have tags or times on the console."""
+        if stream in self.template_streams:
+            return bool(self.template)
+        return self.tag or self.timestamp
+
+    def width_of_mark(self, instances: int) -> int:
+        """Return how many columns the widest mark takes on a terminal."""
+        if self.xml:
+            return 0
+        plain = replace(self, colored_streams=())
+        marks = (
+            plain.mark_on_console(rank, stream)
+            for rank in range(instances)
+            for stream in STREAMS
+        )
+        tags = (mark.apply(b"\n", continues=False) for mark in marks if mark)
+        return max((len(tag.decode(errors="replace")) - 1 for tag in tags), default=0)
+
+    def is_shown(self, rank: int) -> bool:
+        return not self.only_files and rank in self.selection
+
+    def is_kept(self, rank: int) -> bool:
+        """Return whether the output of an instance is shown only if that fails."""
+        return not self.only_files and self.selection.failed and not self.is_shown(rank)
+
+    def _writer(self, rank: int, stream: str) -> Writer:
+        return replace(self.writers[rank], stream=stream)
+
+    def _tag_of_mpirun(self, rank: int, stream: str, *, colored: bool = False) -> Tag:
+        template = POPRUN if self.tag else "<{stream}>:"
+        tag = Writer(rank, stream).tag(template, colored=colored)
+        assert isinstance(tag, bytes)
+        if not self.timestamp:
+            return tag
+        return lambda seconds: time.ctime(seconds).encode() + tag

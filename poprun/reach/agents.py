@@ -1,0 +1,211 @@
+"""Starts an agent on each other host of a job over ssh or srun, all at once.
+
+The connections stay: they are the agents' until the job ends.
+"""
+
+import os
+import random
+import select
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from poprun import __version__
+from poprun.errors import HostUnreachableError
+from poprun.helpers import processes
+from poprun.helpers.load import timeout_factor
+from poprun.plan.hosts import HostSpec
+from poprun.reach.agent_connection import AgentConnection, OtherVersionError
+from poprun.reach.srun import Srun
+from poprun.reach.srun_port import SRUN
+from poprun.reach.ssh import Ssh
+from poprun.reach.ssh_failures import SshFailure
+from poprun.wire.messages import AgentHello
+
+# How long all hosts together may take to answer, times timeout_factor().
+LIMIT_S = 5.5
+# How long an ssh whose output has ended may take to end itself.
+EXIT_S = 0.5
+# When to try again what an sshd has dropped: at different times, as others were too.
+AGAIN_S = (0.1, 0.4)
+ENTRY = os.path.join(
+    os.path.abspath(__file__).rpartition("/reach/")[0], "host", "entry.py"
+)
+# More than clocks differ that are set by NTP, even badly.
+MOST_CLOCK_DIFFERENCE_S = 60.0
+
+
+class _AgentStart:
+    """The start of an agent on one host, which may be tried again."""
+
+    def __init__(
+        self, host: HostSpec, tool: Ssh | Srun, environ: Mapping[str, str]
+    ) -> None:
+        self._host = host
+        self._tool = tool
+        self._environ = tool.environment(environ)
+        self.connection: AgentConnection | None = None
+        # When to try again while there is no connection.
+        self.again_at = 0.0
+        # Why it was tried again.
+        self._last = ""
+        # A sentence, once it has failed.
+        self.failure = ""
+
+    @property
+    def is_pending(self) -> bool:
+        has_answered = self.connection is not None and self.connection.hello is not None
+        return not self.failure and not has_answered
+
+    def begin(self) -> None:
+        """Start ssh or srun.
+
+        Raises:
+            LaunchError: It cannot be started.
+        """
+        agent = [sys.executable, "-I", "-S", ENTRY]
+        argv = self._tool.agent_argv(self._host, agent)
+        tool = "ssh" if isinstance(self._tool, Ssh) else SRUN
+        self.connection = AgentConnection(self._host.name, argv, self._environ, tool)
+
+    def receive(self) -> None:
+        """Read what the agent or ssh has written."""
+        assert self.connection is not None
+        try:
+            if not self.connection.receive_hello():
+                return
+        except OtherVersionError:
+            self.failure = _other_version(self._host, "another version of poprun")
+        except ConnectionError:
+            self._on_end(self.connection)
+        else:
+            assert self.connection.hello is not None
+            self.failure = _check(self._host, self.connection.hello, self._tool)
+
+    def _on_end(self, connection: AgentConnection) -> None:
+        exit_code, text = connection.wait_for_exit(EXIT_S), connection.ssh_text
+        sentence = self._explain(exit_code, text)
+        self.end()
+        is_ssh = isinstance(self._tool, Ssh)
+        if is_ssh and SshFailure(exit_code=exit_code, text=text).was_dropped:
+            self._last = sentence
+            self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
+        else:
+            self.failure = sentence
+
+    def _explain(self, exit_code: int | None, text: str) -> str:
+        if isinstance(self._tool, Srun):
+            return self._tool.explain(self._host, text, ENTRY)
+        ended = SshFailure(exit_code=exit_code, text=text)
+        return ended.explain(self._host, self._tool, ENTRY)
+
+    def give_up(self, limit_s: float) -> None:
+        """Take in that the host has not answered in so many seconds."""
+        if self.connection is None or not (text := self.connection.ssh_text):
+            self.failure = self._last or (
+                f"The host {self._host.name} cannot be used: it does not answer "
+                f"within {limit_s:.0f} s. See: {self._tool.shown(self._host)}"
+            )
+        else:
+            self.failure = self._explain(None, text)
+
+    def end(self) -> None:
+        if self.connection is not None:
+            self.connection.end()
+            self.connection = None
+
+
+def open_agents(
+    hosts: Sequence[HostSpec],
+    tools: Sequence[Ssh | Srun],
+    environ: Mapping[str, str],
+    show_phase: Callable[[str], None] = lambda phase: None,
+) -> list[AgentConnection]:
+    """Start an agent on each host, and return the connections to them.
+
+    Args:
+        tools: What reaches each host.
+
+    Raises:
+        HostUnreachableError: A host does not answer, or not as it must; names all.
+        LaunchError: ssh or srun cannot be started.
+    """
+    limit_s = LIMIT_S * timeout_factor()
+    starts = [
+        _AgentStart(host, tool, environ)
+        for host, tool in zip(hosts, tools, strict=True)
+    ]
+    try:
+        _wait_for_all(starts, limit_s, show_phase)
+        failures = [start.failure for start in starts if start.failure]
+        if failures:
+            raise HostUnreachableError("\n".join(failures))
+    except BaseException:
+        for start in starts:
+            start.end()
+        raise
+    return [start.connection for start in starts if start.connection is not None]
+
+
+def _wait_for_all(
+    starts: Sequence[_AgentStart], limit_s: float, show_phase: Callable[[str], None]
+) -> None:
+    limit = time.monotonic() + limit_s
+    while pending := [start for start in starts if start.is_pending]:
+        answered = len(starts) - len(pending)
+        show_phase(f"connecting to the hosts, {answered} of {len(starts)} answered")
+        now = time.monotonic()
+        due = limit
+        poll = select.poll()
+        by_descriptor: dict[int, _AgentStart] = {}
+        for start in pending:
+            if start.connection is None and start.again_at <= now < limit:
+                start.begin()
+            if start.connection is None:
+                due = min(due, start.again_at)
+                continue
+            descriptor = start.connection.fileno()
+            by_descriptor[descriptor] = start
+            poll.register(descriptor, select.POLLIN)
+        # Also after the limit: poprun may have been stopped while hosts answered.
+        ready = poll.poll(processes.poll_timeout(max(0.0, due - now)))
+        for descriptor, _ in ready:
+            by_descriptor[descriptor].receive()
+        if now >= limit and not ready:
+            break
+    for start in pending:
+        start.give_up(limit_s)
+
+
+def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
+    """Return why a host whose agent has answered cannot be used, "" if it can."""
+    if hello.version != __version__ or hello.python != _python():
+        there = f"poprun {hello.version} in Python {hello.python}"
+        return _other_version(host, there)
+    difference = hello.clock - time.time()
+    if abs(difference) > MOST_CLOCK_DIFFERENCE_S:
+        direction = "ahead of" if difference > 0 else "behind"
+        return (
+            f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
+            f"s {direction} the clock of this host, so files and certificates would "
+            "have wrong times. Set both clocks with NTP; see: "
+            f"{tool.shown(host, 'timedatectl')}"
+        )
+    if hello.temporary_failure:
+        return (
+            f"The host {host.name} cannot be used: {hello.temporary_failure}; "
+            f"see: {tool.shown(host, 'df -h /tmp')}"
+        )
+    return ""
+
+
+def _other_version(host: HostSpec, there: str) -> str:
+    return (
+        f"The host {host.name} cannot be used: it has {there}, but this host has "
+        f"poprun {__version__} in Python {_python()}. Install the same there; "
+        "--synchronise-python-venv=yes copies a virtual environment."
+    )
+
+
+def _python() -> str:
+    return ".".join(map(str, sys.version_info[:3]))

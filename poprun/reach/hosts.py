@@ -1,0 +1,232 @@
+"""Looks up facts, programs and memory of the hosts of a job before it starts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from poprun.annotations import Protocol, TypeVar
+from poprun.errors import PoprunError
+from poprun.mpirun.values import Mpi
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import HostSpec
+from poprun.plan.values import Request
+from poprun.reach import out_of_memory, program
+from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_facts import own_facts
+
+Answer = TypeVar("Answer")
+
+# The argv of a program, PATH, and the directory that it runs in.
+Look = tuple[tuple[str, ...], str | None, str]
+
+# The variable of the processes that reach other hosts, until the job starts.
+MARK = "_POPRUN_PREFLIGHT"
+
+
+class Preflight(Protocol):
+    """What poprun looks up on one host."""
+
+    def facts(self) -> HostFacts: ...
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Check that the host has this mpirun, of this MPI.
+
+        Raises:
+            PoprunError: It has none, or another.
+        """
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        """Return the path of the file that an argv names there."""
+
+    def read_memory_counters(self) -> MemoryCounters:
+        """Return how many processes of it the kernel killed because memory ran out."""
+
+    def process(self) -> tuple[int, int] | None:
+        """Return the pid and start time of what connects poprun to it, if anything."""
+
+    def hang_up(self) -> None:
+        """Let the host know that nothing more will be asked."""
+
+    def close(self) -> None:
+        """Release what the look-ups need."""
+
+
+class LocalPreflight:
+    """The host that poprun, or an agent, runs on.
+
+    Args:
+        address: The address by which other hosts of the job reach it.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self._address = address
+
+    def facts(self) -> HostFacts:
+        return own_facts(self._address)
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        return program.find_program(argv, search_path, cwd)
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Do nothing: this one's is the job's."""
+
+    def read_memory_counters(self) -> MemoryCounters:
+        return out_of_memory.read_host()
+
+    def process(self) -> None:
+        """Return None: no process is needed to reach it."""
+
+    def hang_up(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class Preflights:
+    """The hosts of one job. Each is described once for each attempt.
+
+    Args:
+        open_hosts: Returns what looks things up on each of some hosts.
+    """
+
+    def __init__(
+        self,
+        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]] | None = None,
+    ) -> None:
+        local = LocalPreflight()
+        self._open_hosts = open_hosts or (lambda hosts: [local for _ in hosts])
+        self._hosts: dict[HostSpec, Preflight] = {}
+
+    def __getitem__(self, host: HostSpec) -> Preflight:
+        return self._hosts[host]
+
+    def describe(self, hosts: Sequence[HostSpec]) -> list[HostFacts]:
+        """Return the facts of each host.
+
+        Raises:
+            PoprunError: One cannot be reached, or cannot be used.
+        """
+        new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
+        if new:
+            self._hosts |= zip(new, self._open_hosts(new), strict=True)
+        preflights = list(dict.fromkeys(self[host] for host in hosts))
+        answers = _all([preflight.facts for preflight in preflights])
+        facts = dict(zip(preflights, answers, strict=True))
+        return [facts[self[host]] for host in hosts]
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        """Check that all hosts have the mpirun of the job.
+
+        Raises:
+            PoprunError: One has none, or another.
+        """
+        _all([partial(host.check_mpi, mpi) for host in self._hosts.values()])
+
+    def find_programs(self, request: Request, environ: Mapping[str, str]) -> list[str]:
+        """Return the program's file for each instance.
+
+        Each host has files of its own, and each instance may have a PATH of its own.
+
+        Raises:
+            PoprunError: As of `program.find_program`.
+        """
+        places: list[tuple[HostSpec, Look]] = []
+        for rank in range(request.topology.num_instances):
+            search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
+            argv = tuple(request.program_of(rank).argv)
+            look = argv, search_path, request.cwd_of(rank)
+            places.append((request.host_of(rank), look))
+        by_host: dict[HostSpec, dict[Look, str]] = {}
+        for host, look in places:
+            by_host.setdefault(host, {})[look] = ""
+        # First this host: a mistake in the program's name is said once, not by each.
+        for is_here in (True, False):
+            hosts = [
+                host
+                for host in by_host
+                if isinstance(self[host], LocalPreflight) is is_here
+            ]
+            # A host is asked one question at a time: its answers come in that order.
+            questions = [
+                partial(_find_all, self[host], by_host[host]) for host in hosts
+            ]
+            if questions:
+                by_host |= zip(hosts, _all(questions), strict=True)
+        return [by_host[host][look] for host, look in places]
+
+    def connections(self) -> dict[int, int]:
+        """Return the processes that connect poprun to hosts: pid -> start time."""
+        processes = (preflight.process() for preflight in self._hosts.values())
+        return dict(process for process in processes if process is not None)
+
+    def reopen(
+        self,
+        hosts: Sequence[HostSpec],
+        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]],
+    ) -> None:
+        """Connect to the hosts again: the connections of an attempt end with it.
+
+        Raises:
+            PoprunError: A host cannot be reached, or cannot be used.
+        """
+        self.close()
+        self._hosts = {}
+        self._open_hosts = open_hosts
+        different = list(dict.fromkeys(hosts))
+        self._hosts = dict(zip(different, open_hosts(different), strict=True))
+
+    def close(self) -> None:
+        """End the connections to other hosts."""
+        for preflight in self._hosts.values():
+            preflight.hang_up()
+        for preflight in self._hosts.values():
+            preflight.close()
+
+    def read_memory_counters(
+        self, hosts: Sequence[HostSpec]
+    ) -> dict[HostSpec, MemoryCounters]:
+        """Return the counters of each host."""
+        answers = _all([self[host].read_memory_counters for host in hosts])
+        return dict(zip(hosts, answers, strict=True))
+
+
+def _find_all(host: Preflight, looks: Iterable[Look]) -> dict[Look, str]:
+    return {look: host.find_program(*look) for look in looks}
+
+
+def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """Return the answers to questions to several hosts, which are asked at once.
+
+    Raises:
+        PoprunError: Of the class of the first that one of them raises, with the
+            sentences of all, each in a line of its own.
+    """
+    if len(questions) == 1:
+        return [questions[0]()]
+    from threading import Thread
+
+    answers: dict[int, Answer] = {}
+    failures: dict[int, BaseException] = {}
+
+    def ask(number: int) -> None:
+        try:
+            answers[number] = questions[number]()
+        except BaseException as error:
+            failures[number] = error
+
+    threads = [Thread(target=ask, args=(number,)) for number in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        first = failures[min(failures)]
+        if isinstance(first, PoprunError):
+            sentences = dict.fromkeys(str(failures[n]) for n in sorted(failures))
+            first.args = ("\n".join(sentences),)
+        raise first
+    return [answers[number] for number in range(len(questions))]

@@ -1,0 +1,62 @@
+"""Reads the facts of the host that poprun, or an agent, runs on."""
+
+import os
+import resource
+from collections.abc import Sequence
+
+from poprun.helpers import own_process
+from poprun.helpers.tcp_ports import free_port
+from poprun.plan.host_facts import HostFacts
+from poprun.reach import machine
+from poprun.reach.cgroups import read_cpu_quota
+
+# The folder of the sitecustomize that runs in every Python of an instance.
+_INTERPRETER = os.path.join(
+    os.path.abspath(__file__).rpartition("/reach/")[0], "interpreter"
+)
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_NETWORK = "/proc/self/ns/net"
+
+
+def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFacts:
+    """Return the facts of this host.
+
+    Args:
+        address: The address by which other hosts of the job reach it.
+        directory_places: Where the job's directory can be, on another host than
+            poprun's.
+    """
+    network = ""
+    addresses: list[str] = []
+    if address:
+        # 5 ms, for a job on several hosts.
+        from poprun.reach.addresses import network_of, own_addresses
+
+        network = network_of(address)
+        addresses = own_addresses()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return HostFacts(
+        machine=machine.describe(),
+        free_port=free_port(),
+        cwd=os.getcwd(),
+        interpreter=_INTERPRETER,
+        page_bytes=resource.getpagesize(),
+        stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
+        ignored_signals=tuple(own_process.ignored_signals()),
+        cpu_quota=read_cpu_quota(),
+        open_files=0 if soft == hard else soft,
+        address=address,
+        network=network,
+        addresses=tuple(addresses),
+        directory_places=tuple(directory_places),
+    )
+
+
+def machine_id() -> str:
+    """Return the same text in all processes of one host, and in no others.
+
+    Containers of one machine are different hosts if their networks are.
+    """
+    with open(_BOOT_ID, encoding="utf-8") as file:
+        return f"{file.read().strip()} {os.readlink(_NETWORK)}"

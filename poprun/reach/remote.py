@@ -1,0 +1,240 @@
+"""What poprun looks up on another host: its agent answers."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from poprun.errors import HostError, ProgramNotFoundError
+from poprun.log import Log
+from poprun.mpirun.find import site_packages
+from poprun.mpirun.values import Mpi
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
+from poprun.plan.slurm import node_environment, read_job
+from poprun.reach import facts
+from poprun.reach.addresses import own_address_towards, own_addresses
+from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.agents import open_agents
+from poprun.reach.hosts import MARK, LocalPreflight, Preflight
+from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_facts import machine_id
+from poprun.reach.srun import Srun, find_srun
+from poprun.reach.srun_port import SRUN
+from poprun.reach.ssh import Ssh, find_ssh
+from poprun.record import Record
+from poprun.wire import messages
+
+
+class HostAccess(Record):
+    """How other hosts are reached, and what is done there first."""
+
+    # What --ssh names.
+    ssh: str
+    # Sends a message to the guard.
+    tell: Callable[[bytes], None]
+    log: Log
+    # Says what poprun does; "" for nothing.
+    show_phase: Callable[[str], None]
+    distributes_key: bool = False
+    synchronises_python: bool = False
+    # The absolute path of the folder of --sync; "" for none.
+    synchronised_folder: str = ""
+
+
+class RemotePreflight:
+    """A host at the end of a connection.
+
+    Args:
+        environ: poprun's environment.
+    """
+
+    def __init__(self, connection: AgentConnection, environ: Mapping[str, str]) -> None:
+        self.connection = connection
+        self._environ = environ
+
+    def facts(self) -> HostFacts:
+        hello = self.connection.hello
+        assert hello is not None
+        value = self.connection.ask(messages.DESCRIBE, os.getcwd())
+        environ = dict(hello.environ)
+        if self.connection.tool == SRUN:
+            environ = node_environment(environ, self._environ)
+            # Of srun, which passes its environment on.
+            environ.pop(MARK, None)
+        return facts.unpack(value, environ)
+
+    def check_mpi(self, mpi: Mpi) -> None:
+        if mpi.has_mpi:
+            # The agent runs without site-packages, and does not know them.
+            question = [mpi.path, mpi.title, site_packages()]
+            self.connection.ask(messages.CHECK_MPI, question)
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        question = [list(argv), search_path, cwd]
+        try:
+            path: str = self.connection.ask(messages.FIND_PROGRAM, question)
+        except ProgramNotFoundError as error:
+            error.args = (
+                f"{error} Copy it there, put it in a directory that the hosts "
+                "share, or let --sync DIR copy its folder.",
+            )
+            raise
+        return path
+
+    def read_memory_counters(self) -> MemoryCounters:
+        if self.connection.memory is not None:
+            # The agent has ended with the job.
+            kills, *others = self.connection.memory
+            return MemoryCounters(kills or 0, *others)
+        return MemoryCounters(*self.connection.ask(messages.READ_MEMORY))
+
+    def process(self) -> tuple[int, int]:
+        return self.connection.pid, self.connection.start
+
+    def hang_up(self) -> None:
+        if self.connection.tool == SRUN:
+            self.connection.hang_up()
+
+    def close(self) -> None:
+        self.connection.end()
+
+
+def open_hosts(
+    hosts: Sequence[HostSpec],
+    environ: Mapping[str, str],
+    access: HostAccess,
+) -> list[Preflight]:
+    """Return what looks things up on each host: an agent on all but this one.
+
+    Args:
+        access: How to reach hosts, and what to do there first.
+
+    Raises:
+        PoprunError: A host cannot be reached, or is named twice.
+    """
+    access.show_phase("resolving the names of the hosts")
+    slurm_name = environ.get(SLURM_NODE_NAME)
+    others = [h for h in _on_other_machines(hosts) if h.name != slurm_name]
+    connections: dict[HostSpec, AgentConnection] = {}
+    if others:
+        tools = _tools(others, environ, access.ssh)
+        _make_ready(others, tools, environ, access)
+        opened = open_agents(others, tools, environ, access.show_phase)
+        connections = dict(zip(others, opened, strict=True))
+    towards = next((_address(c) for c in connections.values() if _address(c)), "")
+    local = LocalPreflight(own_address_towards(towards) if towards else "")
+    try:
+        return [
+            local if connection is None else RemotePreflight(connection, environ)
+            for connection in _remote_connections(hosts, connections)
+        ]
+    except HostError:
+        for connection in connections.values():
+            connection.end()
+        raise
+
+
+def _tools(
+    hosts: Sequence[HostSpec], environ: Mapping[str, str], command: str
+) -> list[Ssh | Srun]:
+    """Return what reaches each host: srun the nodes of poprun's Slurm job."""
+    try:
+        srun = find_srun(read_job(environ), environ)
+    except HostError:
+        srun = None
+    ssh: Ssh | None = None
+    tools: list[Ssh | Srun] = []
+    for host in hosts:
+        if srun is not None and srun.reaches(host):
+            tools.append(srun)
+        else:
+            ssh = ssh or find_ssh(command, environ)
+            tools.append(ssh)
+    return tools
+
+
+def _make_ready(
+    hosts: Sequence[HostSpec],
+    tools: Sequence[Ssh | Srun],
+    environ: Mapping[str, str],
+    access: HostAccess,
+) -> None:
+    """Let hosts accept the user's key, and copy what they are to have.
+
+    Hosts that srun reaches need no key.
+    """
+    by_tool: dict[Ssh | Srun, list[HostSpec]] = {}
+    for host, tool in zip(hosts, tools, strict=True):
+        by_tool.setdefault(tool, []).append(host)
+    for tool, group in by_tool.items():
+        if access.distributes_key and isinstance(tool, Ssh):
+            # ssh may ask for a password.
+            access.show_phase("")
+            from poprun.reach.ssh_key import distribute_key
+
+            distribute_key(group, tool, environ, access.log)
+        if access.synchronises_python:
+            access.show_phase("copying the virtual environment to the hosts")
+            from poprun.reach.copies import copy_to_hosts
+            from poprun.reach.python_environment import environment_copies
+
+            copies = environment_copies(environ)
+            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
+        if access.synchronised_folder:
+            access.show_phase("copying the folder to the hosts")
+            from poprun.reach.copies import copy_to_hosts
+            from poprun.reach.synchronised_folder import folder_copy
+
+            copies = [folder_copy(access.synchronised_folder)]
+            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
+
+
+def _remote_connections(
+    hosts: Sequence[HostSpec], connections: dict[HostSpec, AgentConnection]
+) -> list[AgentConnection | None]:
+    """Return the connection to each host, None for this one.
+
+    Raises:
+        HostError: Two names are of one machine.
+    """
+    own_machine = machine_id()
+    by_machine: dict[str, HostSpec] = {}
+    for host in hosts:
+        hello = connections[host].hello if host in connections else None
+        machine = own_machine if hello is None else hello.machine
+        if (other := by_machine.setdefault(machine, host)) is not host:
+            raise HostError(
+                f"{other} and {host} are the same machine. Name it once; "
+                "--num-instances says how many instances to start."
+            )
+        if hello is None or machine != own_machine:
+            continue
+        if hello.user != os.geteuid():
+            raise HostError(
+                f"{host} is this machine, where the job runs as you. Leave the user "
+                "out, or start poprun as that user."
+            )
+        # A name of this host that only the resolver knows.
+        connections.pop(host).end()
+    return [connections.get(host) for host in hosts]
+
+
+def _address(connection: AgentConnection) -> str:
+    """Return the address of a host in the connection to it, "" if it is not known."""
+    assert connection.hello is not None
+    return connection.hello.address
+
+
+def _on_other_machines(hosts: Sequence[HostSpec]) -> list[HostSpec]:
+    """Return the hosts that have none of the names of this machine."""
+    others = [host for host in hosts if not is_local(host, [os.uname().nodename])]
+    # The other names take a while to find: a name server is asked.
+    names = own_names() if others else []
+    return [host for host in others if not is_local(host, names)]
+
+
+def own_names() -> list[str]:
+    """Return the names and addresses of this machine."""
+    return [os.uname().nodename, socket.getfqdn(), *own_addresses()]

@@ -1,0 +1,190 @@
+"""A job before its first attempt, as popctl sees it: a view, and what serves clients.
+
+It is listed from the first phase on that waits for others. What poprun waits for then,
+a name server, a host or IPUs, knows nothing of clients: a thread serves them.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Sequence
+from math import inf
+
+from poprun.annotations import TYPE_CHECKING, Any
+from poprun.errors import LaunchError, PoprunError, explain_errno
+from poprun.words import json_text
+
+if TYPE_CHECKING:
+    from threading import Thread
+
+    from poprun.supervise.clients.server import Clients
+    from poprun.supervise.stopping import Phase
+    from poprun.wire.events import Event
+
+# Phases that last for milliseconds: a socket would make each launch slower.
+SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
+# What tells the process to end, by the first that its caller does not ignore.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# STATE: who has stopped the job, for the sentence with which this process ends.
+stopped_by = ""
+
+
+class PreparingView:
+    """What clients are told of such a job: as JobView, but it has no plan yet."""
+
+    hosts: Sequence[str] = ()
+
+    def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
+        self._identity = identity
+        self._program = program
+        self.num_instances, self.num_replicas = shape
+        # The directory may be deleted while the job waits.
+        self._directory = json_text(os.getcwd())
+        self._began, self._began_at = time.monotonic(), time.time()
+        # What poprun does at the moment.
+        self.step = ""
+
+    def listen(self, event: "Event") -> None:
+        """Do nothing: the job has no events yet."""
+
+    def has_ended(self, rank: int) -> bool:
+        return False
+
+    def as_json(self, phase: "Phase | None", *, with_instances: bool) -> bytes:
+        import json
+
+        from poprun.supervise.clients.job_view import VERSION
+
+        value: dict[str, Any] = {
+            "version": VERSION,
+            "id": self._identity,
+            "attempt": 0,
+            "pid": os.getpid(),
+            "program": [json_text(word) for word in self._program],
+            "directory": self._directory,
+            "started": self._began_at,
+            "elapsed": time.monotonic() - self._began,
+            "phase": "preparing",
+            "step": self.step,
+            "hosts": [],
+            "num_instances": self.num_instances,
+            "num_running": 0,
+            "num_ended": 0,
+            "num_replicas": self.num_replicas,
+            "num_ipus": 0,
+            "partition": None,
+            "output_directory": None,
+        }
+        if with_instances:
+            value["instances"] = []
+        return json.dumps(value).encode()
+
+
+class PreparingJob:
+    """Serves the clients of a job until its first attempt does.
+
+    Args:
+        shape: How many instances and replicas it has, 0 if that is not known yet.
+    """
+
+    def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
+        self._identity = identity
+        self._view = PreparingView(identity, program, shape)
+        self._clients: Clients | None = None
+        self._thread: Thread | None = None
+        # What is written to it ends the thread.
+        self._end = -1
+        self._is_over = False
+
+    def set_shape(self, num_instances: int, num_replicas: int) -> None:
+        """Show these numbers of instances and replicas from now on."""
+        self._view.num_instances, self._view.num_replicas = num_instances, num_replicas
+
+    def enter(self, phase: str) -> None:
+        """Take in what poprun does from now on."""
+        self._view.step = phase
+        is_served = self._clients is not None or self._is_over
+        if not is_served and phase not in SHORT_PHASES:
+            self._open()
+
+    def _open(self) -> None:
+        # 10 ms, for a job that waits for others anyway.
+        from threading import Thread
+
+        from poprun.output.output_tap import OutputTap
+        from poprun.supervise.clients.server import Clients
+
+        clients = Clients(self._identity)
+        clients.show(self._view, OutputTap())
+        clients.begin_without_attempt()
+        try:
+            end = os.eventfd(0, os.EFD_CLOEXEC)
+        except OSError as error:
+            clients.close()
+            raise _not_started(error.errno or 0) from None
+        thread = Thread(
+            target=self._serve, args=(clients, end), name="popctl", daemon=True
+        )
+        # A signal must interrupt what the main thread waits in, not this thread.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            thread.start()
+        except RuntimeError:
+            os.close(end)
+            clients.close()
+            raise _not_started(errno.EAGAIN) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._clients, self._thread, self._end = clients, thread, end
+
+    def hand_over(self) -> "Clients | None":
+        """Return the clients for the first attempt to serve; None if there are none."""
+        self._is_over = True
+        if self._thread is not None:
+            os.eventfd_write(self._end, 1)
+            self._thread.join()
+            os.close(self._end)
+            self._thread = None
+        return self._clients
+
+    def __enter__(self) -> "PreparingJob":
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        """Serve no clients any more, if no attempt does; tell them of the error."""
+        if self._is_over or (clients := self.hand_over()) is None:
+            return
+        if isinstance(error, PoprunError):
+            clients.end(error.exit_code, str(error))
+        else:
+            clients.close()
+        self._clients = None
+
+    def _serve(self, clients: "Clients", end: int) -> None:
+        """Answer clients until the end is written to a descriptor."""
+        if client := clients.wait(inf, until=end):
+            self._stop(clients, client)
+
+    def _stop(self, clients: "Clients", client: str) -> None:
+        """End this process as a signal would, before any instance was started."""
+        global stopped_by
+        stopped_by = client
+        number = next(
+            (n for n in ENDING_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN),
+            signal.SIGKILL,
+        )
+        clients.end(
+            128 + number, f"Stopped by {client} before any instance was started."
+        )
+        os.kill(os.getpid(), number)
+
+
+def _not_started(number: int) -> LaunchError:
+    return LaunchError(
+        "The thread that answers popctl while the job waits cannot be started: "
+        f"{explain_errno(number)}"
+    )

@@ -1,0 +1,293 @@
+"""mpirun and poprun's guard, which starts it: there is one of each in an attempt.
+
+The guards of agents on other hosts start no mpirun (host/agent_guard.py).
+"""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from types import MappingProxyType
+
+from poprun.errors import LaunchError
+from poprun.helpers import own_process, processes
+from poprun.helpers.end_actions import EndActions
+from poprun.job.values import Job
+from poprun.output.waiter import READ, WRITE, Interest
+from poprun.supervise.guard_client import GuardClient
+from poprun.supervise.guard_start import StartedGuard
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
+from poprun.wire.events import (
+    Event,
+    GuardLost,
+    MpirunExited,
+    MpirunRefused,
+    MpirunStarted,
+    NotUndone,
+    Remains,
+)
+
+# A guard that stays stopped (state T) for so long is replaced; how often it is checked.
+STOPPED_S = 1.0
+CHECK_GUARD_S = 0.1
+# From SIGTERM to SIGKILL for what a guard that was killed has left.
+ORPHAN_GRACE_S = 0.1
+# A guard that is killed is replaced, but not without end.
+MAX_GUARDS = 20
+
+
+class MpirunProcess:
+    """The mpirun of one attempt, behind its guard.
+
+    Args:
+        guard: Runs already, and waits for its first message.
+        host: The name of the machine that poprun runs on.
+        connections: The processes that connect it to other hosts: pid -> start time.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        guard: StartedGuard,
+        host: str,
+        connections: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self._job = job
+        self._started_guard = guard
+        self._host = host
+        self._connections = connections
+        # What this attempt makes and undoes: a successor undoes the job's.
+        self._resources = [*job.attempt_resources, *job.job_resources]
+        # Whether nothing of the job is left, after `finish`.
+        self.finished = False
+        self._finish_began = inf
+        self._may_start = True
+        self._pid = 0
+        self._has_ended = False
+        self._failures: set[str] = set()  # of end actions
+        # What happens before `report_to` is called.
+        self._early_events: list[Event] = []
+        self._emit: Callable[[Event], None] = self._early_events.append
+
+    def start(self) -> None:
+        """Start mpirun.
+
+        Raises:
+            LaunchError: What the job needs cannot be made.
+        """
+        job = self._job
+        own_process.become_subreaper()
+        self._guard = GuardClient(
+            self._started_guard,
+            job,
+            [item.end_action for item in self._resources],
+            self._connections,
+        )
+        # Now that the guard knows of them: poprun may be killed at any time. The first
+        # guard may have been killed long ago, and nothing may be made without one.
+        if self._guard.has_ended():
+            self._replace_guard()
+        for number, item in enumerate(self._resources):
+            item.make()
+            if not number and job.directory:
+                self._guard.make_lock()
+        self._guard.start()
+
+    def report_to(self, emit: Callable[[Event], None]) -> None:
+        """Set what is called with each event, and with those so far."""
+        self._emit = emit
+        for event in self._early_events:
+            emit(event)
+
+    def interests(self) -> Iterator[Interest]:
+        """Yield the descriptors to wait for.
+
+        They are served after those of the hosts: mpirun's exit usually follows from
+        that of an instance or a shim. Where it is the other way round, mpirun was
+        killed, and its status says so.
+        """
+        channel = self._guard.channel
+        events = READ | (WRITE if channel.has_unsent else 0)
+        yield Interest(channel.fileno(), events, self._on_guard)
+
+    def deadline(self, now: float) -> float:
+        """Return when `tick` is due even if nothing happens."""
+        is_watched = self._is_finishing or self._is_starting
+        return now + CHECK_GUARD_S if is_watched else inf
+
+    def tick(self, now: float) -> None:
+        if self._is_finishing:
+            self._check_guard(now)
+        elif self._is_starting:
+            # It may have been stopped before poprun got SIGCHLD for it.
+            self._guard.keep_running()
+
+    def add_shim(self, shim: Channel, pid: int, start: int) -> None:
+        """Take in a shim, which is one of the job's supervisors from now on."""
+        self._guard.add_shim(shim, pid, start)
+
+    def stop_starting(self) -> None:
+        """Start no mpirun any more: the job stops."""
+        self._may_start = False
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to mpirun, if it runs."""
+        if self._pid:
+            self._guard.signal_mpirun(self._pid, number)
+
+    def reap(self) -> None:
+        """Take in that child processes of poprun may have changed their state."""
+        # mpirun is poprun's own child only when a guard has died.
+        for pid, status in processes.reap():
+            if pid == self._pid:
+                self._on_exit(status)
+        # SIGCHLD comes when a child is stopped, too.
+        self._guard.keep_running()
+
+    def hand_over(self, successor: StartedGuard) -> None:
+        """Leave what the attempts of the job share to the guard of the next one."""
+        for item in self._job.job_resources:
+            # It knows of it before this one forgets: poprun may be killed at any time.
+            successor.tell(EndActions().register(item.end_action))
+            self._guard.withdraw(item.end_action)
+        if self._job.devices is not None:
+            self._job.devices.live_with(successor.pid)
+        self._resources = [*self._job.attempt_resources]
+
+    def finish(self, *, is_clean: bool) -> None:
+        """Begin to end what is left of the job, until `finished` is true.
+
+        Args:
+            is_clean: Whether no process of an instance can be left on any host.
+        """
+        if is_clean:
+            # Undo here what the guard would start a command for.
+            for item in self._resources:
+                if item.undo is not None and item.undo():
+                    self._guard.withdraw(item.end_action)
+        self._finish_began = time.monotonic()
+        self._guard.finish()
+
+    @property
+    def output(self) -> bytes:
+        """What mpirun has written so far."""
+        return os.pread(self._started_guard.output, 1 << 20, 0)
+
+    def close(self) -> bytes:
+        """Release what this holds; return what mpirun has written."""
+        output = self.output
+        os.close(self._started_guard.output)
+        self._guard.close()
+        # Another attempt would take what this one has raised for the caller's.
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
+        return output
+
+    @property
+    def _is_starting(self) -> bool:
+        return not self._pid and not self._has_ended
+
+    @property
+    def _is_finishing(self) -> bool:
+        return self._finish_began < inf and not self.finished
+
+    def _on_guard(self) -> None:
+        self._guard.channel.flush()
+        messages = self._guard.channel.receive()
+        if messages is None:
+            self._on_guard_lost()
+        for kind, fields in messages or ():
+            if not protocol.is_report(kind, fields):
+                self._guard.kill()
+                self._on_guard_lost()
+                return
+            self._on_report(kind, fields)
+
+    def _on_report(self, kind: int, fields: list[bytes]) -> None:
+        if kind == protocol.FOUND:
+            self._guard.remember_leftover(fields[0])
+        elif kind == protocol.REMAINS:
+            self._emit(Remains.read(fields, self._host))
+        elif kind == protocol.NOT_UNDONE:
+            self._emit_failures([os.fsdecode(fields[0])])
+        elif kind == protocol.MPIRUN_STARTED:
+            self._on_start(int(fields[0]), int(fields[1]))
+        elif kind == protocol.MPIRUN_REFUSED:
+            self._emit(MpirunRefused(int(fields[0]), os.fsdecode(fields[1])))
+            self._on_exit(127 << 8)
+        elif kind == protocol.MPIRUN_EXITED:
+            self._on_exit(int(fields[0]))
+        elif kind == protocol.FINISHED:
+            self._set_finished()
+
+    def _on_start(self, pid: int, start: int) -> None:
+        self._pid = pid
+        self._guard.remember(pid, start)
+        self._emit(MpirunStarted(pid))
+
+    def _on_exit(self, status: int) -> None:
+        self._has_ended = True
+        self._emit(MpirunExited(status))
+
+    def _on_guard_lost(self) -> None:
+        if self.finished:
+            return
+        if self._guard.replaced == MAX_GUARDS:
+            self._emit_failures(self._guard.do_without())
+            raise LaunchError(
+                f"poprun's guard died {MAX_GUARDS + 1} times in one job. The job "
+                "was ended, because without a guard it would go on if poprun were "
+                "killed."
+            )
+        self._replace_guard()
+        if self._is_starting:
+            self._find()
+        self.reap()
+        if self._is_finishing:
+            self._guard.finish()
+
+    def _replace_guard(self) -> None:
+        """Start another guard, or end the job if there can be none."""
+        try:
+            self._guard.replace()
+        except LaunchError:
+            self._emit_failures(self._guard.do_without())
+            raise
+        if self._job.devices is not None:
+            self._job.devices.live_with(self._guard.pid)
+        self._emit(GuardLost(self._host))
+
+    def _find(self) -> None:
+        """Go on where a guard died before it could say which process mpirun is."""
+        mpirun = self._guard.orphaned_mpirun()
+        if mpirun is not None:
+            self._on_start(mpirun.pid, mpirun.start)
+        elif self._may_start:
+            self._guard.start()
+        else:
+            self._on_exit(signal.SIGKILL)
+
+    def _check_guard(self, now: float) -> None:
+        """Replace a guard that does not finish, or do its work in its place."""
+        if now >= self._finish_began + self._guard.finish_limit_s:
+            self._guard.kill()
+            self._emit_failures(self._guard.do_without())
+            self._set_finished()
+        # A debugger may hold it, or something may stop it again and again.
+        elif self._guard.keep_running() and now >= self._finish_began + STOPPED_S:
+            self._guard.kill()
+
+    def _set_finished(self) -> None:
+        self.finished = True
+        if self._guard.replaced:
+            # What a guard left that died is poprun's. Some may have gone on writing
+            # after the last guard, which did not know of it, had undone the rest.
+            self._emit_failures(self._guard.do_without(ORPHAN_GRACE_S))
+
+    def _emit_failures(self, failures: list[str]) -> None:
+        for failure in failures:
+            if failure not in self._failures:
+                self._failures.add(failure)
+                self._emit(NotUndone(failure, self._host))

@@ -1,0 +1,446 @@
+"""When and how a job stops: (what happened, now) -> what to do. Pure.
+
+A job goes through its phases in one direction only:
+
+    RUNNING -> TRACING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
+
+and may leave some out. The holder of a Course asks `decide` at each event, does the
+actions that come back, and calls again with a Tick when `deadline` has come.
+"""
+
+import signal
+from enum import IntEnum
+from math import inf
+
+from poprun.record import Record, replace
+from poprun.wire.events import (
+    Clean,
+    Connected,
+    DebuggerInterrupted,
+    DebuggerReady,
+    DevicesLost,
+    Event,
+    Exited,
+    FailedInFinalize,
+    HostLost,
+    Interrupted,
+    MpirunExited,
+    OutputClosed,
+    PromptOver,
+    PromptShown,
+    Refused,
+    ShimLeft,
+    ShimLost,
+    SlurmEndsJob,
+    StacksShown,
+    Started,
+)
+
+# The longest grace period when mpirun, the guard or a shim has died.
+MACHINERY_GRACE_S = 1.0
+# How long Slurm may take to send SIGTERM to all processes of a job.
+SLURM_SIGNALS_S = 0.2
+# How long instances may take to show their Python stacks, all together.
+STACKS_S = 5.0
+# From "kill everything" to "then without the shims".
+KILL_TIMEOUT_S = 1.0
+# How long mpirun may take to leave after its last child: at least, and per instance.
+MPIRUN_TIMEOUT_S = 2.0
+MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
+# The least when it gets SIGTERM: Open MPI 4.1 then sleeps twice for a second before it
+# ends those of its children that it has not seen end.
+MPIRUN_TERM_TIMEOUT_S = 5.0
+
+
+class Phase(IntEnum):
+    """The phases of a job, in their order."""
+
+    RUNNING = 0
+    TRACING = 1  # the instances show their Python stacks before they are stopped
+    STOPPING = 2  # a signal has been sent, and may be obeyed
+    KILLING = 3
+    LEAVING = 4  # all instances have ended; shims and mpirun may go
+    ENDING = 5  # mpirun did not go by itself
+    OVER = 6
+
+
+class Reason(IntEnum):
+    """Why a job stops before all its instances have ended by themselves."""
+
+    FAILED = 0
+    REFUSED = 1
+    INTERRUPTED = 2
+    TIMEOUT = 3
+    START_TIMEOUT = 4
+    OUTPUT_CLOSED = 5
+    MPIRUN_ENDED = 6
+    SHIM_LOST = 7
+    DEVICES_LOST = 8
+    HOST_LOST = 9
+
+
+class Cause(Record):
+    reason: Reason
+    rank: int | None = None
+    signal: int | None = None
+    # Who has asked for it instead of sending a signal, "" if none has.
+    client: str = ""
+
+
+SLURMS_END = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
+
+
+class Action(Record):
+    """Something to do for the end of a job."""
+
+
+class SignalInstances(Action):
+    signal: int
+
+
+class InterruptInstance(Action):
+    rank: int
+
+
+class KillInstances(Action):
+    pass
+
+
+class ReleaseShims(Action):
+    pass
+
+
+class SignalMpirun(Action):
+    signal: int
+
+
+class ShowStacks(Action):
+    """Show the Python stacks of all instances; StacksShown is the end of it."""
+
+
+class Course(Record):
+    """How far a job has come."""
+
+    num_instances: int
+    grace: float = 5.0
+    keep_going: bool = False
+    # Absolute times, on the clock that `now` is read from.
+    ends_by: float = inf
+    starts_by: float = inf
+    # The seconds that the user allowed for each.
+    timeout: float = inf
+    start_timeout: float = inf
+    # Whether Slurm may send SIGTERM to all processes, to poprun too.
+    is_in_slurm: bool = False
+    # The instance of --pdb, until it ends: no failure of another one stops it.
+    debugged: int | None = None
+    # Whether a Python of it has its debugger, since when that shows a prompt, and
+    # whether it has been interrupted since the last one.
+    has_debugger: bool = False
+    prompt_since: float = inf
+    was_interrupted: bool = False
+    # The first instance that has failed by itself.
+    failed: int | None = None
+
+    phase: Phase = Phase.RUNNING
+    phase_ends: float = inf
+    stopping_since: float = inf
+    # When the instances get SIGTERM that Slurm may have signalled.
+    signals_at: float = inf
+    cause: Cause | None = None
+    connected: frozenset[int] = frozenset()
+    started: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+    # When an instance last failed, or something other than poprun stopped it.
+    failed_at: float = -inf
+    mpirun_ended: bool = False
+    mpirun_hung: bool = False
+    mpirun_killed: bool = False  # by poprun
+    got_sigterm: bool = False
+
+    @property
+    def deadline(self) -> float:
+        """When something is to be done even if nothing happens."""
+        if self.phase is Phase.RUNNING:
+            # The time in which a user types at a prompt does not count.
+            due = min(self.ends_by, self.starts_by)
+            return inf if self.prompt_since < inf else due
+        if self.phase is Phase.STOPPING:
+            return min(self.phase_ends, self.signals_at)
+        return self.phase_ends
+
+    @property
+    def debugger_takes_interrupt(self) -> bool:
+        """Whether Ctrl-C is for the debugger: twice without a prompt is for the job."""
+        is_running = self.phase is Phase.RUNNING and self.debugged is not None
+        is_answered = self.prompt_since < inf or not self.was_interrupted
+        return is_running and self.has_debugger and is_answered
+
+
+Step = tuple[Course, list[Action]]
+
+
+def decide(course: Course, event: Event, now: float) -> Step:
+    """Return how the job goes on after an event, and what to do for it."""
+    course = _note(course, event, now)
+    course, actions = _react(course, event, now)
+    if course.phase < Phase.LEAVING and _all_gone(course):
+        course, more = _leave(course, now)
+        actions += more
+    if course.phase >= Phase.LEAVING and course.mpirun_ended:
+        course = replace(course, phase=Phase.OVER, phase_ends=inf)
+    return course, actions
+
+
+def _note(course: Course, event: Event, now: float) -> Course:
+    """Record an event, whatever follows from it."""
+    match event:
+        case Connected(rank):
+            return replace(course, connected=course.connected | {rank})
+        case Started(rank):
+            started = course.started | {rank}
+            if len(started) == course.num_instances:
+                return replace(course, started=started, starts_by=inf)
+            return replace(course, started=started)
+        case Clean(rank) | Refused(rank):
+            return replace(course, gone=course.gone | {rank})
+        case ShimLost(rank):
+            return replace(course, gone=course.gone | {rank}, failed_at=now)
+        case Exited(rank, status, by_itself=by_itself):
+            failed_at = now if status or not by_itself else course.failed_at
+            has_failed = by_itself and status != 0
+            course = replace(course, failed_at=failed_at)
+            return _note_end(course, rank, now, has_failed=has_failed)
+        case FailedInFinalize(rank):
+            return _note_end(course, rank, now, has_failed=True)
+        case HostLost(_, ranks):
+            return replace(course, gone=course.gone.union(ranks))
+        case MpirunExited():
+            return replace(course, mpirun_ended=True)
+        case DebuggerReady() | PromptShown() | PromptOver() | DebuggerInterrupted():
+            return _note_debugger(course, event, now)
+    return course
+
+
+def _note_end(course: Course, rank: int, now: float, *, has_failed: bool) -> Course:
+    failed = rank if has_failed and course.failed is None else course.failed
+    course = replace(course, failed=failed)
+    if rank != course.debugged:
+        return course
+    # It may have been killed at its prompt.
+    return replace(_end_prompt(course, now), debugged=None)
+
+
+def _end_prompt(course: Course, now: float) -> Course:
+    """Return the course after a prompt, if one was shown: its time does not count."""
+    if course.prompt_since == inf:
+        return course
+    shown = now - course.prompt_since
+    return replace(
+        course,
+        prompt_since=inf,
+        ends_by=course.ends_by + shown,
+        starts_by=course.starts_by + shown,
+    )
+
+
+def _note_debugger(course: Course, event: Event, now: float) -> Course:
+    match event:
+        case DebuggerReady(rank) if rank == course.debugged:
+            return replace(course, has_debugger=True)
+        case PromptShown(rank) if rank == course.debugged:
+            since = min(course.prompt_since, now)
+            return replace(course, prompt_since=since, was_interrupted=False)
+        case PromptOver(rank) if rank == course.debugged:
+            return _end_prompt(course, now)
+        case DebuggerInterrupted(at_prompt=False):
+            return replace(course, was_interrupted=True)
+    return course
+
+
+def _react(course: Course, event: Event, now: float) -> Step:
+    running = course.phase is Phase.RUNNING
+    machinery = min(course.grace, MACHINERY_GRACE_S)
+    match event:
+        case Exited() | FailedInFinalize() if running and course.failed is not None:
+            if course.keep_going or course.debugged is not None:
+                return course, []
+            cause = Cause(Reason.FAILED, course.failed)
+            return _stop(course, cause, now, course.grace)
+        case DebuggerInterrupted(rank) if running:
+            return course, [InterruptInstance(rank)]
+        case Refused(rank) if running:
+            return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)
+        case ShimLost(rank) if running:
+            return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
+        case HostLost(_, ranks) if running and ranks:
+            return _stop(course, Cause(Reason.HOST_LOST), now, machinery)
+        case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
+            return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
+        case DevicesLost() if running:
+            # Others may have them: it must not compute on.
+            return _stop(course, Cause(Reason.DEVICES_LOST), now, course.grace)
+        case OutputClosed() if running:
+            return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
+        case ShimLeft() if course.phase is Phase.LEAVING:
+            ends = max(course.phase_ends, _leaves_by(course, now))
+            return replace(course, phase_ends=ends), []
+        case StacksShown() if course.phase is Phase.TRACING:
+            return _signal(course, now, course.grace)
+        case SlurmEndsJob():
+            return _take_for_slurms(course, now), []
+        case Interrupted(signal.SIGTERM) if course.is_in_slurm:
+            return _interrupt_in_slurm(course, now)
+        case Interrupted(number, client):
+            return _interrupt(course, number, now, client)
+    return _tick(course, now) if now >= course.deadline else (course, [])
+
+
+def _stop(course: Course, cause: Cause, now: float, grace: float) -> Step:
+    if course.phase is Phase.STOPPING:
+        ends = min(course.phase_ends, now + grace)
+        return replace(course, phase_ends=ends), []
+    if course.phase is Phase.TRACING:
+        return _signal(course, now, grace)
+    if course.phase is not Phase.RUNNING:
+        return course, []
+    return _signal(replace(course, cause=cause), now, grace)
+
+
+def _signal(course: Course, now: float, grace: float) -> Step:
+    number = signal.SIGTERM
+    is_interrupted = course.cause and course.cause.signal == signal.SIGINT
+    # A debugger would take it for its own.
+    if is_interrupted and course.debugged is None:
+        number = signal.SIGINT  # as a terminal would: it is what programs expect
+    course = replace(
+        course, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
+    )
+    return course, [SignalInstances(number)]
+
+
+def _trace(course: Course, cause: Cause, now: float) -> Step:
+    """Let the instances show their Python stacks, and stop the job after that."""
+    ends = now + STACKS_S
+    course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
+    return course, [ShowStacks()]
+
+
+def _interrupt(course: Course, number: int, now: float, client: str = "") -> Step:
+    if course.phase is Phase.RUNNING:
+        cause = Cause(Reason.INTERRUPTED, signal=number, client=client)
+        if number == signal.SIGQUIT:
+            return _trace(course, cause, now)
+        return _stop(course, cause, now, course.grace)
+    if course.phase in (Phase.TRACING, Phase.STOPPING):
+        return _kill(course, now)
+    if course.phase is Phase.LEAVING:
+        return _end_mpirun(course, now)
+    # Everything that still lives has been killed already.
+    return course, []
+
+
+def _interrupt_in_slurm(course: Course, now: float) -> Step:
+    """Stop a job because of a SIGTERM that Slurm may have sent to all processes.
+
+    Instances and other hosts may have got it before poprun: then it is no second one.
+    """
+    if not course.got_sigterm:
+        course = replace(_take_for_slurms(course, now), got_sigterm=True)
+        signal_before = course.cause and course.cause.signal
+        is_stopping = course.phase is Phase.STOPPING and signal_before is None
+        if is_stopping or course.cause == SLURMS_END:
+            return course, []
+    return _interrupt(course, signal.SIGTERM, now)
+
+
+def _take_for_slurms(course: Course, now: float) -> Course:
+    """Return a job that stops because one of its hosts has got SIGTERM from Slurm.
+
+    What has failed or was lost an instant ago has ended by the same signal.
+    """
+    if course.phase is Phase.RUNNING:
+        return _stop_with_slurm(course, now)
+    since = course.stopping_since if course.cause else course.failed_at
+    has_signal = course.cause is not None and course.cause.signal is not None
+    if has_signal or now >= since + SLURM_SIGNALS_S:
+        return course
+    if course.phase is Phase.STOPPING:
+        ends = course.stopping_since + course.grace
+        course = replace(course, phase_ends=ends)
+    return replace(course, cause=SLURMS_END)
+
+
+def _stop_with_slurm(course: Course, now: float) -> Course:
+    """Return a job that stops, and signals instances soon that Slurm has not signalled.
+
+    A second signal might interrupt what a program does because of the first.
+    """
+    return replace(
+        course,
+        phase=Phase.STOPPING,
+        phase_ends=now + course.grace,
+        stopping_since=now,
+        signals_at=now + SLURM_SIGNALS_S,
+        cause=SLURMS_END,
+    )
+
+
+def _tick(course: Course, now: float) -> Step:
+    match course.phase:
+        case Phase.RUNNING if now >= course.ends_by:
+            return _trace(course, Cause(Reason.TIMEOUT), now)
+        case Phase.RUNNING:
+            grace = min(course.grace, MACHINERY_GRACE_S)
+            return _stop(course, Cause(Reason.START_TIMEOUT), now, grace)
+        case Phase.TRACING:
+            return _signal(course, now, course.grace)
+        case Phase.STOPPING if now < course.phase_ends:
+            course = replace(course, signals_at=inf)
+            return course, [SignalInstances(signal.SIGTERM)]
+        case Phase.STOPPING:
+            return _kill(course, now)
+        case Phase.KILLING:
+            return _end_mpirun(course, now)
+        case Phase.LEAVING:
+            return _end_mpirun(replace(course, mpirun_hung=True), now)
+    return replace(course, phase=Phase.OVER, phase_ends=inf), []
+
+
+def _kill(course: Course, now: float) -> Step:
+    ends = now + KILL_TIMEOUT_S
+    return replace(course, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
+
+
+def _end_mpirun(course: Course, now: float) -> Step:
+    ends = now + KILL_TIMEOUT_S
+    course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
+    return course, [SignalMpirun(signal.SIGKILL)]
+
+
+def _all_gone(course: Course) -> bool:
+    """Return whether no instance runs, and none may still connect."""
+    if course.phase is Phase.RUNNING and not course.mpirun_ended:
+        return len(course.gone) == course.num_instances
+    return course.gone >= course.connected
+
+
+def _leave(course: Course, now: float) -> Step:
+    ends = _leaves_by(course, now)
+    actions: list[Action] = [ReleaseShims()]
+    if len(course.connected) < course.num_instances and not course.mpirun_ended:
+        # It has not even started them all, and need not begin now.
+        if course.is_in_slurm:
+            # Where SIGTERM is blocked.
+            actions.append(SignalMpirun(signal.SIGKILL))
+            course = replace(course, mpirun_killed=True)
+        else:
+            actions.append(SignalMpirun(signal.SIGTERM))
+            ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
+    return replace(course, phase=Phase.LEAVING, phase_ends=ends), actions
+
+
+def _leaves_by(course: Course, now: float) -> float:
+    """Return when mpirun has to be gone if nothing more happens."""
+    per_instance = MPIRUN_TIMEOUT_PER_INSTANCE_S * course.num_instances
+    return now + max(MPIRUN_TIMEOUT_S, per_instance)

@@ -1,0 +1,440 @@
+"""Supervise a job: the loop that waits for events and acts on them.
+
+It owns poprun's signals, the instances' streams and the standard input, and waits for
+the descriptors of mpirun, the hosts, the streams and the output. stopping decides what
+follows from an event; the listener shows it. The loop knows of a host only what
+host/host_link.py names.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+
+from poprun import early_signals
+from poprun.helpers import own_process
+from poprun.host.host_link import HostLink
+from poprun.job.values import Job
+from poprun.output import waiter
+from poprun.output.router import OutputRouter
+from poprun.output.stdin import StdinFeeder
+from poprun.output.streams import Streams
+from poprun.output.terminal import is_foreground, wait_until_readable
+from poprun.output.waiter import READ, Interest
+from poprun.record import replace
+from poprun.supervise import stopping
+from poprun.supervise.clients.server import Clients, Controls
+from poprun.supervise.drain import drain, reader_timeout
+from poprun.supervise.mpirun_process import MpirunProcess
+from poprun.supervise.stacks import Stacks
+from poprun.supervise.stopping import Course, Phase
+from poprun.wire.events import (
+    AllMeasured,
+    DebuggerInterrupted,
+    Event,
+    Exited,
+    Interrupted,
+    MpirunExited,
+    OutputClosed,
+    PromptOver,
+    PromptShown,
+    Refused,
+    Rejected,
+    ShimLost,
+    StacksAvailable,
+    StacksShown,
+    Started,
+    Tick,
+    TorchGroupsMade,
+    UsageMeasured,
+)
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
+CALLER_INTERRUPT = own_process.CALLER_INTERRUPT
+HANDLED_SIGNALS = (*ENDING_SIGNALS, CALLER_INTERRUPT, *PASSED_ON, *OTHER_SIGNALS)
+# When the instances are measured for the status line: short jobs need none of it.
+FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
+# The same for torch's process groups, which do not report long waits themselves, and
+# how long the answers of other hosts may take.
+GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
+
+
+class Ended:
+    """How a job went, from which its outcome is derived."""
+
+    def __init__(
+        self,
+        course: Course,
+        events: Sequence[Event] = (),
+        mpirun_status: int | None = None,
+        mpirun_output: bytes = b"",
+    ) -> None:
+        self.course = course
+        self.events = list(events)
+        # By instance: when its program was started, on the clock of the events.
+        self.started_ns: dict[int, int] = {}
+        self.mpirun_status = mpirun_status
+        self.mpirun_output = mpirun_output
+
+
+class Supervisor:
+    """One attempt of a job, from its start to its end.
+
+    Args:
+        hosts: Have all instances of the job among them.
+        listen: Is called with each event after it has been acted on; must not wait.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        mpirun: MpirunProcess,
+        hosts: Sequence[HostLink],
+        router: OutputRouter,
+        listen: Callable[[Event], None],
+        clients: Clients,
+    ) -> None:
+        self._job = job
+        self._mpirun = mpirun
+        self._hosts = hosts
+        self._clients = clients
+        self._streams = Streams(router, clients.tap)
+        self._router = router
+        self._listen = listen
+        self._course = Course(
+            num_instances=len(job.specs),
+            grace=job.grace,
+            keep_going=job.keep_going,
+            timeout=job.timeout,
+            start_timeout=job.start_timeout,
+            is_in_slurm=job.is_in_slurm,
+            debugged=job.stdin.debugged,
+        )
+        self.ended = Ended(course=self._course)
+        self._stdin_feeder = StdinFeeder(job.stdin)
+        self._stacks = Stacks(
+            self._ask_for_stacks,
+            router.tail,
+            self._say,
+        )
+        # Signals to end the job that came when it was over.
+        self._is_over = False
+        self._late_signals = 0
+        # How often an interrupt has come in each of two ways.
+        self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
+        # When to look at what the instances do, for the status.
+        self._measures_at = inf
+        # The same for process groups of torch, and when the answers have come.
+        self._looks_at_groups_at = self._all_measured_at = inf
+
+    def start(self) -> None:
+        """Begin to supervise a job whose mpirun starts; `run` must be called then.
+
+        Raises:
+            LaunchError: A host cannot run instances.
+        """
+        now = time.monotonic()
+        self._measures_at = now + FIRST_MEASURE_S
+        self._course = replace(
+            self._course,
+            ends_by=now + self._job.timeout - self._job.timeout_used,
+            starts_by=now + self._job.start_timeout,
+        )
+        self._wake = own_process.wake_up_on(*_signals())
+        early_signals.restore_default()
+        for host in self._hosts:
+            host.start(self._emit, self._streams, self._stdin_feeder)
+        self._clients.begin(
+            Controls(
+                emit=self._emit,
+                phase=lambda: self._course.phase,
+                measure=self._measure,
+                ask_for_stacks=self._ask_for_stacks,
+                tail=self._router.tail,
+                say=self._say,
+                error_stream="stdout" if self._job.merge_stderr else "stderr",
+            )
+        )
+        self._mpirun.report_to(self._emit)
+
+    def run(self, before_end: Callable[[Ended], None] = lambda _: None) -> Ended:
+        """Supervise the job until nothing of it is left; return how it went.
+
+        Args:
+            before_end: Is called when all instances and mpirun have ended, before what
+                the job has made is undone.
+        """
+        while self._course.phase is not Phase.OVER:
+            self._turn(self._course.deadline)
+        for host in self._hosts:
+            host.finish()
+        # The guard ends the connections to other hosts, too.
+        while not all(host.finished for host in self._hosts):
+            self._turn(inf)
+        self.ended.course = self._course
+        self.ended.mpirun_output = self._mpirun.output
+        before_end(self.ended)
+        self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
+        while not self._mpirun.finished:
+            self._turn(inf)
+        self.write_out()
+        self._stdin_feeder.close()
+        self._streams.close()
+        for host in self._hosts:
+            host.close()
+        self.ended.course = self._course
+        self.ended.mpirun_output = self._mpirun.close()
+        return self.ended
+
+    def write_out(self) -> None:
+        """Write what is unwritten when the job is over, while it is read."""
+        self._is_over = True
+        self._router.hide_status(forever=True)
+        drain(self._router, self._streams, self._serve_output, self._reader_timeout)
+
+    def close(self) -> None:
+        """Release what `write_out` needs: the last thing to call."""
+        block_signals()
+        own_process.end_wake_up(self._wake)
+        for sink in self._router.sinks:
+            sink.close()
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal to end the job has come, even when it was over."""
+        interrupts = any(isinstance(e, Interrupted) for e in self.ended.events)
+        return interrupts or self._late_signals > 0
+
+    def _reader_timeout(self) -> float:
+        signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
+        return reader_timeout(
+            self._course.cause,
+            failed=any(isinstance(e, Exited) and e.status for e in self.ended.events),
+            signals=signals + self._late_signals,
+        )
+
+    def _turn(self, deadline: float) -> None:
+        """Wait for something to happen, and deal with all that has."""
+        now = time.monotonic()
+        due = min(deadline, self._router.deadline(), self._stacks.deadline())
+        hosts = (host.deadline(now) for host in self._hosts)
+        due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
+        due = min(due, self._clients.deadline(now))
+        due = min(due, self._looks_at_groups_at, self._all_measured_at)
+        waiter.serve(self._interests(now), due)
+        if self._router.shows_status and now >= self._measures_at:
+            self._measures_at = now + MEASURE_INTERVAL_S
+            self._measure()
+        self._look_at_groups(now)
+        for host in self._hosts:
+            host.tick(time.monotonic())
+        self._mpirun.tick(time.monotonic())
+        self._streams.tick()
+        self._stdin_feeder.tick()
+        self._router.tick(time.monotonic())
+        self._clients.tick(time.monotonic())
+        if self._router.closed:
+            self._emit(OutputClosed())
+        self._show_stacks()
+        self._emit(Tick())
+        self._streams.pause_if_little_came()
+
+    def _interests(self, now: float) -> Iterator[Interest]:
+        yield from self._signal_interests()
+        for host in self._hosts:
+            yield from host.interests(now)
+        yield from self._mpirun.interests()
+        yield from self._streams.interests()
+        yield from self._router.interests()
+        yield from self._stdin_feeder.interests(self._read_stdin)
+        yield from self._clients.interests(now)
+
+    def _signal_interests(self) -> Iterator[Interest]:
+        yield Interest(self._wake, READ, self._on_signals)
+
+    def _serve_output(self, due: float) -> None:
+        interests = list(self._signal_interests())
+        if self._streams:
+            # The connection to a host may bring what its instances wrote last.
+            for host in self._hosts:
+                interests += host.interests(time.monotonic())
+        now = time.monotonic()
+        interests += self._clients.interests(now)
+        output = (*self._streams.interests(), *self._router.interests())
+        due = min(due, self._clients.deadline(now))
+        waiter.serve((*interests, *output), due)
+        self._clients.tick(time.monotonic())
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, StacksAvailable):
+            self._stacks.answer(event.rank, list(event.pids), time.monotonic())
+        self._clients.listen(event)
+        if isinstance(event, UsageMeasured):
+            self._listen(event)
+        if isinstance(event, StacksAvailable | UsageMeasured):
+            return
+        if isinstance(event, MpirunExited):
+            self.ended.mpirun_status = event.status
+            for host in self._hosts:
+                host.take_in_losses()
+        self._course, actions = stopping.decide(self._course, event, time.monotonic())
+        if not isinstance(event, Tick | OutputClosed):
+            # Any user can cause this one, without end.
+            if not isinstance(event, Rejected):
+                self.ended.events.append(event)
+            if isinstance(event, TorchGroupsMade) and self._looks_at_groups_at == inf:
+                self._looks_at_groups_at = time.monotonic() + FIRST_MEASURE_S
+            if isinstance(event, Started):
+                self.ended.started_ns[event.rank] = time.monotonic_ns()
+            self._listen(event)
+        if isinstance(event, Exited | Refused | ShimLost):
+            for host in self._hosts:
+                host.note_end(event.rank)
+        if isinstance(event, PromptShown | PromptOver | Exited):
+            has_prompt = self._course.prompt_since < inf
+            self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
+        if self._course.phase is not Phase.RUNNING:
+            self._mpirun.stop_starting()
+            for host in self._hosts:
+                host.stop_starting()
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: stopping.Action) -> None:
+        match action:
+            case stopping.SignalInstances(number):
+                self._signal_instances(number)
+            case stopping.KillInstances():
+                for host in self._hosts:
+                    host.kill_instances()
+            case stopping.InterruptInstance(rank):
+                for host in self._hosts:
+                    if rank in host.ranks:
+                        host.interrupt_instance(rank)
+            case stopping.ReleaseShims():
+                for host in self._hosts:
+                    host.release_shims()
+            case stopping.SignalMpirun(number):
+                self._mpirun.send_signal(number)
+            case stopping.ShowStacks():
+                # For the report, which says who waits for whom.
+                self._measure()
+                lost = {e.rank for e in self.ended.events if isinstance(e, ShimLost)}
+                ranks = sorted(self._course.connected - lost)
+                self._stacks.start(ranks, time.monotonic())
+
+    def _signal_instances(self, number: int) -> None:
+        for host in self._hosts:
+            host.signal_instances(number)
+
+    def _ask_for_stacks(self, rank: int, pid: int) -> None:
+        for host in self._hosts:
+            if rank in host.ranks:
+                host.show_stacks(rank, pid)
+
+    def _look_at_groups(self, now: float) -> None:
+        """Measure now and then who waits in process groups of torch."""
+        if self._course.phase is not Phase.RUNNING:
+            self._looks_at_groups_at = self._all_measured_at = inf
+        if now >= self._looks_at_groups_at:
+            self._looks_at_groups_at = now + GROUPS_INTERVAL_S
+            self._all_measured_at = now + ANSWERS_S
+            self._measure()
+        elif now >= self._all_measured_at:
+            self._all_measured_at = inf
+            self._listen(AllMeasured())
+
+    def _measure(self) -> None:
+        for host in self._hosts:
+            host.measure()
+
+    def _say(self, sentence: str) -> None:
+        self._router.say(f"poprun: {sentence}\n")
+
+    def _show_stacks(self) -> None:
+        if self._course.phase is Phase.TRACING:
+            self._stacks.tick(time.monotonic())
+            if self._stacks.over:
+                self._emit(StacksShown())
+        elif not self._stacks.over:
+            self._stacks.stop()
+
+    # --- Signals to poprun.
+
+    def _on_signals(self) -> None:
+        for number in self._read_signals():
+            if number in ENDING_SIGNALS and self._is_over:
+                self._late_signals += 1
+            elif number in ENDING_SIGNALS:
+                self._emit(self._interruption(number))
+            elif number in PASSED_ON:
+                self._signal_instances(number)
+            elif number == signal.SIGTSTP:
+                self._pause()
+            elif number == signal.SIGWINCH:
+                self._resize()
+        self._mpirun.reap()
+
+    def _read_signals(self) -> Iterator[int]:
+        """Yield the signals that have come, and one SIGINT for each interrupt."""
+        for number in os.read(self._wake, 4096):
+            if number not in self._interrupts:
+                yield number
+                continue
+            before = max(self._interrupts.values())
+            self._interrupts[number] += 1
+            # If not, it has come in the other way.
+            if self._interrupts[number] > before:
+                yield signal.SIGINT
+
+    def _interruption(self, number: int) -> Event:
+        """Return what a signal is that ends a job, unless it is for a debugger."""
+        course, rank = self._course, self._course.debugged
+        is_ctrl_c = number == signal.SIGINT and course.debugger_takes_interrupt
+        if rank is None or not is_ctrl_c:
+            return Interrupted(number)
+        return DebuggerInterrupted(rank, at_prompt=course.prompt_since < inf)
+
+    def _pause(self, number: int = signal.SIGSTOP) -> None:
+        self._router.hide_status()
+        # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
+        self._signal_instances(signal.SIGSTOP)
+        # A shell continues a stopped job that it kills: poprun must not stop again.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        os.kill(os.getpid(), number)
+        if self._job.stdin.is_own:
+            # Continued by "bg", it may not let an instance read what the shell reads.
+            wait_until_readable(0, ENDING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        self._signal_instances(signal.SIGCONT)
+
+    def _resize(self) -> None:
+        """Give the instances' terminals the size that poprun's has now."""
+        self._router.resize()
+        terminals = self._job.terminals
+        if terminals.stdout or terminals.stderr:
+            self._streams.resize(terminals.size())
+            self._signal_instances(signal.SIGWINCH)
+
+    def _read_stdin(self) -> None:
+        if os.isatty(0) and not is_foreground(0):
+            self._pause(signal.SIGTTIN)
+        self._stdin_feeder.read()
+
+
+def block_signals() -> None:
+    """Block what poprun handles, for the rest of this process's life.
+
+    Python restores the default actions at its end, and a signal that came then would
+    replace the exit code.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+
+
+def _signals() -> list[int]:
+    """Return what poprun handles: not what the caller has ignored."""
+    ignored = own_process.ignored_signals()
+    return [number for number in HANDLED_SIGNALS if number not in ignored]

@@ -1,0 +1,1 @@
+"""The messages between poprun, its agents on other hosts, and its helpers."""

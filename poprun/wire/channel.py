@@ -1,0 +1,190 @@
+"""One end of a unix socket between poprun, its guard and its shims.
+
+Whole messages and the descriptors that come with them; it never waits. Shims and the
+guard use it too, so it imports next to nothing.
+"""
+
+import _socket
+import errno
+import os
+import sys
+
+from poprun.wire import protocol
+
+# More descriptors than any message brings.
+MOST_DESCRIPTORS = 4
+
+
+class Channel:
+    """A socket that is read and written only as far as it goes at once.
+
+    Args:
+        limit: The longest message that the peer may send.
+    """
+
+    def __init__(self, sock: _socket.socket, limit: int = protocol.MAX_LENGTH) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        # What has come and has not been taken: descriptors come with the first byte
+        # of their message, which may be long before its last. Some may be missing: the
+        # kernel drops those that this process has no number left for.
+        self.descriptors: list[int] = []
+        self._decoder = protocol.Decoder(limit)
+        # What could not be sent at once: bytes, and the descriptors that go with the
+        # first of them, which are duplicates of the caller's.
+        self._unsent: list[tuple[bytes, tuple[int, ...]]] = []
+
+    @classmethod
+    def of(cls, descriptor: int) -> "Channel":
+        """Return the channel of a socket that is known by its descriptor."""
+        return cls(_socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def num_unsent(self) -> int:
+        """How many bytes have not been sent."""
+        return sum(len(message) for message, _ in self._unsent)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the peer has closed its end, and all that it sent has been read."""
+        try:
+            return not self.sock.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def receive(self) -> list[tuple[int, list[bytes]]] | None:
+        """Return the messages that have come; None when the other end is gone."""
+        room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(1 << 16, room)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        for _, _, packed in ancillary:
+            for at in range(0, len(packed) - 3, 4):
+                descriptor = int.from_bytes(packed[at : at + 4], sys.byteorder)
+                os.set_inheritable(descriptor, False)
+                self.descriptors.append(descriptor)
+        # More than its messages can need: the peer would use up our descriptors.
+        if not data or len(self.descriptors) > MOST_DESCRIPTORS:
+            return None
+        try:
+            return self._decoder.feed(data)
+        except ValueError:
+            return None
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Send now what can be sent now; `flush` sends the rest.
+
+        Raises:
+            OSError: The message has to wait, and a descriptor cannot be duplicated.
+        """
+        sent = 0 if self._unsent else self._send(message, descriptors)
+        if sent < len(message):
+            waiting = () if sent else tuple(os.dup(d) for d in descriptors)
+            self._unsent.append((message[sent:], waiting))
+
+    def flush(self) -> None:
+        """Send more of what could not be sent at once."""
+        while self._unsent:
+            message, descriptors = self._unsent[0]
+            sent = self._send(message, descriptors)
+            if not sent:
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if sent < len(message):
+                self._unsent[0] = (message[sent:], ())
+                return
+            self._unsent.pop(0)
+
+    def _send(self, message: bytes, descriptors: tuple[int, ...]) -> int:
+        """Return how many bytes of a message the socket has taken."""
+        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
+        try:
+            return self.sock.sendmsg([message], rights)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the peer is gone, as receive says: nothing has to wait
+            return len(message)
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        for _, descriptors in self._unsent:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.descriptors.clear()
+        self._unsent.clear()
+        self.sock.close()
+
+
+def connect(control: bytes) -> tuple[_socket.socket, bytes]:
+    """Connect to poprun's control socket; return the socket and the key of the job.
+
+    When poprun has died any user can listen under its name, which is not secret. The
+    caller would send that user the key and run the program of that user's choice, so
+    only a listener of the caller's own user is accepted.
+
+    Raises:
+        OSError: Nothing listens there.
+        PermissionError: Another user's process does.
+    """
+    address, key = address_and_key(control)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(address)
+        if (user := peer_of(sock)[1]) != os.geteuid():
+            raise PermissionError(
+                errno.EPERM,
+                f"the control socket belongs to user {user}, not to {os.geteuid()}",
+            )
+    except OSError:
+        sock.close()
+        raise
+    return sock, key
+
+
+def listen(control: bytes, backlog: int) -> tuple[_socket.socket, bytes]:
+    """Listen at poprun's control socket; return the socket and the key of the job.
+
+    Raises:
+        OSError: Another process listens there, or there is no descriptor left.
+    """
+    address, key = address_and_key(control)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    sock.bind(address)
+    sock.listen(backlog)
+    sock.setblocking(False)
+    return sock, key
+
+
+def accept(sock: _socket.socket) -> _socket.socket:
+    """Return the next connection to a socket that listens."""
+    # typeshed has it in the module socket only.
+    descriptor, _ = sock._accept()  # type: ignore[attr-defined]
+    return _socket.socket(fileno=descriptor)
+
+
+def address_and_key(control: bytes) -> tuple[bytes, bytes]:
+    """Split "@NAME/KEY". NAME is in /proc/net/unix for all to read, KEY is not."""
+    name, _, key = control.partition(b"/")
+    return b"\0" + name[1:], key
+
+
+def peer_of(sock: _socket.socket) -> tuple[int, int]:
+    """Return the pid and the user at the other end, as the kernel knows them."""
+    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    pid, user = credentials[:4], credentials[4:8]
+    return int.from_bytes(pid, sys.byteorder), int.from_bytes(user, sys.byteorder)

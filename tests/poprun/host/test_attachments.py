@@ -1,0 +1,161 @@
+"""Which processes are attached, whatever the order in which they come and go."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from poprun.host.attachments import Attachments
+from poprun.vipu.launch.held_devices import Answer
+from poprun.vipu.launch.values import InstanceDevices
+from poprun.wire import protocol
+from poprun.wire.channel import Channel
+
+
+class FakeDevices:
+    """Notes which processes are to be attached; the test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+
+    def attach(self, index: int, pid: int, reply: Callable[[Answer], None]) -> None:
+        self.asked.append(("attach", index, pid))
+
+    def detach(self, index: int, pid: int) -> None:
+        self.asked.append(("detach", index, pid))
+
+
+class Client:
+    def __init__(self) -> None:
+        ours, self.sock = socket.socketpair()
+        self.sock.setblocking(False)
+        self.link = Channel(ours)
+
+    def received(self) -> list[tuple[int, list[bytes]]]:
+        try:
+            return protocol.Decoder().feed(self.sock.recv(4096))
+        except BlockingIOError:
+            return []
+
+
+NewClient = Callable[[], Client]
+
+
+@pytest.fixture
+def client() -> Iterator[NewClient]:
+    """Make processes that ask."""
+    made: list[Client] = []
+
+    def make() -> Client:
+        made.append(Client())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sock.close()
+        one.link.close()
+
+
+@pytest.fixture
+def devices() -> FakeDevices:
+    return FakeDevices()
+
+
+@pytest.fixture
+def attachments(devices: FakeDevices) -> Attachments:
+    return Attachments(devices, InstanceDevices("P", 2, 0, [8, 9]))
+
+
+def granted(device: int) -> list[tuple[int, list[bytes]]]:
+    return [(protocol.ATTACHED, [b"%d" % device])]
+
+
+def test_a_process_hears_when_the_inventory_has_attached_it(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    asking = client()
+    attachments.ask(asking.link, 1, 100, 2)
+    assert asking.received() == []
+
+    attachments.pass_on(Answer(1, 100))
+
+    assert asking.received() == granted(9)
+
+
+def test_processes_of_one_instance_share_the_attachment_of_the_first(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, early, late = client(), client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(early.link, 0, 101, 1)
+    attachments.pass_on(Answer(0, 100))
+    attachments.ask(late.link, 0, 102, 2)
+
+    assert first.received() == early.received() == late.received() == granted(8)
+    assert devices.asked == [("attach", 0, 100)]
+
+    attachments.receive(first.link, None)
+
+    # Another of them takes its place.
+    assert devices.asked[1:] == [("detach", 0, 100), ("attach", 0, 101)]
+    attachments.receive(late.link, None)
+    attachments.receive(early.link, None)
+    assert devices.asked[3:] == [("detach", 0, 101)]
+
+
+def test_an_answer_about_a_process_that_has_ended_is_for_no_other(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, second = client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(second.link, 0, 101, 2)
+    attachments.receive(first.link, None)
+
+    attachments.pass_on(Answer(0, 100, "too late"))
+    assert second.received() == []
+
+    attachments.pass_on(Answer(0, 101))
+    assert second.received() == granted(8)
+
+
+def test_a_refusal_reaches_all_that_wait_and_the_next_may_try_again(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, second = client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(second.link, 0, 101, 2)
+
+    attachments.pass_on(Answer(0, 100, "The lease has ended."))
+
+    refused = [(protocol.NOT_ATTACHED, [b"The lease has ended."])]
+    assert first.received() == second.received() == refused
+    assert first.link.fileno() == second.link.fileno() == -1
+    third = client()
+    attachments.ask(third.link, 0, 102, 2)
+    assert devices.asked == [("attach", 0, 100), ("attach", 0, 102)]
+
+
+def test_more_ipus_than_the_device_has_are_refused_at_once(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    asking = client()
+
+    attachments.ask(asking.link, 0, 100, 4)
+
+    [(kind, [sentence])] = asking.received()
+    assert kind == protocol.NOT_ATTACHED
+    assert sentence.startswith(
+        b"Instance 0 cannot attach to device 8 (2 IPUs) of partition P: it was asked "
+        b"for with 4 IPUs. Ask for 2, or start"
+    )
+    assert devices.asked == []
+
+
+def test_a_job_without_ipus_has_no_device(client: NewClient) -> None:
+    asking = client()
+
+    Attachments(None, None).ask(asking.link, 3, 100, 1)
+
+    assert asking.received() == [
+        (protocol.NOT_ATTACHED, [b"Instance 3 belongs to a job without IPUs."])
+    ]

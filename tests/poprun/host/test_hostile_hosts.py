@@ -1,0 +1,313 @@
+"""A host that sends what it must not is lost, and does nothing else to poprun.
+
+poprun's end of the connection, with a socket for the agent's.
+"""
+
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
+from poprun.job.values import HostJob
+from poprun.output.stdin import Stdin, StdinFeeder
+from poprun.reach.agent_connection import AgentConnection
+from poprun.wire import event_codec, messages, protocol
+from poprun.wire.events import (
+    AcceptFailed,
+    Clean,
+    DaemonKilled,
+    Event,
+    HostLost,
+    NotUndone,
+)
+from poprun.wire.pipe_channel import PipeChannel
+
+NONSENSE = "its agent has sent an invalid message"
+
+
+class Streams:
+    """Takes the place of what reads the streams."""
+
+    def __init__(self) -> None:
+        self.sources: dict[tuple[int, str], Any] = {}
+
+    def open(self, source: Any, rank: int, stream: str) -> None:
+        self.sources[rank, stream] = source
+
+
+class Played:
+    """A RemoteHost with instances 2 and 3, and the other end of its connection."""
+
+    def __init__(self) -> None:
+        ours, self.agent = socket.socketpair()
+        descriptor = ours.detach()
+        channel = PipeChannel(descriptor, descriptor, messages.MOST_RECEIVED)
+        connection: Any = SimpleNamespace(
+            channel=channel,
+            hello=SimpleNamespace(ssh_connection=""),
+            tool="ssh",
+            receive=channel.receive,
+            ssh_text="",
+            memory=None,
+        )
+        self.channel = channel
+        self.connection = connection
+        self.events: list[Event] = []
+        self.commands: list[tuple[int, int, bytes]] = []
+        self.streams = Streams()
+        self.feeder = StdinFeeder(Stdin(rank=3))
+        job = HostJob(
+            name="n1",
+            ranks=[2, 3],
+            num_instances=4,
+            control="",
+            mark="",
+            directory="",
+            ended_file="",
+            cache="",
+            merge_stderr=False,
+            has_mpi=True,
+            grace=1.0,
+            leftovers=[],
+            stdin_ranks=[3],
+            environment={},
+        )
+        self.host = RemoteHost(connection, job, [], self._on_command)
+        self.host.start(self.events.append, self.streams, self.feeder)
+
+    def _on_command(self, number: int, stream: int, data: bytes) -> None:
+        self.commands.append((number, stream, data))
+
+    def receive(self, data: bytes) -> None:
+        """Let the host receive bytes of its agent."""
+        self.agent.settimeout(200)
+        for at in range(0, max(1, len(data)), 1 << 16):
+            self.agent.sendall(data[at : at + (1 << 16)])
+            self.host.take_in_losses()
+
+    @property
+    def is_lost(self) -> bool:
+        return HostLost("n1", (2, 3), NONSENSE) in self.events
+
+    def close(self) -> None:
+        self.agent.close()
+        self.channel.close()
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    played = Played()
+    yield played
+    played.close()
+
+
+def event(*value: Any) -> bytes:
+    return protocol.pack(messages.EVENT, json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(event("Clean", 1, 0), id="of an instance of another host"),
+        pytest.param(event("MpirunExited", 0), id="an event of poprun's"),
+        pytest.param(
+            protocol.pack(messages.STREAM_OPENED, 0, 0), id="another host's stream"
+        ),
+        pytest.param(protocol.pack(messages.STREAM_OPENED, 2, 7), id="no stream"),
+        pytest.param(
+            protocol.pack(messages.STREAM_OPENED, 2, 0) * 2, id="opened twice"
+        ),
+        pytest.param(
+            protocol.pack(messages.STDIN_TAKEN, 2, 0), id="input of a wrong instance"
+        ),
+        pytest.param(
+            protocol.pack(messages.STDIN_TAKEN, 3, b"-5"), id="a negative number"
+        ),
+        pytest.param(
+            protocol.pack(messages.RUN_OUTPUT, 9, 1, b"x"), id="no such command"
+        ),
+        pytest.param(protocol.pack(messages.RUN_ENDED, 9, 0), id="end of no command"),
+        pytest.param(protocol.pack(messages.EVENT, b"[" * 9999), id="deep nesting"),
+        pytest.param(protocol.pack(messages.EVENT, b"\xff"), id="no JSON"),
+        pytest.param(
+            protocol.pack(messages.OUTPUT, b"9" * 5000, 0, b"", 0), id="digits"
+        ),
+        pytest.param(protocol.pack(messages.EVENT), id="no field"),
+    ],
+)
+def test_a_host_that_sends_what_it_must_not_is_lost(
+    played: Played, message: bytes
+) -> None:
+    played.receive(message)
+
+    assert played.is_lost
+    assert played.host.finished is True
+    assert played.connection.memory == (0, None, None)
+
+
+def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:
+    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    for data, written in ((b"one\n", 1_764_121_462_123), (b"two\n", 5)):
+        played.receive(protocol.pack(messages.OUTPUT, 2, 0, data, written))
+
+    source = played.streams.sources[2, "stdout"]
+    assert (source.read(9), source.written) == (b"one\n", 1_764_121_462.123)
+    assert (source.read(9), source.written) == (b"two\n", 0.005)
+
+
+@pytest.mark.parametrize("written", [b"", b"-1", b"now", b"9" * 15, b"9" * 5000])
+def test_a_time_that_no_calendar_has_is_refused(played: Played, written: bytes) -> None:
+    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    played.receive(protocol.pack(messages.OUTPUT, 2, 0, b"one\n", written))
+
+    assert played.is_lost
+
+
+def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> None:
+    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    message = protocol.pack(messages.OUTPUT, 2, 0, bytes(messages.OUTPUT_WINDOW), 0)
+
+    played.receive(message)
+    assert not played.is_lost
+    played.receive(message)
+
+    assert played.is_lost
+    assert len(played.streams.sources[2, "stdout"].read(1 << 20)) == 1 << 18
+
+
+def test_a_command_writes_to_its_two_streams_only(played: Played) -> None:
+    played.host.run(1, b"prted")
+    played.receive(protocol.pack(messages.RUN_OUTPUT, 1, 2, b"x"))
+    played.receive(protocol.pack(messages.RUN_OUTPUT, 1, 3, b"y"))
+
+    assert played.commands == [(1, 2, b"x"), (1, 0, b"255")]
+    assert played.is_lost
+
+
+def test_an_event_that_is_repeated_counts_once(played: Played) -> None:
+    played.receive(event("Clean", 2, 0) * 100)
+
+    assert played.events == [Clean(2, 0)]
+
+
+def test_events_of_no_instance_do_not_fill_the_memory(played: Played) -> None:
+    played.receive(event("AcceptFailed", 24) * (MOST_OTHER_EVENTS + 100))
+
+    assert played.events == [AcceptFailed(24)] * MOST_OTHER_EVENTS
+
+
+def test_a_host_speaks_of_itself_only(played: Played) -> None:
+    played.receive(event("NotUndone", "a file stays", "n0"))
+    played.receive(event("DaemonKilled", "n0"))
+
+    assert played.events == [NotUndone("a file stays", "n1"), DaemonKilled("n1")]
+
+
+def test_an_input_that_is_not_taken_is_not_read_without_end(played: Played) -> None:
+    played.receive(protocol.pack(messages.STDIN_TAKEN, 3, 10**9))
+    sink = next(iter(played.feeder._pending))
+
+    assert sink.write(bytes(1 << 20)) == messages.INPUT_WINDOW
+    assert sink.write(b"x") == 0
+
+
+def test_a_message_that_is_too_long_ends_the_connection(played: Played) -> None:
+    played.receive((messages.MOST_RECEIVED + 1).to_bytes(4, "big"))
+
+    assert isinstance(played.events[0], HostLost)
+
+
+def test_an_agent_that_is_silent_after_the_job_is_given_up(played: Played) -> None:
+    played.host.finish()
+    assert not played.host.finished
+    played.host.tick(time.monotonic() + 100)
+
+    assert played.host.finished
+    assert isinstance(played.events[0], HostLost)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(100, 140),
+            st.lists(
+                st.binary(max_size=20)
+                | st.sampled_from([b"0", b"1", b"2", b"3", b"", b"-1", b"1" * 40])
+                | st.recursive(
+                    st.none() | st.integers() | st.floats() | st.text(max_size=9),
+                    lambda inner: st.lists(inner, max_size=8),
+                ).map(messages.pack_fields)
+                | st.sampled_from(event_codec.OF_HOSTS).map(
+                    lambda c: messages.pack_fields([c.__name__, 2, 3, 4])
+                ),
+                max_size=5,
+            ),
+        ),
+        max_size=8,
+    ),
+    st.binary(max_size=40),
+)
+def test_whatever_an_agent_sends_poprun_goes_on(
+    sent: list[tuple[int, list[bytes]]], garbage: bytes
+) -> None:
+    played = Played()
+    played.host.run(1, b"prted")
+    try:
+        data = b"".join(protocol.pack(kind, *fields) for kind, fields in sent)
+        played.receive(data + garbage)
+        assert all(getattr(e, "rank", 2) in (2, 3) for e in played.events)
+        assert {rank for rank, _ in played.streams.sources} <= {2, 3}
+        assert len(played.feeder._pending) <= 1
+        assert {number for number, *_ in played.commands} <= {1}
+    finally:
+        played.close()
+
+
+@pytest.mark.parametrize(
+    "kind", ["os", "errno", "explain_errno", "Exception", "OSError"]
+)
+def test_a_refusal_is_one_of_popruns_own_errors(kind: str) -> None:
+    from poprun.errors import LaunchError
+
+    connection = AgentConnection("n1", ["/bin/true"], {})
+    refusal = connection._refusal([kind, "no"])
+    connection.end()
+
+    assert type(refusal) is LaunchError
+
+
+def test_ssh_is_started_without_a_warning_of_the_thread_that_serves_popctl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = os.fork
+
+    def fork_as_python_3_12() -> int:
+        warnings.warn("multi-threaded", DeprecationWarning, stacklevel=2)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_as_python_3_12)
+    connection = AgentConnection("n1", ["/bin/true"], {})
+    connection.end()
+
+
+def test_what_a_host_writes_beside_the_connection_is_bounded() -> None:
+    script = "echo first >&2; head -c 10000000 /dev/zero >&2; echo done"
+    connection = AgentConnection("n1", ["/bin/sh", "-c", script], os.environ)
+    limit = time.monotonic() + 200
+    while connection.exit_code() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+    assert connection.ssh_text.startswith("first")
+    assert os.fstat(connection._errors).st_size <= 1 << 14
+    connection.end()

@@ -1,0 +1,320 @@
+"""The local host with its mpirun and its loop; the test plays guard and shims."""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from driven_jobs import MPIRUN_PID, Driven
+
+from poprun.supervise.stopping import Cause, Phase, Reason
+from poprun.wire import protocol
+from poprun.wire.events import (
+    Clean,
+    Connected,
+    Exited,
+    Interrupted,
+    MpirunExited,
+    MpirunRefused,
+    MpirunStarted,
+    Refused,
+    ShimLeft,
+    ShimLost,
+    Started,
+)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
+    """A job of two instances without a grace."""
+    driven = Driven(monkeypatch, 2, grace=0.0)
+    yield driven
+    driven.close()
+
+
+SIGNAL_TERM = (protocol.SIGNAL, [b"15"])
+KILL, RELEASE = (protocol.KILL, []), (protocol.RELEASE, [])
+
+
+def test_the_guard_is_told_of_the_job_before_it_is_to_start_mpirun(two: Driven) -> None:
+    assert two.guard.heard() == [
+        (protocol.REPORT_TO, []),
+        (protocol.WATCH, []),
+        (
+            protocol.START,
+            [
+                *(b"0", b"POPDIST_JOB_ID=abc", b"0", b"4"),
+                *(b"/bin/mpirun", b"-n", b"2", b"shim", b"HOME=/root"),
+            ],
+        ),
+    ]
+
+
+def test_a_job_goes_from_mpirun_by_its_shims_to_its_end(two: Driven) -> None:
+    two.guard.say(protocol.MPIRUN_STARTED, MPIRUN_PID, 1)
+    two.turn()
+    shims = [two.shim(1), two.shim(0)]
+
+    assert [shim.heard() for shim in shims] == [
+        [(protocol.HOLD, [b""]), (protocol.SPEC, [b"spec 1"])],
+        [(protocol.HOLD, [b""]), (protocol.SPEC, [b"spec 0"])],
+    ]
+    # What the kernel kills mpirun with must not be closed before the shims end.
+    assert [len(shim.channel.descriptors) for shim in shims] == [1, 1]
+    for shim in shims:
+        shim.start()
+    os.write(shims[0].writers["stdout"], b"from 1\n")
+    os.write(shims[1].writers["stderr"], b"from 0\n")
+    two.turn(2)
+    assert two.output() == (b"from 1\n", b"from 0\n")
+
+    for shim in shims:
+        shim.exit(0)
+        shim.end()
+    two.turn()
+    assert [shim.heard() for shim in shims] == [[RELEASE]] * 2
+    two.guard.say(protocol.MPIRUN_EXITED, 0)
+    ended = two.finish()
+
+    assert two.guard.heard()[-1] == (protocol.FINISH, [])
+    assert ended.course.phase is Phase.OVER
+    assert (ended.course.cause, ended.mpirun_status) == (None, 0)
+    assert ended.events == two.told
+    assert [event for event in ended.events if not isinstance(event, Exited)] == [
+        MpirunStarted(MPIRUN_PID),
+        Connected(1),
+        Connected(0),
+        Started(1, 1001, (0, 1)),
+        Started(0, 1000, (0, 1)),
+        Clean(1, 0),
+        Clean(0, 0),
+        MpirunExited(0),
+    ]
+
+
+def test_what_was_written_before_the_end_is_shown_in_full(two: Driven) -> None:
+    shims = two.run(2)
+    os.write(shims[0].writers["stdout"], b"a line and no")
+    for shim in shims:
+        shim.exit(0)
+        shim.end()
+    two.guard.say(protocol.MPIRUN_EXITED, 0)
+    two.finish()
+
+    assert two.output() == (b"a line and no", b"")
+
+
+def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
+    two: Driven,
+) -> None:
+    failing, other = two.run(2)
+
+    failing.exit(3 << 8)
+    failing.end()
+    two.turn()
+
+    assert other.heard() == [SIGNAL_TERM, KILL]
+    other.exit(signal.SIGKILL, by=protocol.BY_POPRUN)
+    other.end()
+    two.guard.say(protocol.MPIRUN_EXITED, 0)
+    ended = two.finish()
+    assert ended.course.cause == Cause(Reason.FAILED, rank=0)
+    exits = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
+    assert exits == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
+
+
+def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:
+    shims = two.run(2)
+    two.host.release_shims()
+
+    shims[1].channel.close()
+    two.turn()
+
+    assert two.told == [ShimLeft(1)]
+
+
+def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
+    two: Driven,
+) -> None:
+    shims = two.run(2)
+
+    # Both are there at once when poprun comes to look, on a busy machine.
+    shims[1].channel.close()
+    two.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
+    two.turn()
+
+    assert two.told[:2] == [ShimLost(1), MpirunExited(9 << 8)]
+    assert two.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=1)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    driven = Driven(monkeypatch, 3, grace=0.0)
+    try:
+        shims = driven.run(3)
+
+        # hydra kills the others of one that is killed, and poprun comes to look later.
+        for rank in order:
+            shims[rank].say(protocol.STACKS, 0)  # unread when the connection is closed
+            shims[rank].channel.close()
+        driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
+        driven.turn()
+
+        assert driven.told[:3] == [ShimLost(rank) for rank in order]
+        assert driven.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=order[0])
+    finally:
+        driven.close()
+
+
+def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
+    two: Driven,
+) -> None:
+    shims = two.run(2)
+
+    # poll has looked at the epoll before the first one went.
+    shims[1].channel.close()
+    shims[0].channel.close()
+    two.host.control._on_ready(next(iter(two.host.control._known)))
+
+    assert two.told[:2] == [ShimLost(1), ShimLost(0)]
+
+
+def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile(
+    two: Driven,
+) -> None:
+    failing, _ = two.run(2)
+
+    failing.exit(3 << 8)
+    two.guard.say(protocol.MPIRUN_EXITED, 3 << 8)
+    two.turn()
+
+    assert two.supervisor._course.cause == Cause(Reason.FAILED, rank=0)
+
+
+def test_an_interrupt_is_passed_on_and_the_second_one_kills(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = Driven(monkeypatch, 1, grace=600.0)
+    [shim] = driven.run(1)
+
+    driven.signal(signal.SIGINT)
+    assert shim.heard() == [(protocol.SIGNAL, [b"2"])]
+    driven.signal(signal.SIGINT)
+    assert shim.heard() == [KILL]
+
+    assert driven.told == [Interrupted(2), Interrupted(2)]
+    driven.close()
+
+
+def test_user_signals_are_passed_on_and_stop_nothing(two: Driven) -> None:
+    shims = two.run(2)
+
+    two.signal(signal.SIGUSR1)
+    two.signal(signal.SIGUSR2)
+
+    passed_on = [(protocol.SIGNAL, [b"10"]), (protocol.SIGNAL, [b"12"])]
+    assert [shim.heard() for shim in shims] == [passed_on] * 2
+    assert two.supervisor._course.phase is Phase.RUNNING
+    assert two.told == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "key"), [(0, b"wrong"), (2, None), (1, None)], ids=["key", "rank", "twice"]
+)
+def test_what_does_not_prove_that_it_belongs_to_the_job_gets_nothing(
+    two: Driven, rank: int, key: bytes | None
+) -> None:
+    two.shim(1)
+
+    stranger = two.shim(rank, key)
+
+    assert stranger.is_cut_off()
+    assert two.supervisor._course.connected == {1}
+
+
+def test_a_shim_that_comes_when_the_job_stops_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = Driven(monkeypatch, 2, grace=600.0)
+    driven.shim(0).start()
+    driven.turn()
+    driven.signal(signal.SIGTERM)
+
+    late = driven.shim(1)
+
+    assert late.heard() == [(protocol.HOLD, [b""]), RELEASE]
+    assert driven.told[-1] == Clean(1, 0)
+    driven.close()
+
+
+def test_an_mpirun_that_cannot_be_executed_ends_the_job_in_words(two: Driven) -> None:
+    two.guard.say(protocol.MPIRUN_REFUSED, errno.EACCES, b"")
+    ended = two.finish()
+
+    assert ended.mpirun_status == 127 << 8
+    assert MpirunRefused(errno.EACCES, "") in ended.events
+    assert ended.course.started == frozenset()
+
+
+def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
+    one, other = two.run(1)[0], two.shim(1)
+
+    other.heard()
+    other.say(protocol.REFUSED, errno.ENOENT, b"/no/program", b"")
+    two.turn()
+
+    assert two.told[-1] == Refused(1, errno.ENOENT, "/no/program")
+    assert two.supervisor._course.cause == Cause(Reason.REFUSED, rank=1) or two.told
+    assert one.heard() == [SIGNAL_TERM, KILL]
+
+
+def test_a_message_that_makes_no_sense_is_the_end_of_its_shim_alone(
+    two: Driven,
+) -> None:
+    shims = two.run(2)
+
+    shims[1].say(protocol.EXITED, b"many")
+    two.turn()
+
+    assert ShimLost(1) in two.told
+    assert shims[0].heard()[0] == SIGNAL_TERM
+    assert shims[1].heard() == []
+    assert shims[1].is_cut_off()
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [("timeout", Reason.TIMEOUT), ("start_timeout", Reason.START_TIMEOUT)],
+)
+def test_a_limit_that_is_reached_stops_what_has_started(
+    monkeypatch: pytest.MonkeyPatch, limit: str, reason: Reason
+) -> None:
+    driven = Driven(monkeypatch, 2, grace=600.0, **{limit: 1.0})
+    shim = driven.shim(0)
+    shim.start()
+    deadline = driven.supervisor._course.deadline
+    while driven.supervisor._course.phase is Phase.RUNNING:
+        driven.supervisor._turn(deadline)
+    while driven.supervisor._course.phase is Phase.TRACING:
+        assert (protocol.SHOW_STACKS, [b"0"]) in shim.heard()
+        shim.say(protocol.STACKS, b"0")
+        driven.supervisor._turn(driven.supervisor._course.deadline)
+
+    assert time.monotonic() >= deadline
+    assert shim.heard()[-1] == SIGNAL_TERM
+    assert driven.supervisor._course.cause == Cause(reason)
+    driven.close()
+
+
+def test_an_end_of_the_future_counts_from_its_arrival(two: Driven) -> None:
+    shims = two.run(2)
+
+    shims[0].say(protocol.EXITED, 0, 1 << 62, 0, 0, 0, protocol.BY_ITSELF, 0)
+    two.turn()
+
+    [exited] = [event for event in two.told if isinstance(event, Exited)]
+    assert exited.at_ns <= time.monotonic_ns()

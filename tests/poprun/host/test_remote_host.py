@@ -1,0 +1,207 @@
+"""What poprun does with the devices of instances that another host's agent asks for."""
+
+import os
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from poprun.host import remote_host
+from poprun.host.remote_host import RemoteHost
+from poprun.vipu.launch.held_devices import Answer, Reply
+from poprun.vipu.leases import ProcessIdentity
+from poprun.wire import messages, protocol
+from poprun.wire.events import Event, HostLost
+from poprun.wire.pipe_channel import PipeChannel
+
+THEIRS = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+
+
+class FakeDevices:
+    """Notes which processes are to be attached; the test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.replies: list[Reply] = []
+
+    def attach_on(self, *asked: Any) -> None:
+        *what, reply = asked
+        self.asked.append(("attach", *what))
+        self.replies.append(reply)
+
+    def detach(self, index: int, pid: int) -> None:
+        self.asked.append(("detach", index, pid))
+
+    def note_lost_host(self) -> None:
+        self.asked.append(("lost host",))
+
+
+class FakeAgent:
+    """The agent's end of a connection, and the link that poprun has to it."""
+
+    def __init__(self, devices: FakeDevices | None, *, is_traced: bool = False) -> None:
+        to_agent, to_poprun = os.pipe(), os.pipe()
+        self.channel = PipeChannel(to_agent[0], to_poprun[1])
+        ours = PipeChannel(to_poprun[0], to_agent[1])
+        hello = SimpleNamespace(hostname="h1", ssh_connection="")
+        connection: Any = SimpleNamespace(
+            hello=hello,
+            channel=ours,
+            receive=ours.receive,
+            ssh_text="",
+            memory=None,
+            tool="ssh",
+        )
+        job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
+        held: Any = devices
+        self.host = RemoteHost(connection, job, [], lambda *_: None, held)
+        self.events: list[Event] = []
+        nothing: Any = None
+        self.host.start(self.events.append, nothing, nothing)
+        self._ours = ours
+
+    def ask(self, rank: int) -> None:
+        texts = (text.encode() for text in THEIRS[2:])
+        self.send(messages.ATTACH, rank, *THEIRS[:2], *texts)
+
+    def send(self, kind: int, *fields: bytes | int) -> None:
+        self.channel.send(protocol.pack(kind, *fields))
+        self.host.take_in_losses()
+
+    def hang_up(self) -> None:
+        os.close(self.channel.write_descriptor)
+        self.channel.write_descriptor = os.dup(self.channel.read_descriptor)
+        self.host.take_in_losses()
+
+    def close(self) -> None:
+        self.channel.close()
+        self._ours.close()
+
+
+@pytest.fixture
+def devices() -> FakeDevices:
+    return FakeDevices()
+
+
+@pytest.fixture
+def agent(devices: FakeDevices) -> Iterator[FakeAgent]:
+    made = FakeAgent(devices)
+    yield made
+    made.close()
+
+
+def test_a_process_is_attached_by_the_name_that_its_host_has(
+    agent: FakeAgent, devices: FakeDevices
+) -> None:
+    agent.ask(3)
+    devices.replies[0](Answer(3, 7, "In use."))
+
+    assert devices.asked == [("attach", "h1", 3, THEIRS)]
+    assert agent.channel.receive() == [(messages.DEVICE, [b"3", b"7", b"In use."])]
+
+
+def test_only_what_was_asked_for_is_detached(
+    agent: FakeAgent, devices: FakeDevices
+) -> None:
+    agent.send(messages.DETACH, 3, 7)
+    agent.ask(3)
+    agent.send(messages.DETACH, 3, 7)
+    agent.send(messages.DETACH, 3, 7)
+
+    assert devices.asked[1:] == [("detach", 3, 7)]
+
+
+def test_the_processes_of_a_lost_host_stay_attached_as_they_may_still_run(
+    agent: FakeAgent, devices: FakeDevices
+) -> None:
+    agent.ask(2)
+    agent.hang_up()
+
+    assert devices.asked[1:] == [("lost host",)]
+    assert [type(event) for event in agent.events] == [HostLost]
+
+
+def test_a_host_on_which_nothing_is_left_has_no_attached_process(
+    agent: FakeAgent, devices: FakeDevices
+) -> None:
+    agent.ask(3)
+    agent.send(messages.FINISHED, 0, b"", b"")
+    agent.hang_up()
+
+    assert agent.host.finished
+    assert devices.asked[1:] == [("detach", 3, 7)]
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_an_agent_that_asks_for_instances_of_others_is_lost(
+    agent: FakeAgent, devices: FakeDevices, rank: int
+) -> None:
+    agent.ask(rank)
+
+    assert devices.asked == [("lost host",)]
+    assert [type(event) for event in agent.events] == [HostLost]
+
+
+@pytest.mark.parametrize(
+    ("killed", "why"),
+    [
+        (messages.AGENT, "poprun's agent there was killed"),
+        (messages.GUARD, "poprun's guard there was killed"),
+    ],
+)
+def test_a_lost_host_is_told_of_as_what_is_known(
+    agent: FakeAgent, killed: bytes, why: str
+) -> None:
+    agent.send(messages.SUPERVISOR_LOST, killed)
+
+    assert agent.events == [HostLost("10.0.0.2", (2, 3), why)]
+
+
+def test_an_agent_of_a_job_without_ipus_asks_for_none() -> None:
+    agent = FakeAgent(None)
+    agent.ask(2)
+
+    assert [type(event) for event in agent.events] == [HostLost]
+    agent.close()
+
+
+def test_the_clock_of_a_host_is_read_at_the_start_and_at_the_end() -> None:
+    agent = FakeAgent(None, is_traced=True)
+
+    def answer() -> int:
+        """Answer all questions about the clock, which is 5 s ahead; return how many."""
+        questions = 0
+        while received := [
+            fields
+            for kind, fields in agent.channel.receive() or ()
+            if kind == messages.READ_CLOCK
+        ]:
+            for [asked] in received:
+                questions += 1
+                agent.send(messages.CLOCK, asked, time.monotonic_ns() + 5 * 10**9)
+        return questions
+
+    assert answer() == 4
+    agent.host.finish()
+    assert answer() == 4
+    readings = agent.host.clock_readings
+    assert len(readings) == 8
+    for reading in readings:
+        assert abs(reading.offset_ns + 5 * 10**9) <= reading.uncertainty_ns
+    agent.send(messages.CLOCK, 1, 2)
+    assert [type(event) for event in agent.events] == [HostLost]
+    agent.close()
+
+
+def test_records_of_a_host_are_kept_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_host, "MOST_BYTES_OF_RECORDS", 5)
+    agent = FakeAgent(None, is_traced=True)
+    for piece in (b"abc", b"de", b"f"):
+        agent.send(messages.CALL_RECORDS, b"0-7.calls", piece)
+
+    assert agent.host.call_records == [("0-7.calls", b"abc"), ("0-7.calls", b"de")]
+    agent.close()

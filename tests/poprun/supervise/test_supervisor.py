@@ -1,0 +1,382 @@
+"""The supervisor's loop with hosts and an mpirun that have no processes."""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Sequence
+
+import pytest
+from fake_hosts import FakeHost, FakeMpirun
+from job_clients import make_clients
+
+from poprun.helpers import own_process
+from poprun.job.values import Job
+from poprun.output.router import OutputRouter
+from poprun.output.routes import Routes
+from poprun.output.stdin import Stdin
+from poprun.output.stream_ends import DescriptorSource
+from poprun.supervise.stopping import Cause, Phase, Reason
+from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.wire.events import (
+    Connected,
+    Event,
+    Exited,
+    FailedInFinalize,
+    Interrupted,
+    MpirunExited,
+    MpirunStarted,
+    Refused,
+    Rejected,
+    ShimLost,
+    Started,
+)
+
+KILLED = signal.SIGKILL
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+class Loop:
+    """A supervisor, its fake host, and the descriptors around it."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        size: int = 2,
+        *,
+        obeys: Sequence[int] = (),
+        stdout: int | None = None,
+        **job: object,
+    ) -> None:
+        wake, self._signals = os.pipe()
+        # The actions on signals belong to the process that runs the tests.
+        monkeypatch.setattr(own_process, "wake_up_on", lambda *_: wake)
+        self.output = os.memfd_create("stdout")
+        router = OutputRouter(
+            Routes(), stdout or self.output, os.memfd_create("stderr")
+        )
+        self.host = FakeHost("n0", range(size), obeys)
+        self.mpirun = FakeMpirun(self.host.calls)
+        self.events: list[Event] = []
+        self.job = Job(
+            control="@none/key",
+            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+            mark="MARK=1",
+            mpirun=["/bin/mpirun"],
+            mpirun_environment={},
+            specs=[b"spec"] * size,
+            **job,  # type: ignore[arg-type]
+        )
+        self.supervisor = Supervisor(
+            self.job,
+            self.mpirun,  # type: ignore[arg-type]
+            [self.host],
+            router,
+            self.events.append,
+            make_clients(size),
+        )
+        self.supervisor.start()
+
+    def run_all(self) -> None:
+        """Let all instances run."""
+        self.host.play(MpirunStarted(1), *map(Connected, self.host.ranks))
+        self.host.play(*(Started(rank, 100 + rank) for rank in self.host.ranks))
+
+    def signal(self, number: int) -> None:
+        os.write(self._signals, bytes([number]))
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.supervisor._turn(time.monotonic())
+
+    def run(self) -> Ended:
+        return self.supervisor.run()
+
+    @property
+    def sent(self) -> list[tuple[object, ...]]:
+        """What the loop has sent to instances and mpirun."""
+        kinds = ("signal", "kill", "release", "signal_mpirun")
+        return [call for call in self.host.calls if call[0] in kinds]
+
+
+def test_a_job_without_failures_goes_through_the_host_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 0, by_itself=True))
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    ended = loop.run()
+
+    assert ended.course.cause is None
+    assert (ended.mpirun_status, ended.mpirun_output) == (0, b"what mpirun wrote")
+    assert ended.events == loop.events
+    names = [call for call in loop.host.calls if call[0] != "stop_starting"]
+    assert names == [
+        ("start",),
+        ("report_to",),
+        ("note_end", 1),
+        ("note_end", 0),
+        ("release",),
+        ("finish_host",),
+        ("finish", True),
+        ("close",),
+        ("close_mpirun",),
+    ]
+
+
+def test_clients_that_do_not_belong_to_the_job_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.host.play(*[Rejected("it sent no message")] * 1000)
+    loop.turn(3)
+
+    assert loop.events.count(Rejected("it sent no message")) == 1000
+    assert not any(isinstance(e, Rejected) for e in loop.supervisor.ended.events)
+
+
+def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, 3, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 3 << 8, by_itself=True))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert loop.sent == [("signal", TERM), ("release",)]
+    stopped = [e.rank for e in loop.events if isinstance(e, Exited) and not e.by_itself]
+    assert stopped == [0, 2]
+    stop, told = (
+        loop.host.calls.index(c) for c in (("stop_starting",), ("signal", TERM))
+    )
+    assert stop < told
+
+
+def test_instances_that_ignore_the_signal_are_killed_after_the_grace_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, grace=0.2)
+    loop.run_all()
+    loop.turn(3)
+    loop.host.play(*loop.host.end(0, 1 << 8, by_itself=True))
+    began = time.monotonic()
+
+    ended = loop.run()
+
+    assert time.monotonic() - began >= 0.2
+    assert loop.sent == [("signal", TERM), ("kill",), ("release",)]
+    assert ended.course.cause == Cause(Reason.FAILED, rank=0)
+
+
+def test_the_grace_period_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 1 << 8, by_itself=True))
+
+    loop.turn(10)
+
+    assert loop.sent == [("signal", TERM)]
+
+
+def test_with_keep_going_the_others_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, keep_going=True)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 3 << 8, by_itself=True))
+    loop.turn(5)
+    assert loop.sent == []
+    assert loop.host.alive == {1}
+
+    loop.host.play(*loop.host.end(1, 0, by_itself=True))
+    ended = loop.run()
+
+    assert ended.course.cause is None
+    assert loop.sent == [("release",)]
+
+
+def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, grace=600.0)
+    loop.run_all()
+    loop.turn(3)
+    loop.signal(INT)
+    loop.turn()
+    assert loop.sent == [("signal", INT)]
+
+    loop.signal(INT)
+    ended = loop.run()
+
+    assert loop.sent == [("signal", INT), ("kill",), ("release",)]
+    assert ended.course.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert [e for e in loop.events if isinstance(e, Interrupted)] == [
+        Interrupted(INT)
+    ] * 2
+
+
+def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, timeout=0.3)
+    loop.run_all()
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.TIMEOUT)
+    assert [call for call in loop.host.calls if call[0] == "show_stacks"] == [
+        ("show_stacks", 0, 0),
+        ("show_stacks", 1, 0),
+    ]
+    assert loop.sent == [("signal", TERM), ("release",)]
+
+
+def test_the_start_timeout_stops_a_job_whose_instances_do_not_all_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, start_timeout=0.3)
+    loop.host.play(MpirunStarted(1), Connected(0), Started(0, 100))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.START_TIMEOUT)
+    # mpirun has not started all instances, and is told not to.
+    assert loop.sent == [("signal", TERM), ("release",), ("signal_mpirun", TERM)]
+
+
+def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    loop = Loop(monkeypatch, 1, obeys=[TERM], grace=600.0, stdout=writer)
+    loop.run_all()
+    loop.turn(3)
+    stream, program = os.pipe()
+    loop.host.streams.open(DescriptorSource(stream), 0, "stdout")
+    os.close(reader)
+    os.write(program, b"a line\n")
+    os.close(program)
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.OUTPUT_CLOSED)
+    assert loop.sent == [("signal", TERM), ("release",)]
+    os.close(writer)
+
+
+def test_output_that_comes_before_the_end_is_written_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 1)
+    loop.run_all()
+    stream, program = os.pipe()
+    loop.host.streams.open(DescriptorSource(stream), 0, "stdout")
+    os.write(program, b"a line\n" * 5000)
+    os.close(program)
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    loop.run()
+
+    assert os.pread(loop.output, 1 << 20, 0) == b"a line\n" * 5000
+
+
+def test_a_lost_shim_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.turn(3)
+    loop.host.alive.discard(1)
+    loop.host.play(ShimLost(1))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert ("note_end", 1) in loop.host.calls
+    assert loop.sent == [("signal", TERM), ("release",)]
+
+
+def test_a_program_that_cannot_start_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.host.play(MpirunStarted(1), Connected(0), Connected(1), Started(0, 100))
+    loop.host.play(Refused(1, 2, "/no/program"))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.REFUSED, rank=1)
+    assert loop.host.alive == set()
+
+
+def test_an_instance_that_failed_in_finalize_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(FailedInFinalize(1, 1 << 8, time.monotonic_ns()))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert loop.sent == [("signal", TERM), ("release",)]
+
+
+def test_events_of_one_turn_count_in_the_order_in_which_they_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 3 << 8, by_itself=True), MpirunExited(9 << 8))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+
+
+def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, 1)
+    monkeypatch.setattr(loop.host, "release_shims", lambda: None)
+
+    def kill_mpirun(number: int) -> None:
+        loop.host.calls.append(("signal_mpirun", number))
+        loop.host.play(MpirunExited(number))
+
+    monkeypatch.setattr(loop.mpirun, "send_signal", kill_mpirun)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    ended = loop.run()
+
+    assert ended.course.mpirun_hung
+    assert ended.mpirun_status == KILLED
+    assert loop.sent == [("signal_mpirun", KILLED)]
+
+
+def test_user_signals_and_sizes_reach_the_host_and_stop_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.signal(signal.SIGUSR1)
+    loop.signal(signal.SIGWINCH)
+
+    loop.turn(3)
+
+    assert loop.sent == [("signal", signal.SIGUSR1)]
+    assert loop.supervisor._course.phase is Phase.RUNNING
+
+
+def test_the_host_gets_the_standard_input_of_the_instances(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("stdin") / "input"
+    file.write_bytes(b"for all")
+    given = os.open(file, os.O_RDONLY)
+    kept = os.dup(0)
+    os.dup2(given, 0)  # a regular file, which epoll would refuse
+    try:
+        loop = Loop(monkeypatch, stdin=Stdin(copies=2))
+        pipes = [loop.host.stdin.descriptor_for(rank) for rank in range(2)]
+        loop.turn(3)
+        assert [os.read(pipe or -1, 100) for pipe in pipes] == [b"for all"] * 2
+        assert [os.read(pipe or -1, 100) for pipe in pipes] == [b""] * 2
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(given)
