@@ -455,63 +455,10 @@ LATE_IMPORTS = {
         "poprun.trace.job_trace",
         "poprun.words",
     },
-    # A dry run does not need the one, 10 ms, nor most jobs the others, 1 ms.
-    "poprun.run": {
-        "poprun.plan.drawing",
-        "poprun.plan.dry_run",
-        "poprun.reach.remote",
-        # For a job that has failed, and for --json.
-        "poprun.run.restarts",
-        "json",
-        "poprun.run.stages",
-    },
-    # 1 ms, for --summary.
-    "poprun.result.summary": {"poprun.texts.tables"},
-    # 1 ms, for a job with arguments for mpirun.
-    "poprun.mpirun.arguments": {"poprun.mpirun.tokens"},
-    # 4 ms, for a job with a template of tags.
-    "poprun.output.lines.tags": {"datetime", "string"},
-    # 12 ms, while mpirun starts; and for jobs on several hosts.
-    "poprun.run.stages": {"poprun.run.attempt", "poprun.run.links"},
-    # Of three, a launch uses one; each takes 1 ms.
-    "poprun.mpirun": {
-        "poprun.mpirun.hydra",
-        "poprun.mpirun.no_mpi",
-        "poprun.mpirun.openmpi",
-    },
+    # The server shows views of this module.
+    "poprun.supervise.clients.preparing_job": {"poprun.supervise.clients.server"},
     # 700 ms, and it may lack what is installed with the extra top.
     "poprun.popctl.top": {"poprun.popctl.top_screen"},
-    # 2 and 3 ms, for a job that popctl asks about.
-    "poprun.host.local_host": {"poprun.host.usage"},
-    "poprun.supervise.clients.job_view": {"json"},
-    # 10 ms, for a job that waits for hosts or IPUs.
-    "poprun.supervise.clients.preparing_job": {
-        "json",
-        "poprun.supervise.clients.job_view",
-        "poprun.supervise.clients.server",
-        "poprun.output.output_tap",
-        "threading",
-    },
-    # 8 ms, for an mpirun that did not come with a wheel.
-    "poprun.mpirun.identify": {"poprun.helpers.load", "subprocess"},
-    # 1 ms, for an error.
-    "poprun.options.grammar": {"poprun.options.other_launchers"},
-    # 2 ms each, for an error.
-    "poprun.options.refusals": {"difflib"},
-    "poprun.options.sources": {"difflib"},
-    "poprun.reach.program": {"difflib"},
-    # 3 ms each, for addresses and for values that hardly any job has.
-    "poprun.options.types": {"ipaddress"},
-    "poprun.plan.hosts": {"ipaddress"},
-    "poprun.plan.drawing": {"json"},
-    "poprun.plan.request": {"ipaddress", "json"},
-    # 8 ms, for a job with IPUs.
-    "poprun.plan.partition": {
-        "poprun.vipu.client.server_address",
-        "poprun.vipu.launch.values",
-    },
-    # 60 ms, for a file.
-    "poprun.options.config_file": {"yaml"},
     # 20 and 40 ms, for a job that asks a server.
     "poprun.vipu.client.connection": {"http.client", "ssl"},
     # A job has one inventory: 10 ms for the embedded one, 5 for a server's.
@@ -525,16 +472,6 @@ LATE_IMPORTS = {
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.
     "poprun.vipu.commands.entry_points": {"poprun.vipu.client.server_inventory"},
-    # 20 ms, for a job with IPUs.
-    "poprun.job.reservation": {
-        "poprun.vipu.liveness",
-        "poprun.vipu.inventory.location",
-        "poprun.vipu.launch.describe_devices",
-        "poprun.vipu.launch.held_devices",
-        "poprun.vipu.launch.reserve",
-        "poprun.vipu.leases",
-        "poprun.vipu.opening",
-    },
     # A script, which finds its package by its own path first.
     "poprun.vipu.release": {
         "poprun.vipu.opening",
@@ -544,33 +481,9 @@ LATE_IMPORTS = {
     },
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.tables.users": {"hashlib", "hmac", "secrets"},
-    # 10 ms, for options that hardly any job has.
-    "poprun.reach.remote": {
-        "poprun.reach.copies",
-        "poprun.reach.python_environment",
-        "poprun.reach.ssh_key",
-        "poprun.reach.synchronised_folder",
-    },
-    # 1 ms, for questions to several hosts.
-    "poprun.reach.hosts": {"threading"},
-    "poprun.reach.own_facts": {"poprun.reach.addresses"},
-    # 4 ms, for a stdout that is a socket.
-    "poprun.output.writer": {"socket"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
     "poprun.helpers.own_process": {"fcntl"},
     "poprun.helpers.program_start": {"resource", "termios"},
-    # It starts once for each host: 4 ms for the job, 10 for one with IPUs, 2 for what
-    # is asked about an mpirun.
-    "poprun.host.agent": {
-        "poprun.host.served_job",
-        "poprun.mpirun.find",
-        "poprun.reach.program",
-    },
-    "poprun.host.served_job": {
-        "poprun.host.devices",
-        "poprun.trace.record_pieces",
-        "poprun.vipu.launch.values",
-    },
     # It runs in every Python of an instance, and does nothing in most of them.
     "poprun.interpreter.sitecustomize": {
         "_signal",

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from poprun import __version__
-from poprun.annotations import TYPE_CHECKING, Any
+from poprun.annotations import Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.host.agent_guard import go_on_below_guard
+from poprun.host.served_job import ServedJob
+from poprun.mpirun.find import find_mpirun
 from poprun.output import waiter
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.plan.directories import check_directory
@@ -25,15 +27,13 @@ from poprun.reach.addresses import own_address_towards
 from poprun.reach.directories import private_directory_places, temporary_failure
 from poprun.reach.out_of_memory import read_host
 from poprun.reach.own_facts import machine_id, own_facts
+from poprun.reach.program import find_program
 from poprun.reach.silence import Silence, acknowledges_nothing, ends_of
 from poprun.reach.srun_port import LAUNCH_ADDRESS, SRUN, SrunPort
 from poprun.wire import messages, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.messages import AgentHello
 from poprun.wire.pipe_channel import PipeChannel
-
-if TYPE_CHECKING:
-    from poprun.host.served_job import ServedJob
 
 SSH_CONNECTION = "SSH_CONNECTION"
 # Gets what the message says, and the environment of the agent.
@@ -191,9 +191,6 @@ class HostAgent:
         self._channel.send(protocol.pack(messages.REFUSAL, *map(os.fsencode, fields)))
 
     def _start_job(self, fields: list[bytes]) -> None:
-        # 4 ms, which no agent needs before.
-        from poprun.host.served_job import ServedJob
-
         job = ServedJob(
             self._channel,
             messages.unpack(fields[0]),
@@ -256,9 +253,6 @@ def _own_address(environ: Mapping[str, str]) -> str:
 
 
 def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
-    # 2 ms, for hosts that have an mpirun.
-    from poprun.mpirun.find import find_mpirun
-
     path, title, packages = question
     own = find_mpirun(path, environ, packages).title
     if own != title:
@@ -269,8 +263,6 @@ def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
 
 
 def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
-    from poprun.reach.program import find_program
-
     argv, search_path, cwd = question
     check_directory(cwd)
     return find_program(argv, search_path, cwd)

@@ -7,14 +7,12 @@ instance: its processes share it, and the first one is attached in the inventory
 
 from collections.abc import Callable
 
-from poprun.annotations import TYPE_CHECKING, Protocol
+from poprun.annotations import Protocol
 from poprun.record import Record
+from poprun.vipu.launch.held_devices import Answer
+from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.held_devices import Answer
-    from poprun.vipu.launch.values import InstanceDevices
 
 
 class Attacher(Protocol):

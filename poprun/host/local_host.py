@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.host.attachments import Attachments
 from poprun.host.control_socket import ControlSocket, Handler, Messages
 from poprun.host.finalizing import Finalizing
+from poprun.host.usage import UsageReader
 from poprun.job.values import Job
 from poprun.output.stream_ends import (
     STREAMS,
@@ -45,9 +45,6 @@ from poprun.wire.events import (
     Started,
     TorchGroupsMade,
 )
-
-if TYPE_CHECKING:
-    from poprun.host.usage import UsageReader
 
 
 class LocalHost:
@@ -182,9 +179,6 @@ class LocalHost:
 
     def measure(self) -> None:
         if self._usage is None:
-            # 2 ms, for a job that popctl looks at.
-            from poprun.host.usage import UsageReader
-
             self._usage = UsageReader()
         running = {p: r for p, r in self._programs.items() if r not in self._exited}
         for usage in self._usage.read(running):

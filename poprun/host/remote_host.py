@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from math import inf
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.job.values import HostJob
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
@@ -27,6 +26,7 @@ from poprun.reach.silence import (
 from poprun.reach.srun_port import SRUN
 from poprun.record import replace
 from poprun.trace.clocks import ClockReading
+from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import event_codec, messages, protocol
 from poprun.wire.events import (
@@ -43,9 +43,6 @@ from poprun.wire.events import (
     StacksAvailable,
     UsageMeasured,
 )
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.held_devices import Answer, HeldDevices
 
 # The exit code of ssh where the connection fails.
 SSH_FAILED = b"255"

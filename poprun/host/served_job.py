@@ -12,6 +12,7 @@ from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
 from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned, usual_places
 from poprun.host.attachments import Attachments
 from poprun.host.commands import Commands
+from poprun.host.devices import ForwardedDevices
 from poprun.host.forwarded_streams import ForwardedInput, ForwardedOutput
 from poprun.host.local_host import LocalHost
 from poprun.job.directories import directory_resource
@@ -20,6 +21,8 @@ from poprun.job.values import HostJob, Job
 from poprun.mpirun.environment import without_batch_system
 from poprun.output.waiter import Interest
 from poprun.reach.out_of_memory import read_host
+from poprun.trace.record_pieces import record_pieces
+from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import event_codec, messages, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
@@ -66,10 +69,6 @@ class ServedJob:
         )
         own = self._devices = None
         if host_job.devices is not None:
-            # 10 ms, for a job with IPUs.
-            from poprun.host.devices import ForwardedDevices
-            from poprun.vipu.launch.values import InstanceDevices
-
             own = InstanceDevices(*host_job.devices)
             self._devices = ForwardedDevices(channel, own)
         self._host = LocalHost(
@@ -246,9 +245,6 @@ class ServedJob:
         self._channel.send(protocol.pack(messages.FINISHED, *counters))
 
     def _send_records(self) -> None:
-        # 5 ms, for a job with --trace.
-        from poprun.trace.record_pieces import record_pieces
-
         for name, piece in record_pieces(self._host_job.directory):
             fields = os.fsencode(name), piece
             self._channel.send(protocol.pack(messages.CALL_RECORDS, *fields))

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.values import Job, Resource
 from poprun.log import Log
@@ -21,6 +20,7 @@ from poprun.plan.values import HostServers, PartitionVariables, Request
 from poprun.record import Record, replace
 from poprun.supervise.guard_start import StartedGuard
 from poprun.users import user_name
+from poprun.vipu import liveness
 from poprun.vipu.errors import (
     InventoryBusyError,
     InventoryError,
@@ -29,14 +29,21 @@ from poprun.vipu.errors import (
     UnknownNameError,
     VipuError,
 )
-
-if TYPE_CHECKING:
-    from poprun.vipu.inventory.interface import Inventory
-    from poprun.vipu.launch.held_devices import HeldDevices
-    from poprun.vipu.launch.reserve import JobRequest
-    from poprun.vipu.launch.values import PartitionOptions
-    from poprun.vipu.leases import Grant
-    from poprun.vipu.model import Cluster
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.location import VARIABLE
+from poprun.vipu.launch.describe_devices import (
+    describe_grant,
+    parent_device_lines,
+    target_options,
+)
+from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.launch.reserve import JobRequest
+from poprun.vipu.launch.reserve import preview as preview_devices
+from poprun.vipu.launch.reserve import reserve as reserve_devices
+from poprun.vipu.launch.values import PartitionOptions
+from poprun.vipu.leases import PARENT, Grant, Holder
+from poprun.vipu.model import Cluster
+from poprun.vipu.opening import open_inventory
 
 RELEASE = os.path.join(
     os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
@@ -180,8 +187,6 @@ def preview(
     options = request.partition_options
     if options is None:
         return None, ""
-    from poprun.vipu.launch.describe_devices import describe_grant
-
     try:
         grant = _preview(request, options, environ)
     except (InventoryError, ServerError) as error:
@@ -197,8 +202,6 @@ def preview(
 def _preview(
     request: Request, options: "PartitionOptions", environ: Mapping[str, str]
 ) -> "Grant":
-    from poprun.vipu.launch.reserve import preview as preview_devices
-
     inventory = _open(options, environ, is_copy=True)
     try:
         return preview_devices(inventory, _job_request(request, options))
@@ -214,12 +217,6 @@ def _reserve(
     log: Log,
     phase_line: PhaseLine,
 ) -> DeviceReservation:
-    # Hardly anything of it is needed by a job in offline mode.
-    from poprun.vipu import liveness
-    from poprun.vipu.launch.held_devices import HeldDevices
-    from poprun.vipu.launch.reserve import reserve as reserve_devices
-    from poprun.vipu.leases import PARENT
-
     _log_server(options, log)
     open_again = partial(_open, options, environ)
     inventory = open_again()
@@ -258,8 +255,6 @@ def _log_server(options: "PartitionOptions", log: Log) -> None:
 def _open(
     options: "PartitionOptions", environ: Mapping[str, str], *, is_copy: bool = False
 ) -> "Inventory":
-    from poprun.vipu.opening import open_inventory
-
     host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
     return open_inventory(
@@ -273,10 +268,6 @@ def _open(
 
 
 def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
-    from poprun.vipu import liveness
-    from poprun.vipu.launch.reserve import JobRequest
-    from poprun.vipu.leases import Holder
-
     server, topology = options.server, request.topology
     # A server with access keys lets each user act in the name of the key's owner only.
     user = (server.user if server else "") or user_name()
@@ -297,8 +288,6 @@ def _describe(
     grant: "Grant", request: Request, options: "PartitionOptions"
 ) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
     """Return what instances are told of a partition, and the log lines about it."""
-    from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
-
     from_environment = request.target_options
     target = target_options(grant, from_environment)
     own = grant.partition
@@ -332,8 +321,6 @@ def _end_action(
         if name in FOR_RELEASE or name.startswith(CLI_VARIABLES)
     }
     if server is None:
-        from poprun.vipu.inventory.location import VARIABLE
-
         needed[VARIABLE] = location
     else:
         argv += [server.host, str(server.port)]

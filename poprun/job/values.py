@@ -3,14 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from poprun.annotations import TYPE_CHECKING, Any
+from poprun.annotations import Any
 from poprun.helpers.end_actions import EndAction
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
 from poprun.record import Record
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.launch.held_devices import HeldDevices
 
 
 class Resource(Record):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from poprun.annotations import Protocol
+from poprun.mpirun import hydra, no_mpi, openmpi
 from poprun.mpirun.values import (
     HYDRA,
     LOCAL,
@@ -49,15 +50,9 @@ class Adapter(Protocol):
 def adapter(flavour: str) -> Adapter:
     """Return the module for this kind of mpirun, and import no other."""
     if flavour == HYDRA:
-        from poprun.mpirun import hydra
-
         return hydra
     if flavour == LOCAL:
-        from poprun.mpirun import no_mpi
-
         return no_mpi
-    from poprun.mpirun import openmpi
-
     return openmpi
 
 
@@ -91,8 +86,6 @@ def explain_abort(
     may_be_abort = verdict.failure in (Failure.ABORTED, Failure.NONE)
     if mpi.flavour != HYDRA or not may_be_abort:
         return verdict
-
-    from poprun.mpirun import hydra
 
     explained = (hydra.explain_abort(text, rank) for rank, text in stderr)
     return next(filter(None, explained), verdict)

@@ -8,7 +8,6 @@ passed on to Open MPI, which has hundreds of options, and refused for hydra.
 import re
 from collections.abc import Sequence
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
 from poprun.mpirun.option_table import (
@@ -21,6 +20,7 @@ from poprun.mpirun.option_table import (
     PLACEMENTS,
     REFUSED,
 )
+from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import (
     OPENMPI4,
     OPENMPI5,
@@ -28,9 +28,6 @@ from poprun.mpirun.values import (
 )
 from poprun.options.variables import NAME_RULE, OF_THE_JOB, is_name
 from poprun.record import replace
-
-if TYPE_CHECKING:
-    from poprun.mpirun.tokens import MpiArgument
 
 _TITLES = {
     OPENMPI4: "Open MPI 4",
@@ -76,8 +73,6 @@ def parse_arguments(
     """
     if not text.strip():
         return MpirunArguments()
-    from poprun.mpirun.tokens import split_arguments
-
     reader = _Reader(option, flavour)
     for argument in split_arguments(text, option):
         reader.read(argument)

@@ -7,17 +7,15 @@ import os
 import re
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import LaunchError, MpiNotFoundError, explain_errno, is_shortage
 from poprun.helpers import own_process
+from poprun.helpers.load import timeout_factor
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
-
-if TYPE_CHECKING:
-    import subprocess
 
 # It takes 5 to 9 ms. One that takes longer than this, times timeout_factor(), waits for
 # something.
@@ -138,11 +136,6 @@ def _first_line(text: str) -> str:
 
 def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the output of "mpirun --version" and its exit status, or minus signal."""
-    # 8 ms, for an mpirun that did not come with a wheel.
-    import subprocess
-
-    from poprun.helpers.load import timeout_factor
-
     limit_s = VERSION_LIMIT_S * timeout_factor()
     # Only this process has the end of the pipe to write to. When it ends, however it
     # does, the kernel ends the mpirun and all that the mpirun has started.

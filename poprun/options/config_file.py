@@ -7,15 +7,14 @@ import os
 import stat
 from collections.abc import Iterator
 
-from poprun.annotations import TYPE_CHECKING
+import yaml
+from yaml import MappingNode, Node
+
 from poprun.errors import OptionError
 from poprun.options.refusals import did_you_mean, quoted, refusal
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
 from poprun.options.table import BY_NAME, BY_SHORT, OPTIONS
 from poprun.options.types import Option
-
-if TYPE_CHECKING:
-    from yaml import MappingNode, Node
 
 _LARGEST_FILE = 1_000_000
 _TAG = "tag:yaml.org,2002:"
@@ -71,8 +70,6 @@ def _read(path: str) -> str:
 
 
 def _compose(path: str, text: str) -> "MappingNode | None":
-    import yaml
-
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -168,8 +165,6 @@ def export(settings: Settings, path: str, *, overwrite: bool) -> None:
 
 def to_yaml(settings: Settings) -> str:
     """Write the options that may stand in a file and were given, with their texts."""
-    import yaml
-
     values = {
         name: _exported(OPTIONS[name], setting)
         for name, setting in settings.entries.items()

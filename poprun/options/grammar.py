@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from poprun.errors import OptionError
 from poprun.options import types
+from poprun.options.other_launchers import ADVICE, explain
 from poprun.options.refusals import alternatives, did_you_mean, quoted, refusal
 from poprun.options.table import ADDED, BY_NAME, BY_SHORT, OF_ONE_PROGRAM
 from poprun.options.types import Option
@@ -204,12 +205,10 @@ def _read_word(
 
 def _refuse_long_with_one_hyphen(word: str, following: Sequence[str]) -> None:
     """Refuse -npernode 2: it is another launcher's, and not -n with a value."""
-    if word[2:3].isalpha():
-        # Imported here, because only a value that is a word needs it.
-        from poprun.options.other_launchers import explain
-
-        if word[1:].partition("=")[0] in BY_NAME or explain(word, following):
-            raise _unknown(word, following)
+    if word[2:3].isalpha() and (
+        word[1:].partition("=")[0] in BY_NAME or explain(word, following)
+    ):
+        raise _unknown(word, following)
 
 
 def _as_typed(option: Option, flag: str) -> Option:
@@ -261,9 +260,6 @@ def _missing_value(option: Option, following: str) -> OptionError:
 
 
 def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
-    # Imported here, because only errors need it.
-    from poprun.options.other_launchers import ADVICE, explain
-
     flags = [f"--{name}" for name in BY_NAME]
     own = f"-{word.partition('=')[0]}"
     return refusal(

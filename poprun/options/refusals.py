@@ -1,6 +1,7 @@
 """The wording of errors about options: a sentence, a hint, "did you mean"."""
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 from poprun.errors import OptionError
 
@@ -26,8 +27,6 @@ def alternatives(words: Sequence[str]) -> str:
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return a question with the name nearest to a mistyped one, or nothing."""
-    from difflib import get_close_matches
-
     tidy = word.lower().replace("_", "-")
     nearest = get_close_matches(tidy, list(names), n=1, cutoff=0.7)
     return f"Did you mean {nearest[0]}?" if nearest else ""

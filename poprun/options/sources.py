@@ -5,6 +5,7 @@ a configuration file, a file for more than the defaults.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 from poprun.errors import OptionError
 from poprun.options.config_file import read_file
@@ -88,8 +89,6 @@ def _warnings_of_mistyped(environ: Mapping[str, str]) -> Iterator[str]:
         if not name.startswith(begin) or name in known or not environ[name]:
             continue
         beginning = name.removeprefix(begin).lower().replace("_", "-")
-        from difflib import get_close_matches
-
         nearest = get_close_matches(beginning, known.values(), n=1, cutoff=0.8)
         if option := BY_SHORT.get(beginning):
             nearest = [option.name]

@@ -6,6 +6,7 @@ variable or in a configuration file.
 
 import os
 from collections.abc import Callable, Sequence
+from ipaddress import ip_network
 
 from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import OptionError
@@ -292,9 +293,6 @@ def read_tag_format(option: Option, text: str, label: str) -> str:
 
 def read_subnet(option: Option, text: str, label: str) -> str:
     """Read a network in CIDR notation."""
-    # Imported here, because hardly any job needs it.
-    from ipaddress import ip_network
-
     try:
         if "/" in text:
             ip_network(text, strict=False)

@@ -9,13 +9,10 @@ import errno
 import fcntl
 import os
 import select
+import socket
 import stat
 from collections import deque
-
-from poprun.annotations import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import socket
+from socket import MSG_DONTWAIT
 
 # What a pipe takes without waiting once poll says that it takes anything.
 SAFE_PIECE = 4096
@@ -108,8 +105,6 @@ class Sink:
     def _write(self, piece: memoryview) -> int:
         piece = piece[: SAFE_PIECE if self._may_wait else LARGE_PIECE]
         if self._socket:
-            from socket import MSG_DONTWAIT
-
             return self._socket.send(piece, MSG_DONTWAIT)
         return os.write(self._descriptor, piece)
 
@@ -122,8 +117,6 @@ class Sink:
         mode = os.fstat(descriptor).st_mode
         access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         if stat.S_ISSOCK(mode):
-            import socket
-
             self._socket = socket.socket(fileno=os.dup(descriptor))
         elif not stat.S_ISREG(mode) and access != os.O_RDONLY:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY

@@ -4,15 +4,11 @@ import os
 import stat
 from collections.abc import Sequence
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
+from poprun.options.programs import Program
 from poprun.plan.host_facts import HostFacts
-
-if TYPE_CHECKING:
-    from poprun.options.programs import Program
-    from poprun.plan.topology import Topology
-    from poprun.plan.values import GivenArguments
-
+from poprun.plan.topology import Topology
+from poprun.plan.values import GivenArguments
 
 # Users keep no programs directly in these, and copying them would change other hosts.
 _SYSTEM = """

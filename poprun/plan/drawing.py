@@ -4,6 +4,7 @@ Every function takes the hosts' names in the order of their numbers, and returns
 text without a newline at its end.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from poprun.plan.topology import Topology
@@ -136,9 +137,6 @@ def _wrap(words: Iterable[str], width: int) -> Iterator[str]:
 
 def as_json(topology: Topology, hosts: Sequence[str]) -> str:
     """Describe the topology for programs; the keys stay as they are."""
-    # Imported here, because no other way through poprun's start needs it.
-    import json
-
     return json.dumps(
         {
             "num_instances": topology.num_instances,

@@ -8,6 +8,7 @@ here looks a name up, reads a file or knows this machine.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ipaddress import AddressValueError, IPv6Address
 from itertools import product
 from math import prod
 
@@ -311,9 +312,6 @@ def _is_label(text: str) -> bool:
 
 def _ipv6(text: str) -> str | None:
     """Return an address in its one canonical form, or None if it is none."""
-    # Imported here, because hardly any job needs it.
-    from ipaddress import AddressValueError, IPv6Address
-
     if not re.fullmatch(r"[0-9A-Fa-f:.]+", text):
         return None
     try:

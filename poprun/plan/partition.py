@@ -4,13 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
-from poprun.annotations import TYPE_CHECKING
 from poprun.options.settings import Settings
 from poprun.plan import slurm
 from poprun.plan.values import FindHostServers, PartitionVariables, Request
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.values import PartitionOptions
+from poprun.vipu.client.server_address import find_server
+from poprun.vipu.launch.values import PartitionOptions
 
 # How many IPUs an IPU-Machine has.
 SMALLEST_SHARE = 4
@@ -26,10 +24,6 @@ def read_options(
     """
     if settings.offline:
         return None
-    # 8 ms that a job in offline mode does not need.
-    from poprun.vipu.client.server_address import find_server
-    from poprun.vipu.launch.values import PartitionOptions
-
     options = {"api-host": "vipu-server-host", "api-port": "vipu-server-port"}
     given = {
         key: settings[name] for key, name in options.items() if settings.is_given(name)

@@ -4,8 +4,10 @@ It looks at the machine, the hosts and the mpirun, and changes nothing. Nothing 
 reserved or started when it reports a mistake.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address, ip_network
 from itertools import chain
 
 from popdist import environment as env
@@ -133,9 +135,6 @@ def _check_subnet(
     Raises:
         HostError: Others have none.
     """
-    # Imported here, because hardly any job needs it.
-    from ipaddress import ip_address, ip_network
-
     network = ip_network(subnet, strict=False)
     strays = [
         f"The host {host.name} is not on the network {network} of "
@@ -307,8 +306,6 @@ def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
     text = environ.get(env.POPLAR_TARGET_OPTIONS, "")
     if not text:
         return {}
-    import json
-
     try:
         options = json.loads(text)
     except ValueError:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from popdist import environment as env
-from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
@@ -17,9 +16,7 @@ from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.values import PartitionOptions
+from poprun.vipu.launch.values import PartitionOptions
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from threading import Thread
 
 from poprun.annotations import Protocol, TypeVar
 from poprun.errors import PoprunError
@@ -207,8 +208,6 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """
     if len(questions) == 1:
         return [questions[0]()]
-    from threading import Thread
-
     answers: dict[int, Answer] = {}
     failures: dict[int, BaseException] = {}
 

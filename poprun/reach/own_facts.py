@@ -8,6 +8,7 @@ from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.plan.host_facts import HostFacts
 from poprun.reach import machine
+from poprun.reach.addresses import network_of, own_addresses
 from poprun.reach.cgroups import read_cpu_quota
 
 # The folder of the sitecustomize that runs in every Python of an instance.
@@ -30,9 +31,6 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
     network = ""
     addresses: list[str] = []
     if address:
-        # 5 ms, for a job on several hosts.
-        from poprun.reach.addresses import network_of, own_addresses
-
         network = network_of(address)
         addresses = own_addresses()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,5 +1,6 @@
 """Finds the file of a program, and checks it before anything is started."""
 
+import difflib
 import os
 import re
 import stat
@@ -131,9 +132,6 @@ def _no_such_path(name: str, path: str) -> ProgramNotFoundError:
 
 
 def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> str:
-    # Imported here, because only errors need it.
-    import difflib
-
     known = {
         entry
         for directory in directories

@@ -15,12 +15,16 @@ from poprun.reach import facts
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.agents import open_agents
+from poprun.reach.copies import copy_to_hosts
 from poprun.reach.hosts import MARK, LocalPreflight, Preflight
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.own_facts import machine_id
+from poprun.reach.python_environment import environment_copies
 from poprun.reach.srun import Srun, find_srun
 from poprun.reach.srun_port import SRUN
 from poprun.reach.ssh import Ssh, find_ssh
+from poprun.reach.ssh_key import distribute_key
+from poprun.reach.synchronised_folder import folder_copy
 from poprun.record import Record
 from poprun.wire import messages
 
@@ -172,21 +176,13 @@ def _make_ready(
         if access.distributes_key and isinstance(tool, Ssh):
             # ssh may ask for a password.
             access.show_phase("")
-            from poprun.reach.ssh_key import distribute_key
-
             distribute_key(group, tool, environ, access.log)
         if access.synchronises_python:
             access.show_phase("copying the virtual environment to the hosts")
-            from poprun.reach.copies import copy_to_hosts
-            from poprun.reach.python_environment import environment_copies
-
             copies = environment_copies(environ)
             copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
         if access.synchronised_folder:
             access.show_phase("copying the folder to the hosts")
-            from poprun.reach.copies import copy_to_hosts
-            from poprun.reach.synchronised_folder import folder_copy
-
             copies = [folder_copy(access.synchronised_folder)]
             copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
 

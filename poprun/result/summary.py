@@ -10,6 +10,7 @@ from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment
 from poprun.record import Record, replace
 from poprun.result.outcome import Outcome
+from poprun.texts.tables import aligned
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.words import counted, size
 
@@ -152,8 +153,6 @@ def table(ends: Sequence[InstanceEnd], columns: int | None = None) -> str:
 
 def _lines(cells: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the lines of a table, from its columns by their titles."""
-    from poprun.texts.tables import aligned
-
     rows = [tuple(cells), *zip(*cells.values(), strict=True)]
     return [INDENT + line for line in aligned(rows)]
 

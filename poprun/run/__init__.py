@@ -4,13 +4,13 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> AttemptEnd -> exit co
 """
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.color import uses_color
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.own_process import open_umask, without_own_changes
@@ -26,6 +26,7 @@ from poprun.options.types import AUTO
 from poprun.output import terminal
 from poprun.output.phase_line import PhaseLine
 from poprun.output.writer import write_text
+from poprun.plan import drawing, dry_run
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec
 from poprun.plan.instance_count import with_tasks_of_slurm
@@ -33,14 +34,14 @@ from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.reach.directories import check_current_directory, temporary_directory
 from poprun.reach.hosts import MARK, LocalPreflight, Preflight, Preflights
+from poprun.reach.remote import HostAccess, open_hosts
+from poprun.result.recorder import Recorder
+from poprun.run.restarts import Restarts, Steps
+from poprun.run.stages import STAGES, RunContext, Stages, check
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
+from poprun.trace.job_trace import JobTrace
 from poprun.wire import protocol
-
-if TYPE_CHECKING:
-    from poprun.result.recorder import Recorder
-    from poprun.run.stages import RunContext, Stages
-    from poprun.trace.job_trace import JobTrace
 
 Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
 
@@ -106,9 +107,6 @@ def run(
         if guard is None:
             expected = preview(request, environ)
             return _dry_run(request, expected, settings, log)
-        # 10 ms, which a dry run does without.
-        from poprun.run.stages import STAGES, RunContext
-
         context = RunContext(
             settings=settings,
             caller_environ=caller_environ,
@@ -177,8 +175,6 @@ def _run_job(
     request: Request, guard: StartedGuard, context: "RunContext", stages: "Stages"
 ) -> int:
     """Reserve, prepare and run a job, with its restarts; return the exit code."""
-    from poprun.run.stages import check
-
     log, phase_line, trace = context.log, context.phase_line, context.trace
     # A job that is refused must not reserve or show anything.
     _enter(trace, "check")
@@ -210,8 +206,6 @@ def _run_job(
     end = run_attempt(job, guard, plan, may_follow=most > 0, clients=clients)
     if end.successor is None:
         return end.exit_code
-    from poprun.run.restarts import Restarts, Steps
-
     reopen = partial(_reopen_hosts, request, context)
     environ = context.caller_environ
     steps = Steps(reopen, prepare, run_attempt, environ, phase_line.show)
@@ -256,8 +250,6 @@ def _open_hosts(
     is_named = settings.is_given("host") or settings.is_given("hostfile")
     if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
         return [LocalPreflight()]
-    from poprun.reach.remote import HostAccess, open_hosts
-
     folder = None if again else settings["sync"]
     mark = os.urandom(16).hex()
     # The guard ends what has it, if poprun is killed meanwhile.
@@ -293,8 +285,6 @@ def _show(
 ) -> int:
     """Print the topology, the log and the dry run, where the settings ask for them."""
     if settings.prints_topology or settings.verbosity >= DEBUG:
-        from poprun.plan import drawing
-
         hosts = [host.name for host in plan.request.hosts]
         form = "json" if settings["json"] else settings["topology-format"]
         text = drawing.draw(plan.topology, hosts, form, terminal.columns_of(1))
@@ -303,8 +293,6 @@ def _show(
     shows_instances = plan.request.arguments.job.show_instances
     if not (shows_instances or settings.verbosity or settings["dry-run"]):
         return 0
-    from poprun.plan import dry_run
-
     if shows_instances and not settings["dry-run"]:
         log.say(dry_run.instance_table(plan), even_if_quiet=True)
     if settings.verbosity:
@@ -312,8 +300,6 @@ def _show(
     if not settings["dry-run"]:
         return 0
     if settings["json"]:
-        import json
-
         value = dry_run.as_object(plan, partition_note)
         return _print(json.dumps(value, indent=2) + "\n", log)
     return _print(dry_run.render(plan, partition_note), log)

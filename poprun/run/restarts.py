@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
@@ -18,6 +17,7 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
 from poprun.record import Record, replace
+from poprun.result.recorder import Recorder
 from poprun.run.attempt import AttemptEnd, undo_job
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.supervisor import (
@@ -26,9 +26,6 @@ from poprun.supervise.supervisor import (
     HANDLED_SIGNALS,
 )
 from poprun.vipu.leases import CUT_OFF_S
-
-if TYPE_CHECKING:
-    from poprun.result.recorder import Recorder
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0

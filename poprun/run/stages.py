@@ -6,7 +6,6 @@ Request -> DeviceReservation; Plan -> Job -> AttemptEnd
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
 from poprun.host.local_host import LocalHost
 from poprun.job import job_description, reservation
@@ -22,15 +21,14 @@ from poprun.output.stdin import Stdin
 from poprun.plan.values import Plan, Request
 from poprun.reach.hosts import Preflight, Preflights
 from poprun.record import Record
+from poprun.result.recorder import Recorder
+from poprun.run.attempt import AttemptEnd, supervise_attempt
+from poprun.run.links import open_links
 from poprun.supervise.clients.preparing_job import PreparingJob
+from poprun.supervise.clients.server import Clients
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.mpirun_process import MpirunProcess
-
-if TYPE_CHECKING:
-    from poprun.result.recorder import Recorder
-    from poprun.run.attempt import AttemptEnd
-    from poprun.supervise.clients.server import Clients
-    from poprun.trace.job_trace import JobTrace
+from poprun.trace.job_trace import JobTrace
 
 
 class RunContext(Record):
@@ -125,17 +123,12 @@ def run_attempt(
     here = os.uname().nodename if several else hosts[0].name
     mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
     if several:
-        from poprun.run.links import open_links
-
         links = open_links(job, plan, context.hosts, mpirun.add_shim, here)
     else:
         host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
         host.listen()
         links = [host]
     mpirun.start()
-    # It takes a while until mpirun starts instances: time to import what comes then.
-    from poprun.run.attempt import supervise_attempt
-
     return supervise_attempt(
         job,
         mpirun,

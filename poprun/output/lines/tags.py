@@ -5,6 +5,8 @@ The XML and PopRun's form of tags are those of Open MPI 4.1.
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
+from string import Formatter
 
 from poprun.annotations import Protocol
 from poprun.color import INSTANCES
@@ -68,10 +70,6 @@ def check_template(template: str) -> None:
     Raises:
         ValueError: It is none; the text says why.
     """
-    # Of a launch, only one with this option needs them.
-    import datetime
-    from string import Formatter
-
     names = []
     for _, name, spec, conversion in Formatter().parse(template):
         if name is None:
@@ -83,7 +81,7 @@ def check_template(template: str) -> None:
             raise ValueError(f"{{{name}}} has more after it than a width")
         if name == "time":
             _check_directives(spec or "")
-            spec = datetime.datetime.now(datetime.UTC).strftime(spec or "")
+            spec = datetime.now(UTC).strftime(spec or "")
             _check_printable(spec)
         elif not re.fullmatch(_SPEC, spec or ""):
             raise ValueError(f"{{{name}}} has {spec!r} after it, which is no width")
@@ -134,8 +132,6 @@ class _Time:
         self._seconds = seconds
 
     def __format__(self, spec: str) -> str:
-        from datetime import UTC, datetime
-
         moment = datetime.fromtimestamp(self._seconds, UTC)
         if spec:
             return moment.strftime(spec)

@@ -1,5 +1,6 @@
 """What a client is told of a job: its plan and its events -> JSON values."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -123,9 +124,6 @@ class JobView:
         if with_instances:
             ranks = range(self.num_instances)
             value["instances"] = [self._describe_instance(rank) for rank in ranks]
-        # Imported here, because hardly any job has clients.
-        import json
-
         return json.dumps(value).encode()
 
     def _describe_instance(self, rank: int) -> dict[str, Any]:

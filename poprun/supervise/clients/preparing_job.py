@@ -5,22 +5,24 @@ a name server, a host or IPUs, knows nothing of clients: a thread serves them.
 """
 
 import errno
+import json
 import os
 import signal
 import time
 from collections.abc import Sequence
 from math import inf
+from threading import Thread
 
 from poprun.annotations import TYPE_CHECKING, Any
 from poprun.errors import LaunchError, PoprunError, explain_errno
+from poprun.output.output_tap import OutputTap
+from poprun.supervise.clients.job_view import VERSION
+from poprun.supervise.stopping import Phase
+from poprun.wire.events import Event
 from poprun.words import json_text
 
 if TYPE_CHECKING:
-    from threading import Thread
-
     from poprun.supervise.clients.server import Clients
-    from poprun.supervise.stopping import Phase
-    from poprun.wire.events import Event
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
@@ -53,10 +55,6 @@ class PreparingView:
         return False
 
     def as_json(self, phase: "Phase | None", *, with_instances: bool) -> bytes:
-        import json
-
-        from poprun.supervise.clients.job_view import VERSION
-
         value: dict[str, Any] = {
             "version": VERSION,
             "id": self._identity,
@@ -110,10 +108,7 @@ class PreparingJob:
             self._open()
 
     def _open(self) -> None:
-        # 10 ms, for a job that waits for others anyway.
-        from threading import Thread
-
-        from poprun.output.output_tap import OutputTap
+        # The server shows views of this module.
         from poprun.supervise.clients.server import Clients
 
         clients = Clients(self._identity)
