@@ -8,9 +8,9 @@ in a shell, and its tools find the options; a job does without it.
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from poprun import __version__, early_signals
-from poprun.annotations import TYPE_CHECKING
 from poprun.errors import (
     OUTPUT_CLOSED,
     UNWRITTEN,
@@ -81,7 +81,7 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         line = grammar.parse(argv)
     except OptionError as error:
         options = grammar.options_before_error(argv)
-        _record_refusal(grammar.CommandLine(tuple(options)), environ, error)
+        _record_refusal(grammar.CommandLine(options=tuple(options)), environ, error)
         raise
     try:
         return _dispatch(line, argv, environ)

@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from job_clients import make_clients
@@ -16,7 +17,6 @@ from poprun.host.local_host import LocalHost
 from poprun.job.values import Job
 from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
-from poprun.record import replace
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Phase
@@ -137,7 +137,10 @@ class Driven:
         )
         self.told: list[Event] = []
         started = StartedGuard(
-            GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
+            pid=GUARD_PID,
+            descriptor=ours.detach(),
+            output=os.memfd_create("words"),
+            older=frozenset(),
         )
         router = OutputRouter(Routes(), self._out, self._err)
         self.mpirun = MpirunProcess(self.job, started, "here")

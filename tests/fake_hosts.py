@@ -28,7 +28,15 @@ LIMIT_S = 200.0
 
 
 def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
-    return Exited(rank, status, time.monotonic_ns(), 0.0, 0.0, 0, by_itself)
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=time.monotonic_ns(),
+        user_s=0.0,
+        system_s=0.0,
+        peak_kib=0,
+        by_itself=by_itself,
+    )
 
 
 class FakeHost:
@@ -71,7 +79,10 @@ class FakeHost:
 
     def end(self, rank: int, status: int, *, by_itself: bool) -> list[Event]:
         """Return the events of an instance's end."""
-        return [exited(rank, status, by_itself=by_itself), Clean(rank, 0)]
+        return [
+            exited(rank, status, by_itself=by_itself),
+            Clean(rank=rank, left_behind=0),
+        ]
 
     # --- The HostLink.
 
@@ -128,17 +139,19 @@ class FakeHost:
 
     def release_shims(self) -> None:
         if self._call_once("release") and self._ends_mpirun:
-            self.play(MpirunExited(0))
+            self.play(MpirunExited(status=0))
 
     def show_stacks(self, rank: int, pid: int) -> None:
         self.calls.append(("show_stacks", rank, pid))
         if not pid:
-            self.play(StacksAvailable(rank, ()))
+            self.play(StacksAvailable(rank=rank, pids=()))
 
     def measure(self) -> None:
         self.calls.append(("measure",))
         for rank in sorted(self.alive):
-            self.play(UsageMeasured(rank, 1.5, 2048, 3))
+            self.play(
+                UsageMeasured(rank=rank, cpu_s=1.5, memory_kib=2048, num_processes=3)
+            )
 
     def note_end(self, rank: int) -> None:
         self.calls.append(("note_end", rank))

@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 from plans import make_request, planned
@@ -12,7 +13,6 @@ from poprun.options.programs import Program
 from poprun.output import waiter
 from poprun.output.output_tap import OutputTap
 from poprun.plan.topology import Topology
-from poprun.record import replace
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.server import Clients
 from poprun.wire import protocol
@@ -26,7 +26,7 @@ _opened: list["Clients | TestClient"] = []
 def make_clients(size: int, identity: str | None = None, **request: Any) -> Clients:
     """Return the clients of a job that has so many instances."""
     topology = Topology(num_instances=size, num_replicas=2 * size)
-    program = Program(["python", "train \udcff.py"], range(size))
+    program = Program(argv=["python", "train \udcff.py"], instances=range(size))
     plan = planned(
         replace(
             make_request(topology, programs=[program], **request),

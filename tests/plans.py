@@ -1,6 +1,7 @@
 """Plans of jobs as tests need them: made without a look at this machine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from poprun.mpirun.values import Mpi
@@ -11,7 +12,6 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Attempt, PartitionVariables, Plan, Request
-from poprun.record import replace
 
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
@@ -31,7 +31,7 @@ def make_request(
     fields.setdefault("bindings", [Binding()] * topology.num_instances)
     fields.setdefault("directories", [None] * topology.num_instances)
     fields.setdefault("mpi", MPI)
-    program = Program(("program",), range(topology.num_instances))
+    program = Program(argv=("program",), instances=range(topology.num_instances))
     fields.setdefault("programs", [program])
     return Request(
         identity="cafe", topology=topology, hosts=hosts, facts=facts, **fields

@@ -11,9 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, astuple
+from typing import Any
 
 from poprun import __version__
-from poprun.annotations import Any
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.host.agent_guard import go_on_below_guard
@@ -85,7 +86,7 @@ class HostAgent:
             self._silence = Silence(is_gone, time.monotonic())
 
     def run(self) -> None:
-        hello = messages.pack(messages.HELLO, vars(_hello(self._environ)))
+        hello = messages.pack(messages.HELLO, asdict(_hello(self._environ)))
         self._channel.send(messages.PREAMBLE)
         self._channel.send(hello)
         try:
@@ -269,7 +270,7 @@ def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
 
 
 def _read_memory(question: None, _: Mapping[str, str]) -> Any:
-    return list(vars(read_host()).values())
+    return list(astuple(read_host()))
 
 
 _QUESTIONS: Mapping[int, Question] = {

@@ -6,9 +6,9 @@ instance: its processes share it, and the first one is attached in the inventory
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
-from poprun.annotations import Protocol
-from poprun.record import Record
 from poprun.vipu.launch.held_devices import Answer
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import protocol
@@ -25,7 +25,8 @@ class Attacher(Protocol):
     def detach(self, index: int, pid: int) -> None: ...
 
 
-class _Holder(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holder:
     """A process of an instance, by the connection that lives as long."""
 
     instance: int
@@ -63,7 +64,7 @@ class Attachments:
             )
             self._refuse(link, own.refusal(index, reason))
             return
-        self._holders[link] = _Holder(index, pid, num_ipus)
+        self._holders[link] = _Holder(instance=index, pid=pid, num_ipus=num_ipus)
         first, is_attached = self._attached.get(index, (0, False))
         if not first:
             self._attach(index, pid)

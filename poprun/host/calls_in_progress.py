@@ -6,16 +6,17 @@ It looks at the memory that the instances share, and asks none of them for anyth
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from popdist import call_records as records
-from poprun.record import Record
 
 # No job has so many instances on one host.
 MOST_MEMBERS = 256
 MOST_INT = (1 << 31) - 1
 
 
-class CallInProgress(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallInProgress:
     """What a process does in one of its groups.
 
     operation: "all_reduce", for example; "" outside of a call.

@@ -10,11 +10,11 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.record import Record
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, accept, listen, peer_of
 from poprun.wire.events import AcceptFailed, Event, Rejected
@@ -32,7 +32,8 @@ SHARE = 64
 Messages = list[tuple[int, list[bytes]]]
 
 
-class Handler(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
     """What happens to the connections whose first message is of one kind."""
 
     # Is called with the fields of the first message, which begins with the version and
@@ -131,11 +132,11 @@ class ControlSocket:
                     continue
                 # Out of descriptors or of memory.
                 self._retry_at = now + RETRY_S
-                self._emit(AcceptFailed(error.errno or 0))
+                self._emit(AcceptFailed(errno=error.errno or 0))
                 break
             if (user := peer_of(sock)[1]) != os.geteuid():
                 sock.close()
-                self._emit(Rejected(f"it came from user {user}"))
+                self._emit(Rejected(why=f"it came from user {user}"))
                 continue
             self._unknown[Channel(sock, protocol.MAX_REPORT)] = now + FIRST_MESSAGE_S
             # Edge-triggered: one comes up once, and data is none of its events.
@@ -147,7 +148,7 @@ class ControlSocket:
     def _reject(self, link: Channel, why: str) -> None:
         del self._unknown[link]
         link.close()
-        self._emit(Rejected(why))
+        self._emit(Rejected(why=why))
 
     def _on_ready(self, link: Channel) -> None:
         # More may have gone since the epoll was looked at, in an order of time.

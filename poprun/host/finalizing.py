@@ -43,10 +43,10 @@ class Finalizing:
         if rank not in self._running or status == 0:
             return
         if own and status is not None:
-            failure = FailedInFinalize(rank, status, int(now * 1e9))
+            failure = FailedInFinalize(rank=rank, status=status, at_ns=int(now * 1e9))
             self._pending[key] = now + END_S, failure
         else:
-            self._pending[key] = now + WARN_S, WaitsInFinalize(rank)
+            self._pending[key] = now + WARN_S, WaitsInFinalize(rank=rank)
 
     def forget(self, key: Hashable) -> None:
         """Take in that a process has ended."""

@@ -5,8 +5,8 @@ poprun runs on; the tests have a host without processes. mpirun is no host's bus
 """
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
 
-from poprun.annotations import Protocol
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import OutputReader
 from poprun.output.waiter import Interest

@@ -112,12 +112,22 @@ class LocalHost:
         self._streams = streams
         self._stdin = stdin
         handlers = {
-            protocol.HELLO: Handler(self._on_hello, self._on_shim),
-            protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
-            protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
-            protocol.TORCH_GROUPS: Handler(self._on_torch_groups, lambda *_: None),
-            protocol.DEBUGGER: Handler(self._on_debugger, self._on_prompt),
-            protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
+            protocol.HELLO: Handler(accept=self._on_hello, receive=self._on_shim),
+            protocol.FINALIZING: Handler(
+                accept=self._on_finalizing, receive=self._on_interpreter
+            ),
+            protocol.ALONE_IN_MPI: Handler(
+                accept=self._on_alone, receive=lambda *_: None
+            ),
+            protocol.TORCH_GROUPS: Handler(
+                accept=self._on_torch_groups, receive=lambda *_: None
+            ),
+            protocol.DEBUGGER: Handler(
+                accept=self._on_debugger, receive=self._on_prompt
+            ),
+            protocol.ATTACH: Handler(
+                accept=self._on_attach, receive=self._attachments.receive
+            ),
             **self._more_handlers,
         }
         self.control.handle_with(handlers, emit)
@@ -144,7 +154,7 @@ class LocalHost:
             devices.tick(now)
             if devices.loss and not self._has_lost_devices:
                 self._has_lost_devices = True
-                self._emit(DevicesLost(devices.loss))
+                self._emit(DevicesLost(sentence=devices.loss))
 
     def take_in_losses(self) -> None:
         self.control.read_closed()
@@ -210,12 +220,12 @@ class LocalHost:
         self._add_shim(link, pid, start)
         self._shims[rank] = link
         self._connected.add(rank)
-        self._emit(Connected(rank))
+        self._emit(Connected(rank=rank))
         if self._starts_instances:
             self._send_spec(rank, link)
         else:
             link.send(protocol.pack(protocol.RELEASE))
-            self._emit(Clean(rank, 0))
+            self._emit(Clean(rank=rank, left_behind=0))
         return True
 
     def _on_shim(self, link: Channel, messages: Messages | None) -> None:
@@ -224,7 +234,7 @@ class LocalHost:
         for kind, fields in messages or ():
             twice = kind == protocol.STARTED and rank in self._started
             if twice or not protocol.is_report(kind, fields):
-                self._emit(Rejected(f"a message of kind {kind} was not valid"))
+                self._emit(Rejected(why=f"a message of kind {kind} was not valid"))
                 messages = None
                 break
             self._on_report(rank, link, kind, fields)
@@ -237,7 +247,14 @@ class LocalHost:
         except OSError as error:
             link.send(protocol.pack(protocol.RELEASE))
             self._clean.add(rank)
-            self._emit(Refused(rank, error.errno or 0, "", "creating a pipe for stdin"))
+            self._emit(
+                Refused(
+                    rank=rank,
+                    errno=error.errno or 0,
+                    tried="",
+                    call="creating a pipe for stdin",
+                )
+            )
             return
         sent = () if descriptor is None else (descriptor,)
         link.send(self._job.specs[rank], sent)
@@ -252,19 +269,19 @@ class LocalHost:
         elif kind == protocol.REFUSED:
             self._clean.add(rank)
             about, call = map(os.fsdecode, fields[1:])
-            self._emit(Refused(rank, int(fields[0]), about, call))
+            self._emit(Refused(rank=rank, errno=int(fields[0]), tried=about, call=call))
         elif kind == protocol.EXITED:
             self._on_exited(rank, fields)
         elif kind == protocol.REMAINS:
             self._on_remains(fields)
         elif kind == protocol.ORPHANED:
-            self._emit(Orphaned(rank))
+            self._emit(Orphaned(rank=rank))
         elif kind == protocol.STACKS:
             pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
-            self._emit(StacksAvailable(rank, tuple(pids)))
+            self._emit(StacksAvailable(rank=rank, pids=tuple(pids)))
         elif kind == protocol.CLEAN:
             self._clean.add(rank)
-            self._emit(Clean(rank, int(fields[0])))
+            self._emit(Clean(rank=rank, left_behind=int(fields[0])))
 
     def _on_started(self, rank: int, link: Channel, fields: list[bytes]) -> None:
         streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
@@ -272,7 +289,14 @@ class LocalHost:
             # The kernel has dropped what this process had no number left for.
             link.send(protocol.pack(protocol.KILL))
             self._clean.add(rank)
-            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
+            self._emit(
+                Refused(
+                    rank=rank,
+                    errno=errno.EMFILE,
+                    tried="",
+                    call="receiving stdout and stderr",
+                )
+            )
             return
         for stream in streams:
             source = DescriptorSource(link.descriptors.pop(0))
@@ -281,7 +305,9 @@ class LocalHost:
         self._programs[pid] = rank
         self._started.add(rank)
         cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
-        self._emit(Started(rank, pid, cpus, memory_is_bound=fields[3] == b"1"))
+        self._emit(
+            Started(rank=rank, pid=pid, cpus=cpus, memory_is_bound=fields[3] == b"1")
+        )
 
     def _on_remains(self, fields: list[bytes]) -> None:
         remains = Remains.read(fields, self.name)
@@ -313,9 +339,9 @@ class LocalHost:
             self._lost.add(rank)
         if rank not in self._clean and not self._has_released:
             self._clean.add(rank)
-            self._emit(ShimLost(rank))
+            self._emit(ShimLost(rank=rank))
         elif self._has_released:
-            self._emit(ShimLeft(rank))
+            self._emit(ShimLeft(rank=rank))
 
     # --- Processes of instances.
 
@@ -324,7 +350,7 @@ class LocalHost:
         link.close()
         # A program below an instance may be without the variables of an MPI for good.
         if not self._job.has_mpi and len(self._job.specs) > 1:
-            self._emit(AloneInMpi(int(fields[2])))
+            self._emit(AloneInMpi(rank=int(fields[2])))
         return True
 
     def _on_torch_groups(self, link: Channel, fields: list[bytes]) -> bool:
@@ -333,7 +359,7 @@ class LocalHost:
         rank = int(fields[2])
         if rank in self.ranks and rank not in self._uses_torch:
             self._uses_torch.add(rank)
-            self._emit(TorchGroupsMade(rank))
+            self._emit(TorchGroupsMade(rank=rank))
         return rank in self.ranks
 
     def _on_debugger(self, link: Channel, fields: list[bytes]) -> bool:
@@ -343,7 +369,7 @@ class LocalHost:
             return False
         if shows_prompt:
             self._prompts[link] = rank
-        self._emit(PromptShown(rank) if shows_prompt else DebuggerReady(rank))
+        self._emit(PromptShown(rank=rank) if shows_prompt else DebuggerReady(rank=rank))
         link.send(protocol.pack(protocol.DEBUGGER_KNOWN))
         return True
 
@@ -351,7 +377,7 @@ class LocalHost:
         if messages is None and link in self._prompts:
             rank = self._prompts.pop(link)
             if rank not in self._prompts.values():
-                self._emit(PromptOver(rank))
+                self._emit(PromptOver(rank=rank))
 
     def _on_attach(self, link: Channel, fields: list[bytes]) -> bool:
         """Attach a process of an instance to the device of that."""

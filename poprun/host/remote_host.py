@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from math import inf
 
@@ -24,7 +25,6 @@ from poprun.reach.silence import (
     peer_of_process_is_gone,
 )
 from poprun.reach.srun_port import SRUN
-from poprun.record import replace
 from poprun.trace.clocks import ClockReading
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
@@ -210,7 +210,8 @@ class RemoteHost:
 
     def begin(self) -> None:
         """Ask the agent to get ready for the job."""
-        header = messages.pack_fields(vars(self._job))
+        job = {f.name: getattr(self._job, f.name) for f in fields(self._job)}
+        header = messages.pack_fields(job)
         self.send(protocol.pack(messages.START_JOB, header, *self._specs))
 
     def listen(self) -> None:
@@ -388,7 +389,9 @@ class RemoteHost:
         if not self._clock_questions:
             raise ValueError("an answer to no question")
         now = time.monotonic_ns()
-        self._clock_readings.append(ClockReading(asked_ns, now, there_ns))
+        self._clock_readings.append(
+            ClockReading(asked_ns=asked_ns, answered_ns=now, there_ns=there_ns)
+        )
         self._clock_questions -= 1
         if self._clock_questions % CLOCK_QUESTIONS:
             self._ask_for_clock()
@@ -491,7 +494,7 @@ class RemoteHost:
         if not was_finished:
             if self._devices is not None:
                 self._devices.note_lost_host()
-            self._emit(HostLost(self.name, tuple(self.ranks), why))
+            self._emit(HostLost(host=self.name, ranks=tuple(self.ranks), why=why))
 
 
 def _number(field: bytes, most: int = 10**MOST_DIGITS - 1) -> int:

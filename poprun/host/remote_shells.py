@@ -25,7 +25,7 @@ class RemoteShells:
         self._last = 0
 
     def handler(self) -> Handler:
-        return Handler(self._on_shell, self._on_message)
+        return Handler(accept=self._on_shell, receive=self._on_message)
 
     def write(self, number: int, stream: int, data: bytes) -> None:
         """Pass on what a command has written; with stream 0, its exit code."""

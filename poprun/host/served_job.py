@@ -4,8 +4,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
@@ -173,7 +174,7 @@ class ServedJob:
         """
         was_killed = processes.exit_code(status) == 128 + signal.SIGKILL
         if self._job.has_mpi and pid in self._daemons and was_killed:
-            self._emit(DaemonKilled(self._host_job.name))
+            self._emit(DaemonKilled(host=self._host_job.name))
         self._commands.note_end(pid, status)
 
     def note_leftover(self, path: bytes) -> None:
@@ -235,13 +236,15 @@ class ServedJob:
         for p in remaining:
             user, command = processes.describe(p)
             text = command.decode(errors="backslashreplace")
-            self._emit(Remains(p.pid, user, text, self._host_job.name))
+            self._emit(
+                Remains(pid=p.pid, user=user, command=text, host=self._host_job.name)
+            )
         if self._host_job.is_traced:
             self._send_records()
         for failure in self._undo():
-            self._emit(NotUndone(failure, self._host_job.name))
+            self._emit(NotUndone(sentence=failure, host=self._host_job.name))
         self._has_finished = True
-        counters = (b"" if n is None else n for n in vars(read_host()).values())
+        counters = (b"" if n is None else n for n in astuple(read_host()))
         self._channel.send(protocol.pack(messages.FINISHED, *counters))
 
     def _send_records(self) -> None:

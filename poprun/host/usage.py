@@ -3,8 +3,8 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.helpers import processes
 from poprun.host.calls_in_progress import MOST_INT, read_calls
 from poprun.wire.events import UsageMeasured
@@ -44,7 +44,15 @@ class UsageReader:
             cpu = sum(ticks for ticks, _ in parts) / _TICKS_PER_S
             memory = sum(pages for _, pages in parts) * _KIB_PER_PAGE
             calls = _read_calls((program, *below))
-            usages.append(UsageMeasured(rank, cpu, memory, len(parts), **calls))
+            usages.append(
+                UsageMeasured(
+                    rank=rank,
+                    cpu_s=cpu,
+                    memory_kib=memory,
+                    num_processes=len(parts),
+                    **calls,
+                )
+            )
         return usages
 
 

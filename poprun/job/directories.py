@@ -21,4 +21,4 @@ def directory_resource(path: str, *, exists: bool = False) -> Resource:
                 "TMPDIR to a directory with room for files."
             ) from None
 
-    return Resource(make, RemovePath(os.fsencode(path)))
+    return Resource(make=make, end_action=RemovePath(os.fsencode(path)))

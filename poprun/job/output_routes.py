@@ -89,7 +89,12 @@ def _writers(request: Request, form: str) -> list[Writer]:
         names = _short_names(names)
     share = request.topology.instances_per_host
     return [
-        Writer(rank, "", names[request.topology.host_of(rank)], rank % share)
+        Writer(
+            instance=rank,
+            stream="",
+            host=names[request.topology.host_of(rank)],
+            local_instance=rank % share,
+        )
         for rank in _ranks(request)
     ]
 

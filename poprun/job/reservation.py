@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
@@ -17,7 +18,6 @@ from poprun.output.phase_line import PhaseLine
 from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import HostServers, PartitionVariables, Request
-from poprun.record import Record, replace
 from poprun.supervise.guard_start import StartedGuard
 from poprun.users import user_name
 from poprun.vipu import liveness
@@ -56,7 +56,8 @@ CLI_VARIABLES = "VIPU_CLI_"
 RELEASE_START_S = 10.0
 
 
-class DeviceReservation(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReservation:
     """The IPUs of a job; nothing if it runs without."""
 
     partition: PartitionVariables | None = None
@@ -70,7 +71,9 @@ class DeviceReservation(Record):
         if self.devices is None or self.end_action is None:
             return job
         # They are reserved already: there is nothing to make.
-        devices = Resource(lambda: None, self.end_action, self.devices.release)
+        devices = Resource(
+            make=lambda: None, end_action=self.end_action, undo=self.devices.release
+        )
         return replace(
             job, job_resources=[*job.job_resources, devices], devices=self.devices
         )
@@ -157,7 +160,9 @@ def find_host_servers(
         return None  # `reserve` reports it
     if cluster is None or not cluster.hosts:
         return None
-    return HostServers(cluster.hosts, cluster.size // len(cluster.hosts))
+    return HostServers(
+        names=cluster.hosts, ipus_per_host=cluster.size // len(cluster.hosts)
+    )
 
 
 def _cluster_of(
@@ -231,7 +236,9 @@ def _reserve(
         guard.tell(EndActions().withdraw(end_action))
         raise
     devices = HeldDevices(open_again, grant, options.timeout_s)
-    reservation = DeviceReservation(None, devices, end_action)
+    reservation = DeviceReservation(
+        partition=None, devices=devices, end_action=end_action
+    )
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):

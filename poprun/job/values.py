@@ -1,17 +1,18 @@
 """The description of a job to supervise."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.helpers.end_actions import EndAction
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
-from poprun.record import Record
 from poprun.vipu.launch.held_devices import HeldDevices
 
 
-class Resource(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
     """Something that is made for a job or for one attempt, and what undoes it.
 
     The end action is registered before `make` is called, and is performed however the
@@ -25,7 +26,8 @@ class Resource(Record):
     undo: Callable[[], bool] | None = None
 
 
-class HostJob(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJob:
     """What an agent needs for the part of an attempt that runs on its host."""
 
     # The host, as messages name it, and its instances.
@@ -52,7 +54,8 @@ class HostJob(Record):
     is_traced: bool = False
 
 
-class Job(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
     """All that is needed to start one attempt of a job."""
 
     # The address and the key of the control socket.
@@ -65,8 +68,8 @@ class Job(Record):
     specs: Sequence[bytes]
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
-    stdin: Stdin = Stdin()
-    terminals: Terminals = Terminals()
+    stdin: Stdin = field(default_factory=Stdin)
+    terminals: Terminals = field(default_factory=Terminals)
     merge_stderr: bool = False
     grace: float = 5.0
     keep_going: bool = False

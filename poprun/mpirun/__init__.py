@@ -1,8 +1,8 @@
 """A plan -> mpirun's argv, and its messages -> what failed: one file for each MPI."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-from poprun.annotations import Protocol
 from poprun.mpirun import hydra, no_mpi, openmpi
 from poprun.mpirun.values import (
     HYDRA,

@@ -7,6 +7,7 @@ passed on to Open MPI, which has hundreds of options, and refused for hydra.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
@@ -27,7 +28,6 @@ from poprun.mpirun.values import (
     MpirunArguments,
 )
 from poprun.options.variables import NAME_RULE, OF_THE_JOB, is_name
-from poprun.record import replace
 
 _TITLES = {
     OPENMPI4: "Open MPI 4",

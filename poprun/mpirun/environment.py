@@ -7,9 +7,9 @@ place in the outer job, and the processes of the inner job must not inherit them
 import os
 import re
 from collections.abc import Mapping
+from typing import AnyStr
 
 from popdist import environment as env
-from poprun.annotations import AnyStr
 from poprun.errors import OptionError
 from poprun.mpirun.values import OPENMPI5, Mpi
 

@@ -68,7 +68,9 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     """
     text = clean(text)
     if match := re.search(_ABORTED, text):
-        return MpiVerdict(Failure.ABORTED, int(match[2]), int(match[1]), text)
+        return MpiVerdict(
+            failure=Failure.ABORTED, rank=int(match[2]), code=int(match[1]), text=text
+        )
     if any(re.search(reason, text) for reason in _PROCESS_FAILED):
         failure = Failure.OTHER
     elif re.search(_PROXY_LOST, text):
@@ -91,4 +93,6 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
     if not matches:
         return None
     last = matches[-1]
-    return MpiVerdict(Failure.ABORTED, rank, int(last[1]), clean(last[0]))
+    return MpiVerdict(
+        failure=Failure.ABORTED, rank=rank, code=int(last[1]), text=clean(last[0])
+    )

@@ -120,7 +120,13 @@ def _mpi(path: str, vendor: str, version: str) -> Mpi:
                 f"{_SUPPORTED}. {_WAYS_OUT}"
             )
         flavour = OPENMPI4 if major == 4 else OPENMPI5
-    return Mpi(path, flavour, vendor, version, library(path, flavour))
+    return Mpi(
+        path=path,
+        flavour=flavour,
+        vendor=vendor,
+        version=version,
+        libmpi=library(path, flavour),
+    )
 
 
 def _describe_status(exit_status: int) -> str:

@@ -21,7 +21,13 @@ def launcher(argv: Sequence[str], version: str) -> Mpi:
     """Describe the launcher that this argv starts as if it were an MPI."""
     path, *leading = argv
     title = "poprun's own launcher"
-    return Mpi(path, LOCAL, title, version, leading_arguments=tuple(leading))
+    return Mpi(
+        path=path,
+        flavour=LOCAL,
+        vendor=title,
+        version=version,
+        leading_arguments=tuple(leading),
+    )
 
 
 def job_arguments(

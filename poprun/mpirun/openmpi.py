@@ -145,24 +145,34 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     if not text:
         return _without_reason(text, exit_code)
     if match := re.search(_ABORTED, text):
-        return MpiVerdict(Failure.ABORTED, int(match[1]), int(match[2]), text)
+        return MpiVerdict(
+            failure=Failure.ABORTED, rank=int(match[1]), code=int(match[2]), text=text
+        )
     if match := re.search(_CALLED_ABORT, text):
-        return MpiVerdict(Failure.ABORTED, int(match[1]), exit_code, text)
+        return MpiVerdict(
+            failure=Failure.ABORTED, rank=int(match[1]), code=exit_code, text=text
+        )
     if match := re.search(_IMPROPER, text):
-        return MpiVerdict(Failure.NOT_FINALIZED, int(match[1]), exit_code, text)
+        return MpiVerdict(
+            failure=Failure.NOT_FINALIZED, rank=int(match[1]), code=exit_code, text=text
+        )
     reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
     if any(re.search(reason, text) for reason in reasons):
-        return MpiVerdict(Failure.OTHER, code=exit_code, text=text)
+        return MpiVerdict(failure=Failure.OTHER, code=exit_code, text=text)
     if re.search(_DAEMON_LOST, text):
-        return MpiVerdict(Failure.DAEMON_LOST, code=exit_code, text=text)
+        return MpiVerdict(failure=Failure.DAEMON_LOST, code=exit_code, text=text)
     return _without_reason(text, exit_code)
 
 
 def _without_reason(text: str, exit_code: int) -> MpiVerdict:
     if exit_code:
         hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
-        return MpiVerdict(Failure.UNEXPLAINED, code=exit_code, text=text, hint=hint)
+        return MpiVerdict(
+            failure=Failure.UNEXPLAINED, code=exit_code, text=text, hint=hint
+        )
     # It says something else where it could not start a daemon on another host.
     if re.search(_RULE, text):
-        return MpiVerdict(Failure.NONE, code=0, text=text)
-    return MpiVerdict(Failure.NONE, code=0, text=text, if_running=Failure.ABORTED)
+        return MpiVerdict(failure=Failure.NONE, code=0, text=text)
+    return MpiVerdict(
+        failure=Failure.NONE, code=0, text=text, if_running=Failure.ABORTED
+    )

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.option_table import (
@@ -12,12 +13,12 @@ from poprun.mpirun.option_table import (
     REFUSED,
     canonical,
 )
-from poprun.record import Record
 
 _OPTION = r"(?s)--?([A-Za-z].*)"
 
 
-class MpiArgument(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiArgument:
     """One option as it was given."""
 
     # The name under which the tables know it.

@@ -1,10 +1,8 @@
 """The values of this package: an mpirun, its arguments, and why it has ended."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
-
-from poprun.record import Record
 
 OPENMPI4 = "openmpi4"
 OPENMPI5 = "openmpi5"
@@ -12,11 +10,9 @@ HYDRA = "hydra"
 # No MPI at all: poprun's own launcher.
 LOCAL = "local"
 
-# No variables.
-NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
-
-class Mpi(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mpi:
     """An mpirun that was found, and which MPI it belongs to."""
 
     path: str
@@ -39,7 +35,8 @@ class Mpi(Record):
         return f"{self.vendor} {self.version}"
 
 
-class MpirunArguments(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpirunArguments:
     """The arguments for mpirun: of the whole job, of each instance or of one."""
 
     tag_output: bool = False
@@ -59,20 +56,21 @@ class MpirunArguments(Record):
     wdir: str | None = None
     # In the order given; None stands for the value that the caller has. NAME* stands
     # for all variables of the caller whose names begin so.
-    exports: Mapping[str, str | None] = NOTHING
+    exports: Mapping[str, str | None] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
     # Sentences for the user: what was understood and has no effect here.
     warnings: Sequence[str] = ()
 
 
-class Context(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
     """One instance, as mpirun starts it."""
 
     # What it runs: its shim.
     argv: Sequence[str]
     # None stands for a name that is set in the caller's environment: mpirun warns
     # about others.
-    exports: Mapping[str, str | None] = NOTHING
+    exports: Mapping[str, str | None] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
     # The host to start it on; None for the one that mpirun runs on, in a job that has
     # no other.
@@ -92,7 +90,8 @@ class Failure(Enum):
     UNEXPLAINED = "mpirun gave no reason"
 
 
-class MpiVerdict(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiVerdict:
     """Why mpirun has ended, by its exit code and messages."""
 
     failure: Failure

@@ -1,14 +1,15 @@
 """Shell completion: the words that may continue a command line. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from poprun.options.grammar import find_option, parse_beginning
 from poprun.options.table import BY_NAME, OF_ONE_PROGRAM
 from poprun.options.types import Option, read_boolean, read_path, read_wait
-from poprun.record import Record
 
 
-class Candidate(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
     """One continuation; of kind `file` or `dir`, the shell looks for it itself."""
 
     text: str

@@ -7,6 +7,7 @@ text of an option means follows from the table of options.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
 from poprun.options import types
@@ -14,7 +15,6 @@ from poprun.options.other_launchers import ADVICE, explain
 from poprun.options.refusals import alternatives, did_you_mean, quoted, refusal
 from poprun.options.table import ADDED, BY_NAME, BY_SHORT, OF_ONE_PROGRAM
 from poprun.options.types import Option
-from poprun.record import Record, replace
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -37,7 +37,8 @@ _PLAIN_VALUES = (
 )
 
 
-class CommandLine(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
     """The options and the programs of a command line, or of its beginning.
 
     Where several programs are separated by `:`, `options` and `program` are those
@@ -131,20 +132,24 @@ def _parse_part(
     while words:
         word = words.pop(0)
         if word == "--":
-            return CommandLine(tuple(options), tuple(words), in_program=True), None
+            return CommandLine(
+                options=tuple(options), program=tuple(words), in_program=True
+            ), None
         if not is_option(word):
             _refuse_other_dashes(word)
             words.insert(0, word)
             end = words.index(SEPARATOR) if SEPARATOR in words else len(words)
-            line = CommandLine(tuple(options), tuple(words[:end]), in_program=True)
+            line = CommandLine(
+                options=tuple(options), program=tuple(words[:end]), in_program=True
+            )
             return line, words[end + 1 :] if end < len(words) else None
         for option, text in _read_word(word, words):
             if text is None and not words:
-                return CommandLine(tuple(options), pending=option), None
+                return CommandLine(options=tuple(options), pending=option), None
             if text is None:
                 text = _check_value(option, words.pop(0))
             options.append((option, text))
-    return CommandLine(tuple(options)), None
+    return CommandLine(options=tuple(options)), None
 
 
 def is_option(word: str) -> bool:

@@ -6,6 +6,7 @@ whole job.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from poprun.options.grammar import COLON_AS_ARGUMENT, SEPARATOR, CommandLine
 from poprun.options.refusals import refusal
@@ -13,7 +14,6 @@ from poprun.options.settings import Settings
 from poprun.options.sources import resolve_settings
 from poprun.options.table import OF_ONE_PROGRAM, OPTIONS
 from poprun.options.types import AUTO, Option
-from poprun.record import Record
 
 NUMBERS = ("num-instances", "num-processes")
 SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
@@ -21,7 +21,8 @@ SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
-class Program(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
     """A program of the job, and the instances that run it."""
 
     argv: Sequence[str]
@@ -70,7 +71,9 @@ def resolve_programs(
 
 
 def _program(argv: Sequence[str], settings: Settings, instances: range) -> Program:
-    return Program(argv, instances, settings["env"], settings["cwd"])
+    return Program(
+        argv=argv, instances=instances, variables=settings["env"], cwd=settings["cwd"]
+    )
 
 
 def _check_number(part: CommandLine) -> None:

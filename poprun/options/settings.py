@@ -1,11 +1,11 @@
 """The value of every option, and where it comes from."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.options.table import IPU_OPTIONS, VIPU_OPTIONS
 from poprun.options.types import Item, Option, Value, combine, item
-from poprun.record import Record
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -13,7 +13,8 @@ DEFAULT = "default"
 AUTOMATIC = "automatic, by "
 
 
-class Setting(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
     """The value of one option, the texts it was read from, and where they stood."""
 
     value: Value
@@ -22,7 +23,8 @@ class Setting(Record):
     origin: str
 
 
-class Settings(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """The values of all options, by long name."""
 
     entries: Mapping[str, Setting]
@@ -115,5 +117,7 @@ def start_processes(
         changed["num-replicas"] = processes
     decisive = ("offline-mode", *IPU_OPTIONS)
     if all(entries[name].origin == DEFAULT for name in decisive):
-        changed["offline-mode"] = Setting(True, (), AUTOMATIC + giver)
+        changed["offline-mode"] = Setting(
+            value=True, texts=(), origin=AUTOMATIC + giver
+        )
     return {**entries, **changed}

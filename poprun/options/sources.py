@@ -54,7 +54,10 @@ def _expand_num_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
     if processes.origin == DEFAULT:
         return entries
     giver = "-n" if processes.origin == COMMAND_LINE else processes.origin
-    without = {**entries, "num-processes": Setting(None, (), DEFAULT)}
+    without = {
+        **entries,
+        "num-processes": Setting(value=None, texts=(), origin=DEFAULT),
+    }
     return start_processes(without, processes, giver)
 
 
@@ -73,7 +76,10 @@ def _settle_quiet(
         silenced = ("quiet",) if given[0] != "quiet" else _LOGGING
         for name in set(silenced) & set(given):
             raise _exclusion(layer, "quiet", name)
-        defaults = {n: Setting(OPTIONS[n].default, (), DEFAULT) for n in silenced}
+        defaults = {
+            n: Setting(value=OPTIONS[n].default, texts=(), origin=DEFAULT)
+            for n in silenced
+        }
         return entries | defaults
     return entries
 

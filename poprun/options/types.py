@@ -6,6 +6,7 @@ variable or in a configuration file.
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 
 from popdist.durations import EXAMPLES, read_duration
@@ -15,7 +16,6 @@ from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.output import selection
 from poprun.output.lines import tags
 from poprun.output.selection import Selection
-from poprun.record import Record
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 Item = (
@@ -31,7 +31,8 @@ AUTO = "auto"
 LARGEST = 10**9
 
 
-class Option(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
     """One option, wherever it is written."""
 
     # Reads a text of it, as `item` does: one of the functions below.

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-
-from poprun.record import Record
+from dataclasses import dataclass
 
 # Of each instance, and of all together.
 MOST_BYTES = 1 << 20
@@ -12,7 +11,8 @@ MOST_BYTES_IN_ALL = 1 << 28
 _OVERHEAD = 200
 
 
-class Piece(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
     """What one read of a stream has brought, and when it was written."""
 
     stream: str
@@ -38,7 +38,7 @@ class KeptOutput:
         self.ended: list[str] = []
 
     def add(self, stream: str, data: bytes, written: float) -> None:
-        self._pieces.append(Piece(stream, data, written))
+        self._pieces.append(Piece(stream=stream, data=data, written=written))
         self._size += len(data) + _OVERHEAD
         while self._size > self._most and len(self._pieces) > 1:
             self._drop(self._pieces.popleft())
@@ -58,7 +58,9 @@ class KeptOutput:
             self._dropped[piece.stream] += cut or len(piece.data)
             if cut:
                 mid_line.discard(piece.stream)
-                yield Piece(piece.stream, piece.data[cut:], piece.written)
+                yield Piece(
+                    stream=piece.stream, data=piece.data[cut:], written=piece.written
+                )
         self._pieces.clear()
 
     def _drop(self, piece: Piece) -> None:

@@ -2,16 +2,17 @@
 
 import errno
 import os
+from dataclasses import dataclass
 
 from poprun.errors import LaunchError, OptionError
 from poprun.output.lines.tags import Mark
 from poprun.output.stream_ends import STREAMS
-from poprun.record import Record
 
 LATEST = "latest"
 
 
-class OutputFolder(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFolder:
     """Where the output of a job is written, in a folder for each attempt.
 
     DIR/1/rank.N/stdout is where mpirun of Open MPI 4 writes it, for --output-filename;

@@ -9,9 +9,9 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from poprun import early_signals
-from poprun.annotations import Any
 from poprun.output import terminal
 from poprun.output.writer import write_text
 

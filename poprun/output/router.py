@@ -8,6 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
 
 from poprun.output.kept_output import KeptOutput, Piece, share
@@ -20,7 +21,6 @@ from poprun.output.stream_ends import STREAMS
 from poprun.output.terminal import is_foreground, own_size
 from poprun.output.waiter import WRITE, Interest
 from poprun.output.writer import Sink
-from poprun.record import Record
 
 # How much of each stderr is kept for the report of a failure.
 TAIL = 16384
@@ -32,7 +32,8 @@ STATUS_INTERVAL_S = 0.25
 Key = tuple[int, str]
 
 
-class _Output(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
     """What poprun writes to, and what decides what is written there when."""
 
     sink: Sink
@@ -87,7 +88,7 @@ class OutputRouter:
             names_instances=not is_tagged,
             library=os.fsencode(routes.library),
         )
-        return _Output(Sink(descriptor), console)
+        return _Output(sink=Sink(descriptor), console=console)
 
     @property
     def _different(self) -> list[_Output]:
@@ -177,7 +178,9 @@ class OutputRouter:
         if rank in self._kept:
             self._kept[rank].add(stream, data, written)
         elif self._routes.is_shown(rank) or self._routes.is_kept(rank):
-            self._feed_console(rank, Piece(stream, data, written), now)
+            self._feed_console(
+                rank, Piece(stream=stream, data=data, written=written), now
+            )
 
     def _feed_console(self, rank: int, piece: Piece, now: float) -> None:
         output = self._outputs[piece.stream]

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from poprun.output.lines.tags import POPRUN, Mark, Prefix, Tag, Writer, Xml
 from poprun.output.selection import Selection
 from poprun.output.stream_ends import STREAMS
-from poprun.record import Record, replace
 
 
-class Routes(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
     """What a job's output is to look like."""
 
     # Tags in PopRun's form, which is mpirun's, in files too.
@@ -28,7 +29,7 @@ class Routes(Record):
     colored_streams: Collection[str] = ()
     # What instances write to stderr comes by their stdout.
     merged: bool = False
-    selection: Selection = Selection()
+    selection: Selection = field(default_factory=Selection)
     # Where the files of the attempt are.
     directory: str | None = None
     # And nothing on the console.
@@ -94,7 +95,7 @@ class Routes(Record):
 
     def _tag_of_mpirun(self, rank: int, stream: str, *, colored: bool = False) -> Tag:
         template = POPRUN if self.tag else "<{stream}>:"
-        tag = Writer(rank, stream).tag(template, colored=colored)
+        tag = Writer(instance=rank, stream=stream).tag(template, colored=colored)
         assert isinstance(tag, bytes)
         if not self.timestamp:
             return tag

@@ -1,15 +1,15 @@
 """Whose output is shown: --only-output-from-instance. Pure."""
 
 from collections.abc import Iterator
-
-from poprun.record import Record
+from dataclasses import dataclass
 
 ALL, FIRST, FAILED = "all", "first", "failed"
 # No job has so many instances, and int() stays cheap below it.
 _MOST_DIGITS = 9
 
 
-class Selection(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
     """A set of instances, and whether those that fail are to be shown as well."""
 
     # The first and the last instance of each range; None for all of them.
@@ -35,7 +35,11 @@ def parse(text: str) -> Selection:
     """
     words = text.lower().split(",")
     ranges = tuple(_ranges(words))
-    return Selection() if ALL in words else Selection(ranges, failed=FAILED in words)
+    return (
+        Selection()
+        if ALL in words
+        else Selection(ranges=ranges, failed=FAILED in words)
+    )
 
 
 def _ranges(words: list[str]) -> Iterator[tuple[int, int]]:

@@ -8,19 +8,20 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.output import terminal
 from poprun.output.stream_ends import DescriptorSink, InputSink
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.record import Record
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
 
 
-class Stdin(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stdin:
     """Which instances read what.
 
     `path` is what instances open to which no input is sent: /dev/null, or the file that

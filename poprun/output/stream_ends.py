@@ -7,8 +7,7 @@ what has the connection passes the ends to Streams.open and to StdinFeeder.add.
 import os
 import termios
 import time
-
-from poprun.annotations import Protocol
+from typing import Protocol
 
 # The streams that an instance writes, in the order in which a shim sends them.
 STREAMS = ("stdout", "stderr")

@@ -4,16 +4,17 @@ import os
 import signal
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from poprun.color import is_dumb
 from poprun.helpers import processes
-from poprun.record import Record
 
 # Of a terminal that poprun does not have itself.
 ROWS, COLUMNS = 24, 80
 
 
-class Terminals(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminals:
     """What the instances' stdout and stderr are, and how much a line of them takes."""
 
     stdout: bool = False
@@ -34,8 +35,10 @@ def choose_terminals(tty: str, mark_width: int) -> Terminals:
         tty: yes, no or auto.
     """
     if tty == "auto":
-        return Terminals(os.isatty(1), os.isatty(2), mark_width)
-    return Terminals(tty == "yes", tty == "yes", mark_width)
+        return Terminals(
+            stdout=os.isatty(1), stderr=os.isatty(2), mark_width=mark_width
+        )
+    return Terminals(stdout=tty == "yes", stderr=tty == "yes", mark_width=mark_width)
 
 
 def is_foreground(descriptor: int) -> bool:

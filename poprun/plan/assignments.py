@@ -2,13 +2,13 @@
 
 from _json import encode_basestring_ascii as _quoted  # json takes 2 ms to import
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from popdist import environment as env
 from popdist.environment import Instance
 from poprun.plan.hosts import means_own_machine
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
-from poprun.record import replace
 
 # A rack's worth: the most IPUs that IPU-Links join.
 LARGEST_ILD = 64
@@ -53,7 +53,13 @@ def make_plan(
                 directory=directory,
             )
         )
-    return Plan(request, attempt, partition, topology, assignments)
+    return Plan(
+        request=request,
+        attempt=attempt,
+        partition=partition,
+        topology=topology,
+        assignments=assignments,
+    )
 
 
 def _topology_on(request: Request, partition: PartitionVariables | None) -> Topology:

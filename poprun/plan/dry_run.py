@@ -3,8 +3,8 @@
 import os
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.log import Log
 from poprun.options.programs import words_of
 from poprun.options.settings import Settings

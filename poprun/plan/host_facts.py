@@ -1,11 +1,11 @@
 """The facts of a host that a plan depends on. Agents import this: it imports little."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from poprun.record import Record
 
-
-class Node(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
     """CPUs that are equally near to each other's memory.
 
     The index is None where that memory is unknown, missing or not allowed.
@@ -16,7 +16,8 @@ class Node(Record):
     cpus: tuple[int, ...]
 
 
-class Machine(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
     """The CPUs of the machine that the caller may use, by NUMA node."""
 
     nodes: tuple[Node, ...]
@@ -33,7 +34,8 @@ class Machine(Record):
         return tuple(cpu for node in self.nodes for cpu in node.cpus)
 
 
-class HostFacts(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
     """The facts of one host that the plan depends on."""
 
     # The CPUs and NUMA nodes that instances may use there.

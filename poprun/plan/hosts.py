@@ -8,12 +8,12 @@ here looks a name up, reads a file or knows this machine.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
 from itertools import product
 from math import prod
 
 from poprun.errors import HostError
-from poprun.record import Record, replace
 
 MOST_HOSTS = 65536
 MOST_SLOTS = 65536
@@ -30,7 +30,8 @@ _SLOTS = r"[1-9][0-9]{0,4}"
 _RANGE = r"([0-9]{1,63})(?:-([0-9]{1,63}))?"
 
 
-class HostSpec(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
     """A machine that runs instances: a name or an address, checked when made."""
 
     name: str

@@ -5,6 +5,7 @@ the tasks that srun would start.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from popdist import environment as env
 from poprun.errors import HostError
@@ -13,7 +14,6 @@ from poprun.options.types import AUTO
 from poprun.plan import slurm
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Describe
-from poprun.record import replace
 from poprun.words import counted
 
 
@@ -37,7 +37,7 @@ def with_tasks_of_slurm(settings: Settings, environ: Mapping[str, str]) -> Setti
     number, giver = (1, "") if allocation is None else slurm.count_tasks(allocation)
     if number == 1:
         return settings
-    tasks = Setting(number, (str(number),), giver)
+    tasks = Setting(value=number, texts=(str(number),), origin=giver)
     return replace(settings, entries=start_processes(settings.entries, tasks, giver))
 
 

@@ -62,7 +62,9 @@ def read_output_folder(
         if job.output_filename is None:
             return None
         name = job.output_filename
-        return OutputFolder("--output-filename", name, job.output_nocopy)
+        return OutputFolder(
+            option="--output-filename", directory=name, only_files=job.output_nocopy
+        )
     if job.output_filename is not None:
         raise OptionError(
             f"--log-dir is {settings['log-dir']!r}, and the arguments for "
@@ -71,7 +73,9 @@ def read_output_folder(
         )
     directory, only_files = parse_output_directory(settings["log-dir"], "--log-dir")
     run = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{identity[:8]}"
-    return OutputFolder("--log-dir", directory, only_files, run)
+    return OutputFolder(
+        option="--log-dir", directory=directory, only_files=only_files, run=run
+    )
 
 
 def _read_root_option(settings: Settings) -> MpirunArguments:

@@ -6,16 +6,17 @@ the binding itself to the shim. A CPU is what the kernel counts, a hardware thre
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from math import lcm
+from typing import TypeVar
 
-from poprun.annotations import TypeVar
 from poprun.plan.host_facts import Machine
-from poprun.record import Record
 
 Item = TypeVar("Item")
 
 
-class Binding(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
     """The CPUs and memory nodes of one instance; None for the caller's."""
 
     cpus: tuple[int, ...] | None = None

@@ -7,6 +7,7 @@ reserved or started when it reports a mistake.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 
@@ -37,7 +38,6 @@ from poprun.plan.mpi_arguments import (
 from poprun.plan.stdin_option import check_output, check_restarts, choose_stdin
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import Describe, FindHostServers, Request
-from poprun.record import replace
 from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = ("host-subnet", "synchronise-poplar-sdk")

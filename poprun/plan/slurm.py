@@ -6,6 +6,7 @@ srun those of one of its steps, too.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
 from poprun.plan.hosts import (
@@ -14,7 +15,6 @@ from poprun.plan.hosts import (
     HostSpec,
     from_slurm,
 )
-from poprun.record import Record, replace
 from poprun.words import counted
 
 JOB_ID = "SLURM_JOB_ID"
@@ -47,7 +47,8 @@ _OF_A_TASK = frozenset(
 _OF_A_STEP = ("SLURM_SRUN_COMM_", "SLURM_STEP")
 
 
-class SlurmJob(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
     """The nodes that Slurm has given to a job."""
 
     job_id: str

@@ -5,11 +5,11 @@ It knows numbers only, neither the hosts' names nor the machine's cores.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import lcm
 
 from popdist.environment import Instance
 from poprun.errors import OptionError, TopologyError
-from poprun.record import Record
 from poprun.words import counted
 
 # The largest IPU systems that were ever announced had this many IPUs. It bounds
@@ -34,7 +34,8 @@ _SHARES = (
 )
 
 
-class Topology(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
     """How many of everything a job has; blocks of neighbours belong together."""
 
     num_instances: int = 1
@@ -44,7 +45,7 @@ class Topology(Record):
     num_hosts: int = 1
 
     def __post_init__(self) -> None:
-        counts = vars(self)
+        counts = asdict(self)
         _check_each(counts)
         _check_num_ipus(counts)
         for shared, among in _SHARES:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from popdist import environment as env
 from poprun.helpers.command import PYTHON
@@ -15,13 +15,13 @@ from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.record import Record, replace
 from poprun.vipu.launch.values import PartitionOptions
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
 
-class HostServers(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostServers:
     """The host servers of a V-IPU cluster: each is for as many IPUs as another."""
 
     names: Sequence[str]
@@ -35,13 +35,14 @@ FindHostServers = Callable[
 ]
 
 
-class GivenArguments(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenArguments:
     """The arguments for mpirun that the user gives."""
 
     # Also those in the arguments of instances that count for the whole job.
-    job: MpirunArguments = MpirunArguments()
-    each: MpirunArguments = MpirunArguments()
-    single: Mapping[int, MpirunArguments] = MappingProxyType({})
+    job: MpirunArguments = field(default_factory=MpirunArguments)
+    each: MpirunArguments = field(default_factory=MpirunArguments)
+    single: Mapping[int, MpirunArguments] = field(default_factory=dict)
 
     def directory(self, rank: int, cwd: str | None) -> str | None:
         """Return where an instance runs; None for the current directory.
@@ -58,7 +59,8 @@ class GivenArguments(Record):
         return [text for arguments in parts for text in arguments.warnings]
 
 
-class Attempt(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
     """The number, names and secrets of one attempt to run a job."""
 
     number: int
@@ -89,7 +91,8 @@ def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
     )
 
 
-class PartitionVariables(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionVariables:
     """The facts of a job's V-IPU partition that its instances' variables have."""
 
     # "" for the inventory of this user on this machine, which is no server.
@@ -105,7 +108,8 @@ class PartitionVariables(Record):
     num_ilds: int | None = None
 
 
-class Request(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
     """A job that could start if it had its IPUs: nothing is reserved for it yet."""
 
     # The id of the job, for all to read.
@@ -121,20 +125,20 @@ class Request(Record):
     bindings: Sequence[Binding]
     directories: Sequence[str | None]
     threads: Sequence[int] | None = None
-    arguments: GivenArguments = GivenArguments()
-    stdin: Stdin = Stdin()
+    arguments: GivenArguments = field(default_factory=GivenArguments)
+    stdin: Stdin = field(default_factory=Stdin)
     # Where the output of the instances is written to files, if anywhere.
     output_folder: OutputFolder | None = None
     # The directory of executables that instances compile and share, and whether it is
     # made for this job.
     cache_path: str | None = None
     cache_is_temporary: bool = False
-    target_options: Mapping[str, str] = MappingProxyType({})
+    target_options: Mapping[str, str] = field(default_factory=dict)
     # The variables of each instance that follow from options and from the MPI.
-    settings_variables: Mapping[str, str] = MappingProxyType({})
+    settings_variables: Mapping[str, str] = field(default_factory=dict)
     # The variables of -x, for all instances and for single ones.
-    exports: Mapping[str, str] = MappingProxyType({})
-    instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
+    exports: Mapping[str, str] = field(default_factory=dict)
+    instance_exports: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
     # None for a job without IPUs.
@@ -174,7 +178,8 @@ class Request(Record):
         return self.directories[rank] or self.facts_of(rank).cwd
 
 
-class Assignment(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
     """One instance: where it runs, and its variables."""
 
     rank: int
@@ -192,7 +197,8 @@ class Assignment(Record):
     directory: str | None = None
 
 
-class Plan(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
     """One attempt to run a job, before anything is started."""
 
     request: Request
@@ -230,7 +236,9 @@ class Plan(Record):
             if self.request.names_hosts:
                 host = name_for_mpirun(assignment.host)
             exports = self._exports(assignment)
-            contexts.append(Context(argv, exports, passed_on, host))
+            contexts.append(
+                Context(argv=argv, exports=exports, passed_on=passed_on, host=host)
+            )
         return contexts
 
     def _exports(self, assignment: Assignment) -> dict[str, str | None]:

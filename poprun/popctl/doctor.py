@@ -105,11 +105,11 @@ def check_vipu() -> Check:
         )
     except subprocess.TimeoutExpired:
         text = f"vipu list partition did not end within {SECONDS} s"
-        return Check("V-IPU", FAIL, text, WITHOUT_VIPU)
+        return Check(name="V-IPU", status=FAIL, text=text, mend=WITHOUT_VIPU)
     if ran.returncode:
         text = (ran.stderr.strip() or "vipu list partition failed").splitlines()[-1]
-        return Check("V-IPU", FAIL, text, WITHOUT_VIPU)
-    return Check("V-IPU", PASS, "partitions can be listed")
+        return Check(name="V-IPU", status=FAIL, text=text, mend=WITHOUT_VIPU)
+    return Check(name="V-IPU", status=PASS, text="partitions can be listed")
 
 
 def run_job(words: Sequence[str]) -> JobResult:
@@ -128,17 +128,27 @@ def check_job(name: str, options: Sequence[str], program: Sequence[str]) -> Chec
     try:
         result = run_job([*(options or ("-n", "2")), *program])
     except PoprunError as error:
-        return Check(name, FAIL, str(error))
+        return Check(name=name, status=FAIL, text=str(error))
     if result.exit_code:
         cause = result.cause or f"poprun exited with {result.exit_code}"
-        return Check(name, FAIL, cause, " ".join(result.hints) or _last_line(result))
+        return Check(
+            name=name,
+            status=FAIL,
+            text=cause,
+            mend=" ".join(result.hints) or _last_line(result),
+        )
     seconds = f"{result.elapsed_s:.1f} s from start to end"
     if program == ECHO:
         if sorted(result.stdout.splitlines()) != ["instance 0", "instance 1"]:
             text = f"the output of two instances is wrong: {result.stdout!r}"
-            return Check(name, FAIL, text, "Run poprun -vv -n 2 echo hello.")
-        return Check(name, PASS, f"both instances printed, {seconds}")
-    return Check(name, PASS, f"{result.stdout.strip()}, {seconds}")
+            return Check(
+                name=name,
+                status=FAIL,
+                text=text,
+                mend="Run poprun -vv -n 2 echo hello.",
+            )
+        return Check(name=name, status=PASS, text=f"both instances printed, {seconds}")
+    return Check(name=name, status=PASS, text=f"{result.stdout.strip()}, {seconds}")
 
 
 def _last_line(result: JobResult) -> str:
@@ -151,11 +161,14 @@ def checks_of_hosts(hosts: str) -> Iterator[tuple[str, Check]]:
     try:
         result = run_job(["--host", hosts, *_one_a_host(hosts), *MACHINE])
     except PoprunError as error:
-        yield hosts, Check("hosts", FAIL, str(error))
+        yield hosts, Check(name="hosts", status=FAIL, text=str(error))
         return
     if result.exit_code:
         cause = result.cause or _last_line(result)
-        yield hosts, Check("hosts", FAIL, cause, " ".join(result.hints))
+        yield (
+            hosts,
+            Check(name="hosts", status=FAIL, text=cause, mend=" ".join(result.hints)),
+        )
         return
     yield from _read_reports(hosts, result.stdout)
     program = (sys.executable, "-P", "-c", REDUCE)
@@ -179,14 +192,14 @@ def _read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
                 "Make sure that Python's start-up files there print nothing, and that "
                 "all hosts have the same poprun."
             )
-            yield hosts, Check("hosts", WARN, what, mend)
+            yield hosts, Check(name="hosts", status=WARN, text=what, mend=mend)
             continue
         num_reports += 1
         yield from checks
     expected = len(parse_hosts(hosts))
     if num_reports < expected:
         text = f"{num_reports} of {expected} hosts reported their checks"
-        yield hosts, Check("hosts", FAIL, text)
+        yield hosts, Check(name="hosts", status=FAIL, text=text)
 
 
 def _one_a_host(hosts: str) -> tuple[str, ...]:

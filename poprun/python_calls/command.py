@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import IO, TextIO
 
 from poprun.errors import OptionError
 from poprun.helpers.own_process import CALLER_INTERRUPT
 from poprun.options import grammar
 from poprun.python_calls.results import JobFailedError, JobResult, read_result
-from poprun.record import replace
 
 # What poprun's process runs: it ends its job when this process is killed.
 _START = """\

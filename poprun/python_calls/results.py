@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from poprun.errors import LaunchError, PoprunError
-from poprun.record import Record
 
 
-class InstanceResult(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceResult:
     """How an instance ended: a line of `--summary`."""
 
     instance: int
@@ -27,7 +28,8 @@ class InstanceResult(Record):
     program: Sequence[str] = ()
 
 
-class JobResult(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
     """How a job ended. docs/results.md describes the fields."""
 
     exit_code: int

@@ -13,9 +13,9 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from poprun import errors
-from poprun.annotations import Any
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
@@ -17,7 +18,6 @@ from poprun.reach.srun import Srun
 from poprun.reach.srun_port import failures_in
 from poprun.reach.ssh import CONNECT_S, Ssh
 from poprun.reach.ssh_failures import SshFailure
-from poprun.record import Record
 
 LIMIT_S = CONNECT_S + 1.5
 # How long rsync waits for a host that accepts no data before it gives up.
@@ -31,7 +31,8 @@ MARKER = ".poprun-"
 Tell = Callable[[bytes], None]
 
 
-class Copy(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
     """A folder to copy, and how."""
 
     directory: str

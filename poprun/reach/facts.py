@@ -1,8 +1,9 @@
 """HostFacts as JSON: what an agent answers, and what poprun reads."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.helpers import own_process
 from poprun.plan.host_facts import HostFacts, Machine, Node
 
@@ -10,7 +11,7 @@ from poprun.plan.host_facts import HostFacts, Machine, Node
 def pack(facts: HostFacts) -> dict[str, Any]:
     """Return the facts of a host as a JSON value."""
     nodes = [[node.index, list(node.cpus)] for node in facts.machine.nodes]
-    return {**vars(facts), "machine": nodes}
+    return {**asdict(facts), "machine": nodes}
 
 
 def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
@@ -22,10 +23,10 @@ def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
     Raises:
         ValueError, TypeError, KeyError: The value is none of `pack`.
     """
-    nodes = [Node(index, tuple(cpus)) for index, cpus in value["machine"]]
+    nodes = [Node(index=index, cpus=tuple(cpus)) for index, cpus in value["machine"]]
     fields = {
         **value,
-        "machine": Machine(tuple(nodes)),
+        "machine": Machine(nodes=tuple(nodes)),
         # As nohup has it where poprun was started: ssh does not pass it on.
         "addresses": tuple(value["addresses"]),
         "directory_places": tuple(value["directory_places"]),

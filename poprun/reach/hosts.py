@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Thread
+from typing import Protocol, TypeVar
 
-from poprun.annotations import Protocol, TypeVar
 from poprun.errors import PoprunError
 from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts

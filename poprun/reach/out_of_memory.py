@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from poprun.reach.cgroups import ROOT, hierarchies, read_text
-from poprun.record import Record, replace
 
 # The files of each version with the counters and the limit of a group.
 _FILES = {
@@ -15,7 +15,8 @@ _FILES = {
 NO_LIMIT = 1 << 62
 
 
-class MemoryCounters(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCounters:
     """How many processes the kernel has killed, and the limit of memory in bytes.
 
     `kills` counts those of poprun's cgroup, and `host_kills` those of the whole

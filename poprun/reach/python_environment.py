@@ -19,7 +19,7 @@ def environment_copies(environ: Mapping[str, str]) -> list[Copy]:
     noun, option = "virtual environment", "--synchronise-python-venv"
     options = ("--archive", "--delete")
     return [
-        Copy(directory, noun, option, options)
+        Copy(directory=directory, noun=noun, option=option, options=options)
         for directory in active_environments(environ)
     ]
 

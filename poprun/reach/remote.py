@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
@@ -25,11 +26,11 @@ from poprun.reach.srun_port import SRUN
 from poprun.reach.ssh import Ssh, find_ssh
 from poprun.reach.ssh_key import distribute_key
 from poprun.reach.synchronised_folder import folder_copy
-from poprun.record import Record
 from poprun.wire import messages
 
 
-class HostAccess(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAccess:
     """How other hosts are reached, and what is done there first."""
 
     # What --ssh names.
@@ -90,9 +91,11 @@ class RemotePreflight:
     def read_memory_counters(self) -> MemoryCounters:
         if self.connection.memory is not None:
             # The agent has ended with the job.
-            kills, *others = self.connection.memory
-            return MemoryCounters(kills or 0, *others)
-        return MemoryCounters(*self.connection.ask(messages.READ_MEMORY))
+            kills, limit, host_kills = self.connection.memory
+        else:
+            answer = self.connection.ask(messages.READ_MEMORY)
+            kills, limit, host_kills = answer
+        return MemoryCounters(kills=kills or 0, limit=limit, host_kills=host_kills)
 
     def process(self) -> tuple[int, int]:
         return self.connection.pid, self.connection.start

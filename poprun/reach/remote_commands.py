@@ -6,16 +6,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers.load import timeout_factor
-from poprun.record import Record
 
 MOST_AT_ONCE = 64
 
 
-class Ran(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
     """How a command ended."""
 
     # None: it was ended, as it took too long.

@@ -6,12 +6,12 @@ Each agent is a step of the job with one task, which shares the node with all ot
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from poprun.log import printable
 from poprun.plan.hosts import HostSpec
 from poprun.plan.slurm import SlurmJob, is_of_slurm
 from poprun.reach.srun_port import SRUN
-from poprun.record import Record
 
 OPTIONS = (
     # The step takes nothing from others, and has all that the job has on the node: its
@@ -35,7 +35,8 @@ _MOST_LINES = 2
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
-class Srun(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Srun:
     """What starts agents on the nodes of a job."""
 
     path: str

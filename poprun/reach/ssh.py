@@ -3,10 +3,10 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from poprun.errors import OptionError
 from poprun.plan.hosts import HostSpec
-from poprun.record import Record
 
 # How long ssh tries to connect. It ends, and says why, before poprun gives up.
 CONNECT_S = 4
@@ -31,7 +31,8 @@ OPTIONS = (
 )
 
 
-class Ssh(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ssh:
     """A program that runs a command on another host, and options for it."""
 
     words: tuple[str, ...]

@@ -4,11 +4,11 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import dataclass
 
 from poprun.log import printable
 from poprun.plan.hosts import HostSpec
 from poprun.reach.ssh import Ssh, target
-from poprun.record import Record
 
 # The exit code of ssh where ssh itself fails, and those of a shell.
 SSH_FAILED, NOT_EXECUTABLE, NOT_FOUND = 255, 126, 127
@@ -23,7 +23,8 @@ _ADVICE = r"@|\s*ssh-keygen |\s*remove with:|Offending |Add correct host key"
 _MOST_LINES = 2
 
 
-class Explanation(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
     """What ssh writes, as a pattern, what that means and the way out."""
 
     pattern: str
@@ -94,7 +95,8 @@ _EXPLANATIONS = (
 )
 
 
-class SshFailure(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshFailure:
     """How an ssh that should start an agent ended: all that is known of it."""
 
     # None: it has not ended.

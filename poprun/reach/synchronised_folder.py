@@ -22,7 +22,7 @@ def folder_copy(directory: str) -> Copy:
     """
     excluded = [*EXCLUDED, f"{MARKER}*", *_environments_in(directory)]
     options = ["--archive", "--no-D", "-F", *(f"--exclude={e}" for e in excluded)]
-    return Copy(directory, "folder", "--sync", options)
+    return Copy(directory=directory, noun="folder", option="--sync", options=options)
 
 
 def _environments_in(directory: str) -> Iterator[str]:

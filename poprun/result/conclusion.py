@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
@@ -12,7 +13,6 @@ from poprun.output.router import OutputRouter
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.record import replace
 from poprun.result import report, summary
 from poprun.result.outcome import MACHINERY, Outcome, has_failed, judge
 from poprun.result.summary import InstanceEnd
@@ -186,6 +186,6 @@ def _evidence(
         at_cpu_limit=any(e.at_cpu_limit for e in exits),
         is_elsewhere=not plan.request.facts_of(rank).is_own_host,
         lacks_faulthandler=any(e.lacks_faulthandler for e in exits),
-        uses_torch_groups=TorchGroupsMade(rank) in ended.events,
+        uses_torch_groups=TorchGroupsMade(rank=rank) in ended.events,
         stdin_advice=plan.request.stdin.advice_for(rank),
     )

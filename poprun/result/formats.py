@@ -6,11 +6,11 @@ changes its meaning or is removed.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN, explain_errno
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.record import Record
 from poprun.result.outcome import Outcome
 from poprun.result.summary import InstanceEnd
 from poprun.supervise.stopping import Course, Reason
@@ -38,7 +38,8 @@ OUTCOMES = {
 }
 
 
-class AttemptResult(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResult:
     """One attempt to run the job."""
 
     number: int
@@ -113,7 +114,7 @@ def event_object(event: Event) -> dict[str, Any] | None:
     """Return the fields of an event of the job; None if --events has no such one."""
     if type(event) not in EVENT_NAMES:
         return None
-    fields = dict(vars(event))
+    fields = asdict(event)
     if (rank := fields.pop("rank", None)) is not None:
         fields["instance"] = rank
     if "ranks" in fields:

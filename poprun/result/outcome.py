@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from poprun.errors import (
     MACHINERY_FAILED,
@@ -17,7 +18,6 @@ from poprun.helpers.processes import exit_code, signal_name
 from poprun.log import printable
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.plan.placement import format_ranges
-from poprun.record import Record
 from poprun.supervise.stopping import Cause, Course, Reason
 from poprun.wire.events import (
     DaemonKilled,
@@ -42,7 +42,8 @@ KILLED_BY_OTHERS = (
 )
 
 
-class Failed(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
     """An instance that failed by itself."""
 
     rank: int
@@ -71,7 +72,8 @@ class Failed(Record):
         return f"exited with code {self.exit_code}"
 
 
-class Outcome(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
     """What poprun exits with, and why, as far as words are needed."""
 
     exit_code: int
@@ -115,7 +117,7 @@ def judge(
     killed = _killed_daemon(course, events, mpirun_status, verdict, hosts, elsewhere)
     if killed is not None:
         sentence = f"mpirun's daemon{killed} {KILLED_BY_OTHERS}"
-        return Outcome(MACHINERY_FAILED, sentence)
+        return Outcome(exit_code=MACHINERY_FAILED, sentence=sentence)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
         return Outcome(
             exit_code=failed[0].exit_code,
@@ -139,20 +141,22 @@ def judge(
             "All instances ended with exit code 0, but the job had lost its IPUs by "
             f"then. {loss}"
         )
-        return Outcome(MACHINERY_FAILED, sentence, warnings=_warnings(course))
+        return Outcome(
+            exit_code=MACHINERY_FAILED, sentence=sentence, warnings=_warnings(course)
+        )
     return _all_succeeded(course, mpirun_status, verdict)
 
 
 def failures(events: Sequence[Event]) -> list[Failed]:
     """Return the instances that failed by themselves, the first one first."""
     failed = [
-        Failed(e.rank, e.status, e.at_ns)
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
         for e in events
         if isinstance(e, Exited) and e.status and e.by_itself
     ]
     ended = {f.rank for f in failed}
     failed += [
-        Failed(e.rank, e.status, e.at_ns, finalizing=True)
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns, finalizing=True)
         for e in events
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
@@ -217,13 +221,16 @@ def _killed_daemon(
     orphaned = None
     for event in events:
         match event:
-            case DaemonKilled(host):
+            case DaemonKilled(host=host):
                 return f" on {host}"
-            case Orphaned(rank) if verdict.failure is Failure.PROXY_LOST:
+            case Orphaned(rank=rank) if verdict.failure is Failure.PROXY_LOST:
                 if orphaned is None and rank not in elsewhere:
                     orphaned = _on(hosts, rank)
             # mpirun kills what is left of the job, as far as it reaches it.
-            case Exited(_, status, by_itself=True) if status not in (0, signal.SIGKILL):
+            case Exited(status=status, by_itself=True) if status not in (
+                0,
+                signal.SIGKILL,
+            ):
                 break
     return orphaned
 
@@ -242,7 +249,7 @@ def _is_abort(
 ) -> bool:
     """Return whether MPI_Abort of an instance has ended the job."""
     # Open MPI's MPI_Abort ends the instance too, and poprun may detect that first.
-    is_same = cause == Cause(Reason.FAILED, verdict.rank)
+    is_same = cause == Cause(reason=Reason.FAILED, rank=verdict.rank)
     may_be_cause = cause is None or cause.reason in MACHINERY or is_same
     # hydra tells of MPI_Abort by its exit code alone, and one that was killed has
     # none of its own.
@@ -259,12 +266,12 @@ def _aborted(
     also = [f for f in failed if f.rank != verdict.rank]
     if verdict.rank is None:
         sentence = f"An instance called MPI_Abort with error code {error}."
-        return Outcome(code, sentence, also=also)
+        return Outcome(exit_code=code, sentence=sentence, also=also)
     return Outcome(
-        code,
-        f"Instance {named(verdict.rank, programs)} called MPI_Abort with error code "
-        f"{error}, and mpirun ended the others.",
-        first=Failed(verdict.rank, code << 8, at_ns=0),
+        exit_code=code,
+        sentence=f"Instance {named(verdict.rank, programs)} called MPI_Abort with "
+        f"error code {error}, and mpirun ended the others.",
+        first=Failed(rank=verdict.rank, status=code << 8, at_ns=0),
         also=also,
     )
 
@@ -281,8 +288,8 @@ def _ended_with_0(verdict: MpiVerdict) -> Outcome:
     if verdict.if_running is not Failure.ABORTED:
         return _mpirun_ended(0)
     return Outcome(
-        1,
-        "mpirun ended with exit code 0 while instances were running, and "
+        exit_code=1,
+        sentence="mpirun ended with exit code 0 while instances were running, and "
         "they were stopped. It does that when one of them calls MPI_Abort "
         "with error code 0 or a multiple of 256.",
         quote_mpirun=True,
@@ -300,28 +307,28 @@ def _stopped(
         case Reason.INTERRUPTED:
             number = cause.signal or signal.SIGINT
             who = cause.client or signal_name(number)
-            return Outcome(128 + number, f"Stopped by {who}.")
+            return Outcome(exit_code=128 + number, sentence=f"Stopped by {who}.")
         case Reason.TIMEOUT:
             return Outcome(
-                TIMED_OUT,
-                f"The job took longer than the {course.timeout:g} s of --timeout "
-                "and was stopped.",
+                exit_code=TIMED_OUT,
+                sentence=f"The job took longer than the {course.timeout:g} s of "
+                "--timeout and was stopped.",
             )
         case Reason.START_TIMEOUT:
             return _not_started(course, hosts)
         case Reason.OUTPUT_CLOSED:
-            return Outcome(OUTPUT_CLOSED)
+            return Outcome(exit_code=OUTPUT_CLOSED)
         case Reason.DEVICES_LOST:
             sentence = f"The job lost its IPUs, and was stopped. {_loss(events)}"
-            return Outcome(MACHINERY_FAILED, sentence)
+            return Outcome(exit_code=MACHINERY_FAILED, sentence=sentence)
         case Reason.HOST_LOST:
             return _host_lost(events)
         # An mpirun that is killed may take shims with it, and they are missed first.
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
-                MACHINERY_FAILED,
-                f"The supervisor of instance {cause.rank}{_on(hosts, cause.rank)} "
-                f"{KILLED_BY_OTHERS}",
+                exit_code=MACHINERY_FAILED,
+                sentence="The supervisor of instance "
+                f"{cause.rank}{_on(hosts, cause.rank)} {KILLED_BY_OTHERS}",
             )
     return _mpirun_ended(mpirun_status)
 
@@ -332,7 +339,12 @@ def _loss(events: Sequence[Event]) -> str:
 
 
 def _mpirun_failed(sentence: str, warnings: Sequence[str] = ()) -> Outcome:
-    return Outcome(MACHINERY_FAILED, sentence, quote_mpirun=True, warnings=warnings)
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=sentence,
+        quote_mpirun=True,
+        warnings=warnings,
+    )
 
 
 def _host_lost(events: Sequence[Event]) -> Outcome:
@@ -340,8 +352,8 @@ def _host_lost(events: Sequence[Event]) -> Outcome:
     noun = "Instance" if len(lost.ranks) == 1 else "Instances"
     verb = "was" if len(lost.ranks) == 1 else "were"
     return Outcome(
-        MACHINERY_FAILED,
-        f"The host {lost.host} was lost: {lost.why}. {noun} "
+        exit_code=MACHINERY_FAILED,
+        sentence=f"The host {lost.host} was lost: {lost.why}. {noun} "
         f"{format_ranges(lost.ranks)} {verb} on it, and the job was stopped.",
     )
 
@@ -379,16 +391,19 @@ def _refused(
     reason = explain_errno(refused.errno) if refused.errno else ""
     parts = [part for part in (call, refused.tried, reason) if part]
     return Outcome(
-        code,
-        f"Instance {named(refused.rank, programs)}{_on(hosts, refused.rank)} could not "
-        f"be started: {': '.join(parts)}",
+        exit_code=code,
+        sentence=f"Instance {named(refused.rank, programs)}{_on(hosts, refused.rank)} "
+        f"could not be started: {': '.join(parts)}",
     )
 
 
 def _mpirun_refused(refused: MpirunRefused) -> Outcome:
     call = f"{refused.call}: " if refused.call else ""
     reason = explain_errno(refused.errno)
-    return Outcome(MACHINERY_FAILED, f"mpirun could not be started: {call}{reason}")
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun could not be started: {call}{reason}",
+    )
 
 
 def _not_started(course: Course, hosts: Sequence[str]) -> Outcome:
@@ -396,10 +411,10 @@ def _not_started(course: Course, hosts: Sequence[str]) -> Outcome:
     names = list(dict.fromkeys(hosts[rank] for rank in missing)) if hosts else []
     where = f" on {' and '.join(names)}" if names else ""
     return Outcome(
-        TIMED_OUT,
-        f"mpirun did not start {len(missing)} of {course.num_instances} instances"
-        f"{where} within the {course.start_timeout:g} s of --start-timeout, instance "
-        f"{missing[0]} among them.",
+        exit_code=TIMED_OUT,
+        sentence=f"mpirun did not start {len(missing)} of {course.num_instances} "
+        f"instances{where} within the {course.start_timeout:g} s of --start-timeout, "
+        f"instance {missing[0]} among them.",
         quote_mpirun=True,
     )
 
@@ -429,11 +444,11 @@ def _all_succeeded(
     warnings = _warnings(course)
     # A signal that comes when all have succeeded ends what is left, and no more.
     if not mpirun_status or course.mpirun_hung or course.mpirun_killed:
-        return Outcome(0, warnings=warnings)
+        return Outcome(exit_code=0, warnings=warnings)
     if verdict.failure is Failure.NOT_FINALIZED:
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
         warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
-        return Outcome(0, warnings=warnings)
+        return Outcome(exit_code=0, warnings=warnings)
     sentence = f"All instances succeeded, but then mpirun {_how(mpirun_status)}."
     return _mpirun_failed(sentence, warnings)
 

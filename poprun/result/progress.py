@@ -4,11 +4,11 @@ It listens to the events of the job and knows no terminal; the router shows the 
 where that disturbs nothing.
 """
 
+from dataclasses import dataclass, replace
 from math import inf
 
 from poprun.output.lines.tracebacks import describe_instances
 from poprun.output.terminal import clock
-from poprun.record import Record, replace
 from poprun.supervise.group_calls import GroupCalls
 from poprun.wire.events import (
     Event,
@@ -53,16 +53,16 @@ class Progress:
 
     def listen(self, event: Event) -> None:
         match event:
-            case Started(rank):
+            case Started(rank=rank):
                 self._started.add(rank)
-            case Exited(rank) | Refused(rank) | ShimLost(rank):
+            case Exited(rank=rank) | Refused(rank=rank) | ShimLost(rank=rank):
                 self._ended.add(rank)
             case Interrupted():
                 self._is_stopping = True
             case StacksShown():
                 self._is_stopping = True
             # Instances that are being stopped wait for nothing.
-            case UsageMeasured(rank) if not self._is_stopping:
+            case UsageMeasured(rank=rank) if not self._is_stopping:
                 self._group_calls.note(event)
                 self._waiting.pop(rank, None)
                 self._waits_since.pop(rank, None)
@@ -133,7 +133,16 @@ class Progress:
         for rank, usage in sorted(self._waits().items()):
             key = usage.operation, usage.missing
             if usage.missing:
-                before = waits.get(key, _Wait(*key, (), 0.0, bool(usage.group)))
+                before = waits.get(
+                    key,
+                    _Wait(
+                        operation=usage.operation,
+                        missing=usage.missing,
+                        ranks=(),
+                        seconds=0.0,
+                        is_of_torch=bool(usage.group),
+                    ),
+                )
                 seconds = max(before.seconds, usage.waited_s)
                 waits[key] = replace(
                     before, ranks=(*before.ranks, rank), seconds=seconds
@@ -154,7 +163,8 @@ class Progress:
         return running + ended
 
 
-class _Wait(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
     """Instances that wait in a collective for the same others, the longest so long."""
 
     operation: str

@@ -12,9 +12,9 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from poprun import __version__
-from poprun.annotations import Any
 from poprun.errors import OptionError
 from poprun.output.writer import Sink
 from poprun.plan.values import Plan

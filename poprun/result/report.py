@@ -3,10 +3,10 @@
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from poprun.log import printable
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.record import Record
 from poprun.result.hints import (
     CPU_LIMIT,
     DESTROY_GROUPS,
@@ -55,7 +55,8 @@ NO_SCRIPT = (
 )
 
 
-class Evidence(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
     """What is known besides the outcome, for the instance that failed first."""
 
     host: str = ""

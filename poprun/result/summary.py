@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.options.programs import name_of
 from poprun.output.terminal import clock
 from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment
-from poprun.record import Record, replace
 from poprun.result.outcome import Outcome
 from poprun.texts.tables import aligned
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
@@ -22,7 +22,8 @@ INDENT = "    "
 LEAST_IMPORTANT = ("CPU", "peak memory", "wall")
 
 
-class InstanceEnd(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceEnd:
     """How one instance ended, as far as it is known."""
 
     rank: int
@@ -88,7 +89,9 @@ def instance_ends(
         else:
             state = LOST if rank in started - refused else NOT_STARTED
         host, program = assignment.host.name, assignment.program
-        end = InstanceEnd(rank, host, state, status, program=program)
+        end = InstanceEnd(
+            rank=rank, host=host, state=state, status=status, program=program
+        )
         ends.append(end if event is None else _with_usage(end, event, started_ns))
     return ends
 

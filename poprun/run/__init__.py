@@ -208,7 +208,13 @@ def _run_job(
         return end.exit_code
     reopen = partial(_reopen_hosts, request, context)
     environ = context.caller_environ
-    steps = Steps(reopen, prepare, run_attempt, environ, phase_line.show)
+    steps = Steps(
+        reopen=reopen,
+        prepare=prepare,
+        run=run_attempt,
+        environ=environ,
+        show=phase_line.show,
+    )
     return Restarts(steps, most, log, began, context.recorder).run(end, job)
 
 

@@ -6,11 +6,12 @@ Job -> Ended -> Outcome -> AttemptEnd
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from popdist.durations import read_duration
-from poprun.annotations import TYPE_CHECKING
 from poprun.color import is_dumb, uses_color
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndActions
@@ -29,7 +30,6 @@ from poprun.output.writer import write_text
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.record import Record, replace
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.outcome import Outcome, has_failed, may_restart
@@ -60,7 +60,8 @@ Listener = Callable[[Event], None]
 STALL_S = 60.0
 
 
-class AttemptEnd(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
     """How an attempt ended, and whether another one is to follow."""
 
     exit_code: int
@@ -168,7 +169,7 @@ def supervise_attempt(
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
     outcome = judge(ended)
-    if ended.course.cause == Cause(Reason.TIMEOUT):
+    if ended.course.cause == Cause(reason=Reason.TIMEOUT):
         sentences = [outcome.sentence, *progress.describe_waits()]
         outcome = replace(outcome, sentence=" ".join(sentences))
     ends = conclusion.with_stderr(
@@ -241,9 +242,9 @@ def _warn_of_stalls(progress: Progress, least_s: float, log: Log, event: Event) 
 
 def _show_failed(router: OutputRouter, event: Event) -> None:
     match event:
-        case Exited(rank, status, by_itself=True) if status:
+        case Exited(rank=rank, status=status, by_itself=True) if status:
             router.show_failed(rank)
-        case FailedInFinalize(rank):
+        case FailedInFinalize(rank=rank):
             router.show_failed(rank)
 
 

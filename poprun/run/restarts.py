@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
@@ -16,7 +17,6 @@ from poprun.helpers.processes import signal_name
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
-from poprun.record import Record, replace
 from poprun.result.recorder import Recorder
 from poprun.run.attempt import AttemptEnd, undo_job
 from poprun.supervise.guard_start import StartedGuard, start_guard
@@ -41,7 +41,8 @@ class StoppedError(Exception):
         self.number = number
 
 
-class Steps(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
     """What an attempt needs of the stages of a run."""
 
     # Reaches the hosts again, with the guard that ends what has a mark; returns a TCP

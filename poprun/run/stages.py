@@ -5,6 +5,7 @@ Request -> DeviceReservation; Plan -> Job -> AttemptEnd
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from poprun.errors import OptionError
 from poprun.host.local_host import LocalHost
@@ -20,7 +21,6 @@ from poprun.output.phase_line import PhaseLine
 from poprun.output.stdin import Stdin
 from poprun.plan.values import Plan, Request
 from poprun.reach.hosts import Preflight, Preflights
-from poprun.record import Record
 from poprun.result.recorder import Recorder
 from poprun.run.attempt import AttemptEnd, supervise_attempt
 from poprun.run.links import open_links
@@ -31,7 +31,8 @@ from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.trace.job_trace import JobTrace
 
 
-class RunContext(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
     """What the stages of a run share, and its attempts."""
 
     settings: Settings
@@ -54,7 +55,8 @@ class RunContext(Record):
     trace: "JobTrace | None" = None
 
 
-class Stages(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
     """The stages of a run that change something; tests pass others."""
 
     # With the arguments of reservation.reserve and of prepare and run_attempt below.
@@ -155,4 +157,4 @@ def _wait_for_stdin(stdin: Stdin) -> None:
         )
 
 
-STAGES = Stages(reservation.reserve, prepare, run_attempt)
+STAGES = Stages(reserve=reservation.reserve, prepare=prepare, run_attempt=run_attempt)

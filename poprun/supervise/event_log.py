@@ -56,9 +56,11 @@ class EventLog:
 
     def listen(self, event: Event) -> None:
         match event:
-            case MpirunStarted(pid):
+            case MpirunStarted(pid=pid):
                 self._log.info(f"Waiting for mpirun (PID {pid})")
-            case Started(rank, pid, cpus, memory_is_bound):
+            case Started(
+                rank=rank, pid=pid, cpus=cpus, memory_is_bound=memory_is_bound
+            ):
                 if not memory_is_bound:
                     self._warn_once(
                         "memory",
@@ -68,24 +70,24 @@ class EventLog:
                 self._log.info(
                     f"Instance {rank} (PID {pid}) runs on CPUs {format_ranges(cpus)}"
                 )
-            case Exited(rank, status):
+            case Exited(rank=rank, status=status):
                 self._log.debug(
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
                 )
                 self._on_exited(event)
-            case Clean(rank, left_behind) if left_behind:
+            case Clean(rank=rank, left_behind=left_behind) if left_behind:
                 self._log.say(
                     f"Instance {rank} left {left_behind} "
                     f"process{'' if left_behind == 1 else 'es'} running, which poprun "
                     "ended."
                 )
-            case DebuggerInterrupted(rank, at_prompt=False):
+            case DebuggerInterrupted(rank=rank, at_prompt=False):
                 self._log.say(
                     f"SIGINT: passed to the debugger of instance {rank}; repeat to "
                     "stop the job."
                 )
-            case Interrupted(number, client):
+            case Interrupted(signal=number, client=client):
                 self._on_interrupt(number, client)
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
@@ -111,9 +113,9 @@ class EventLog:
     def _on_mpi(self, event: Event) -> None:
         """Tell of instances that wait in MPI, or have none."""
         match event:
-            case FailedInFinalize(rank, status):
+            case FailedInFinalize(rank=rank, status=status):
                 self._on_failed_in_finalize(rank, exit_code(status))
-            case WaitsInFinalize(rank):
+            case WaitsInFinalize(rank=rank):
                 self._log.warn(
                     f"The Python program of instance {rank} has ended and waits in "
                     "MPI_Finalize for the other instances. Its exit status is not "
@@ -121,7 +123,7 @@ class EventLog:
                     "mpi4py PROGRAM' instead of 'python PROGRAM', the failure of one "
                     "instance ends all of them."
                 )
-            case AloneInMpi(rank):
+            case AloneInMpi(rank=rank):
                 self._warn_once(
                     AloneInMpi,
                     f"Instance {rank} imports mpi4py, but --mpirun local starts no "
@@ -143,26 +145,26 @@ class EventLog:
         """Tell of what goes wrong beside the instances."""
         match event:
             # A shim and the guard may report the same one.
-            case Remains(pid, user, command, host):
+            case Remains(pid=pid, user=user, command=command, host=host):
                 self._warn_once(
                     (host, pid),
                     f"Process {pid}{self._on(host)} of user {user_name(user)} "
                     f"({command}) is still running: user {user_name()} has no "
                     "permission to end it.",
                 )
-            case NotUndone(sentence, host):
+            case NotUndone(sentence=sentence, host=host):
                 prefix = f"{host}: " if self._names_hosts else ""
                 self._log.warn(prefix + sentence)
-            case GuardLost(host):
+            case GuardLost(host=host):
                 self._log.warn(
                     f"poprun's guard{self._on(host)} was killed; another takes its "
                     "place."
                 )
-            case HostLost(host, _, why):
+            case HostLost(host=host, why=why):
                 self._log.warn(f"Lost the host {host}: {why}.")
-            case Rejected(why):
+            case Rejected(why=why):
                 self._log.debug(f"A connection to the control socket was closed: {why}")
-            case AcceptFailed(number):
+            case AcceptFailed(errno=number):
                 self._warn_once(
                     (AcceptFailed, number),
                     "poprun cannot accept connections from instances at the moment: "

@@ -6,9 +6,9 @@ them. In popdist's groups the instances do that themselves.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from popdist import call_records as records
-from poprun.record import replace
 from poprun.wire.events import UsageMeasured
 
 BACKWARD = records.TORCH_BACKWARD.decode()

@@ -9,16 +9,17 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
-from poprun.record import Record
 
 _pids: list[int] = []
 
 
-class StartedGuard(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedGuard:
     """A guard that waits for its first message."""
 
     pid: int
@@ -85,7 +86,13 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
         theirs.close()
     _pids.append(pid)
     older_pids = frozenset(p.pid for p in older)
-    return StartedGuard(pid, ours.detach(), output, older_pids, orders[sent:])
+    return StartedGuard(
+        pid=pid,
+        descriptor=ours.detach(),
+        output=output,
+        older=older_pids,
+        unsent=orders[sent:],
+    )
 
 
 def continue_guards() -> None:

@@ -215,7 +215,7 @@ class MpirunProcess:
         elif kind == protocol.MPIRUN_STARTED:
             self._on_start(int(fields[0]), int(fields[1]))
         elif kind == protocol.MPIRUN_REFUSED:
-            self._emit(MpirunRefused(int(fields[0]), os.fsdecode(fields[1])))
+            self._emit(MpirunRefused(errno=int(fields[0]), call=os.fsdecode(fields[1])))
             self._on_exit(127 << 8)
         elif kind == protocol.MPIRUN_EXITED:
             self._on_exit(int(fields[0]))
@@ -225,11 +225,11 @@ class MpirunProcess:
     def _on_start(self, pid: int, start: int) -> None:
         self._pid = pid
         self._guard.remember(pid, start)
-        self._emit(MpirunStarted(pid))
+        self._emit(MpirunStarted(pid=pid))
 
     def _on_exit(self, status: int) -> None:
         self._has_ended = True
-        self._emit(MpirunExited(status))
+        self._emit(MpirunExited(status=status))
 
     def _on_guard_lost(self) -> None:
         if self.finished:
@@ -257,7 +257,7 @@ class MpirunProcess:
             raise
         if self._job.devices is not None:
             self._job.devices.live_with(self._guard.pid)
-        self._emit(GuardLost(self._host))
+        self._emit(GuardLost(host=self._host))
 
     def _find(self) -> None:
         """Go on where a guard died before it could say which process mpirun is."""
@@ -290,4 +290,4 @@ class MpirunProcess:
         for failure in failures:
             if failure not in self._failures:
                 self._failures.add(failure)
-                self._emit(NotUndone(failure, self._host))
+                self._emit(NotUndone(sentence=failure, host=self._host))

@@ -9,10 +9,10 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
 import signal
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import inf
 
-from poprun.record import Record, replace
 from poprun.wire.events import (
     Clean,
     Connected,
@@ -79,7 +79,8 @@ class Reason(IntEnum):
     HOST_LOST = 9
 
 
-class Cause(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
     reason: Reason
     rank: int | None = None
     signal: int | None = None
@@ -87,38 +88,46 @@ class Cause(Record):
     client: str = ""
 
 
-SLURMS_END = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
+SLURMS_END = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGTERM)
 
 
-class Action(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
     """Something to do for the end of a job."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalInstances(Action):
     signal: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptInstance(Action):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KillInstances(Action):
     pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseShims(Action):
     pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalMpirun(Action):
     signal: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowStacks(Action):
     """Show the Python stacks of all instances; StacksShown is the end of it."""
 
 
-class Course(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
     """How far a job has come."""
 
     num_instances: int
@@ -195,25 +204,25 @@ def decide(course: Course, event: Event, now: float) -> Step:
 def _note(course: Course, event: Event, now: float) -> Course:
     """Record an event, whatever follows from it."""
     match event:
-        case Connected(rank):
+        case Connected(rank=rank):
             return replace(course, connected=course.connected | {rank})
-        case Started(rank):
+        case Started(rank=rank):
             started = course.started | {rank}
             if len(started) == course.num_instances:
                 return replace(course, started=started, starts_by=inf)
             return replace(course, started=started)
-        case Clean(rank) | Refused(rank):
+        case Clean(rank=rank) | Refused(rank=rank):
             return replace(course, gone=course.gone | {rank})
-        case ShimLost(rank):
+        case ShimLost(rank=rank):
             return replace(course, gone=course.gone | {rank}, failed_at=now)
-        case Exited(rank, status, by_itself=by_itself):
+        case Exited(rank=rank, status=status, by_itself=by_itself):
             failed_at = now if status or not by_itself else course.failed_at
             has_failed = by_itself and status != 0
             course = replace(course, failed_at=failed_at)
             return _note_end(course, rank, now, has_failed=has_failed)
-        case FailedInFinalize(rank):
+        case FailedInFinalize(rank=rank):
             return _note_end(course, rank, now, has_failed=True)
-        case HostLost(_, ranks):
+        case HostLost(ranks=ranks):
             return replace(course, gone=course.gone.union(ranks))
         case MpirunExited():
             return replace(course, mpirun_ended=True)
@@ -246,12 +255,12 @@ def _end_prompt(course: Course, now: float) -> Course:
 
 def _note_debugger(course: Course, event: Event, now: float) -> Course:
     match event:
-        case DebuggerReady(rank) if rank == course.debugged:
+        case DebuggerReady(rank=rank) if rank == course.debugged:
             return replace(course, has_debugger=True)
-        case PromptShown(rank) if rank == course.debugged:
+        case PromptShown(rank=rank) if rank == course.debugged:
             since = min(course.prompt_since, now)
             return replace(course, prompt_since=since, was_interrupted=False)
-        case PromptOver(rank) if rank == course.debugged:
+        case PromptOver(rank=rank) if rank == course.debugged:
             return _end_prompt(course, now)
         case DebuggerInterrupted(at_prompt=False):
             return replace(course, was_interrupted=True)
@@ -265,23 +274,27 @@ def _react(course: Course, event: Event, now: float) -> Step:
         case Exited() | FailedInFinalize() if running and course.failed is not None:
             if course.keep_going or course.debugged is not None:
                 return course, []
-            cause = Cause(Reason.FAILED, course.failed)
+            cause = Cause(reason=Reason.FAILED, rank=course.failed)
             return _stop(course, cause, now, course.grace)
-        case DebuggerInterrupted(rank) if running:
-            return course, [InterruptInstance(rank)]
-        case Refused(rank) if running:
-            return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)
-        case ShimLost(rank) if running:
-            return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
-        case HostLost(_, ranks) if running and ranks:
-            return _stop(course, Cause(Reason.HOST_LOST), now, machinery)
+        case DebuggerInterrupted(rank=rank) if running:
+            return course, [InterruptInstance(rank=rank)]
+        case Refused(rank=rank) if running:
+            return _stop(
+                course, Cause(reason=Reason.REFUSED, rank=rank), now, course.grace
+            )
+        case ShimLost(rank=rank) if running:
+            return _stop(
+                course, Cause(reason=Reason.SHIM_LOST, rank=rank), now, machinery
+            )
+        case HostLost(ranks=ranks) if running and ranks:
+            return _stop(course, Cause(reason=Reason.HOST_LOST), now, machinery)
         case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
-            return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
+            return _stop(course, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
         case DevicesLost() if running:
             # Others may have them: it must not compute on.
-            return _stop(course, Cause(Reason.DEVICES_LOST), now, course.grace)
+            return _stop(course, Cause(reason=Reason.DEVICES_LOST), now, course.grace)
         case OutputClosed() if running:
-            return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
+            return _stop(course, Cause(reason=Reason.OUTPUT_CLOSED), now, machinery)
         case ShimLeft() if course.phase is Phase.LEAVING:
             ends = max(course.phase_ends, _leaves_by(course, now))
             return replace(course, phase_ends=ends), []
@@ -289,9 +302,9 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _signal(course, now, course.grace)
         case SlurmEndsJob():
             return _take_for_slurms(course, now), []
-        case Interrupted(signal.SIGTERM) if course.is_in_slurm:
+        case Interrupted(signal=signal.SIGTERM) if course.is_in_slurm:
             return _interrupt_in_slurm(course, now)
-        case Interrupted(number, client):
+        case Interrupted(signal=number, client=client):
             return _interrupt(course, number, now, client)
     return _tick(course, now) if now >= course.deadline else (course, [])
 
@@ -316,7 +329,7 @@ def _signal(course: Course, now: float, grace: float) -> Step:
     course = replace(
         course, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
     )
-    return course, [SignalInstances(number)]
+    return course, [SignalInstances(signal=number)]
 
 
 def _trace(course: Course, cause: Cause, now: float) -> Step:
@@ -328,7 +341,7 @@ def _trace(course: Course, cause: Cause, now: float) -> Step:
 
 def _interrupt(course: Course, number: int, now: float, client: str = "") -> Step:
     if course.phase is Phase.RUNNING:
-        cause = Cause(Reason.INTERRUPTED, signal=number, client=client)
+        cause = Cause(reason=Reason.INTERRUPTED, signal=number, client=client)
         if number == signal.SIGQUIT:
             return _trace(course, cause, now)
         return _stop(course, cause, now, course.grace)
@@ -389,15 +402,15 @@ def _stop_with_slurm(course: Course, now: float) -> Course:
 def _tick(course: Course, now: float) -> Step:
     match course.phase:
         case Phase.RUNNING if now >= course.ends_by:
-            return _trace(course, Cause(Reason.TIMEOUT), now)
+            return _trace(course, Cause(reason=Reason.TIMEOUT), now)
         case Phase.RUNNING:
             grace = min(course.grace, MACHINERY_GRACE_S)
-            return _stop(course, Cause(Reason.START_TIMEOUT), now, grace)
+            return _stop(course, Cause(reason=Reason.START_TIMEOUT), now, grace)
         case Phase.TRACING:
             return _signal(course, now, course.grace)
         case Phase.STOPPING if now < course.phase_ends:
             course = replace(course, signals_at=inf)
-            return course, [SignalInstances(signal.SIGTERM)]
+            return course, [SignalInstances(signal=signal.SIGTERM)]
         case Phase.STOPPING:
             return _kill(course, now)
         case Phase.KILLING:
@@ -415,7 +428,7 @@ def _kill(course: Course, now: float) -> Step:
 def _end_mpirun(course: Course, now: float) -> Step:
     ends = now + KILL_TIMEOUT_S
     course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
-    return course, [SignalMpirun(signal.SIGKILL)]
+    return course, [SignalMpirun(signal=signal.SIGKILL)]
 
 
 def _all_gone(course: Course) -> bool:
@@ -432,10 +445,10 @@ def _leave(course: Course, now: float) -> Step:
         # It has not even started them all, and need not begin now.
         if course.is_in_slurm:
             # Where SIGTERM is blocked.
-            actions.append(SignalMpirun(signal.SIGKILL))
+            actions.append(SignalMpirun(signal=signal.SIGKILL))
             course = replace(course, mpirun_killed=True)
         else:
-            actions.append(SignalMpirun(signal.SIGTERM))
+            actions.append(SignalMpirun(signal=signal.SIGTERM))
             ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
     return replace(course, phase=Phase.LEAVING, phase_ends=ends), actions
 

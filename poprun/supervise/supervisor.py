@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 
 from poprun import early_signals
@@ -22,7 +23,6 @@ from poprun.output.stdin import StdinFeeder
 from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
 from poprun.output.waiter import READ, Interest
-from poprun.record import replace
 from poprun.supervise import stopping
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
@@ -305,19 +305,19 @@ class Supervisor:
 
     def _act(self, action: stopping.Action) -> None:
         match action:
-            case stopping.SignalInstances(number):
+            case stopping.SignalInstances(signal=number):
                 self._signal_instances(number)
             case stopping.KillInstances():
                 for host in self._hosts:
                     host.kill_instances()
-            case stopping.InterruptInstance(rank):
+            case stopping.InterruptInstance(rank=rank):
                 for host in self._hosts:
                     if rank in host.ranks:
                         host.interrupt_instance(rank)
             case stopping.ReleaseShims():
                 for host in self._hosts:
                     host.release_shims()
-            case stopping.SignalMpirun(number):
+            case stopping.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
                 # For the report, which says who waits for whom.
@@ -395,8 +395,8 @@ class Supervisor:
         course, rank = self._course, self._course.debugged
         is_ctrl_c = number == signal.SIGINT and course.debugger_takes_interrupt
         if rank is None or not is_ctrl_c:
-            return Interrupted(number)
-        return DebuggerInterrupted(rank, at_prompt=course.prompt_since < inf)
+            return Interrupted(signal=number)
+        return DebuggerInterrupted(rank=rank, at_prompt=course.prompt_since < inf)
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 import click
 
 from popdist.durations import EXAMPLES, read_duration
-from poprun.annotations import Any
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
 from poprun.texts.stdout import OutputError, discard_unwritten, write

@@ -2,8 +2,7 @@
 
 import os
 import sys
-
-from poprun.annotations import TextIO
+from typing import TextIO
 
 
 class OutputError(Exception):

@@ -1,9 +1,9 @@
 """Who waited for whom in a job: the events of a timeline -> tables. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from poprun.annotations import Any
-from poprun.record import Record
 from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN, UNRECORDED
 from poprun.words import three_digits
 
@@ -15,7 +15,8 @@ class TraceError(ValueError):
     """A file is no timeline of poprun's."""
 
 
-class Slice(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
     """Something that lasts: a call, a span, a life; times in microseconds."""
 
     name: str
@@ -27,7 +28,8 @@ class Slice(Record):
     args: Mapping[str, Any]
 
 
-class Together(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
     """A call that several instances have made together.
 
     waits: How long each has waited, by its row.
@@ -45,7 +47,8 @@ class Together(Record):
     is_complete: bool
 
 
-class InstanceSummary(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSummary:
     """What one process has done; times in microseconds."""
 
     title: str
@@ -58,7 +61,8 @@ class InstanceSummary(Record):
     cost_to_others: float
 
 
-class SpanSummary(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanSummary:
     """The spans of one name in a process; times in microseconds."""
 
     name: str
@@ -68,7 +72,8 @@ class SpanSummary(Record):
     longest: float
 
 
-class TraceSummary(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
     """What a timeline tells.
 
     waits: By row of who waited and row of who was waited for, how long.
@@ -242,7 +247,9 @@ def spans_by_name(
         most[name] = max(most.get(name, 0.0), sum(own))
     names = sorted(most, key=lambda name: (-most[name], name))
     spans = [
-        SpanSummary(name, row, len(own), sum(own), max(own))
+        SpanSummary(
+            name=name, row=row, calls=len(own), total=sum(own), longest=max(own)
+        )
         for name in names[:number_of_names]
         for (other, row), own in sorted(lengths.items())
         if other == name

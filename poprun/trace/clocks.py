@@ -1,11 +1,11 @@
 """The clocks of other hosts, and times by them on poprun's clock. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from poprun.record import Record
 
-
-class ClockReading(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
     """What a host's clock has shown between two times of poprun's, in ns."""
 
     asked_ns: int
@@ -23,7 +23,8 @@ class ClockReading(Record):
         return (self.answered_ns - self.asked_ns) // 2
 
 
-class Clock(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
     """A host's CLOCK_MONOTONIC on poprun's clock, at two times.
 
     Between two hosts such clocks drift apart by some microseconds in a second.
@@ -54,4 +55,9 @@ def clock_of(readings: Sequence[ClockReading]) -> Clock:
     first, last = (
         min(some, key=lambda one: one.uncertainty_ns) for some in (early, late)
     )
-    return Clock(first.there_ns, first.offset_ns, last.there_ns, last.offset_ns)
+    return Clock(
+        first_ns=first.there_ns,
+        first_offset_ns=first.offset_ns,
+        last_ns=last.there_ns,
+        last_offset_ns=last.offset_ns,
+    )

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from popdist.call_records import (
     CALLS_SUFFIX,
@@ -84,15 +85,26 @@ class JobTrace:
         """Take in an event of the job."""
         now = time.monotonic_ns()
         match event:
-            case Started(rank, pid):
+            case Started(rank=rank, pid=pid):
                 host, attempt = self._host_names[rank], self._attempt
-                life = InstanceLife(rank, pid, host, attempt, now, 0, "")
+                life = InstanceLife(
+                    rank=rank,
+                    pid=pid,
+                    host=host,
+                    attempt=attempt,
+                    began_ns=now,
+                    ended_ns=0,
+                    end="",
+                )
                 self._lives[attempt, rank] = life
-            case Exited(rank, status, at_ns) if (self._attempt, rank) in self._lives:
+            case Exited(rank=rank, status=status, at_ns=at_ns) if (
+                self._attempt,
+                rank,
+            ) in self._lives:
                 life = self._lives[self._attempt, rank]
                 end = f"exit code {exit_code(status)}"
-                fields = {**vars(life), "ended_ns": at_ns, "end": end}
-                self._lives[self._attempt, rank] = InstanceLife(**fields)
+                ended = replace(life, ended_ns=at_ns, end=end)
+                self._lives[self._attempt, rank] = ended
             case MpirunStarted():
                 self._mpirun.append((now, 0))
             case MpirunExited() if self._mpirun:
@@ -176,16 +188,17 @@ class JobTrace:
     def _events(self) -> Iterator[timeline.Event]:
         ends = [began for _, began in self._phases[1:]] + [self._end_ns]
         phases = [
-            LaunchPhase(name, began, ended or began)
+            LaunchPhase(name=name, began_ns=began, ended_ns=ended or began)
             for (name, began), ended in zip(self._phases, ends, strict=False)
         ]
         end = self._end_ns or time.monotonic_ns()
         lives = [
-            life if life.ended_ns else InstanceLife(**{**vars(life), "ended_ns": end})
+            life if life.ended_ns else replace(life, ended_ns=end)
             for life in self._lives.values()
         ]
         mpirun = [
-            LaunchPhase("mpirun", began, ended or end) for began, ended in self._mpirun
+            LaunchPhase(name="mpirun", began_ns=began, ended_ns=ended or end)
+            for began, ended in self._mpirun
         ]
         return timeline.timeline(
             self._begin_ns, phases, mpirun, lives, self._processes()
@@ -222,7 +235,11 @@ class JobTrace:
             else:
                 row = timeline.row_of(process.rank, further + 1)
             clock = self._clocks.get(host, Clock())
-            processes.append(Traced(process, host, clock, row, attempt))
+            processes.append(
+                Traced(
+                    records=process, host=host, clock=clock, row=row, attempt=attempt
+                )
+            )
         return processes
 
 

@@ -6,11 +6,10 @@ program may have written over it.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from popdist import call_records as records
-from poprun.annotations import Any
-from poprun.record import Record
 
 
 class Call(NamedTuple):
@@ -36,7 +35,8 @@ class Call(NamedTuple):
     status: int
 
 
-class Span(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
     """A span of the program; ended_ns is 0 if the process has ended in it."""
 
     name: str
@@ -45,7 +45,8 @@ class Span(Record):
     ended_ns: int
 
 
-class RecordedGroup(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedGroup:
     """A group as one of its members knows it; the identity is that of all members."""
 
     identity: str
@@ -53,7 +54,8 @@ class RecordedGroup(Record):
     members: tuple[int, ...]
 
 
-class Profiled(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
     """Something that torch.profiler has seen, of a thread as that is called there."""
 
     name: str
@@ -63,7 +65,8 @@ class Profiled(Record):
     ended_ns: int
 
 
-class ProcessRecords(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecords:
     """What one process has recorded.
 
     lost: How many more calls it has made than its file had room for.
@@ -133,7 +136,9 @@ def _read_process(
         pid=int(process["pid"]),
         groups={
             note["group"]: RecordedGroup(
-                str(note["id"]), note["purpose"], tuple(map(int, note["members"]))
+                identity=str(note["id"]),
+                purpose=note["purpose"],
+                members=tuple(map(int, note["members"])),
             )
             for note in by_kind.get(records.GROUP, ())
         },
@@ -191,7 +196,12 @@ def _notes(data: bytes) -> dict[str, list[Any]]:
 def _spans(by_kind: Mapping[str, Sequence[Any]]) -> list[Span]:
     ends = {note["span"]: int(note["at"]) for note in by_kind.get(records.END, ())}
     return [
-        Span(note["name"], note["thread"], int(note["at"]), ends.get(note["span"], 0))
+        Span(
+            name=note["name"],
+            thread=note["thread"],
+            began_ns=int(note["at"]),
+            ended_ns=ends.get(note["span"], 0),
+        )
         for note in by_kind.get(records.BEGIN, ())
     ]
 

@@ -1,8 +1,8 @@
 """The tables of `popctl trace`: what a timeline tells -> rows, and their text. Pure."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from poprun.record import Record
 from poprun.texts.tables import table
 from poprun.trace.analysis import (
     TraceSummary,
@@ -22,14 +22,16 @@ MOST_COLUMNS = 8
 MOST_NAMES = 10
 
 
-class Cell(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
     """A text, and its share of the largest value of its kind, which the page shows."""
 
     text: str
     share: float = 0.0
 
 
-class TraceTable(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTable:
     """Rows below a head. The first columns are names, the others numbers."""
 
     name: str
@@ -64,11 +66,11 @@ def as_text(summary: TraceSummary, number_of_calls: int) -> str:
 
 
 def _cells(*texts: str) -> tuple[Cell, ...]:
-    return tuple(Cell(text) for text in texts)
+    return tuple(Cell(text=text) for text in texts)
 
 
 def _time(us: float, most: float) -> Cell:
-    return Cell(in_time(us), us / most if most else 0.0)
+    return Cell(text=in_time(us), share=us / most if most else 0.0)
 
 
 def _instances(summary: TraceSummary) -> TraceTable:
@@ -85,7 +87,7 @@ def _instances(summary: TraceSummary) -> TraceTable:
         for one in every
     ]
     head = ("instance", "calls", "bytes", "waited", "moved", "last", "others waited")
-    return TraceTable("instances", head, rows)
+    return TraceTable(name="instances", head=head, rows=rows)
 
 
 def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
@@ -99,9 +101,9 @@ def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
     rows = []
     for row in summary.instances if columns else ():
         waits = (summary.waits.get((row, column)) for column in columns)
-        times = (Cell("-") if us is None else _time(us, most) for us in waits)
-        rows.append((Cell(name_of(summary, row)), *times))
-    return TraceTable("waits", head, rows)
+        times = (Cell(text="-") if us is None else _time(us, most) for us in waits)
+        rows.append((Cell(text=name_of(summary, row)), *times))
+    return TraceTable(name="waits", head=head, rows=rows)
 
 
 def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
@@ -114,7 +116,7 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
         (
             *_cells(one.name, name_of(summary, one.row), str(one.calls)),
             _time(one.total, most[one.name]),
-            Cell(in_time(one.longest)),
+            Cell(text=in_time(one.longest)),
         )
         for one in spans
     ]
@@ -124,7 +126,7 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
         else ""
     )
     head = ("spans", "of", "times", "total", "longest")
-    return TraceTable("spans", head, rows, num_names=2, note=note)
+    return TraceTable(name="spans", head=head, rows=rows, num_names=2, note=note)
 
 
 def _slowest(summary: TraceSummary, number: int) -> TraceTable:
@@ -142,4 +144,4 @@ def _slowest(summary: TraceSummary, number: int) -> TraceTable:
         for one in slowest(summary.together, number)
     ]
     head = ("slowest calls", "operation", "bytes", "at", "took", "waited in all")
-    return TraceTable("slowest", (*head, "last", "late by"), rows)
+    return TraceTable(name="slowest", head=(*head, "last", "late by"), rows=rows)

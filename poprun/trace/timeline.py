@@ -6,11 +6,11 @@ it each group and each thread with spans a line.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from popdist.call_records import DONE, IN_PROGRESS
-from poprun.annotations import Any
-from poprun.record import Record
 from poprun.trace.clocks import Clock
 from poprun.trace.record_files import Call, ProcessRecords, RecordedGroup
 
@@ -32,7 +32,8 @@ UNRECORDED = "unrecorded"
 Event = dict[str, Any]
 
 
-class Traced(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
     """A process of the job with its records, and its row in the timeline."""
 
     records: ProcessRecords
@@ -42,7 +43,8 @@ class Traced(Record):
     attempt: int = 0
 
 
-class InstanceLife(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLife:
     """The life of the program of an instance, by poprun's clock."""
 
     rank: int
@@ -54,7 +56,8 @@ class InstanceLife(Record):
     end: str
 
 
-class LaunchPhase(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPhase:
     """A phase of the launcher."""
 
     name: str

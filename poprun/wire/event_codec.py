@@ -6,9 +6,10 @@ report, or has a field of another type, is none.
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from math import isfinite
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.wire import events, messages
 from poprun.wire.events import Event
 
@@ -51,8 +52,8 @@ _LONGEST_TUPLE = 1 << 13
 
 def pack(event: Event) -> list[Any]:
     """Return an event as a JSON value: the name of its class, and its fields."""
-    names: tuple[str, ...] = type(event).__match_args__
-    return [type(event).__name__, *(getattr(event, name) for name in names)]
+    values = (getattr(event, field.name) for field in fields(event))
+    return [type(event).__name__, *values]
 
 
 def unpack(value: Any) -> Event:
@@ -62,11 +63,13 @@ def unpack(value: Any) -> Event:
         ValueError: It stands for none that a host may report.
     """
     try:
-        name, *fields = value
-        event_class = _CLASSES[name]
+        class_name, *contents = value
+        event_class = _CLASSES[class_name]
         types = event_class.__annotations__
-        pairs = zip(types.items(), fields, strict=True)
-        event: Event = event_class(*(_read(*pair, field) for pair, field in pairs))
+        pairs = zip(types.items(), contents, strict=True)
+        event: Event = event_class(
+            **{name: _read(name, kind, field) for (name, kind), field in pairs}
+        )
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{str(value)[:200]} is not an event of a host") from error
     return event

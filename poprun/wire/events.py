@@ -3,23 +3,27 @@
 They emit them, stopping decides by them, the report and the log show them.
 """
 
-from poprun.record import Record
+from dataclasses import dataclass
 
 
-class Event(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
     """Something that has happened to a job."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MpirunStarted(Event):
     pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MpirunExited(Event):
     """mpirun itself ended; the status is that of waitpid."""
 
     status: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MpirunRefused(Event):
     """mpirun could not be started: an errno, and the guard's call if one failed."""
 
@@ -27,18 +31,21 @@ class MpirunRefused(Event):
     call: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLost(Event):
     """The guard died; another takes its place."""
 
     host: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connected(Event):
     """The shim of an instance has connected."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started(Event):
     """A program runs, on these CPUs as far as the kernel knows."""
 
@@ -49,6 +56,7 @@ class Started(Event):
     memory_is_bound: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Event):
     """The kernel would not run the program: an errno, and what it was about.
 
@@ -61,6 +69,7 @@ class Refused(Event):
     call: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exited(Event):
     """A program ended; the status is that of waitpid, the time on poprun's clock."""
 
@@ -78,6 +87,7 @@ class Exited(Event):
     lacks_faulthandler: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedInFinalize(Event):
     """A program has failed, and waits in MPI_Finalize for the other instances.
 
@@ -89,12 +99,14 @@ class FailedInFinalize(Event):
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsInFinalize(Event):
     """A program has waited long in MPI_Finalize; whether it failed is not known."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clean(Event):
     """Nothing of an instance is left; so many processes had to be ended."""
 
@@ -102,6 +114,7 @@ class Clean(Event):
     left_behind: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remains(Event):
     """A process of the job lives on, because poprun's user may not signal it."""
 
@@ -114,9 +127,10 @@ class Remains(Event):
     def read(cls, fields: list[bytes], host: str) -> "Remains":
         """Return what a message of this kind says."""
         command = fields[2].decode(errors="backslashreplace")
-        return cls(int(fields[0]), int(fields[1]), command, host)
+        return cls(pid=int(fields[0]), user=int(fields[1]), command=command, host=host)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotUndone(Event):
     """An end action has failed: a sentence about it."""
 
@@ -124,12 +138,14 @@ class NotUndone(Event):
     host: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesLost(Event):
     """The job does not hold its IPUs any more: a sentence about it."""
 
     sentence: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostLost(Event):
     """A host is not reached any more, and why; these instances were on it."""
 
@@ -138,72 +154,84 @@ class HostLost(Event):
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShimLost(Event):
     """A shim ended without a report, and its program with it."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Orphaned(Event):
     """The process of mpirun that had started a shim has died."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonKilled(Event):
     """A process of mpirun's on another host was killed, and not by poprun."""
 
     host: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShimLeft(Event):
     """A shim ended after its release."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AloneInMpi(Event):
     """One of several instances uses an MPI in which it is the only rank."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchGroupsMade(Event):
     """A process of an instance has made process groups of torch.distributed."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DebuggerReady(Event):
     """A Python of an instance has read that --pdb is for it."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptShown(Event):
     """The debugger of an instance waits for a command."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOver(Event):
     """It waits for none any more."""
 
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected(Event):
     """A connection to the control socket was closed, and why."""
 
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptFailed(Event):
     """A connection to the control socket cannot be accepted at the moment."""
 
     errno: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted(Event):
     """poprun got a signal that ends the job, or a client asks for the same."""
 
@@ -212,6 +240,7 @@ class Interrupted(Event):
     client: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DebuggerInterrupted(Event):
     """Ctrl-C is for the debugger of an instance."""
 
@@ -219,14 +248,17 @@ class DebuggerInterrupted(Event):
     at_prompt: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmEndsJob(Event):
     """Slurm has sent SIGTERM to all processes of its job on a host."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputClosed(Event):
     """The reader of poprun's stdout has closed it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageMeasured(Event):
     """What the processes of an instance use, and which collective it is in.
 
@@ -258,10 +290,12 @@ class UsageMeasured(Event):
     group_calls: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllMeasured(Event):
     """All hosts have had the time to measure what their instances use."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StacksAvailable(Event):
     """These processes of an instance can show Python stacks, its program first."""
 
@@ -269,9 +303,11 @@ class StacksAvailable(Event):
     pids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StacksShown(Event):
     """The instances have shown their Python stacks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
     """Time has passed."""

@@ -7,9 +7,9 @@ not used: it imports re, and takes a third of what an agent takes to start.
 
 import _json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from poprun.annotations import Any
-from poprun.record import Record
 from poprun.wire import protocol
 
 # The agent writes this before its first message: a login shell may have printed
@@ -91,7 +91,8 @@ SUPERVISOR_LOST = 150
 AGENT, GUARD = b"agent", b"guard"
 
 
-class AgentHello(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHello:
     """What an agent says of itself and its host."""
 
     # Of poprun and of Python there.

@@ -91,7 +91,7 @@ def test_a_job_is_given_to_the_pipeline_and_its_exit_code_is_ours(
 
     assert cli.main(["--num-replicas", "2", "x", "--help", "\udcff"], {}) == 7
     [(settings, programs)] = pipeline.jobs
-    program = Program(("x", "--help", "\udcff"), range(0))
+    program = Program(argv=("x", "--help", "\udcff"), instances=range(0))
     assert (settings["num-replicas"], programs) == (2, [program])
     assert capsys.readouterr() == ("", "")
 

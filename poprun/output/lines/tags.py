@@ -5,12 +5,12 @@ The XML and PopRun's form of tags are those of Open MPI 4.1.
 
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from string import Formatter
+from typing import Protocol
 
-from poprun.annotations import Protocol
 from poprun.color import INSTANCES
-from poprun.record import Record
 
 # What shows nothing by itself: escape sequences, the last of which may be cut off, and
 # control characters.
@@ -101,7 +101,8 @@ def _check_printable(text: str) -> None:
         raise ValueError("it has characters that control a terminal")
 
 
-class Writer(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
     """One stream of one instance, as its tags name it."""
 
     instance: int
@@ -116,8 +117,10 @@ class Writer(Record):
             before = f"\x1b[{INSTANCES[self.instance % len(INSTANCES)]}m"
             after = "\x1b[39m"
 
+        fields = asdict(self)
+
         def render(time: object = None) -> bytes:
-            text = template.format(**vars(self), time=time)
+            text = template.format(**fields, time=time)
             return f"{before}{text}{after}".encode(errors="surrogateescape")
 
         if "{time" not in template:

@@ -4,8 +4,8 @@ import json
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
-from poprun.annotations import Any
 from poprun.helpers.processes import exit_code
 from poprun.options.programs import words_of
 from poprun.plan.values import Plan
@@ -68,18 +68,18 @@ class JobView:
     def listen(self, event: Event) -> None:
         now = time.monotonic()
         match event:
-            case Started(rank, pid):
+            case Started(rank=rank, pid=pid):
                 instance = self._instances[rank]
                 instance.pid, instance.started = pid, now
-            case Exited(rank, status):
+            case Exited(rank=rank, status=status):
                 self._instances[rank].exit_code = exit_code(status)
                 self._end(rank, now)
-            case Refused(rank) | ShimLost(rank):
+            case Refused(rank=rank) | ShimLost(rank=rank):
                 self._end(rank, now)
-            case HostLost(_, ranks):
+            case HostLost(ranks=ranks):
                 for rank in ranks:
                     self._end(rank, now)
-            case UsageMeasured(rank):
+            case UsageMeasured(rank=rank):
                 self._instances[rank].usage = event
                 self._group_calls.note(event)
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from math import inf
 from threading import Thread
+from typing import TYPE_CHECKING, Any
 
-from poprun.annotations import TYPE_CHECKING, Any
 from poprun.errors import LaunchError, PoprunError, explain_errno
 from poprun.output.output_tap import OutputTap
 from poprun.supervise.clients.job_view import VERSION

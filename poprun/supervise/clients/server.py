@@ -6,6 +6,7 @@ user are clients, root's are not. They are bounded in number and in what waits f
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from signal import SIGINT
@@ -16,7 +17,6 @@ from poprun.output import waiter
 from poprun.output.output_tap import OutputTap, Watcher
 from poprun.output.waiter import READ, Interest
 from poprun.plan.placement import format_ranges
-from poprun.record import Record
 from poprun.supervise.clients.connection import ClientConnection
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.preparing_job import PreparingView
@@ -39,7 +39,8 @@ NO_STACKS = (
 )
 
 
-class Controls(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
     """What clients may do to an attempt, by its supervisor."""
 
     emit: Callable[[Event], None]
@@ -124,7 +125,10 @@ class Clients:
             protocol.DUMP_STACKS: self._on_dump,
         }
         self._socket.handle_with(
-            {kind: Handler(f, self._receive) for kind, f in handlers.items()},
+            {
+                kind: Handler(accept=f, receive=self._receive)
+                for kind, f in handlers.items()
+            },
             # What is refused here is no event of the job.
             lambda event: None,
         )
@@ -308,7 +312,7 @@ class Clients:
             client.send(protocol.REQUEST_ACCEPTED)
             # As Ctrl-C, and a second one.
             for _ in range(2 if fields[2] == b"1" else 1):
-                self._controls.emit(Interrupted(SIGINT, who))
+                self._controls.emit(Interrupted(signal=SIGINT, client=who))
         return True
 
     # --- The output of an instance.

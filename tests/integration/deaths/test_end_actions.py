@@ -18,7 +18,7 @@ from poprun import cli
 from poprun.helpers.end_actions import RunCommand
 from poprun.job import job_description
 from poprun.job.values import Resource
-from poprun.record import replace
+from dataclasses import replace
 
 here = os.getcwd()
 script = f"echo undone >> {here}/undone; rm -f {here}/lease; test ! -e {here}/fail"

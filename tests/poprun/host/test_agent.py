@@ -74,7 +74,7 @@ def test_it_answers_before_it_imports_what_only_jobs_need() -> None:
 
     assert messages.PREAMBLE in ran.stdout
     assert "poprun.host.agent" in names
-    assert names.isdisjoint({"ipaddress", "signal", "socket", "typing"})
+    assert names.isdisjoint({"ipaddress", "signal", "socket"})
     assert not [
         name for name in names if name.startswith(("poprun.job", "poprun.vipu"))
     ]

@@ -47,7 +47,9 @@ class Listener(ControlSocket):
     def __init__(self, control: str) -> None:
         self.status = Status()
         self.events: list[Event] = []
-        handlers = {STATUS: Handler(self.status.accept, self.status.receive)}
+        handlers = {
+            STATUS: Handler(accept=self.status.accept, receive=self.status.receive)
+        }
         super().__init__(control, 1)
         self.handle_with(handlers, self.events.append)
 
@@ -118,7 +120,7 @@ def test_what_does_not_belong_to_the_job_is_cut_off(
 
         assert listener.status.received == []
         assert listener.events == [
-            Rejected("it did not prove that it belongs to the job")
+            Rejected(why="it did not prove that it belongs to the job")
         ]
         sock.setblocking(False)
         assert sock.recv(99)[-9:] in (b"", b"running -1"[-9:])
@@ -135,7 +137,7 @@ def test_a_client_that_says_nothing_does_not_stay(
         listener.tick(NOW + FIRST_MESSAGE_S - 1)
         assert listener.events == []
         listener.tick(NOW + FIRST_MESSAGE_S)
-        assert listener.events == [Rejected("it sent no message")]
+        assert listener.events == [Rejected(why="it sent no message")]
         assert listener.deadline(NOW) == inf
         assert sock.recv(1) == b""
 
@@ -151,7 +153,7 @@ def test_the_oldest_of_too_many_clients_makes_room(
 
     assert len(list(listener.interests(NOW))) == 2 + most
     why = f"{most} others had not identified themselves either"
-    assert listener.events == [Rejected(why)] * 2
+    assert listener.events == [Rejected(why=why)] * 2
     assert [sock.recv(1) for sock in clients[:2]] == [b"", b""]
     clients[2].setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -173,7 +175,7 @@ def test_without_descriptors_it_waits_a_moment_before_it_accepts_again(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
-        assert listener.events == [AcceptFailed(errno.EMFILE)]
+        assert listener.events == [AcceptFailed(errno=errno.EMFILE)]
         hangups_alone = 1
         assert len(list(listener.interests(NOW))) == hangups_alone
         assert listener.deadline(NOW) == NOW + RETRY_S
@@ -191,5 +193,5 @@ def test_what_an_unknown_client_sends_may_not_be_long(
 
         assert sock.recv(1) == b""
         assert listener.events == [
-            Rejected("it did not prove that it belongs to the job")
+            Rejected(why="it did not prove that it belongs to the job")
         ]

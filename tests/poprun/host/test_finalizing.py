@@ -43,7 +43,7 @@ def test_an_unknown_exit_status_is_a_warning_and_nothing_more() -> None:
     finalizing.note("a", 1, None, own=True, now=10)
 
     assert finalizing.due(10 + WARN_S - 0.1) == []
-    assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(1)]
+    assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(rank=1)]
     assert finalizing.deadline() == inf
 
 
@@ -52,7 +52,7 @@ def test_the_exit_status_of_a_process_below_is_not_the_instances() -> None:
     finalizing.note("a", 1, EXIT_3, own=False, now=10)
 
     assert finalizing.due(10 + END_S) == []
-    assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(1)]
+    assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(rank=1)]
 
 
 def test_a_process_below_that_ends_in_time_is_nothing() -> None:
@@ -68,7 +68,7 @@ def test_there_is_one_warning() -> None:
     finalizing.note("a", 1, None, own=True, now=10)
     finalizing.note("b", 2, None, own=True, now=11)
 
-    assert finalizing.due(1e9) == [WaitsInFinalize(1)]
+    assert finalizing.due(1e9) == [WaitsInFinalize(rank=1)]
 
 
 def test_there_is_no_warning_where_nothing_else_runs() -> None:

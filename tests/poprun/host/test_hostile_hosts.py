@@ -96,7 +96,7 @@ class Played:
 
     @property
     def is_lost(self) -> bool:
-        return HostLost("n1", (2, 3), NONSENSE) in self.events
+        return HostLost(host="n1", ranks=(2, 3), why=NONSENSE) in self.events
 
     def close(self) -> None:
         self.agent.close()
@@ -196,20 +196,23 @@ def test_a_command_writes_to_its_two_streams_only(played: Played) -> None:
 def test_an_event_that_is_repeated_counts_once(played: Played) -> None:
     played.receive(event("Clean", 2, 0) * 100)
 
-    assert played.events == [Clean(2, 0)]
+    assert played.events == [Clean(rank=2, left_behind=0)]
 
 
 def test_events_of_no_instance_do_not_fill_the_memory(played: Played) -> None:
     played.receive(event("AcceptFailed", 24) * (MOST_OTHER_EVENTS + 100))
 
-    assert played.events == [AcceptFailed(24)] * MOST_OTHER_EVENTS
+    assert played.events == [AcceptFailed(errno=24)] * MOST_OTHER_EVENTS
 
 
 def test_a_host_speaks_of_itself_only(played: Played) -> None:
     played.receive(event("NotUndone", "a file stays", "n0"))
     played.receive(event("DaemonKilled", "n0"))
 
-    assert played.events == [NotUndone("a file stays", "n1"), DaemonKilled("n1")]
+    assert played.events == [
+        NotUndone(sentence="a file stays", host="n1"),
+        DaemonKilled(host="n1"),
+    ]
 
 
 def test_an_input_that_is_not_taken_is_not_read_without_end(played: Played) -> None:

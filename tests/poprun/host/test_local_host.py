@@ -83,14 +83,14 @@ def test_a_job_goes_from_mpirun_by_its_shims_to_its_end(two: Driven) -> None:
     assert (ended.course.cause, ended.mpirun_status) == (None, 0)
     assert ended.events == two.told
     assert [event for event in ended.events if not isinstance(event, Exited)] == [
-        MpirunStarted(MPIRUN_PID),
-        Connected(1),
-        Connected(0),
-        Started(1, 1001, (0, 1)),
-        Started(0, 1000, (0, 1)),
-        Clean(1, 0),
-        Clean(0, 0),
-        MpirunExited(0),
+        MpirunStarted(pid=MPIRUN_PID),
+        Connected(rank=1),
+        Connected(rank=0),
+        Started(rank=1, pid=1001, cpus=(0, 1)),
+        Started(rank=0, pid=1000, cpus=(0, 1)),
+        Clean(rank=1, left_behind=0),
+        Clean(rank=0, left_behind=0),
+        MpirunExited(status=0),
     ]
 
 
@@ -120,7 +120,7 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
     other.end()
     two.guard.say(protocol.MPIRUN_EXITED, 0)
     ended = two.finish()
-    assert ended.course.cause == Cause(Reason.FAILED, rank=0)
+    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=0)
     exits = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
     assert exits == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
 
@@ -132,7 +132,7 @@ def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:
     shims[1].channel.close()
     two.turn()
 
-    assert two.told == [ShimLeft(1)]
+    assert two.told == [ShimLeft(rank=1)]
 
 
 def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
@@ -145,8 +145,8 @@ def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
     two.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
     two.turn()
 
-    assert two.told[:2] == [ShimLost(1), MpirunExited(9 << 8)]
-    assert two.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert two.told[:2] == [ShimLost(rank=1), MpirunExited(status=9 << 8)]
+    assert two.supervisor._course.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -164,8 +164,10 @@ def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
         driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
         driven.turn()
 
-        assert driven.told[:3] == [ShimLost(rank) for rank in order]
-        assert driven.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=order[0])
+        assert driven.told[:3] == [ShimLost(rank=rank) for rank in order]
+        assert driven.supervisor._course.cause == Cause(
+            reason=Reason.SHIM_LOST, rank=order[0]
+        )
     finally:
         driven.close()
 
@@ -180,7 +182,7 @@ def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
     shims[0].channel.close()
     two.host.control._on_ready(next(iter(two.host.control._known)))
 
-    assert two.told[:2] == [ShimLost(1), ShimLost(0)]
+    assert two.told[:2] == [ShimLost(rank=1), ShimLost(rank=0)]
 
 
 def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile(
@@ -192,7 +194,7 @@ def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile
     two.guard.say(protocol.MPIRUN_EXITED, 3 << 8)
     two.turn()
 
-    assert two.supervisor._course.cause == Cause(Reason.FAILED, rank=0)
+    assert two.supervisor._course.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_an_interrupt_is_passed_on_and_the_second_one_kills(
@@ -206,7 +208,7 @@ def test_an_interrupt_is_passed_on_and_the_second_one_kills(
     driven.signal(signal.SIGINT)
     assert shim.heard() == [KILL]
 
-    assert driven.told == [Interrupted(2), Interrupted(2)]
+    assert driven.told == [Interrupted(signal=2), Interrupted(signal=2)]
     driven.close()
 
 
@@ -247,7 +249,7 @@ def test_a_shim_that_comes_when_the_job_stops_is_released(
     late = driven.shim(1)
 
     assert late.heard() == [(protocol.HOLD, [b""]), RELEASE]
-    assert driven.told[-1] == Clean(1, 0)
+    assert driven.told[-1] == Clean(rank=1, left_behind=0)
     driven.close()
 
 
@@ -256,7 +258,7 @@ def test_an_mpirun_that_cannot_be_executed_ends_the_job_in_words(two: Driven) ->
     ended = two.finish()
 
     assert ended.mpirun_status == 127 << 8
-    assert MpirunRefused(errno.EACCES, "") in ended.events
+    assert MpirunRefused(errno=errno.EACCES, call="") in ended.events
     assert ended.course.started == frozenset()
 
 
@@ -267,8 +269,10 @@ def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
     other.say(protocol.REFUSED, errno.ENOENT, b"/no/program", b"")
     two.turn()
 
-    assert two.told[-1] == Refused(1, errno.ENOENT, "/no/program")
-    assert two.supervisor._course.cause == Cause(Reason.REFUSED, rank=1) or two.told
+    assert two.told[-1] == Refused(rank=1, errno=errno.ENOENT, tried="/no/program")
+    assert (
+        two.supervisor._course.cause == Cause(reason=Reason.REFUSED, rank=1) or two.told
+    )
     assert one.heard() == [SIGNAL_TERM, KILL]
 
 
@@ -280,7 +284,7 @@ def test_a_message_that_makes_no_sense_is_the_end_of_its_shim_alone(
     shims[1].say(protocol.EXITED, b"many")
     two.turn()
 
-    assert ShimLost(1) in two.told
+    assert ShimLost(rank=1) in two.told
     assert shims[0].heard()[0] == SIGNAL_TERM
     assert shims[1].heard() == []
     assert shims[1].is_cut_off()
@@ -306,7 +310,7 @@ def test_a_limit_that_is_reached_stops_what_has_started(
 
     assert time.monotonic() >= deadline
     assert shim.heard()[-1] == SIGNAL_TERM
-    assert driven.supervisor._course.cause == Cause(reason)
+    assert driven.supervisor._course.cause == Cause(reason=reason)
     driven.close()
 
 

@@ -156,7 +156,7 @@ def test_a_lost_host_is_told_of_as_what_is_known(
 ) -> None:
     agent.send(messages.SUPERVISOR_LOST, killed)
 
-    assert agent.events == [HostLost("10.0.0.2", (2, 3), why)]
+    assert agent.events == [HostLost(host="10.0.0.2", ranks=(2, 3), why=why)]
 
 
 def test_an_agent_of_a_job_without_ipus_asks_for_none() -> None:

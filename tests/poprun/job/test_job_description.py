@@ -1,5 +1,6 @@
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from poprun.plan.host_facts import HostFacts
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Plan
-from poprun.record import replace
 from poprun.wire import protocol
 
 USERS = {

@@ -31,10 +31,10 @@ def test_instances_are_numbered_through_the_programs() -> None:
     )
 
     assert programs == [
-        Program(("python", "a.py", "-x"), range(1)),
-        Program(("b", "--", "-n"), range(1, 4)),
+        Program(argv=("python", "a.py", "-x"), instances=range(1)),
+        Program(argv=("b", "--", "-n"), instances=range(1, 4)),
         # After -- it is an argument.
-        Program(("c", ":", "-n", "9"), range(4, 6)),
+        Program(argv=("c", ":", "-n", "9"), instances=range(4, 6)),
     ]
     assert (settings["num-instances"], settings["num-replicas"]) == (6, 6)
     assert settings["verbose"] == 1
@@ -46,7 +46,7 @@ def test_instances_are_numbered_through_the_programs() -> None:
 def test_a_colon_after_two_dashes_is_an_argument() -> None:
     _, programs = resolve("-n", "2", "--", "expr", "a", ":", "a")
 
-    assert programs == [Program(("expr", "a", ":", "a"), range(0))]
+    assert programs == [Program(argv=("expr", "a", ":", "a"), instances=range(0))]
 
 
 def test_variables_and_a_directory_are_those_of_one_program(tmp_path: Path) -> None:

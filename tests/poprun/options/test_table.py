@@ -187,11 +187,11 @@ def test_a_number_without_end_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("text", "selection"),
     [
-        ("0", Selection(((0, 0),))),
-        ("0,4-7", Selection(((0, 0), (4, 7)))),
-        ("first", Selection(((0, 0),))),
-        ("FAILED", Selection((), failed=True)),
-        ("3-3,failed", Selection(((3, 3),), failed=True)),
+        ("0", Selection(ranges=((0, 0),))),
+        ("0,4-7", Selection(ranges=((0, 0), (4, 7)))),
+        ("first", Selection(ranges=((0, 0),))),
+        ("FAILED", Selection(ranges=(), failed=True)),
+        ("3-3,failed", Selection(ranges=((3, 3),), failed=True)),
         ("all", Selection()),
         ("2,all,failed", Selection()),
     ],

@@ -10,17 +10,17 @@ from poprun.output.output_files import OutputFiles, OutputFolder, make_files
 
 
 def folder_of_run(directory: Path, run: str) -> OutputFolder:
-    return OutputFolder("--log-dir", str(directory), run=run)
+    return OutputFolder(option="--log-dir", directory=str(directory), run=run)
 
 
 def test_mpirun_numbers_the_folders_of_attempts_from_1() -> None:
-    folder = OutputFolder("--output-filename", "logs")
+    folder = OutputFolder(option="--output-filename", directory="logs")
 
     assert [folder.of_attempt(n) for n in (0, 1, 11)] == ["logs/1", "logs/2", "logs/12"]
 
 
 def test_a_run_has_a_folder_with_one_for_each_attempt() -> None:
-    folder = OutputFolder("--log-dir", "logs", run="today")
+    folder = OutputFolder(option="--log-dir", directory="logs", run="today")
 
     assert folder.of_attempt(0) == "logs/today/attempt-0"
     assert folder.of_attempt(11) == "logs/today/attempt-11"
@@ -83,7 +83,11 @@ def test_only_of_a_first_attempt_the_option_is_to_blame(
     (tmp_path / "logs").touch()
 
     with pytest.raises(PoprunError) as refusal:
-        make_files(OutputFolder("--log-dir", str(tmp_path / "logs")), attempt, 1)
+        make_files(
+            OutputFolder(option="--log-dir", directory=str(tmp_path / "logs")),
+            attempt,
+            1,
+        )
 
     assert refusal.value.exit_code == code
     assert str(refusal.value) == (
@@ -94,7 +98,7 @@ def test_only_of_a_first_attempt_the_option_is_to_blame(
 
 
 def test_a_folder_of_mpirun_has_no_link(tmp_path: Path) -> None:
-    make_files(OutputFolder("--output-filename", str(tmp_path)), 0, 1)
+    make_files(OutputFolder(option="--output-filename", directory=str(tmp_path)), 0, 1)
 
     assert os.listdir(tmp_path) == ["1"]
 

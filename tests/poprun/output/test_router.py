@@ -276,7 +276,7 @@ def test_the_time_stands_before_the_tag(
 def test_a_line_that_waited_has_the_time_when_it_was_written(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    writers = [Writer(0, ""), Writer(1, "")]
+    writers = [Writer(instance=0, stream=""), Writer(instance=1, stream="")]
     routes = Routes(
         template="{time:%S}/{instance} ", template_streams=STREAMS, writers=writers
     )
@@ -297,7 +297,7 @@ def test_a_template_counts_on_the_console_and_files_stay_as_they_are(
     routes = Routes(
         template="{instance:2}| ",
         template_streams=("stderr",),
-        writers=[Writer(0, ""), Writer(1, "")],
+        writers=[Writer(instance=0, stream=""), Writer(instance=1, stream="")],
         colored_streams=("stderr",),
         directory=str(tmp_path),
     )
@@ -311,7 +311,10 @@ def test_a_template_counts_on_the_console_and_files_stay_as_they_are(
 
 
 def kept(relays: Relays, out: Pipe, err: Pipe, shown: str) -> OutputRouter:
-    routes = Routes(selection=parse(shown), writers=[Writer(0, ""), Writer(1, "")])
+    routes = Routes(
+        selection=parse(shown),
+        writers=[Writer(instance=0, stream=""), Writer(instance=1, stream="")],
+    )
     return relays(routes, out.write, err.write)
 
 

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from plans import FACTS, make_request, planned
@@ -14,7 +15,6 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan
-from poprun.record import replace
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
 P64 = PartitionVariables(

@@ -1,4 +1,5 @@
 import subprocess
+from dataclasses import replace
 
 import pytest
 from plans import MPI, make_request, planned, running
@@ -9,7 +10,6 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import GivenArguments, Plan
-from poprun.record import replace
 
 
 def plan(
@@ -27,7 +27,7 @@ def plan(
             Topology(num_instances=num_instances, num_replicas=num_instances),
             [HostSpec(name="n1")],
             mpi=replace(MPI, flavour=flavour),
-            arguments=GivenArguments(arguments),
+            arguments=GivenArguments(job=arguments),
             bindings=bindings or [Binding()] * num_instances,
             exports=exports,
             forwarded=["PATH"],

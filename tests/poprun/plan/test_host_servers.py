@@ -10,7 +10,7 @@ from poprun.plan.values import HostServers
 from poprun.vipu.launch.values import PartitionOptions
 
 # A POD128 with 8 hosts, as the original's recipes have it.
-POD128 = HostServers([f"n{number}" for number in range(8)], 16)
+POD128 = HostServers(names=[f"n{number}" for number in range(8)], ipus_per_host=16)
 
 
 def chosen(

@@ -484,7 +484,7 @@ def test_no_accepted_host_can_be_taken_for_something_else(text: str) -> None:
         assert host.slots is None or 1 <= host.slots <= 65536
 
 
-NAMELESS = Context(["shim"], host="a")
+NAMELESS = Context(argv=["shim"], host="a")
 
 
 @given(ODD | st.text() | st.lists(HOSTS, min_size=1, max_size=3).map(str))
@@ -494,7 +494,7 @@ def test_only_plain_names_reach_the_command_lines_of_ssh_and_mpirun(text: str) -
     except HostError:
         return
     ssh = Ssh(words=("/usr/bin/ssh",), text="ssh")
-    contexts = [Context(["shim"], host=name_for_mpirun(host)) for host in hosts]
+    contexts = [Context(argv=["shim"], host=name_for_mpirun(host)) for host in hosts]
 
     for host in hosts:
         *_, separator, target, last = ssh.argv(host, "agent")

@@ -1,6 +1,7 @@
 """The numbers of instances and replicas where the user writes none, or auto."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from plans import FACTS
@@ -14,7 +15,6 @@ from poprun.plan.hosts import HostSpec, parse_hosts
 from poprun.plan.instance_count import settle_auto, with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.values import Request
-from poprun.record import replace
 
 TWO_NODES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 FOUR_TASKS = {**TWO_NODES, "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -109,7 +109,7 @@ def test_a_dry_run_says_whose_cpus_it_counts() -> None:
 def request(*words: str, environ: Mapping[str, str] = {}) -> Request:
     given = settings("--mpirun", "local", *words)
     facts = with_cpus(3)
-    programs = [Program(["x"], range(0))]
+    programs = [Program(argv=["x"], instances=range(0))]
     return read_request(
         given, programs, environ, "/tmp", lambda hosts: [facts for _ in hosts]
     )
@@ -175,7 +175,13 @@ def test_replicas_that_the_tasks_cannot_share_are_refused_with_the_way_out() -> 
     given = with_tasks_of_slurm(settings("--num-replicas", "7"), FOUR_TASKS)
 
     with pytest.raises(TopologyError) as refusal:
-        read_request(given, [Program(["x"], range(0))], FOUR_TASKS, "/tmp", no_facts)
+        read_request(
+            given,
+            [Program(argv=["x"], instances=range(0))],
+            FOUR_TASKS,
+            "/tmp",
+            no_facts,
+        )
 
     assert refusal.value.__notes__ == [
         "The instances are the tasks of the Slurm job. For another number write "

@@ -4,6 +4,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,6 @@ from poprun.plan.values import (
     new_attempt,
 )
 from poprun.reach.hosts import LocalPreflight, Preflights
-from poprun.record import replace
 from poprun.vipu.launch.values import PartitionOptions
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -57,7 +57,11 @@ def plan_for(
     environ: Mapping[str, str] = PATH,
     describe: Describe = HOSTS.describe,
 ) -> Plan:
-    programs = [Program(["program"], range(0), own["env"], own["cwd"])]
+    programs = [
+        Program(
+            argv=["program"], instances=range(0), variables=own["env"], cwd=own["cwd"]
+        )
+    ]
     request = read_request(own, programs, environ, "/tmp", describe)
     first = new_attempt(request.identity, 0, request.facts[0].free_port)
     return make_plan(request, first, partition.expected(request))
@@ -148,7 +152,7 @@ def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
 
     assert second.request.identity == first.request.identity
     assert (first.attempt.number, second.attempt.number) == (0, 1)
-    assert not set(vars(first.attempt).values()) & set(vars(second.attempt).values())
+    assert not set(astuple(first.attempt)) & set(astuple(second.attempt))
     changed = {
         name: value
         for name, value in variables(second).items()
@@ -642,7 +646,9 @@ def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() 
     assert job_plan.request.arguments.job.allow_run_as_root
     assert job_plan.request.arguments.job.placement == "spreadcores"
     folder = job_plan.request.output_folder
-    assert folder == OutputFolder("--output-filename", "logs", only_files=True)
+    assert folder == OutputFolder(
+        option="--output-filename", directory="logs", only_files=True
+    )
 
 
 def test_the_logs_of_each_run_have_a_folder_of_their_own() -> None:
@@ -1056,7 +1062,10 @@ def test_each_program_is_looked_for_once_on_each_host() -> None:
             calls.append((self.name, list(argv), search_path, cwd))
             return f"/opt/{self.name}/{argv[0]}"
 
-    programs = [Program(["train", "-v"], range(3)), Program(["serve"], range(3, 4))]
+    programs = [
+        Program(argv=["train", "-v"], instances=range(3)),
+        Program(argv=["serve"], instances=range(3, 4)),
+    ]
     request = replace(on_two_hosts().request, programs=programs)
     preflights = Preflights(lambda hosts: [Host(spec) for spec in hosts])
     preflights.describe(request.hosts)
@@ -1102,7 +1111,7 @@ def crowded(cpus: int, *words: str) -> list[str]:
     own = settings("--mpirun", "local", *words)
     request = read_request(
         own,
-        [Program(["x"], range(0))],
+        [Program(argv=["x"], instances=range(0))],
         PATH,
         "/tmp",
         lambda hosts: [facts for _ in hosts],

@@ -16,8 +16,8 @@ def test_each_host_has_its_checks() -> None:
     out = f"{report('a')}\n{report('b')}\n"
 
     assert [*_read_reports("a,b", out)] == [
-        ("a", Check("CPUs", PASS, "2")),
-        ("b", Check("CPUs", PASS, "2")),
+        ("a", Check(name="CPUs", status=PASS, text="2")),
+        ("b", Check(name="CPUs", status=PASS, text="2")),
     ]
 
 

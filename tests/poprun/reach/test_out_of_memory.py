@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ from poprun.reach.out_of_memory import (
     read_group,
     read_host,
 )
-from poprun.record import replace
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 

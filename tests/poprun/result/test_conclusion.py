@@ -22,7 +22,9 @@ from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)
-FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
+FAILED = Course(
+    num_instances=2, started=STARTED, cause=Cause(reason=Reason.FAILED, rank=1)
+)
 KEPT_GOING = Course(num_instances=2, started=STARTED)
 N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
 BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters(host_kills=7)}
@@ -168,7 +170,7 @@ def test_the_log_has_the_code_that_mpirun_would_have_given(
 ) -> None:
     course = FAILED if events == ONE_FAILED else SUCCESS
     said = ends(
-        Output(), course, (MpirunStarted(5), *events), status=status, verbosity=1
+        Output(), course, (MpirunStarted(pid=5), *events), status=status, verbosity=1
     )[1]
 
     assert said[0].endswith(
@@ -238,8 +240,8 @@ def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
     kills_on_n0: int, kills_on_n1: int, counted_on_n1: int | None, words: str
 ) -> None:
     after = {
-        N0: MemoryCounters(5 + kills_on_n0, 1 << 20),
-        N1: MemoryCounters(kills_on_n1, LIMIT, counted_on_n1),
+        N0: MemoryCounters(kills=5 + kills_on_n0, limit=1 << 20),
+        N1: MemoryCounters(kills=kills_on_n1, limit=LIMIT, host_kills=counted_on_n1),
     }
     events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
 
@@ -252,7 +254,9 @@ def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
 def test_another_signal_is_not_for_want_of_memory() -> None:
     events = exited(0, 0), exited(1, signal.SIGSEGV)
 
-    assert ends(Output(), FAILED, events, memory={N1: MemoryCounters(1, LIMIT)}) == (
+    assert ends(
+        Output(), FAILED, events, memory={N1: MemoryCounters(kills=1, limit=LIMIT)}
+    ) == (
         139,
         ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
     )
@@ -263,7 +267,9 @@ def test_a_failed_instance_has_the_end_of_its_stderr_in_its_result() -> None:
     before = b"".join(b"%d" % number * 500 + b"\n" for number in range(8)) * 3
     router: Any = Output(stderr=before + traceback)
     states = ("stopped", "failed", "failed")
-    ends = [InstanceEnd(r, "n0", state) for r, state in enumerate(states)]
+    ends = [
+        InstanceEnd(rank=r, host="n0", state=state) for r, state in enumerate(states)
+    ]
 
     stopped, failed, silent = with_stderr(ends, router)
 
@@ -286,7 +292,7 @@ def test_mpirun_s_output_is_shown_with_debug(debug: bool) -> None:
 
 
 def test_a_signal_s_exit_code_is_the_shell_s() -> None:
-    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
+    cause = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGTERM)
     course = Course(num_instances=2, cause=cause)
 
     assert ends(Output(lost={"stdout": 7}), course) == (

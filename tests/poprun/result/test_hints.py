@@ -63,7 +63,7 @@ def test_sigbus_hints_at_shared_memory() -> None:
 
 def test_the_hint_follows_the_cause_as_a_sentence() -> None:
     stderr = b"Traceback (most recent call last):\n  x\nOSError: Too many open files\n"
-    outcome = Outcome(1, first=Failed(2, 1 << 8, at_ns=0))
+    outcome = Outcome(exit_code=1, first=Failed(rank=2, status=1 << 8, at_ns=0))
     evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
     assert render(outcome, evidence) == [
@@ -73,7 +73,7 @@ def test_the_hint_follows_the_cause_as_a_sentence() -> None:
 
 
 def test_a_program_without_a_traceback_has_a_hint_too() -> None:
-    outcome = Outcome(1, first=Failed(2, 1 << 8, at_ns=0))
+    outcome = Outcome(exit_code=1, first=Failed(rank=2, status=1 << 8, at_ns=0))
     evidence = Evidence(stderr=b"bind: Address already in use\n", host="n1")
 
     [cause] = render(outcome, evidence)

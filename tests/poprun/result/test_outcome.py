@@ -3,12 +3,12 @@
 import errno
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.record import replace
 from poprun.result.outcome import (
     Failed,
     Outcome,
@@ -74,7 +74,7 @@ def outcome(
 
 
 def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
-    return Cause(reason, rank=rank)
+    return Cause(reason=reason, rank=rank)
 
 
 # --- Instances.
@@ -200,7 +200,10 @@ def test_keep_going_ends_with_the_code_of_the_first_failure_too() -> None:
 def test_a_program_that_cannot_run_is_127_or_126(
     number: int, code: int, sentence: str
 ) -> None:
-    events = [Refused(1, number, "./x"), exited(0, signal.SIGTERM, by_itself=False)]
+    events = [
+        Refused(rank=1, errno=number, tried="./x"),
+        exited(0, signal.SIGTERM, by_itself=False),
+    ]
 
     assert outcome(stopped_by(Reason.REFUSED, 1), events) == Outcome(
         exit_code=code, sentence=sentence
@@ -211,14 +214,14 @@ def test_a_program_that_cannot_run_is_127_or_126(
     ("refused", "sentence"),
     [
         pytest.param(
-            Refused(1, errno.EAGAIN, "", "fork()"),
+            Refused(rank=1, errno=errno.EAGAIN, tried="", call="fork()"),
             "Instance 1 could not be started: fork() failed in its supervisor: "
             "Resource temporarily unavailable. The limit on processes has been "
             "reached: see 'ulimit -u' and pids.max of the cgroup.",
             id="fork",
         ),
         pytest.param(
-            Refused(1, errno.EINVAL, "", "sched_setaffinity()"),
+            Refused(rank=1, errno=errno.EINVAL, tried="", call="sched_setaffinity()"),
             "Instance 1 could not be started: sched_setaffinity() failed in its "
             "supervisor: Invalid argument.",
             id="affinity",
@@ -234,13 +237,15 @@ def test_a_supervisor_that_cannot_start_its_program_is_no_error_of_the_program(
 
 
 def test_a_failure_without_an_errno_points_to_nothing_that_is_not_there() -> None:
-    found = outcome(stopped_by(Reason.REFUSED, 0), [Refused(0, 0, "KeyError('x')")])
+    found = outcome(
+        stopped_by(Reason.REFUSED, 0), [Refused(rank=0, errno=0, tried="KeyError('x')")]
+    )
 
     assert found.sentence == "Instance 0 could not be started: KeyError('x')"
 
 
 def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
-    events = [MpirunRefused(errno.EAGAIN, "fork()")]
+    events = [MpirunRefused(errno=errno.EAGAIN, call="fork()")]
 
     found = outcome(stopped_by(Reason.MPIRUN_ENDED), events, 127 << 8)
 
@@ -254,7 +259,9 @@ def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
 def test_a_client_that_stops_a_job_is_its_cause_and_the_code_is_that_of_ctrl_c() -> (
     None
 ):
-    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGINT, client="popctl (PID 7)")
+    cause = Cause(
+        reason=Reason.INTERRUPTED, signal=signal.SIGINT, client="popctl (PID 7)"
+    )
     events = [exited(0, 2, by_itself=False), exited(1, 2, by_itself=False)]
 
     assert outcome(cause, events) == Outcome(
@@ -274,7 +281,7 @@ def test_a_client_that_stops_a_job_is_its_cause_and_the_code_is_that_of_ctrl_c()
 def test_a_signal_to_poprun_is_128_and_its_number(
     number: int, code: int, name: str
 ) -> None:
-    cause = Cause(Reason.INTERRUPTED, signal=number)
+    cause = Cause(reason=Reason.INTERRUPTED, signal=number)
     events = [exited(0, number, by_itself=False), exited(1, 3 << 8, by_itself=False)]
 
     assert outcome(cause, events) == Outcome(
@@ -283,7 +290,7 @@ def test_a_signal_to_poprun_is_128_and_its_number(
 
 
 def test_a_failure_before_ctrl_c_does_not_make_it_another_code() -> None:
-    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGINT)
+    cause = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGINT)
 
     assert outcome(cause, [exited(0, 3 << 8)]).exit_code == 130
 
@@ -314,15 +321,15 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
         course = Course(num_instances=4, cause=cause, started=started, start_timeout=60)
         return judge(course, events, None, NOTHING, hosts).sentence
 
-    assert sentence(Cause(Reason.START_TIMEOUT)) == (
+    assert sentence(Cause(reason=Reason.START_TIMEOUT)) == (
         "mpirun did not start 2 of 4 instances on n1 within the 60 s of "
         "--start-timeout, instance 2 among them."
     )
-    refused = Refused(3, errno.ENOENT, "./x")
-    assert sentence(Cause(Reason.REFUSED, 3), refused) == (
+    refused = Refused(rank=3, errno=errno.ENOENT, tried="./x")
+    assert sentence(Cause(reason=Reason.REFUSED, rank=3), refused) == (
         "Instance 3 on n1 could not be started: ./x: No such file or directory."
     )
-    assert sentence(Cause(Reason.SHIM_LOST, 2)).startswith(
+    assert sentence(Cause(reason=Reason.SHIM_LOST, rank=2)).startswith(
         "The supervisor of instance 2 on n1 was killed, "
     )
 
@@ -332,7 +339,7 @@ def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
 
 
 def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
-    lost = DevicesLost("Its lease has ended.")
+    lost = DevicesLost(sentence="Its lease has ended.")
 
     assert outcome(
         stopped_by(Reason.DEVICES_LOST), [lost, exited(0, 15, by_itself=False)]
@@ -426,28 +433,38 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
         pytest.param(
             Failure.PROXY_LOST,
             255,
-            [Orphaned(0), ShimLost(0), MpirunExited(255 << 8), DaemonKilled("h1")],
+            [
+                Orphaned(rank=0),
+                ShimLost(rank=0),
+                MpirunExited(status=255 << 8),
+                DaemonKilled(host="h1"),
+            ],
             "h1",
             id="hydra",
         ),
         pytest.param(
             Failure.PROXY_LOST,
             255,
-            [MpirunExited(255 << 8), Orphaned(1), ShimLost(3)],
+            [MpirunExited(status=255 << 8), Orphaned(rank=1), ShimLost(rank=3)],
             "h0",
             id="hydra, on its own host",
         ),
         pytest.param(
             Failure.DAEMON_LOST,
             0,
-            [MpirunExited(0), Orphaned(0), DaemonKilled("h1"), Orphaned(3)],
+            [
+                MpirunExited(status=0),
+                Orphaned(rank=0),
+                DaemonKilled(host="h1"),
+                Orphaned(rank=3),
+            ],
             "h1",
             id="Open MPI",
         ),
         pytest.param(
             Failure.UNEXPLAINED,
             137,
-            [exited(0, 9), MpirunExited(137 << 8), DaemonKilled("h1")],
+            [exited(0, 9), MpirunExited(status=137 << 8), DaemonKilled(host="h1")],
             "h1",
             id="Open MPI, without a word",
         ),
@@ -475,27 +492,27 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     ("events", "status", "sentence"),
     [
         pytest.param(
-            [DaemonKilled("h1"), MpirunExited(9)],
+            [DaemonKilled(host="h1"), MpirunExited(status=9)],
             9,
             "mpirun was killed by SIGKILL while instances were running, and "
             "they were stopped.",
             id="mpirun was killed",
         ),
         pytest.param(
-            [MpirunExited(1 << 8), Orphaned(0), Orphaned(2)],
+            [MpirunExited(status=1 << 8), Orphaned(rank=0), Orphaned(rank=2)],
             1 << 8,
             "mpirun ended with exit code 1 while instances were running, and "
             "they were stopped.",
             id="mpirun ended first",
         ),
         pytest.param(
-            [exited(0, 7 << 8), DaemonKilled("h1"), MpirunExited(1 << 8)],
+            [exited(0, 7 << 8), DaemonKilled(host="h1"), MpirunExited(status=1 << 8)],
             1 << 8,
             "",
             id="an instance failed first",
         ),
         pytest.param(
-            [*(exited(rank, 0) for rank in range(4)), DaemonKilled("h1")],
+            [*(exited(rank, 0) for rank in range(4)), DaemonKilled(host="h1")],
             0,
             "mpirun ended with exit code 0 while instances were running, and "
             "they were stopped.",
@@ -746,25 +763,29 @@ ONE = frozenset({0})
 def test_another_attempt_follows_what_may_not_happen_again(
     reason: Reason | None, follows: bool
 ) -> None:
-    cause = None if reason is None else Cause(reason)
+    cause = None if reason is None else Cause(reason=reason)
     course = Course(num_instances=2, started=ONE, cause=cause)
 
     assert may_restart(course, []) is follows
 
 
 def test_no_attempt_follows_where_no_instance_has_run() -> None:
-    cause = Cause(Reason.MPIRUN_ENDED)
+    cause = Cause(reason=Reason.MPIRUN_ENDED)
 
     assert not may_restart(Course(num_instances=2, cause=cause), [])
 
 
 def test_a_signal_after_the_failure_counts() -> None:
-    course = Course(num_instances=2, started=ONE, cause=Cause(Reason.FAILED, 1))
+    course = Course(
+        num_instances=2, started=ONE, cause=Cause(reason=Reason.FAILED, rank=1)
+    )
 
-    assert not may_restart(course, [Interrupted(signal.SIGINT)])
+    assert not may_restart(course, [Interrupted(signal=signal.SIGINT)])
 
 
 def test_output_that_was_lost_is_no_failure_of_the_job() -> None:
-    assert not has_failed(Outcome(74))
-    assert has_failed(Outcome(125, "mpirun ended."))
-    assert has_failed(Outcome(3, first=Failed(0, 3 << 8, 0)))
+    assert not has_failed(Outcome(exit_code=74))
+    assert has_failed(Outcome(exit_code=125, sentence="mpirun ended."))
+    assert has_failed(
+        Outcome(exit_code=3, first=Failed(rank=0, status=3 << 8, at_ns=0))
+    )

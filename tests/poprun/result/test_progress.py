@@ -34,34 +34,57 @@ def exited(rank: int) -> Exited:
 
 
 def test_a_short_job_has_none() -> None:
-    assert text(2, 0.4, Started(0, 1), Started(1, 2)) == ""
+    assert text(2, 0.4, Started(rank=0, pid=1), Started(rank=1, pid=2)) == ""
 
 
 @pytest.mark.parametrize(
     ("events", "phase"),
     [
         ((), "starting, 0 of 3 instances running"),
-        ((Started(1, 5),), "starting, 1 of 3 instances running"),
-        ((Started(0, 5), Started(1, 6), Started(2, 7)), "3 instances running"),
+        ((Started(rank=1, pid=5),), "starting, 1 of 3 instances running"),
         (
-            (Started(0, 5), Started(1, 6), Started(2, 7), exited(1), exited(0)),
+            (Started(rank=0, pid=5), Started(rank=1, pid=6), Started(rank=2, pid=7)),
+            "3 instances running",
+        ),
+        (
+            (
+                Started(rank=0, pid=5),
+                Started(rank=1, pid=6),
+                Started(rank=2, pid=7),
+                exited(1),
+                exited(0),
+            ),
             "1 instance running, 2 ended",
         ),
         (
-            (Started(0, 5), Refused(1, 2, "x"), Started(2, 7)),
+            (
+                Started(rank=0, pid=5),
+                Refused(rank=1, errno=2, tried="x"),
+                Started(rank=2, pid=7),
+            ),
             "2 instances running, 1 ended",
         ),
         (
-            (Started(0, 5), ShimLost(1)),
+            (Started(rank=0, pid=5), ShimLost(rank=1)),
             "starting, 1 of 3 instances running, 1 ended",
         ),
         (
-            (Started(0, 5), Started(1, 6), exited(1), Interrupted(signal.SIGINT)),
+            (
+                Started(rank=0, pid=5),
+                Started(rank=1, pid=6),
+                exited(1),
+                Interrupted(signal=signal.SIGINT),
+            ),
             "stopping, 1 instance running, 1 ended",
         ),
-        ((Interrupted(signal.SIGINT),), "stopping, 0 instances running"),
+        ((Interrupted(signal=signal.SIGINT),), "stopping, 0 instances running"),
         (
-            (Started(0, 5), Started(1, 6), Started(2, 7), *map(exited, range(3))),
+            (
+                Started(rank=0, pid=5),
+                Started(rank=1, pid=6),
+                Started(rank=2, pid=7),
+                *map(exited, range(3)),
+            ),
             "all 3 instances ended",
         ),
     ],
@@ -76,12 +99,21 @@ def test_it_counts_what_runs_and_what_has_ended(
     ("seconds", "clock"), [(0.6, "0:00"), (61.9, "1:01"), (3723.0, "1:02:03")]
 )
 def test_it_says_how_long_the_job_has_run(seconds: float, clock: str) -> None:
-    assert text(1, seconds, Started(0, 5)) == f"poprun: 1 instance running ({clock})"
+    assert (
+        text(1, seconds, Started(rank=0, pid=5))
+        == f"poprun: 1 instance running ({clock})"
+    )
 
 
 def waits(rank: int, seconds: float, *missing: int) -> UsageMeasured:
     return UsageMeasured(
-        rank, 0.0, 0, 1, operation="all_reduce", waited_s=seconds, missing=missing
+        rank=rank,
+        cpu_s=0.0,
+        memory_kib=0,
+        num_processes=1,
+        operation="all_reduce",
+        waited_s=seconds,
+        missing=missing,
     )
 
 
@@ -93,13 +125,19 @@ def waits(rank: int, seconds: float, *missing: int) -> UsageMeasured:
         ((waits(0, 5.0, 2),), "all_reduce waits for instance 2 (0:05), "),
         ((waits(0, 70.0, 1, 2),), "all_reduce waits for instances 1 and 2 (1:10), "),
         ((waits(0, 6.0), waits(2, 9.0)), "all_reduce waits (0:09), "),
-        ((waits(0, 9.0, 2), UsageMeasured(0, 0.0, 0, 1)), ""),
+        (
+            (
+                waits(0, 9.0, 2),
+                UsageMeasured(rank=0, cpu_s=0.0, memory_kib=0, num_processes=1),
+            ),
+            "",
+        ),
     ],
 )
 def test_it_names_the_collective_that_waits_for_long(
     usages: tuple[Event, ...], wait: str
 ) -> None:
-    every = [Started(rank, rank) for rank in range(3)]
+    every = [Started(rank=rank, pid=rank) for rank in range(3)]
 
     status = f"poprun: {wait}3 instances running (2:00)"
     assert text(3, 120.0, *every, *usages) == status
@@ -107,7 +145,7 @@ def test_it_names_the_collective_that_waits_for_long(
 
 def test_the_wait_grows_while_nothing_is_measured() -> None:
     progress = Progress(1, began=0.0)
-    progress.listen(Started(0, 5))
+    progress.listen(Started(rank=0, pid=5))
     progress.listen(waits(0, 6.0))
 
     assert progress.text(20.0).startswith("poprun: all_reduce waits (0:06), ")
@@ -117,10 +155,10 @@ def test_the_wait_grows_while_nothing_is_measured() -> None:
 def waits_in_torch(rank: int, seconds: float, number: int) -> UsageMeasured:
     """Return a measurement of an instance that waits in a group of 0, 1 and 2."""
     return UsageMeasured(
-        rank,
-        0.0,
-        0,
-        1,
+        rank=rank,
+        cpu_s=0.0,
+        memory_kib=0,
+        num_processes=1,
         operation="broadcast",
         waited_s=seconds,
         group=7,
@@ -131,14 +169,18 @@ def waits_in_torch(rank: int, seconds: float, number: int) -> UsageMeasured:
 
 
 def test_the_status_names_who_is_missing_in_a_group_of_torch() -> None:
-    every = [Started(rank, rank) for rank in range(3)]
-    behind = UsageMeasured(1, 0.0, 0, 1, group_calls=(7, 2))
+    every = [Started(rank=rank, pid=rank) for rank in range(3)]
+    behind = UsageMeasured(
+        rank=1, cpu_s=0.0, memory_kib=0, num_processes=1, group_calls=(7, 2)
+    )
     waiting = [waits_in_torch(0, 9.0, 3), waits_in_torch(2, 8.0, 3)]
 
     assert text(3, 120.0, *every, *waiting, behind).startswith(
         "poprun: broadcast waits for instance 1 (0:09), "
     )
-    has_come = UsageMeasured(1, 0.0, 0, 1, group_calls=(7, 3))
+    has_come = UsageMeasured(
+        rank=1, cpu_s=0.0, memory_kib=0, num_processes=1, group_calls=(7, 3)
+    )
     assert "waits" not in text(3, 120.0, *every, *waiting, behind, has_come)
 
 
@@ -147,7 +189,7 @@ def test_the_waits_at_the_end_are_those_before_the_stacks() -> None:
     for event in (waits(0, 9.0, 2, 3), waits(1, 12.4, 2, 3), waits(2, 7.0, 3)):
         progress.listen(event)
     progress.listen(StacksShown())
-    progress.listen(UsageMeasured(0, 0.0, 0, 1))
+    progress.listen(UsageMeasured(rank=0, cpu_s=0.0, memory_kib=0, num_processes=1))
     progress.listen(exited(1))
 
     assert progress.describe_waits() == [
@@ -176,7 +218,9 @@ def test_a_stall_in_a_group_of_torch_is_reported_once() -> None:
 
 
 def test_what_has_ended_waits_for_nothing() -> None:
-    assert "waits" not in text(2, 120.0, Started(0, 1), waits(0, 9.0, 1), exited(0))
+    assert "waits" not in text(
+        2, 120.0, Started(rank=0, pid=1), waits(0, 9.0, 1), exited(0)
+    )
 
 
 SILENT = ", no output for 5 min; see popctl dump"
@@ -197,8 +241,8 @@ def test_it_says_when_no_instance_has_written_anything_for_minutes(
     elapsed: float, last_output: float, silence: str
 ) -> None:
     progress = Progress(2, began=0.0)
-    progress.listen(Started(0, 5))
-    progress.listen(Started(1, 6))
+    progress.listen(Started(rank=0, pid=5))
+    progress.listen(Started(rank=1, pid=6))
 
     shown = progress.text(elapsed, last_output).rpartition(" (")[0]
     assert shown == f"poprun: 2 instances running{silence}"
@@ -207,10 +251,14 @@ def test_it_says_when_no_instance_has_written_anything_for_minutes(
 @pytest.mark.parametrize(
     "events",
     [
-        (Started(0, 5),),
-        (Started(0, 5), Started(1, 6), Interrupted(signal.SIGINT)),
-        (Started(0, 5), Started(1, 6), exited(0), exited(1)),
-        (Started(0, 5), Started(1, 6), waits(0, 290.0, 1)),
+        (Started(rank=0, pid=5),),
+        (
+            Started(rank=0, pid=5),
+            Started(rank=1, pid=6),
+            Interrupted(signal=signal.SIGINT),
+        ),
+        (Started(rank=0, pid=5), Started(rank=1, pid=6), exited(0), exited(1)),
+        (Started(rank=0, pid=5), Started(rank=1, pid=6), waits(0, 290.0, 1)),
     ],
 )
 def test_it_says_nothing_of_output_where_it_says_more(

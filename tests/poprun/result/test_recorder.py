@@ -34,8 +34,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def run_job(recorder: Recorder) -> None:
     recorder.begin_attempt(PLAN)
-    recorder.listen(Started(0, 7))
-    recorder.listen(Exited(0, 3 << 8, 5, 0.5, 0.25, 2048, by_itself=True))
+    recorder.listen(Started(rank=0, pid=7))
+    recorder.listen(
+        Exited(
+            rank=0,
+            status=3 << 8,
+            at_ns=5,
+            user_s=0.5,
+            system_s=0.25,
+            peak_kib=2048,
+            by_itself=True,
+        )
+    )
     recorder.end_attempt(
         outcome="instance_failed",
         exit_code=3,

@@ -2,11 +2,11 @@
 
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import (
     Evidence,
@@ -515,7 +515,7 @@ def test_a_script_that_another_host_may_lack_is_to_be_copied_there(
     line: str, is_told: bool
 ) -> None:
     def cause(*, is_elsewhere: bool) -> str:
-        evidence = Evidence("n1", stderr=line.encode(), is_elsewhere=is_elsewhere)
+        evidence = Evidence(host="n1", stderr=line.encode(), is_elsewhere=is_elsewhere)
         return render(of(1, 2 << 8), evidence)[-1]
 
     hint = (

@@ -27,7 +27,7 @@ def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> 
 
 
 def ends(*events: Event, outcome: Outcome | None = None) -> list[InstanceEnd]:
-    outcome = outcome or Outcome(0)
+    outcome = outcome or Outcome(exit_code=0)
     assignments = planned(
         make_request(
             Topology(num_instances=2, num_replicas=2, num_hosts=2),
@@ -43,11 +43,13 @@ def states(*events: Event, outcome: Outcome | None = None) -> list[str]:
 
 
 def failed(rank: int, status: int) -> Outcome:
-    return Outcome(1, first=Failed(rank, status, at_ns=0))
+    return Outcome(exit_code=1, first=Failed(rank=rank, status=status, at_ns=0))
 
 
 def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
-    first, _ = ends(Started(0, 7), exited(0, 0), Started(1, 8), exited(1, 0))
+    first, _ = ends(
+        Started(rank=0, pid=7), exited(0, 0), Started(rank=1, pid=8), exited(1, 0)
+    )
 
     assert first == InstanceEnd(
         rank=0,
@@ -85,15 +87,18 @@ def test_mpi_abort_is_a_failure_although_mpirun_has_sent_the_signal() -> None:
 
 
 def test_a_failure_in_mpi_finalize_counts_with_its_own_code() -> None:
-    events = FailedInFinalize(0, 5 << 8, 1), exited(0, signal.SIGTERM, by_itself=False)
+    events = (
+        FailedInFinalize(rank=0, status=5 << 8, at_ns=1),
+        exited(0, signal.SIGTERM, by_itself=False),
+    )
 
     assert ends(*events)[0].exit_code == 5
     assert ends(*events)[0].state == "failed"
 
 
 def test_what_has_not_reported_its_end_is_lost_or_was_never_started() -> None:
-    assert states(Started(0, 7)) == ["lost", "not started"]
-    assert states(Refused(1, 2, "x")) == ["not started", "not started"]
+    assert states(Started(rank=0, pid=7)) == ["lost", "not started"]
+    assert states(Refused(rank=1, errno=2, tried="x")) == ["not started", "not started"]
 
 
 def test_a_line_names_the_instances_of_each_state_and_the_largest() -> None:

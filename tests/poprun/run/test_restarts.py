@@ -68,7 +68,9 @@ class Played:
         # The results that are written where no attempt has the last word.
         self.recorded: list[tuple[int, str]] = []
         resource = Resource(
-            lambda: None, RemovePath(b"/nowhere/of/this/test"), self.undo
+            make=lambda: None,
+            end_action=RemovePath(b"/nowhere/of/this/test"),
+            undo=self.undo,
         )
         self.job = Job(
             control="",
@@ -109,7 +111,13 @@ class Played:
         return self.ends.pop(0)
 
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
-        steps = Steps(self.reopen, self.prepare, self.attempt, {}, self.shown.append)
+        steps = Steps(
+            reopen=self.reopen,
+            prepare=self.prepare,
+            run=self.attempt,
+            environ={},
+            show=self.shown.append,
+        )
         log = Log(0, self.said.append)
         recorder: Any = SimpleNamespace(
             wait_for_restart=lambda seconds: None,

@@ -47,7 +47,9 @@ class Played:
         self.environ: list[Mapping[str, str]] = []
 
     def stages(self) -> Stages:
-        return Stages(self.reserve, self.prepare, self.run_attempt)
+        return Stages(
+            reserve=self.reserve, prepare=self.prepare, run_attempt=self.run_attempt
+        )
 
     def note(self, name: str, environ: Mapping[str, str]) -> None:
         self.calls.append(name)
@@ -85,7 +87,7 @@ def settings(*words: str) -> Settings:
 
 
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
-    programs = [Program([program], range(0))]
+    programs = [Program(argv=[program], instances=range(0))]
     return run.run(
         settings(*words), programs, guard, ENVIRON, played.stages(), played.preview
     )

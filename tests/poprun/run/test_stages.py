@@ -32,7 +32,7 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 
 
 def test_nothing_slow_is_imported_before_mpirun_starts() -> None:
-    slow = {"dataclasses", "inspect", "json", "socket", "subprocess", "typing"}
+    slow = {"json", "socket", "subprocess"}
     later = {
         "poprun.run.attempt",
         "poprun.supervise.supervisor",

@@ -40,7 +40,7 @@ MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 def test_a_reader_is_waited_for_by_how_the_job_ended(
     reason: Reason | None, failed: bool, signals: int, seconds: float
 ) -> None:
-    cause = None if reason is None else Cause(reason)
+    cause = None if reason is None else Cause(reason=reason)
 
     assert reader_timeout(cause, failed=failed, signals=signals) == seconds
 

@@ -51,13 +51,13 @@ EXITED = Exited(
 
 
 def test_mpirun_is_told_of_in_the_words_of_the_original() -> None:
-    assert told(INFO, MpirunStarted(1825998)) == [
+    assert told(INFO, MpirunStarted(pid=1825998)) == [
         "POPRUN [I] Waiting for mpirun (PID 1825998)\n"
     ]
 
 
 def test_the_binding_that_the_kernel_knows_is_told() -> None:
-    assert told(INFO, Started(3, 4711, (0, 1, 2, 8))) == [
+    assert told(INFO, Started(rank=3, pid=4711, cpus=(0, 1, 2, 8))) == [
         "POPRUN [I] Instance 3 (PID 4711) runs on CPUs 0-2,8\n"
     ]
 
@@ -71,9 +71,20 @@ def test_the_end_of_an_instance_is_a_detail() -> None:
 
 def test_without_v_a_job_that_goes_well_is_not_told_of() -> None:
     events = [
-        *(MpirunStarted(1), Connected(0), Started(0, os.getpid()), EXITED),
-        *(Clean(0, 0), Refused(0, 2, "x"), ShimLost(0), OutputClosed(), Tick()),
-        MpirunExited(0),
+        *(
+            MpirunStarted(pid=1),
+            Connected(rank=0),
+            Started(rank=0, pid=os.getpid()),
+            EXITED,
+        ),
+        *(
+            Clean(rank=0, left_behind=0),
+            Refused(rank=0, errno=2, tried="x"),
+            ShimLost(rank=0),
+            OutputClosed(),
+            Tick(),
+        ),
+        MpirunExited(status=0),
     ]
 
     assert told(0, *events) == []
@@ -83,13 +94,13 @@ def test_without_v_a_job_that_goes_well_is_not_told_of() -> None:
 def test_processes_that_a_program_forgot_are_told_of_in_any_case(
     number: int, words: str
 ) -> None:
-    assert told(0, Clean(2, number)) == [
+    assert told(0, Clean(rank=2, left_behind=number)) == [
         f"poprun: Instance 2 left {words} running, which poprun ended.\n"
     ]
 
 
 def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> None:
-    assert told(0, WaitsInFinalize(2)) == [
+    assert told(0, WaitsInFinalize(rank=2)) == [
         "poprun: warning: The Python program of instance 2 has ended and waits in "
         "MPI_Finalize for the other instances. Its exit status is not known; if it "
         "failed, they may be waiting for it. With 'python -m mpi4py PROGRAM' instead "
@@ -98,15 +109,18 @@ def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> Non
 
 
 def test_a_failure_in_finalize_is_told_of_at_the_end_and_before_it_with_v() -> None:
-    assert told(0, FailedInFinalize(1, 3 << 8, 0)) == []
-    assert told(INFO, FailedInFinalize(1, 3 << 8, 0)) == [
+    assert told(0, FailedInFinalize(rank=1, status=3 << 8, at_ns=0)) == []
+    assert told(INFO, FailedInFinalize(rank=1, status=3 << 8, at_ns=0)) == [
         "POPRUN [I] Instance 1 failed with exit code 3 and waits in "
         "MPI_Finalize for the others\n"
     ]
 
 
 def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> None:
-    failures = FailedInFinalize(1, 3 << 8, 0), FailedInFinalize(2, 1 << 8, 0)
+    failures = (
+        FailedInFinalize(rank=1, status=3 << 8, at_ns=0),
+        FailedInFinalize(rank=2, status=1 << 8, at_ns=0),
+    )
 
     assert told(0, *failures, keep_going=True) == [
         "poprun: warning: Instance 1 failed with exit code 3 and waits in "
@@ -116,13 +130,13 @@ def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> 
 
 
 def test_a_guard_that_was_killed_is_told_of_in_any_case() -> None:
-    assert told(0, GuardLost("n0")) == [
+    assert told(0, GuardLost(host="n0")) == [
         "poprun: warning: poprun's guard was killed; another takes its place.\n"
     ]
 
 
 def test_a_client_that_stops_the_job_is_named() -> None:
-    interrupts = [Interrupted(signal.SIGINT, "popctl (PID 7)")] * 2
+    interrupts = [Interrupted(signal=signal.SIGINT, client="popctl (PID 7)")] * 2
 
     assert told(0, *interrupts) == [
         "poprun: popctl (PID 7): stopping the instances; repeat to kill them.\n",
@@ -131,7 +145,7 @@ def test_a_client_that_stops_the_job_is_named() -> None:
 
 
 def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None:
-    interrupts = [Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)]
+    interrupts = [Interrupted(signal=signal.SIGINT), Interrupted(signal=signal.SIGTERM)]
 
     assert told(0, *interrupts) == [
         "poprun: SIGINT: stopping the instances; repeat to kill them.\n",
@@ -143,12 +157,12 @@ def test_the_end_of_slurm_s_job_is_told_of_once() -> None:
     assert told(0, SlurmEndsJob(), SlurmEndsJob()) == [
         "poprun: warning: Slurm is ending its job: stopping the instances.\n"
     ]
-    assert len(told(0, Interrupted(signal.SIGTERM), SlurmEndsJob())) == 1
-    assert told(0, SlurmEndsJob(), *[Interrupted(signal.SIGTERM)] * 2) == [
+    assert len(told(0, Interrupted(signal=signal.SIGTERM), SlurmEndsJob())) == 1
+    assert told(0, SlurmEndsJob(), *[Interrupted(signal=signal.SIGTERM)] * 2) == [
         "poprun: warning: Slurm is ending its job: stopping the instances.\n",
         "poprun: SIGTERM again: killing everything.\n",
     ]
-    assert told(0, SlurmEndsJob(), Interrupted(signal.SIGINT)) == [
+    assert told(0, SlurmEndsJob(), Interrupted(signal=signal.SIGINT)) == [
         "poprun: warning: Slurm is ending its job: stopping the instances.\n",
         "poprun: SIGINT: killing everything.\n",
     ]
@@ -158,9 +172,9 @@ def test_a_process_that_may_not_be_ended_is_named() -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
 
     remaining = [
-        Remains(4711, 65534, "sudo sleep 600", "n0"),
-        Remains(12, 54321, "x", "n0"),
-        Remains(12, 54321, "x", "n0"),
+        Remains(pid=4711, user=65534, command="sudo sleep 600", host="n0"),
+        Remains(pid=12, user=54321, command="x", host="n0"),
+        Remains(pid=12, user=54321, command="x", host="n0"),
     ]
 
     assert told(0, *remaining) == [
@@ -174,10 +188,10 @@ def test_a_process_that_may_not_be_ended_is_named() -> None:
 def test_of_several_hosts_the_one_that_has_a_trouble_is_named() -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     events = [
-        Remains(12, 54321, "x", "n0"),
-        Remains(12, 54321, "x", "n1"),
-        GuardLost("n0"),
-        NotUndone("No.", "n1"),
+        Remains(pid=12, user=54321, command="x", host="n0"),
+        Remains(pid=12, user=54321, command="x", host="n1"),
+        GuardLost(host="n0"),
+        NotUndone(sentence="No.", host="n1"),
     ]
 
     assert told(0, *events, names_hosts=True) == [

@@ -13,10 +13,10 @@ def usage(
 ) -> UsageMeasured:
     """Return a measurement; with a number, of an instance that waits in WORLD."""
     return UsageMeasured(
-        rank,
-        cpu,
-        0,
-        1,
+        rank=rank,
+        cpu_s=cpu,
+        memory_kib=0,
+        num_processes=1,
         operation=operation or ("all_reduce" if number else ""),
         waited_s=6.0 if number else 0.0,
         group=WORLD if number else 0,
@@ -56,7 +56,14 @@ def test_those_that_have_begun_fewer_calls_of_the_group_are_missing(
 
 def test_what_popdist_has_measured_stays_as_it_is() -> None:
     own = UsageMeasured(
-        0, 0.0, 0, 1, operation="reduce", waited_s=3.0, missing=(2,), num_calls=4
+        rank=0,
+        cpu_s=0.0,
+        memory_kib=0,
+        num_processes=1,
+        operation="reduce",
+        waited_s=3.0,
+        missing=(2,),
+        num_calls=4,
     )
 
     assert GroupCalls().complete(own) == own

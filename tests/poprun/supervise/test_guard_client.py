@@ -48,7 +48,12 @@ class Guards:
         self.orders.append(orders)
         self.environ = environ
         assert words in (None, self.output)
-        return StartedGuard(self.pid, ours.detach(), self.output, frozenset())
+        return StartedGuard(
+            pid=self.pid,
+            descriptor=ours.detach(),
+            output=self.output,
+            older=frozenset(),
+        )
 
     def heard(self) -> Messages:
         """Return what the present guard has been sent."""

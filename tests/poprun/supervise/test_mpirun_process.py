@@ -32,7 +32,9 @@ class Resources:
             self.calls.append(f"undo {name}")
             return True
 
-        return Resource(lambda: self.calls.append(f"make {name}"), action, undo)
+        return Resource(
+            make=lambda: self.calls.append(f"make {name}"), end_action=action, undo=undo
+        )
 
 
 @pytest.mark.parametrize("is_last", [True, False])
@@ -52,7 +54,9 @@ def test_what_is_the_jobs_is_undone_after_the_last_attempt(
     driven.turn()
     driven.guard.heard()
     ours, theirs = socket.socketpair()
-    successor = StartedGuard(GUARD_PID + 1, ours.fileno(), -1, frozenset())
+    successor = StartedGuard(
+        pid=GUARD_PID + 1, descriptor=ours.fileno(), output=-1, older=frozenset()
+    )
 
     if not is_last:
         driven.mpirun.hand_over(successor)
@@ -85,7 +89,9 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def start_another(*arguments: object) -> StartedGuard:
         resources.calls.append("another guard")
-        return StartedGuard(GUARD_PID + 1, near.detach(), -1, frozenset())
+        return StartedGuard(
+            pid=GUARD_PID + 1, descriptor=near.detach(), output=-1, older=frozenset()
+        )
 
     monkeypatch.setattr(guard_client, "start_guard", start_another)
     monkeypatch.setattr(own_process, "become_subreaper", lambda: None)
@@ -99,7 +105,9 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
         attempt_resources=[resources.resource("attempt", ATTEMPTS)],
     )
     output = os.memfd_create("words")
-    guard = StartedGuard(GUARD_PID, killed.detach(), output, frozenset())
+    guard = StartedGuard(
+        pid=GUARD_PID, descriptor=killed.detach(), output=output, older=frozenset()
+    )
     mpirun = MpirunProcess(job, guard, "here")
     events: list[Event] = []
 
@@ -107,7 +115,7 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
     mpirun.report_to(events.append)
 
     assert resources.calls == ["another guard", "make attempt"]
-    assert events == [GuardLost("here")]
+    assert events == [GuardLost(host="here")]
     mpirun.close()
     far.close()
 
@@ -124,7 +132,7 @@ def test_a_lock_file_is_made_when_its_directory_is_there(
     driven = Driven(
         monkeypatch,
         1,
-        attempt_resources=[Resource(directory.mkdir, action)],
+        attempt_resources=[Resource(make=directory.mkdir, end_action=action)],
         directory=str(directory),
     )
 

@@ -35,8 +35,8 @@ def driven(monkeypatch: pytest.MonkeyPatch, there: FakeHost) -> Iterator[Driven]
 
 
 def run_there(there: FakeHost) -> None:
-    there.play(*(Connected(rank) for rank in THERE))
-    there.play(*(Started(rank, 100 + rank) for rank in THERE))
+    there.play(*(Connected(rank=rank) for rank in THERE))
+    there.play(*(Started(rank=rank, pid=100 + rank) for rank in THERE))
 
 
 def calls(there: FakeHost) -> list[tuple[object, ...]]:
@@ -95,7 +95,7 @@ def test_a_failure_on_one_host_stops_the_instances_of_the_other(
         there.play(exited(2, 3 << 8))
     driven.turn()
 
-    cause = Cause(Reason.FAILED, rank=0 if is_here else 2)
+    cause = Cause(reason=Reason.FAILED, rank=0 if is_here else 2)
     assert driven.supervisor._course.cause == cause
     assert ("signal", signal.SIGTERM) in there.calls
     assert shim.heard() == [(protocol.SIGNAL, [b"15"])]
@@ -109,12 +109,14 @@ def test_a_shim_that_is_lost_there_is_the_cause_of_mpiruns_end(
     driven.turn(2)
 
     # The agent there knows of it when mpirun's end is known here.
-    monkeypatch.setattr(there, "take_in_losses", lambda: there.emit(ShimLost(2)))
+    monkeypatch.setattr(there, "take_in_losses", lambda: there.emit(ShimLost(rank=2)))
     driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
     driven.turn()
 
-    assert driven.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=2)
-    assert driven.told.index(ShimLost(2)) < driven.told.index(MpirunExited(9 << 8))
+    assert driven.supervisor._course.cause == Cause(reason=Reason.SHIM_LOST, rank=2)
+    assert driven.told.index(ShimLost(rank=2)) < driven.told.index(
+        MpirunExited(status=9 << 8)
+    )
 
 
 def resource(undone: list[str]) -> Resource:
@@ -124,7 +126,7 @@ def resource(undone: list[str]) -> Resource:
         undone.append("undone")
         return True
 
-    return Resource(lambda: None, RemovePath(b"/no/path"), undo)
+    return Resource(make=lambda: None, end_action=RemovePath(b"/no/path"), undo=undo)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -141,7 +143,7 @@ def test_what_the_guard_need_not_undo_is_undone_when_each_host_is_clean(
     shim.end()
     there.is_clean = is_clean
     if not is_clean:
-        there.play(Remains(7, 0, "sudo", there.name))
+        there.play(Remains(pid=7, user=0, command="sudo", host=there.name))
     for rank in THERE:
         there.play(*there.end(rank, 0, by_itself=True))
     driven.turn(6)
@@ -151,7 +153,9 @@ def test_what_the_guard_need_not_undo_is_undone_when_each_host_is_clean(
 
     assert undone == (["undone"] if is_clean else [])
     remaining = [e for e in ended.events if isinstance(e, Remains)]
-    assert remaining == ([] if is_clean else [Remains(7, 0, "sudo", "there")])
+    assert remaining == (
+        [] if is_clean else [Remains(pid=7, user=0, command="sudo", host="there")]
+    )
     driven.close()
 
 
@@ -169,7 +173,7 @@ def test_a_host_is_clean_when_its_own_instances_are(
     shim.say(protocol.REMAINS, 7, 0, b"sudo")
     driven.turn()
     assert not driven.host.is_clean
-    assert driven.told[-1] == Remains(7, 0, "sudo", "here")
+    assert driven.told[-1] == Remains(pid=7, user=0, command="sudo", host="here")
 
 
 def test_each_host_shows_the_stacks_of_its_own_instances(
@@ -252,7 +256,7 @@ def test_the_loop_waits_for_the_end_of_what_is_left_on_another_host(
         there.play(*there.end(rank, 0, by_itself=True))
     driven.turn(6)
     driven.guard.say(protocol.MPIRUN_EXITED, 0)
-    remains = Remains(7, 0, "sudo", "there")
+    remains = Remains(pid=7, user=0, command="sudo", host="there")
     there.last_events = [remains]
 
     ended = driven.finish()

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.record import replace
 from poprun.supervise.stopping import (
     Action,
     Cause,
@@ -70,15 +70,15 @@ def words(action: Action) -> str:
     match action:
         case ShowStacks():
             return "show stacks"
-        case SignalInstances(number):
+        case SignalInstances(signal=number):
             return f"{signal.Signals(number).name} to instances"
-        case InterruptInstance(rank):
+        case InterruptInstance(rank=rank):
             return f"interrupt {rank}"
         case KillInstances():
             return "kill instances"
         case ReleaseShims():
             return "release shims"
-        case SignalMpirun(number):
+        case SignalMpirun(signal=number):
             return f"{signal.Signals(number).name} to mpirun"
 
 
@@ -112,9 +112,9 @@ class Story:
 def running(num_instances: int = 2, **settings: object) -> Story:
     """Return a job all of whose instances are running."""
     story = Story(Course(num_instances=num_instances, **settings))  # type: ignore[arg-type]
-    assert story(0, MpirunStarted(100)) == []
+    assert story(0, MpirunStarted(pid=100)) == []
     for rank in range(num_instances):
-        assert story(0, Connected(rank), Started(rank, 200 + rank)) == []
+        assert story(0, Connected(rank=rank), Started(rank=rank, pid=200 + rank)) == []
     assert story.phase is Phase.RUNNING
     return story
 
@@ -125,12 +125,12 @@ def running(num_instances: int = 2, **settings: object) -> Story:
 def test_a_job_whose_instances_all_succeed_is_over_when_mpirun_has_left() -> None:
     story = running()
 
-    assert story(1, exited(0), Clean(0, 0), exited(1)) == []
+    assert story(1, exited(0), Clean(rank=0, left_behind=0), exited(1)) == []
     assert story.phase is Phase.RUNNING
-    assert story(1, Clean(1, 0)) == ["release shims"]
+    assert story(1, Clean(rank=1, left_behind=0)) == ["release shims"]
     assert (story.phase, story.deadline) == (Phase.LEAVING, 3)
     assert story(2, Tick()) == []
-    assert story(2, MpirunExited(0)) == []
+    assert story(2, MpirunExited(status=0)) == []
     assert (story.phase, story.deadline) == (Phase.OVER, inf)
     assert (story.cause, story.course.mpirun_hung) == (None, False)
 
@@ -153,12 +153,27 @@ def test_a_running_job_waits_forever() -> None:
 def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
     story = Story(Course(num_instances=2))
 
-    assert story(0, Connected(0), Started(0, 200), exited(0), Clean(0, 0)) == []
+    assert (
+        story(
+            0,
+            Connected(rank=0),
+            Started(rank=0, pid=200),
+            exited(0),
+            Clean(rank=0, left_behind=0),
+        )
+        == []
+    )
     assert story.phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize(
-    "event", [GuardLost("n0"), MpirunStarted(100), Clean(0, 3), WaitsInFinalize(0)]
+    "event",
+    [
+        GuardLost(host="n0"),
+        MpirunStarted(pid=100),
+        Clean(rank=0, left_behind=3),
+        WaitsInFinalize(rank=0),
+    ],
 )
 def test_some_events_stop_nothing(event: Event) -> None:
     story = running()
@@ -177,24 +192,28 @@ def test_the_first_failure_stops_the_others_and_gives_them_the_grace(
     story = running(3, grace=5)
 
     assert story(10, exited(1, status)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.FAILED, rank=1)
+    assert story.cause == Cause(reason=Reason.FAILED, rank=1)
     assert (story.phase, story.deadline) == (Phase.STOPPING, 15)
-    assert story(11, Clean(1, 0)) == []
+    assert story(11, Clean(rank=1, left_behind=0)) == []
     assert story(14.9, Tick()) == []
     assert story(15, Tick()) == ["kill instances"]
     assert (story.phase, story.deadline) == (Phase.KILLING, 16)
-    assert story(15.1, Clean(0, 0), Clean(2, 0)) == ["release shims"]
+    assert story(15.1, Clean(rank=0, left_behind=0), Clean(rank=2, left_behind=0)) == [
+        "release shims"
+    ]
     assert (story.phase, story.deadline) == (Phase.LEAVING, 17.1)
-    assert story(15.2, MpirunExited(0)) == []
+    assert story(15.2, MpirunExited(status=0)) == []
     assert story.phase is Phase.OVER
 
 
 def test_who_obeys_in_time_is_not_killed() -> None:
     story = running(grace=5)
 
-    story(1, exited(0, 1 << 8), Clean(0, 0))
+    story(1, exited(0, 1 << 8), Clean(rank=0, left_behind=0))
 
-    assert story(2, exited(1, TERM, by_itself=False), Clean(1, 0)) == ["release shims"]
+    assert story(2, exited(1, TERM, by_itself=False), Clean(rank=1, left_behind=0)) == [
+        "release shims"
+    ]
     assert story.phase is Phase.LEAVING
 
 
@@ -202,9 +221,11 @@ def test_the_cause_stays_the_first_whatever_comes_later() -> None:
     story = running(3)
 
     story(1, exited(2, 7 << 8))
-    story(1.1, exited(0, 1 << 8), ShimLost(1), MpirunExited(1), OutputClosed())
+    story(
+        1.1, exited(0, 1 << 8), ShimLost(rank=1), MpirunExited(status=1), OutputClosed()
+    )
 
-    assert story.cause == Cause(Reason.FAILED, rank=2)
+    assert story.cause == Cause(reason=Reason.FAILED, rank=2)
 
 
 def test_an_end_that_poprun_or_mpirun_brought_about_is_no_failure() -> None:
@@ -217,24 +238,26 @@ def test_an_end_that_poprun_or_mpirun_brought_about_is_no_failure() -> None:
 def test_keep_going_lets_the_others_finish() -> None:
     story = running(keep_going=True)
 
-    assert story(1, exited(0, 7 << 8), Clean(0, 0)) == []
+    assert story(1, exited(0, 7 << 8), Clean(rank=0, left_behind=0)) == []
     assert (story.phase, story.cause) == (Phase.RUNNING, None)
-    assert story(2, exited(1), Clean(1, 0)) == ["release shims"]
+    assert story(2, exited(1), Clean(rank=1, left_behind=0)) == ["release shims"]
     assert story.phase is Phase.LEAVING
 
 
 def test_an_instance_that_failed_and_waits_in_finalize_stops_the_job() -> None:
     story = running()
 
-    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.FAILED, 1)
+    assert story(1, FailedInFinalize(rank=1, status=3 << 8, at_ns=0)) == [
+        "SIGTERM to instances"
+    ]
+    assert story.cause == Cause(reason=Reason.FAILED, rank=1)
     assert story.deadline == 6
 
 
 def test_with_keep_going_a_wait_in_finalize_stops_nothing() -> None:
     story = running(keep_going=True)
 
-    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == []
+    assert story(1, FailedInFinalize(rank=1, status=3 << 8, at_ns=0)) == []
     assert story.phase is Phase.RUNNING
 
 
@@ -249,17 +272,21 @@ def test_a_program_that_cannot_be_started_stops_the_others() -> None:
     story = running(grace=5)
     story.course = replace(story.course, started=frozenset({0}))
 
-    assert story(1, Refused(1, 2, "/bin/x")) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.REFUSED, rank=1)
+    assert story(1, Refused(rank=1, errno=2, tried="/bin/x")) == [
+        "SIGTERM to instances"
+    ]
+    assert story.cause == Cause(reason=Reason.REFUSED, rank=1)
     assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
     # Of an instance that never was, nothing is left.
-    assert story(2, exited(0, TERM, by_itself=False), Clean(0, 0)) == ["release shims"]
+    assert story(2, exited(0, TERM, by_itself=False), Clean(rank=0, left_behind=0)) == [
+        "release shims"
+    ]
 
 
 def test_a_program_that_no_instance_can_start_is_over_at_once() -> None:
     story = Story(Course(num_instances=1))
 
-    assert story(0, Connected(0), Refused(0, 2, "/bin/x")) == [
+    assert story(0, Connected(rank=0), Refused(rank=0, errno=2, tried="/bin/x")) == [
         "SIGTERM to instances",
         "release shims",
     ]
@@ -272,8 +299,8 @@ def test_a_program_that_no_instance_can_start_is_over_at_once() -> None:
 def test_ctrl_c_is_passed_on_as_it_came() -> None:
     story = running(grace=5)
 
-    assert story(1, Interrupted(INT)) == ["SIGINT to instances"]
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert story(1, Interrupted(signal=INT)) == ["SIGINT to instances"]
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
     assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
 
 
@@ -283,28 +310,28 @@ def test_other_signals_that_end_poprun_reach_the_instances_as_sigterm(
 ) -> None:
     story = running()
 
-    assert story(1, Interrupted(number)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=number)
+    assert story(1, Interrupted(signal=number)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=number)
 
 
 def test_the_second_ctrl_c_kills_and_the_third_gains_nothing() -> None:
     story = running(grace=60)
-    story(1, Interrupted(INT))
+    story(1, Interrupted(signal=INT))
 
-    assert story(2, Interrupted(INT)) == ["kill instances"]
+    assert story(2, Interrupted(signal=INT)) == ["kill instances"]
     assert (story.phase, story.deadline) == (Phase.KILLING, 3)
     # Above all it puts nothing off.
-    assert story(2.5, Interrupted(INT)) == []
+    assert story(2.5, Interrupted(signal=INT)) == []
     assert (story.phase, story.deadline) == (Phase.KILLING, 3)
 
 
 def test_ctrl_c_when_all_is_over_is_too_late() -> None:
     story = running(grace=0)
-    story(1, Interrupted(INT), Tick())
+    story(1, Interrupted(signal=INT), Tick())
     story(2, Tick())
     story(3, Tick())
 
-    assert story(4, Interrupted(INT)) == []
+    assert story(4, Interrupted(signal=INT)) == []
     assert story.phase is Phase.OVER
 
 
@@ -312,25 +339,25 @@ def test_ctrl_c_after_a_failure_kills() -> None:
     story = running(grace=60)
     story(1, exited(0, 1 << 8))
 
-    assert story(2, Interrupted(INT)) == ["kill instances"]
-    assert story.cause == Cause(Reason.FAILED, rank=0)
+    assert story(2, Interrupted(signal=INT)) == ["kill instances"]
+    assert story.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_ctrl_c_does_not_wait_for_an_mpirun_that_should_be_gone() -> None:
     story = running(1)
-    story(1, exited(0), Clean(0, 0))
+    story(1, exited(0), Clean(rank=0, left_behind=0))
 
-    assert story(1.1, Interrupted(INT)) == ["SIGKILL to mpirun"]
+    assert story(1.1, Interrupted(signal=INT)) == ["SIGKILL to mpirun"]
     assert story.phase is Phase.ENDING
-    assert story(1.2, MpirunExited(KILL)) == []
+    assert story(1.2, MpirunExited(status=KILL)) == []
     assert story.phase is Phase.OVER
 
 
 def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
     story = Story(Course(num_instances=2))
-    story(0, MpirunStarted(100))
+    story(0, MpirunStarted(pid=100))
 
-    assert story(0.1, Interrupted(INT)) == [
+    assert story(0.1, Interrupted(signal=INT)) == [
         "SIGINT to instances",
         "release shims",
         "SIGTERM to mpirun",
@@ -344,42 +371,52 @@ def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(Interrupted(TERM), id="poprun"),
+        pytest.param(Interrupted(signal=TERM), id="poprun"),
         pytest.param(SlurmEndsJob(), id="another host"),
         pytest.param(exited(0, TERM), id="an instance"),
-        pytest.param(ShimLost(0), id="a shim"),
+        pytest.param(ShimLost(rank=0), id="a shim"),
     ],
 )
 def test_the_signal_that_ends_a_job_of_slurm_leaves_it_its_grace(first: Event) -> None:
     story = running(grace=60, is_in_slurm=True)
 
     signals = story(1, first)
-    rest = [Interrupted(TERM)] if not isinstance(first, Interrupted) else []
+    rest = [Interrupted(signal=TERM)] if not isinstance(first, Interrupted) else []
     signals += story(1.1, exited(1, TERM, by_itself=False), SlurmEndsJob(), *rest)
     signals += story(1.2, Tick())
     assert signals == ["SIGTERM to instances"]
     assert (story.phase, story.deadline) == (Phase.STOPPING, 61)
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
-    assert story(2, Interrupted(TERM)) == ["kill instances"]
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=TERM)
+    assert story(2, Interrupted(signal=TERM)) == ["kill instances"]
 
 
-@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+@pytest.mark.parametrize("last", [Interrupted(signal=TERM), SlurmEndsJob()])
 @pytest.mark.parametrize(
     ("ends", "phase"),
     [
         pytest.param([exited(0, TERM)], Phase.STOPPING, id="stopping"),
         pytest.param(
-            [exited(0, TERM), exited(1, TERM), Clean(0, 0), Clean(1, 0)],
+            [
+                exited(0, TERM),
+                exited(1, TERM),
+                Clean(rank=0, left_behind=0),
+                Clean(rank=1, left_behind=0),
+            ],
             Phase.LEAVING,
             id="all have ended",
         ),
         pytest.param(
-            [exited(0, TERM, by_itself=False), Clean(0, 0), exited(1), Clean(1, 0)],
+            [
+                exited(0, TERM, by_itself=False),
+                Clean(rank=0, left_behind=0),
+                exited(1),
+                Clean(rank=1, left_behind=0),
+            ],
             Phase.LEAVING,
             id="all have ended, by signals only",
         ),
-        pytest.param([ShimLost(0), ShimLost(1)], Phase.LEAVING, id="shims"),
-        pytest.param([MpirunExited(0)], Phase.STOPPING, id="mpirun"),
+        pytest.param([ShimLost(rank=0), ShimLost(rank=1)], Phase.LEAVING, id="shims"),
+        pytest.param([MpirunExited(status=0)], Phase.STOPPING, id="mpirun"),
     ],
 )
 def test_what_ends_just_before_slurm_s_signal_comes_has_ended_by_it(
@@ -391,26 +428,33 @@ def test_what_ends_just_before_slurm_s_signal_comes_has_ended_by_it(
     assert story.phase is phase
     assert story(1.19, last) == []
     assert story.phase is phase
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=TERM)
 
 
-@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+@pytest.mark.parametrize("last", [Interrupted(signal=TERM), SlurmEndsJob()])
 def test_slurm_s_signal_does_not_make_a_job_fail_that_has_succeeded(
     last: Event,
 ) -> None:
     story = running(is_in_slurm=True)
 
-    story(1, exited(0), exited(1), Clean(0, 0), Clean(1, 0), last)
+    story(
+        1,
+        exited(0),
+        exited(1),
+        Clean(rank=0, left_behind=0),
+        Clean(rank=1, left_behind=0),
+        last,
+    )
 
     assert story.cause is None
 
 
-@pytest.mark.parametrize("last", [Interrupted(TERM), SlurmEndsJob()])
+@pytest.mark.parametrize("last", [Interrupted(signal=TERM), SlurmEndsJob()])
 def test_a_failure_long_before_slurm_s_signal_stays_the_cause(last: Event) -> None:
     story = running(keep_going=True, is_in_slurm=True)
 
-    story(1, exited(0, 1 << 8), Clean(0, 0))
-    story(9, exited(1), Clean(1, 0))
+    story(1, exited(0, 1 << 8), Clean(rank=0, left_behind=0))
+    story(9, exited(1), Clean(rank=1, left_behind=0))
     story(9.1, last)
 
     assert story.cause is None
@@ -418,9 +462,9 @@ def test_a_failure_long_before_slurm_s_signal_stays_the_cause(last: Event) -> No
 
 def test_an_mpirun_that_does_not_get_sigterm_is_killed_and_not_the_cause() -> None:
     story = Story(Course(num_instances=2, is_in_slurm=True))
-    story(0, MpirunStarted(100), Connected(0), Started(0, 200))
+    story(0, MpirunStarted(pid=100), Connected(rank=0), Started(rank=0, pid=200))
 
-    assert story(1, ShimLost(0)) == [
+    assert story(1, ShimLost(rank=0)) == [
         "SIGTERM to instances",
         "release shims",
         "SIGKILL to mpirun",
@@ -432,15 +476,15 @@ def test_a_failure_before_slurm_ends_the_job_is_the_cause() -> None:
     story = running(grace=60, is_in_slurm=True)
 
     assert story(1, exited(0, 1 << 8)) == ["SIGTERM to instances"]
-    assert story(3, Interrupted(TERM)) == []
-    assert story.cause == Cause(Reason.FAILED, rank=0)
+    assert story(3, Interrupted(signal=TERM)) == []
+    assert story.cause == Cause(reason=Reason.FAILED, rank=0)
     assert story.deadline == 61
 
 
 def test_slurm_s_own_signal_reaches_the_instances_first() -> None:
     story = running(grace=60, is_in_slurm=True)
 
-    assert story(1, Interrupted(TERM)) == []
+    assert story(1, Interrupted(signal=TERM)) == []
     assert story.deadline == 1.2
     assert story(1.2, Tick()) == ["SIGTERM to instances"]
     assert story.deadline == 61
@@ -450,15 +494,15 @@ def test_an_instance_that_slurm_ends_is_no_failure() -> None:
     story = running(is_in_slurm=True)
 
     assert story(1, exited(0, TERM, by_itself=False)) == []
-    assert story(1.1, Interrupted(TERM)) == []
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=TERM)
+    assert story(1.1, Interrupted(signal=TERM)) == []
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=TERM)
 
 
 def test_a_signal_after_ctrl_c_kills_in_slurm_too() -> None:
     story = running(grace=60, is_in_slurm=True)
-    story(1, Interrupted(INT))
+    story(1, Interrupted(signal=INT))
 
-    assert story(2, Interrupted(TERM)) == ["kill instances"]
+    assert story(2, Interrupted(signal=TERM)) == ["kill instances"]
 
 
 # --- mpirun dies, in each phase.
@@ -467,18 +511,20 @@ def test_a_signal_after_ctrl_c_kills_in_slurm_too() -> None:
 def test_mpirun_that_dies_takes_the_job_with_it_and_grace_is_a_second() -> None:
     story = running(grace=5)
 
-    assert story(10, MpirunExited(KILL)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.MPIRUN_ENDED)
+    assert story(10, MpirunExited(status=KILL)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(reason=Reason.MPIRUN_ENDED)
     assert (story.phase, story.deadline) == (Phase.STOPPING, 11)
     assert story(11, Tick()) == ["kill instances"]
-    assert story(11.1, Clean(0, 0), Clean(1, 0)) == ["release shims"]
+    assert story(11.1, Clean(rank=0, left_behind=0), Clean(rank=1, left_behind=0)) == [
+        "release shims"
+    ]
     assert story.phase is Phase.OVER
 
 
 def test_a_grace_below_a_second_counts_when_machinery_dies() -> None:
     story = running(grace=0.25)
 
-    story(10, MpirunExited(KILL))
+    story(10, MpirunExited(status=KILL))
 
     assert story.deadline == 10.25
 
@@ -486,7 +532,9 @@ def test_a_grace_below_a_second_counts_when_machinery_dies() -> None:
 def test_mpirun_that_dies_before_the_first_instance_ends_the_job() -> None:
     story = Story(Course(num_instances=2))
 
-    assert story(1, MpirunStarted(100), MpirunExited(1 << 8)) == ["release shims"]
+    assert story(1, MpirunStarted(pid=100), MpirunExited(status=1 << 8)) == [
+        "release shims"
+    ]
     assert (story.phase, story.cause) == (Phase.OVER, None)
 
 
@@ -494,27 +542,29 @@ def test_mpirun_that_dies_while_the_job_stops_shortens_the_grace() -> None:
     story = running(grace=60)
     story(1, exited(0, 1 << 8))
 
-    assert story(2, MpirunExited(KILL)) == []
+    assert story(2, MpirunExited(status=KILL)) == []
     assert (story.phase, story.deadline) == (Phase.STOPPING, 3)
-    assert story.cause == Cause(Reason.FAILED, rank=0)
+    assert story.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_mpirun_that_dies_late_in_the_grace_does_not_lengthen_it() -> None:
     story = running(grace=5)
     story(1, exited(0, 1 << 8))
 
-    story(5.5, MpirunExited(KILL))
+    story(5.5, MpirunExited(status=KILL))
 
     assert story.deadline == 6
 
 
 def test_mpirun_that_dies_while_instances_are_killed_changes_nothing() -> None:
     story = running(grace=0)
-    story(1, Interrupted(INT), Tick())
+    story(1, Interrupted(signal=INT), Tick())
 
-    assert story(1.5, MpirunExited(KILL)) == []
+    assert story(1.5, MpirunExited(status=KILL)) == []
     assert (story.phase, story.deadline) == (Phase.KILLING, 2)
-    assert story(1.6, Clean(0, 0), Clean(1, 0)) == ["release shims"]
+    assert story(1.6, Clean(rank=0, left_behind=0), Clean(rank=1, left_behind=0)) == [
+        "release shims"
+    ]
     assert story.phase is Phase.OVER
 
 
@@ -524,10 +574,10 @@ def test_mpirun_that_dies_while_instances_are_killed_changes_nothing() -> None:
 def test_a_lost_shim_stops_the_job_within_a_second() -> None:
     story = running(grace=5)
 
-    assert story(10, ShimLost(1)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert story(10, ShimLost(rank=1)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
     assert (story.phase, story.deadline) == (Phase.STOPPING, 11)
-    assert story(10.5, Clean(0, 0)) == ["release shims"]
+    assert story(10.5, Clean(rank=0, left_behind=0)) == ["release shims"]
 
 
 @pytest.mark.parametrize("grace", [0, 60])
@@ -535,11 +585,11 @@ def test_a_shim_that_is_lost_while_the_job_stops_counts_as_gone(
     grace: float,
 ) -> None:
     story = running(grace=grace)
-    story(1, Interrupted(INT), Tick())
+    story(1, Interrupted(signal=INT), Tick())
 
-    assert story(1.1, ShimLost(0), ShimLost(1)) == ["release shims"]
+    assert story(1.1, ShimLost(rank=0), ShimLost(rank=1)) == ["release shims"]
     assert story.phase is Phase.LEAVING
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
 
 
 # --- Time runs out.
@@ -551,7 +601,7 @@ def test_a_job_that_takes_too_long_is_stopped() -> None:
     assert story.deadline == 100
     assert story(99.9, Tick()) == []
     assert story(100, Tick()) == ["show stacks"]
-    assert story.cause == Cause(Reason.TIMEOUT)
+    assert story.cause == Cause(reason=Reason.TIMEOUT)
     assert (story.phase, story.deadline) == (Phase.TRACING, 105)
     assert story(101, StacksShown()) == ["SIGTERM to instances"]
     assert (story.phase, story.deadline) == (Phase.STOPPING, 106)
@@ -569,9 +619,9 @@ def test_stacks_that_take_too_long_do_not_keep_a_job() -> None:
 def test_sigquit_shows_stacks_and_a_signal_meanwhile_kills() -> None:
     story = running()
 
-    assert story(1, Interrupted(signal.SIGQUIT)) == ["show stacks"]
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=signal.SIGQUIT)
-    assert story(1.1, Interrupted(INT)) == ["kill instances"]
+    assert story(1, Interrupted(signal=signal.SIGQUIT)) == ["show stacks"]
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=signal.SIGQUIT)
+    assert story(1.1, Interrupted(signal=INT)) == ["kill instances"]
     assert story(1.2, StacksShown()) == []
 
 
@@ -579,20 +629,22 @@ def test_an_mpirun_that_dies_while_stacks_are_shown_stops_the_job() -> None:
     story = running(ends_by=100, grace=5)
     story(100, Tick())
 
-    assert story(101, MpirunExited(9)) == ["SIGTERM to instances"]
+    assert story(101, MpirunExited(status=9)) == ["SIGTERM to instances"]
     assert (story.phase, story.deadline) == (Phase.STOPPING, 102)
-    assert story.cause == Cause(Reason.TIMEOUT)
+    assert story.cause == Cause(reason=Reason.TIMEOUT)
 
 
 def test_a_job_that_does_not_start_in_time_is_stopped() -> None:
     story = Story(Course(num_instances=2, starts_by=30, ends_by=100, grace=5))
-    story(1, Connected(0), Started(0, 200))
+    story(1, Connected(rank=0), Started(rank=0, pid=200))
 
     assert story.deadline == 30
     assert story(30, Tick()) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.START_TIMEOUT)
+    assert story.cause == Cause(reason=Reason.START_TIMEOUT)
     assert story.deadline == 31
-    assert story(30.1, exited(0, TERM, by_itself=False), Clean(0, 0)) == [
+    assert story(
+        30.1, exited(0, TERM, by_itself=False), Clean(rank=0, left_behind=0)
+    ) == [
         "release shims",
         "SIGTERM to mpirun",
     ]
@@ -610,16 +662,16 @@ def test_when_both_times_are_up_the_whole_job_took_too_long() -> None:
 
     story(30, Tick())
 
-    assert story.cause == Cause(Reason.TIMEOUT)
+    assert story.cause == Cause(reason=Reason.TIMEOUT)
 
 
 def test_time_that_runs_out_while_the_job_stops_changes_nothing() -> None:
     story = running(ends_by=10, grace=5)
-    story(9, Interrupted(INT))
+    story(9, Interrupted(signal=INT))
 
     assert story(10, Tick()) == []
     assert (story.phase, story.deadline) == (Phase.STOPPING, 14)
-    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert story.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
 
 
 # --- The IPUs are another job's.
@@ -628,8 +680,10 @@ def test_time_that_runs_out_while_the_job_stops_changes_nothing() -> None:
 def test_a_job_that_has_lost_its_ipus_is_stopped() -> None:
     story = running(grace=5)
 
-    assert story(1, DevicesLost("Its lease has ended.")) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.DEVICES_LOST)
+    assert story(1, DevicesLost(sentence="Its lease has ended.")) == [
+        "SIGTERM to instances"
+    ]
+    assert story.cause == Cause(reason=Reason.DEVICES_LOST)
     assert story.deadline == 6
 
 
@@ -640,7 +694,7 @@ def test_a_job_whose_output_has_no_reader_is_stopped_within_a_second() -> None:
     story = running(grace=5)
 
     assert story(1, OutputClosed()) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.OUTPUT_CLOSED)
+    assert story.cause == Cause(reason=Reason.OUTPUT_CLOSED)
     assert story.deadline == 2
     # It is told again at every turn.
     assert story(1.1, OutputClosed(), OutputClosed()) == []
@@ -652,24 +706,30 @@ def test_a_job_whose_output_has_no_reader_is_stopped_within_a_second() -> None:
 
 def test_an_instance_that_comes_after_the_stop_is_waited_for_like_any_other() -> None:
     story = Story(Course(num_instances=2))
-    story(0, Connected(0), Started(0, 200))
+    story(0, Connected(rank=0), Started(rank=0, pid=200))
     story(1, exited(0, 1 << 8))
 
-    story(1.1, Connected(1))
-    assert story(1.2, Clean(0, 0)) == []
+    story(1.1, Connected(rank=1))
+    assert story(1.2, Clean(rank=0, left_behind=0)) == []
     assert story.phase is Phase.STOPPING
-    assert story(1.3, Clean(1, 0)) == ["release shims"]
+    assert story(1.3, Clean(rank=1, left_behind=0)) == ["release shims"]
     assert story.phase is Phase.LEAVING
 
 
 def test_an_instance_that_starts_after_the_stop_costs_the_others_no_grace() -> None:
     story = Story(Course(num_instances=3, grace=5))
-    story(0, Connected(0), Started(0, 200), Connected(1), Started(1, 201))
-    story(0, Connected(2))
+    story(
+        0,
+        Connected(rank=0),
+        Started(rank=0, pid=200),
+        Connected(rank=1),
+        Started(rank=1, pid=201),
+    )
+    story(0, Connected(rank=2))
     story(1, exited(0, 1 << 8))
 
     # Its shim starts it and then reads that it is to stop, in this order.
-    assert story(1.1, Started(2, 202)) == []
+    assert story(1.1, Started(rank=2, pid=202)) == []
     assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
 
 
@@ -678,7 +738,7 @@ def test_an_instance_that_starts_after_the_stop_costs_the_others_no_grace() -> N
 
 def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
     story = running(grace=0)
-    story(1, Interrupted(INT), Tick())
+    story(1, Interrupted(signal=INT), Tick())
 
     assert story(2, Tick()) == ["SIGKILL to mpirun"]
     assert (story.phase, story.deadline) == (Phase.ENDING, 3)
@@ -688,14 +748,16 @@ def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
 
 def test_mpirun_that_is_told_to_end_has_more_time_for_it() -> None:
     story = Story(Course(num_instances=2))
-    story(0, MpirunStarted(100), Connected(0), Started(0, 200))
-    assert story(0, Connected(0), exited(0, KILL), Clean(0, 0)) == [
+    story(0, MpirunStarted(pid=100), Connected(rank=0), Started(rank=0, pid=200))
+    assert story(
+        0, Connected(rank=0), exited(0, KILL), Clean(rank=0, left_behind=0)
+    ) == [
         "SIGTERM to instances",
         "release shims",
         "SIGTERM to mpirun",
     ]
 
-    assert story(0.5, Connected(1), ShimLeft(1)) == []
+    assert story(0.5, Connected(rank=1), ShimLeft(rank=1)) == []
     assert story(2.6, Tick()) == []
     assert (story.phase, story.deadline) == (Phase.LEAVING, 5)
     assert story(5, Tick()) == ["SIGKILL to mpirun"]
@@ -703,11 +765,11 @@ def test_mpirun_that_is_told_to_end_has_more_time_for_it() -> None:
 
 def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
     story = running(1)
-    story(10, exited(0), Clean(0, 0))
+    story(10, exited(0), Clean(rank=0, left_behind=0))
 
     assert story(12, Tick()) == ["SIGKILL to mpirun"]
     assert (story.phase, story.deadline) == (Phase.ENDING, 13)
-    assert story(12.1, MpirunExited(KILL)) == []
+    assert story(12.1, MpirunExited(status=KILL)) == []
     assert story.phase is Phase.OVER
     # Only now is it known that the job went well, and what was wrong with mpirun.
     assert (story.cause, story.course.mpirun_hung) == (None, True)
@@ -716,13 +778,13 @@ def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
 def test_mpirun_has_time_for_each_of_many_instances_to_leave() -> None:
     story = running(160)
 
-    story(10, *(Clean(rank, 0) for rank in range(160)))
+    story(10, *(Clean(rank=rank, left_behind=0) for rank in range(160)))
     assert (story.phase, story.deadline) == (Phase.LEAVING, 18)
 
-    assert story(17, ShimLeft(0)) == []
+    assert story(17, ShimLeft(rank=0)) == []
     assert (story.phase, story.deadline) == (Phase.LEAVING, 25)
     assert story(25, Tick()) == ["SIGKILL to mpirun"]
-    assert story(25.1, ShimLeft(1)) == []
+    assert story(25.1, ShimLeft(rank=1)) == []
     assert (story.phase, story.deadline) == (Phase.ENDING, 26)
 
 
@@ -733,17 +795,21 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
     ranks = st.integers(0, num_instances - 1)
     statuses = st.sampled_from([0, 1 << 8, signal.SIGKILL])
     return st.one_of(
-        st.builds(Connected, ranks),
-        st.builds(Started, ranks, st.just(200)),
-        st.builds(Refused, ranks, st.just(2), st.just("x")),
+        st.builds(Connected, rank=ranks),
+        st.builds(Started, rank=ranks, pid=st.just(200)),
+        st.builds(Refused, rank=ranks, errno=st.just(2), tried=st.just("x")),
         st.builds(exited, ranks, statuses, by_itself=st.booleans()),
-        st.builds(FailedInFinalize, ranks, st.just(1 << 8), st.just(0)),
-        st.builds(Clean, ranks, st.integers(0, 2)),
-        st.builds(ShimLost, ranks),
-        st.builds(ShimLeft, ranks),
-        st.builds(Interrupted, st.sampled_from([INT, TERM, signal.SIGQUIT])),
-        st.builds(MpirunExited, statuses),
-        st.sampled_from([MpirunStarted(100), GuardLost("n0"), OutputClosed(), Tick()]),
+        st.builds(
+            FailedInFinalize, rank=ranks, status=st.just(1 << 8), at_ns=st.just(0)
+        ),
+        st.builds(Clean, rank=ranks, left_behind=st.integers(0, 2)),
+        st.builds(ShimLost, rank=ranks),
+        st.builds(ShimLeft, rank=ranks),
+        st.builds(Interrupted, signal=st.sampled_from([INT, TERM, signal.SIGQUIT])),
+        st.builds(MpirunExited, status=statuses),
+        st.sampled_from(
+            [MpirunStarted(pid=100), GuardLost(host="n0"), OutputClosed(), Tick()]
+        ),
         st.just(StacksShown()),
     )
 
@@ -830,31 +896,31 @@ def test_a_failure_does_not_stop_the_instance_that_is_debugged() -> None:
     story = running(debugged=1)
 
     assert story(1, exited(0, 256)) == []
-    assert story(2, Clean(0, 0)) == []
+    assert story(2, Clean(rank=0, left_behind=0)) == []
     assert story.phase is Phase.RUNNING
     assert story(3, exited(1, 0)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.FAILED, 0)
+    assert story.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_a_failure_of_the_instance_that_is_debugged_stops_the_others() -> None:
     story = running(debugged=1)
 
     assert story(1, exited(1, 256)) == ["SIGTERM to instances"]
-    assert story.cause == Cause(Reason.FAILED, 1)
+    assert story.cause == Cause(reason=Reason.FAILED, rank=1)
 
 
 def test_ctrl_c_is_for_the_debugger_until_no_prompt_follows() -> None:
     story = running(debugged=1)
     assert not story.course.debugger_takes_interrupt
 
-    story(1, DebuggerReady(1))
+    story(1, DebuggerReady(rank=1))
     assert story.course.debugger_takes_interrupt
-    assert story(2, DebuggerInterrupted(1, at_prompt=False)) == ["interrupt 1"]
+    assert story(2, DebuggerInterrupted(rank=1, at_prompt=False)) == ["interrupt 1"]
     assert not story.course.debugger_takes_interrupt
-    story(3, PromptShown(1))
-    assert story(4, DebuggerInterrupted(1, at_prompt=True)) == ["interrupt 1"]
+    story(3, PromptShown(rank=1))
+    assert story(4, DebuggerInterrupted(rank=1, at_prompt=True)) == ["interrupt 1"]
     assert story.course.debugger_takes_interrupt
-    story(5, PromptOver(1))
+    story(5, PromptOver(rank=1))
     assert story.course.debugger_takes_interrupt
     story(6, exited(1))
     assert not story.course.debugger_takes_interrupt
@@ -862,35 +928,37 @@ def test_ctrl_c_is_for_the_debugger_until_no_prompt_follows() -> None:
 
 def test_a_job_with_a_debugger_that_is_interrupted_gets_sigterm() -> None:
     story = running(debugged=1)
-    story(1, DebuggerReady(1))
+    story(1, DebuggerReady(rank=1))
 
     # SIGINT would start the debugger.
-    assert story(2, Interrupted(INT)) == ["SIGTERM to instances"]
+    assert story(2, Interrupted(signal=INT)) == ["SIGTERM to instances"]
 
 
 def test_the_time_at_a_prompt_does_not_count() -> None:
     story = running(debugged=1, ends_by=10.0, timeout=10.0)
-    story(4, PromptShown(1))
+    story(4, PromptShown(rank=1))
 
     assert story.deadline == inf
     assert story(50, Tick()) == []
-    story(54, PromptOver(1))
+    story(54, PromptOver(rank=1))
     assert story.deadline == 60.0
-    story(55, PromptShown(1))
+    story(55, PromptShown(rank=1))
     assert story(56, exited(1, 256)) == ["SIGTERM to instances"]
 
 
 def test_the_time_at_a_prompt_does_not_count_for_an_instance_that_ends_there() -> None:
     story = running(debugged=1, ends_by=10.0, timeout=10.0)
-    story(4, PromptShown(1))
-    story(53, PromptOver(0))  # another instance's
+    story(4, PromptShown(rank=1))
+    story(53, PromptOver(rank=0))  # another instance's
 
     assert story.deadline == inf
     assert story(54, exited(1)) == []
     assert story.deadline == 60.0
 
 
-@pytest.mark.parametrize("event", [PromptShown(0), DebuggerReady(0), PromptOver(1)])
+@pytest.mark.parametrize(
+    "event", [PromptShown(rank=0), DebuggerReady(rank=0), PromptOver(rank=1)]
+)
 def test_what_is_not_of_the_debugged_instance_changes_nothing(event: Event) -> None:
     story = running(debugged=1)
     before = story.course

@@ -79,8 +79,12 @@ class Loop:
 
     def run_all(self) -> None:
         """Let all instances run."""
-        self.host.play(MpirunStarted(1), *map(Connected, self.host.ranks))
-        self.host.play(*(Started(rank, 100 + rank) for rank in self.host.ranks))
+        self.host.play(
+            MpirunStarted(pid=1), *(Connected(rank=rank) for rank in self.host.ranks)
+        )
+        self.host.play(
+            *(Started(rank=rank, pid=100 + rank) for rank in self.host.ranks)
+        )
 
     def signal(self, number: int) -> None:
         os.write(self._signals, bytes([number]))
@@ -131,10 +135,10 @@ def test_clients_that_do_not_belong_to_the_job_are_not_remembered(
 ) -> None:
     loop = Loop(monkeypatch)
     loop.run_all()
-    loop.host.play(*[Rejected("it sent no message")] * 1000)
+    loop.host.play(*[Rejected(why="it sent no message")] * 1000)
     loop.turn(3)
 
-    assert loop.events.count(Rejected("it sent no message")) == 1000
+    assert loop.events.count(Rejected(why="it sent no message")) == 1000
     assert not any(isinstance(e, Rejected) for e in loop.supervisor.ended.events)
 
 
@@ -145,7 +149,7 @@ def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
     assert loop.sent == [("signal", TERM), ("release",)]
     stopped = [e.rank for e in loop.events if isinstance(e, Exited) and not e.by_itself]
     assert stopped == [0, 2]
@@ -168,7 +172,7 @@ def test_instances_that_ignore_the_signal_are_killed_after_the_grace_period(
 
     assert time.monotonic() - began >= 0.2
     assert loop.sent == [("signal", TERM), ("kill",), ("release",)]
-    assert ended.course.cause == Cause(Reason.FAILED, rank=0)
+    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_the_grace_period_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +212,9 @@ def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = loop.run()
 
     assert loop.sent == [("signal", INT), ("kill",), ("release",)]
-    assert ended.course.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert ended.course.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
     assert [e for e in loop.events if isinstance(e, Interrupted)] == [
-        Interrupted(INT)
+        Interrupted(signal=INT)
     ] * 2
 
 
@@ -222,7 +226,7 @@ def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.TIMEOUT)
+    assert ended.course.cause == Cause(reason=Reason.TIMEOUT)
     assert [call for call in loop.host.calls if call[0] == "show_stacks"] == [
         ("show_stacks", 0, 0),
         ("show_stacks", 1, 0),
@@ -234,11 +238,11 @@ def test_the_start_timeout_stops_a_job_whose_instances_do_not_all_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, start_timeout=0.3)
-    loop.host.play(MpirunStarted(1), Connected(0), Started(0, 100))
+    loop.host.play(MpirunStarted(pid=1), Connected(rank=0), Started(rank=0, pid=100))
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.START_TIMEOUT)
+    assert ended.course.cause == Cause(reason=Reason.START_TIMEOUT)
     # mpirun has not started all instances, and is told not to.
     assert loop.sent == [("signal", TERM), ("release",), ("signal_mpirun", TERM)]
 
@@ -256,7 +260,7 @@ def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.OUTPUT_CLOSED)
+    assert ended.course.cause == Cause(reason=Reason.OUTPUT_CLOSED)
     assert loop.sent == [("signal", TERM), ("release",)]
     os.close(writer)
 
@@ -282,11 +286,11 @@ def test_a_lost_shim_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.run_all()
     loop.turn(3)
     loop.host.alive.discard(1)
-    loop.host.play(ShimLost(1))
+    loop.host.play(ShimLost(rank=1))
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert ended.course.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
     assert ("note_end", 1) in loop.host.calls
     assert loop.sent == [("signal", TERM), ("release",)]
 
@@ -295,12 +299,17 @@ def test_a_program_that_cannot_start_stops_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
-    loop.host.play(MpirunStarted(1), Connected(0), Connected(1), Started(0, 100))
-    loop.host.play(Refused(1, 2, "/no/program"))
+    loop.host.play(
+        MpirunStarted(pid=1),
+        Connected(rank=0),
+        Connected(rank=1),
+        Started(rank=0, pid=100),
+    )
+    loop.host.play(Refused(rank=1, errno=2, tried="/no/program"))
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.REFUSED, rank=1)
+    assert ended.course.cause == Cause(reason=Reason.REFUSED, rank=1)
     assert loop.host.alive == set()
 
 
@@ -309,11 +318,11 @@ def test_an_instance_that_failed_in_finalize_stops_the_others(
 ) -> None:
     loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
     loop.run_all()
-    loop.host.play(FailedInFinalize(1, 1 << 8, time.monotonic_ns()))
+    loop.host.play(FailedInFinalize(rank=1, status=1 << 8, at_ns=time.monotonic_ns()))
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
     assert loop.sent == [("signal", TERM), ("release",)]
 
 
@@ -322,11 +331,13 @@ def test_events_of_one_turn_count_in_the_order_in_which_they_arrive(
 ) -> None:
     loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
     loop.run_all()
-    loop.host.play(*loop.host.end(1, 3 << 8, by_itself=True), MpirunExited(9 << 8))
+    loop.host.play(
+        *loop.host.end(1, 3 << 8, by_itself=True), MpirunExited(status=9 << 8)
+    )
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
 
 
 def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +346,7 @@ def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
 
     def kill_mpirun(number: int) -> None:
         loop.host.calls.append(("signal_mpirun", number))
-        loop.host.play(MpirunExited(number))
+        loop.host.play(MpirunExited(status=number))
 
     monkeypatch.setattr(loop.mpirun, "send_signal", kill_mpirun)
     loop.run_all()

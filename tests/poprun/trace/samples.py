@@ -14,7 +14,7 @@ from poprun.trace.timeline import (
 
 MS = 1_000_000
 BEGIN = 1000 * MS
-GROUP = RecordedGroup("5f-77", "replicas", (0, 1, 2))
+GROUP = RecordedGroup(identity="5f-77", purpose="replicas", members=(0, 1, 2))
 LATE = 2
 
 
@@ -50,7 +50,11 @@ def calls_of(rank: int, number: int = 5) -> list[Call]:
 
 
 def process(rank: int, clock: Clock | None = None, **others: object) -> Traced:
-    spans = [Span("step", 71, BEGIN + 50 * MS, BEGIN + 150 * MS)]
+    spans = [
+        Span(
+            name="step", thread=71, began_ns=BEGIN + 50 * MS, ended_ns=BEGIN + 150 * MS
+        )
+    ]
     fields = {
         "rank": rank,
         "pid": 100 + rank,
@@ -61,17 +65,27 @@ def process(rank: int, clock: Clock | None = None, **others: object) -> Traced:
         "lost": 0,
     }
     records = ProcessRecords(**{**fields, **others})
-    return Traced(records, "here", clock or Clock(), row_of(rank))
+    return Traced(
+        records=records, host="here", clock=clock or Clock(), row=row_of(rank)
+    )
 
 
 def events(processes: list[Traced] | None = None) -> list[Event]:
     begin = BEGIN + 10 * MS
     lives = [
-        InstanceLife(r, 100 + r, "here", 0, begin, BEGIN + 700 * MS, "exit code 0")
+        InstanceLife(
+            rank=r,
+            pid=100 + r,
+            host="here",
+            attempt=0,
+            began_ns=begin,
+            ended_ns=BEGIN + 700 * MS,
+            end="exit code 0",
+        )
         for r in range(3)
     ]
-    phases = [LaunchPhase("start", BEGIN, BEGIN + 10 * MS)]
-    mpirun = [LaunchPhase("mpirun", BEGIN, BEGIN + 710 * MS)]
+    phases = [LaunchPhase(name="start", began_ns=BEGIN, ended_ns=BEGIN + 10 * MS)]
+    mpirun = [LaunchPhase(name="mpirun", began_ns=BEGIN, ended_ns=BEGIN + 710 * MS)]
     shown = [process(rank) for rank in range(3)] if processes is None else processes
     return list(timeline(BEGIN, phases, mpirun, lives, shown))
 

@@ -122,7 +122,7 @@ def test_calls_without_room_are_told(lost: tuple[int, ...], processes: str) -> N
 
 
 def test_one_instance_has_no_calls_with_waits() -> None:
-    alone = RecordedGroup("5f-77", "replicas", (2,))
+    alone = RecordedGroup(identity="5f-77", purpose="replicas", members=(2,))
     summary = analyse(document(events([process(LATE, groups={0: alone})])))
 
     assert "instance 2 (PID 102 on here)      5" in as_text(summary, 10)
@@ -132,8 +132,21 @@ def test_one_instance_has_no_calls_with_waits() -> None:
 
 def test_spans_come_by_the_most_time_of_one_instance() -> None:
     def spans(rank: int) -> list[Span]:
-        load = Span("load", 71, BEGIN, BEGIN + (300 if rank == LATE else 2) * MS)
-        steps = [Span("step", 71, BEGIN + n * MS, BEGIN + 4 * n * MS) for n in (1, 2)]
+        load = Span(
+            name="load",
+            thread=71,
+            began_ns=BEGIN,
+            ended_ns=BEGIN + (300 if rank == LATE else 2) * MS,
+        )
+        steps = [
+            Span(
+                name="step",
+                thread=71,
+                began_ns=BEGIN + n * MS,
+                ended_ns=BEGIN + 4 * n * MS,
+            )
+            for n in (1, 2)
+        ]
         return [*steps, load]
 
     some = [process(rank, spans=spans(rank)) for rank in range(3)]

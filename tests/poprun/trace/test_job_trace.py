@@ -62,12 +62,22 @@ def test_the_file_has_phases_lives_and_records(tmp_path: Path) -> None:
     trace.enter("prepare")
     trace.enter("run")
     trace.begin_attempt(0, {0: "here", 1: "here"})
-    trace.listen(MpirunStarted(9))
+    trace.listen(MpirunStarted(pid=9))
     for rank in (0, 1):
-        trace.listen(Started(rank, 70 + rank))
+        trace.listen(Started(rank=rank, pid=70 + rank))
     at = time.monotonic_ns()
-    trace.listen(Exited(0, signal.SIGKILL, at, 0.0, 0.0, 0, True))
-    trace.listen(MpirunExited(0))
+    trace.listen(
+        Exited(
+            rank=0,
+            status=signal.SIGKILL,
+            at_ns=at,
+            user_s=0.0,
+            system_s=0.0,
+            peak_kib=0,
+            by_itself=True,
+        )
+    )
+    trace.listen(MpirunExited(status=0))
     trace.collect([cast("HostLink", SimpleNamespace(name="here"))], os.fspath(folder))
 
     assert trace.write() == ""
@@ -104,7 +114,7 @@ def test_a_process_that_is_not_the_instances_own_has_its_own_row(
 ) -> None:
     trace = JobTrace(os.fspath(tmp_path / "trace.json"))
     trace.begin_attempt(0, {0: "here"})
-    trace.listen(Started(0, 70))
+    trace.listen(Started(rank=0, pid=70))
     for pid in (70, 99):
         trace.add_piece("here", f"0-{pid}.notes", notes(0, pid))
     trace.write()

@@ -76,7 +76,12 @@ def test_calls_that_belong_together_have_one_name_and_arrows() -> None:
 
 def test_times_of_another_host_are_on_popruns_clock() -> None:
     # Its clock is 3 s behind, and falls back by 1 ms in a second.
-    clock = Clock(BEGIN, 3000 * MS, BEGIN + 1000 * MS, 3001 * MS)
+    clock = Clock(
+        first_ns=BEGIN,
+        first_offset_ns=3000 * MS,
+        last_ns=BEGIN + 1000 * MS,
+        last_offset_ns=3001 * MS,
+    )
 
     [first, *_] = calls_in(events([process(0, clock)]), 1)
 
@@ -85,14 +90,18 @@ def test_times_of_another_host_are_on_popruns_clock() -> None:
 
 def test_of_a_clock_the_quickest_answers_count() -> None:
     readings = [
-        ClockReading(0, 1000, 400),
-        ClockReading(1000, 1100, 950),
-        ClockReading(9000, 9050, 8925),
-        ClockReading(9500, 9900, 9500),
+        ClockReading(asked_ns=0, answered_ns=1000, there_ns=400),
+        ClockReading(asked_ns=1000, answered_ns=1100, there_ns=950),
+        ClockReading(asked_ns=9000, answered_ns=9050, there_ns=8925),
+        ClockReading(asked_ns=9500, answered_ns=9900, there_ns=9500),
     ]
 
-    assert clock_of(readings) == Clock(950, 100, 8925, 100)
-    assert clock_of(readings[:1]) == Clock(400, 100, 400, 100)
+    assert clock_of(readings) == Clock(
+        first_ns=950, first_offset_ns=100, last_ns=8925, last_offset_ns=100
+    )
+    assert clock_of(readings[:1]) == Clock(
+        first_ns=400, first_offset_ns=100, last_ns=400, last_offset_ns=100
+    )
     assert clock_of([]) == Clock()
 
 
@@ -123,7 +132,7 @@ def test_messages_are_calls_of_their_own() -> None:
 
 
 def test_groups_of_one_identity_and_other_members_are_other_groups() -> None:
-    other = RecordedGroup("5f-77", "replicas", (3, 4))
+    other = RecordedGroup(identity="5f-77", purpose="replicas", members=(3, 4))
 
     made = events([process(0), process(1, groups={0: other})])
 

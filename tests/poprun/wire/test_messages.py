@@ -3,23 +3,46 @@
 import inspect
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from poprun.reach import facts
 from poprun.reach.hosts import LocalPreflight
-from poprun.record import replace
 from poprun.wire import event_codec, events, messages, protocol
 from poprun.wire.events import Event, Exited, NotUndone, Remains, Started, UsageMeasured
 from poprun.wire.pipe_channel import PipeChannel
 
 EVENTS = [
-    *(Started(3, 17, (0, 2), memory_is_bound=False), Started(3, 17)),
-    UsageMeasured(3, 1e6, 1 << 40, 2),
-    UsageMeasured(3, 1.0, 9, 1, 2, 1 << 40, 1 << 60, "barrier", 1 << 40, 2.5, (1, 7)),
-    Remains(17, 1000, "sleep 9", "n1"),
-    Exited(1, 9, 5, 0.25, 0.5, 1024, by_itself=True),
+    *(
+        Started(rank=3, pid=17, cpus=(0, 2), memory_is_bound=False),
+        Started(rank=3, pid=17),
+    ),
+    UsageMeasured(rank=3, cpu_s=1e6, memory_kib=1 << 40, num_processes=2),
+    UsageMeasured(
+        rank=3,
+        cpu_s=1.0,
+        memory_kib=9,
+        num_processes=1,
+        num_groups=2,
+        num_calls=1 << 40,
+        total_bytes=1 << 60,
+        operation="barrier",
+        call_bytes=1 << 40,
+        waited_s=2.5,
+        missing=(1, 7),
+    ),
+    Remains(pid=17, user=1000, command="sleep 9", host="n1"),
+    Exited(
+        rank=1,
+        status=9,
+        at_ns=5,
+        user_s=0.25,
+        system_s=0.5,
+        peak_kib=1024,
+        by_itself=True,
+    ),
 ]
 
 
@@ -146,4 +169,4 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
 def test_a_text_of_another_host_controls_no_terminal() -> None:
     event = event_codec.unpack(["NotUndone", "\x1b[2Jgone\udc80 \xe9\n", "n1"])
 
-    assert event == NotUndone("\\x1b[2Jgone\\xed\\xb2\\x80 \xe9\n", "n1")
+    assert event == NotUndone(sentence="\\x1b[2Jgone\\xed\\xb2\\x80 \xe9\n", host="n1")

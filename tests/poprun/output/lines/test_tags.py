@@ -160,12 +160,12 @@ def test_a_line_in_more_than_one_piece_has_one_tag() -> None:
 def test_a_template_names_the_writer(template: str, tag: bytes) -> None:
     check_template(template)
 
-    writer = Writer(11, "stderr", "n\u00f61", 3)
+    writer = Writer(instance=11, stream="stderr", host="n\u00f61", local_instance=3)
     assert writer.tag(template) == tag
 
 
 def test_a_template_tells_the_time_in_utc_to_the_millisecond() -> None:
-    tag = Writer(0, "stdout").tag("{time} {instance} ")
+    tag = Writer(instance=0, stream="stdout").tag("{time} {instance} ")
 
     assert callable(tag)
     assert tag(1_764_121_462.1239) == b"2025-11-26T01:44:22.123Z 0 "
@@ -174,14 +174,17 @@ def test_a_template_tells_the_time_in_utc_to_the_millisecond() -> None:
 
 def test_a_template_may_say_how_the_time_is_written() -> None:
     check_template("{time:%d %H:%M:%S.%f} ")
-    tag = Writer(0, "stdout").tag("{time:%d %H:%M:%S.%f} ")
+    tag = Writer(instance=0, stream="stdout").tag("{time:%d %H:%M:%S.%f} ")
 
     assert callable(tag)
     assert tag(1_764_121_462.25) == b"26 01:44:22.250000 "
 
 
 def test_each_instance_has_a_colour_and_the_line_after_the_tag_has_none() -> None:
-    tags = [Writer(n, "stdout").tag("{instance}", colored=True) for n in (0, 1, 9)]
+    tags = [
+        Writer(instance=n, stream="stdout").tag("{instance}", colored=True)
+        for n in (0, 1, 9)
+    ]
 
     assert tags == [b"\x1b[36m0\x1b[39m", b"\x1b[33m1\x1b[39m", b"\x1b[36m9\x1b[39m"]
 
@@ -226,5 +229,7 @@ def test_what_is_accepted_makes_a_tag(template: str) -> None:
         check_template(template)
     except ValueError:
         return
-    tag = Writer(11, "stderr", "node1", 3).tag(template)
+    tag = Writer(instance=11, stream="stderr", host="node1", local_instance=3).tag(
+        template
+    )
     assert isinstance(tag if isinstance(tag, bytes) else tag(0.0), bytes)

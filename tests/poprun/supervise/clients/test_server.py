@@ -69,7 +69,7 @@ def clients(supervisor: Supervisor) -> Clients:
     opened = make_clients(3, JOB)
     opened.begin(supervisor.controls())
     for rank in range(3):
-        opened.listen(Started(rank, 100 + rank))
+        opened.listen(Started(rank=rank, pid=100 + rank))
         opened.tap.open(rank)
         opened.tap.open(rank)
     return opened
@@ -92,10 +92,33 @@ def show(clients: Clients, *, with_instances: bool = True) -> dict[str, object]:
 
 
 def test_a_job_is_shown_with_its_instances(clients: Clients) -> None:
-    clients.listen(Exited(1, 3 << 8, 0, 0.0, 0.0, 0, by_itself=True))
-    clients.listen(UsageMeasured(0, 2.5, 4096, 3))
-    call = (1, 7, 800, "all_reduce", 400, 1.5, (0, 1))
-    clients.listen(UsageMeasured(2, 2.5, 4096, 3, *call))
+    clients.listen(
+        Exited(
+            rank=1,
+            status=3 << 8,
+            at_ns=0,
+            user_s=0.0,
+            system_s=0.0,
+            peak_kib=0,
+            by_itself=True,
+        )
+    )
+    clients.listen(UsageMeasured(rank=0, cpu_s=2.5, memory_kib=4096, num_processes=3))
+    clients.listen(
+        UsageMeasured(
+            rank=2,
+            cpu_s=2.5,
+            memory_kib=4096,
+            num_processes=3,
+            num_groups=1,
+            num_calls=7,
+            total_bytes=800,
+            operation="all_reduce",
+            call_bytes=400,
+            waited_s=1.5,
+            missing=(0, 1),
+        )
+    )
     clients.tap.feed(0, "stdout", b"epoch 1\n")
 
     job = show(clients)
@@ -181,10 +204,10 @@ def test_the_phase_of_a_job_is_one_word(
 def test_a_job_starts_until_its_last_instance_runs(supervisor: Supervisor) -> None:
     clients = make_clients(2, JOB)
     clients.begin(supervisor.controls())
-    clients.listen(Started(1, 101))
+    clients.listen(Started(rank=1, pid=101))
     assert show(clients)["phase"] == "starting"
 
-    clients.listen(Started(0, 100))
+    clients.listen(Started(rank=0, pid=100))
     assert show(clients)["phase"] == "running"
 
 
@@ -222,7 +245,7 @@ def test_stop_is_an_interrupt_with_the_name_of_the_client(
     client = ask(clients, protocol.STOP_JOB, 0)
 
     who = f"popctl (PID {os.getpid()})"
-    assert supervisor.events == [Interrupted(signal.SIGINT, who)]
+    assert supervisor.events == [Interrupted(signal=signal.SIGINT, client=who)]
     assert client.messages() == [(protocol.REQUEST_ACCEPTED, [])]
 
     clients.end(130, "Stopped.")
@@ -294,7 +317,17 @@ def test_an_instance_that_there_is_not_is_refused(
 
 
 def test_the_output_of_an_instance_that_has_ended_is_refused(clients: Clients) -> None:
-    clients.listen(Exited(1, 0, 0, 0.0, 0.0, 0, by_itself=True))
+    clients.listen(
+        Exited(
+            rank=1,
+            status=0,
+            at_ns=0,
+            user_s=0.0,
+            system_s=0.0,
+            peak_kib=0,
+            by_itself=True,
+        )
+    )
     clients.tap.close(1, "stdout")
     clients.tap.close(1, "stderr")
 
@@ -334,7 +367,7 @@ def play_stacks(
     clients: Clients, supervisor: Supervisor, rank: int, pids: tuple[int, ...]
 ) -> None:
     """Let an instance answer which Pythons it has, and the first show its stacks."""
-    clients.listen(StacksAvailable(rank, pids))
+    clients.listen(StacksAvailable(rank=rank, pids=pids))
     for _ in pids[:1]:
         text = b"File of %d\n" % rank
         supervisor.stderr[rank] = text
@@ -382,7 +415,7 @@ def test_a_client_that_leaves_ends_its_dump(
     clients: Clients, supervisor: Supervisor
 ) -> None:
     client = ask(clients, protocol.DUMP_STACKS, b"0,1,2")
-    clients.listen(StacksAvailable(0, (100,)))
+    clients.listen(StacksAvailable(rank=0, pids=(100,)))
     client.channel.close()
     serve(clients)
     clients.tap.feed(0, "stderr", b"File\n")
