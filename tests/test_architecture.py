@@ -175,7 +175,6 @@ PACKAGES = (
 )
 
 # The folders of poprun are import-linter's, in pyproject.toml.
-STAGED = {name for name in MODULES if name.split(".")[0] != "poprun"}
 
 # They hold modules of several stages, and none of them.
 IN_NO_STAGE = (*PACKAGES, "popdist.engine")
@@ -183,98 +182,6 @@ IN_NO_STAGE = (*PACKAGES, "popdist.engine")
 # The folders of the C core: a file includes headers of its own one and of those before.
 CORE = ROOT / "popdist" / "engine" / "core"
 CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "hosts", "python")
-
-# Values and functions of them: what they know of the world is passed to them.
-PURE = (
-    "poprun.popctl.job_table",
-    "popdist.durations",
-    "popdist.negotiation.agreement",
-    "popdist.negotiation.call_requests",
-    "poprun.errors",
-    "poprun.wire.protocol",
-    "poprun.wire.events",
-    "poprun.host.finalizing",
-    "poprun.supervise.stacks",
-    "poprun.supervise.stopping",
-    "poprun.mpirun.arguments",
-    "poprun.mpirun.hydra",
-    "poprun.mpirun.no_mpi",
-    "poprun.mpirun.openmpi",
-    "poprun.mpirun.option_table",
-    "poprun.mpirun.messages",
-    "poprun.mpirun.values",
-    "poprun.mpirun.tokens",
-    "poprun.options.completion",
-    "poprun.options.grammar",
-    "poprun.options.other_launchers",
-    "poprun.options.help",
-    "poprun.options.misplaced",
-    "poprun.options.refusals",
-    "poprun.options.show_config",
-    "poprun.options.table",
-    "poprun.options.types",
-    "poprun.options.variables",
-    "poprun.plan.assignments",
-    "poprun.plan.drawing",
-    "poprun.plan.host_facts",
-    "poprun.plan.hosts",
-    "poprun.plan.placement",
-    "poprun.plan.slurm",
-    "poprun.plan.topology",
-    "poprun.result.formats",
-    "poprun.result.hints",
-    "poprun.result.outcome",
-    "poprun.result.progress",
-    "poprun.result.report",
-    "poprun.result.summary",
-    "poprun.output.kept_output",
-    "poprun.output.lines.console",
-    "poprun.output.lines.pending_stream",
-    "poprun.output.lines.screen",
-    "poprun.output.lines.tags",
-    "poprun.output.lines.tracebacks",
-    "poprun.output.selection",
-    "poprun.texts.tables",
-    "poprun.trace.analysis",
-    "poprun.trace.clocks",
-    "poprun.trace.page",
-    "poprun.trace.record_files",
-    "poprun.trace.tables",
-    "poprun.trace.timeline",
-    "poprun.vipu.rules.free_ipus",
-    "poprun.vipu.rules.checks",
-    "poprun.vipu.commands.views.emulated_hardware",
-    "poprun.vipu.commands.views.ipuof_config",
-    "poprun.vipu.commands.views.text_tables",
-    "poprun.vipu.rules.existing",
-    "poprun.vipu.launch.describe_devices",
-    "poprun.vipu.launch.values",
-    "poprun.vipu.leases",
-    "poprun.vipu.model",
-    "poprun.vipu.rules.numbering",
-    "poprun.vipu.rules.presets",
-    "poprun.vipu.requests",
-    "poprun.vipu.rules.routing",
-    "poprun.vipu.rules.partition_rules",
-    "poprun.vipu.server.openapi",
-    "poprun.vipu.operations",
-    "poprun.vipu.errors",
-    "poprun.vipu.wire",
-    "poprun.words",
-)
-
-NOT_FOR_PURE = {
-    "asyncio",
-    "ctypes",
-    "multiprocessing",
-    "random",
-    "select",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "time",
-}
 
 # What a module may import of the other package, or at all of ours.
 ACROSS = {
@@ -565,6 +472,10 @@ def stage_of(module: str) -> int | None:
     return None
 
 
+def list_of(strays: list[str]) -> str:
+    return "\n".join(["", *strays])
+
+
 @cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -696,37 +607,44 @@ NAMES_OF_VENDORS = {
 }
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_two_public_classes_of_a_package_have_the_same_name(package: str) -> None:
+def test_no_two_public_classes_of_a_package_have_the_same_name() -> None:
     count = Counter(
-        node.name
+        (package, node.name)
+        for package in PACKAGES
         for name, path in MODULES.items()
         if below(name, (package,))
         for node in parse(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    several = {name for name, number in count.items() if number > 1}
-    doubles = sorted(several - NAMES_OF_VENDORS)
+    doubles = [
+        f"{package} has several classes {name}."
+        for (package, name), number in count.items()
+        if number > 1 and name not in NAMES_OF_VENDORS
+    ]
 
-    assert not doubles, f"{package} has several classes {', '.join(doubles)}."
+    assert not doubles, list_of(doubles)
 
 
-@pytest.mark.parametrize(
-    "module",
-    sorted(name for name in MODULES.keys() - set(IN_NO_STAGE) if name in STAGED),
-)
-def test_a_module_stands_in_a_stage_and_imports_from_none_after_it(module: str) -> None:
-    stage = stage_of(module)
-    assert stage is not None, f"{module} stands in no stage. Add it to STAGES."
+def test_a_module_stands_in_a_stage_and_imports_from_none_after_it() -> None:
+    stages = {
+        name: stage_of(name)
+        for name in MODULES
+        if name.split(".")[0] in STAGES and name not in IN_NO_STAGE
+    }
+    strays = [
+        f"{name} stands in no stage. Add it to STAGES."
+        for name, stage in stages.items()
+        if stage is None
+    ]
+    strays += [
+        f"{name} imports {other}, which stands in a later stage."
+        for name, stage in stages.items()
+        for other in sorted(imports(name) & stages.keys())
+        if other.split(".")[0] == name.split(".")[0]
+        and (stages[other] or 0) > (stage or 0)
+    ]
 
-    package = module.partition(".")[0]
-    for name in sorted(imports(module) & MODULES.keys()):
-        if below(name, (package,)) and name not in IN_NO_STAGE:
-            other = stage_of(name)
-            assert other is not None, name
-            assert other <= stage, (
-                f"{module} imports {name}, which stands in a later stage of a run."
-            )
+    assert not strays, list_of(strays)
 
 
 def test_no_modules_of_the_engine_import_each_other_in_a_circle() -> None:
@@ -744,7 +662,6 @@ def test_what_the_tables_name_exists() -> None:
     }
     tables = {
         *stages,
-        *PURE,
         *LIGHT,
         *READS_ENVIRON,
         *WRITES_ENVIRON,
@@ -757,151 +674,144 @@ def test_what_the_tables_name_exists() -> None:
     assert not missing, f"There is no {', '.join(sorted(missing))}."
 
 
-@pytest.mark.parametrize("module", PURE)
-def test_a_pure_module_asks_nothing_of_the_world(module: str) -> None:
-    strays = imports(module) & NOT_FOR_PURE
+def test_imports_between_the_packages_run_one_way() -> None:
+    strays = []
+    for module in MODULES:
+        package = max((name for name in ACROSS if below(module, (name,))), key=len)
+        strays += [
+            f"{module} may not import {name}: of ours, {package} imports only "
+            f"{', '.join(ACROSS[package])}."
+            for name in sorted(imports(module))
+            if below(name, PACKAGES) and not below(name, ACROSS[package])
+        ]
 
-    assert not strays, (
-        f"{module} is pure and may not import {', '.join(sorted(strays))}."
-    )
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_between_the_packages_run_one_way(module: str) -> None:
-    package = max((name for name in ACROSS if below(module, (name,))), key=len)
-    ours = {name for name in imports(module) if below(name, PACKAGES)}
-    strays = {name for name in ours if not below(name, ACROSS[package])}
-
-    assert not strays, (
-        f"{module} may not import {', '.join(sorted(strays))}: of ours, {package} "
-        f"imports only {', '.join(ACROSS[package])}."
-    )
+    assert not strays, list_of(strays)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_are_written_in_full(module: str) -> None:
-    relative = {name for name in imports(module) if name.startswith(".")}
+def test_imports_are_written_in_full() -> None:
+    strays = [
+        f"{module} imports {name}, which names no package."
+        for module in MODULES
+        for name in sorted(imports(module))
+        if name.startswith(".")
+    ]
 
-    assert not relative, f"{module} imports {relative.pop()}, which names no package."
+    assert not strays, list_of(strays)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_third_party_packages_stay_where_they_belong(module: str) -> None:
+def test_third_party_packages_stay_where_they_belong() -> None:
     known = {*sys.stdlib_module_names, *PACKAGES}
-    for name in sorted({name.split(".")[0] for name in imports(module)} - known):
-        where = THIRD_PARTY.get(name, ())
-        assert below(module, where), (
-            f"{module} may not import {name}, which belongs to "
-            f"{' and '.join(where) or 'no module'}."
-        )
-
-
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if below(name, WITHOUT_FRAMEWORK)]
-)
-def test_what_adapters_of_all_frameworks_share_imports_none_of_them(
-    module: str,
-) -> None:
-    reached, rest = set(), {module}
-    while rest:
-        reached |= rest
-        names = {name for one in rest & MODULES.keys() for name in imports(one)}
-        rest = names - reached
-
-    strays = [name for name in reached if below(name, FRAMEWORKS)]
-    assert not strays, f"{module} may not import {', '.join(sorted(strays))}."
-
-
-@pytest.mark.parametrize("module", LIGHT)
-def test_what_runs_beside_an_instance_imports_next_to_nothing(module: str) -> None:
-    allowed = FOR_LIGHT | (FOR_THE_ENTRY if module == "poprun.helpers.entry" else set())
-    strays = imported(when_running(parse(MODULES[module]))) - allowed
-
-    assert not strays, (
-        f"{module} starts once for every instance and may not import "
-        f"{', '.join(sorted(strays))}."
-    )
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_the_environment_is_read_at_the_borders_and_handed_on_as_an_argument(
-    module: str,
-) -> None:
-    for use in uses_of_environ(parse(MODULES[module])):
-        allowed = READS_ENVIRON if use.startswith("reads") else WRITES_ENVIRON
-        assert below(module, allowed), (
-            f"The environment is an argument, but {module} {use}."
-        )
-
-
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if name not in SPELLS_VARIABLES]
-)
-def test_variables_of_the_contract_are_spelled_in_one_file(module: str) -> None:
-    strays = list(spelled_variables(parse(MODULES[module])))
-
-    assert not strays, f"{module} spells {', '.join(strays)}; only {CONTRACT} may."
-
-
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if below(name, ("poprun",))]
-)
-def test_patterns_are_compiled_when_they_are_used(module: str) -> None:
-    # Each costs 0.1 to 4 ms, and a launch uses hardly any. re keeps what it compiled.
-    compiled = [
-        node.lineno
-        for statement in parse(MODULES[module]).body
-        if isinstance(statement, ast.Assign | ast.AnnAssign)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+    strays = [
+        f"{module} may not import {name}, which belongs to "
+        f"{' and '.join(THIRD_PARTY.get(name, ())) or 'no module'}."
+        for module in MODULES
+        for name in sorted({name.split(".")[0] for name in imports(module)} - known)
+        if not below(module, THIRD_PARTY.get(name, ()))
     ]
 
-    assert not compiled, (
-        f"{module} compiles a pattern at import, in line {compiled[0]}. Let it be a "
-        "string, and call re.search(PATTERN, text)."
-    )
+    assert not strays, list_of(strays)
 
 
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if below(name, ("poprun",))]
-)
-def test_imports_stand_at_the_top_but_for_those_that_pay(module: str) -> None:
-    functions = [
-        node
-        for node in ast.walk(parse(MODULES[module]))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+def test_what_adapters_of_all_frameworks_share_imports_none_of_them() -> None:
+    strays = []
+    for module in (name for name in MODULES if below(name, WITHOUT_FRAMEWORK)):
+        reached, rest = set(), {module}
+        while rest:
+            reached |= rest
+            names = {name for one in rest & MODULES.keys() for name in imports(one)}
+            rest = names - reached
+        strays += [
+            f"{module} may not import {name}."
+            for name in sorted(reached)
+            if below(name, FRAMEWORKS)
+        ]
+
+    assert not strays, list_of(strays)
+
+
+def test_what_runs_beside_an_instance_imports_next_to_nothing() -> None:
+    strays = []
+    for module in LIGHT:
+        entry = module == "poprun.helpers.entry"
+        allowed = FOR_LIGHT | (FOR_THE_ENTRY if entry else set())
+        strays += [
+            f"{module} starts once for every instance and may not import {name}."
+            for name in sorted(imported(when_running(parse(MODULES[module]))) - allowed)
+        ]
+
+    assert not strays, list_of(strays)
+
+
+def test_the_environment_is_read_at_the_borders_and_handed_on_as_an_argument() -> None:
+    strays = [
+        f"The environment is an argument, but {module} {use}."
+        for module, path in MODULES.items()
+        for use in uses_of_environ(parse(path))
+        if not below(
+            module, READS_ENVIRON if use.startswith("reads") else WRITES_ENVIRON
+        )
     ]
-    late = imported(node for function in functions for node in ast.walk(function))
-    listed = LATE_IMPORTS.get(module, set())
 
-    assert late == listed, (
-        f"{module} imports {', '.join(sorted(late)) or 'nothing'} in its functions, "
-        f"and LATE_IMPORTS lists {', '.join(sorted(listed)) or 'nothing'}. Import it "
-        "at the top, or list it with what that saves."
-    )
+    assert not strays, list_of(strays)
 
 
-@pytest.mark.parametrize("module", MODULES | SCRIPTS)
-def test_no_module_does_what_none_of_ours_does(module: str) -> None:
-    strays = list(forbidden(parse((MODULES | SCRIPTS)[module])))
-    if module in PICKLES:
-        strays = [one for one in strays if not one.startswith("imports pickle")]
+def test_variables_of_the_contract_are_spelled_in_one_file() -> None:
+    strays = [
+        f"{module} spells {variable}; only {CONTRACT} may."
+        for module, path in MODULES.items()
+        if module not in SPELLS_VARIABLES
+        for variable in spelled_variables(parse(path))
+    ]
 
-    assert not strays, f"{module} {', and '.join(strays)}."
+    assert not strays, list_of(strays)
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if "popdist" in name])
-def test_every_public_function_of_popdist_has_a_docstring(module: str) -> None:
+def test_imports_stand_at_the_top_but_for_those_that_pay() -> None:
+    strays = []
+    for module in (name for name in MODULES if below(name, ("poprun",))):
+        functions = (
+            node
+            for node in ast.walk(parse(MODULES[module]))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+        late = imported(node for function in functions for node in ast.walk(function))
+        strays += [
+            f"{module} imports {name} in a function. Import it at the top, or list it "
+            "in LATE_IMPORTS with what that saves."
+            for name in sorted(late - LATE_IMPORTS.get(module, set()))
+        ]
+        strays += [
+            f"{module} does not import {name} in a function, as LATE_IMPORTS says."
+            for name in sorted(LATE_IMPORTS.get(module, set()) - late)
+        ]
+
+    assert not strays, list_of(strays)
+
+
+def test_no_module_does_what_none_of_ours_does() -> None:
+    strays = [
+        f"{module} {stray}."
+        for module, path in (MODULES | SCRIPTS).items()
+        for stray in forbidden(parse(path))
+        if module not in PICKLES or not stray.startswith("imports pickle")
+    ]
+
+    assert not strays, list_of(strays)
+
+
+def test_every_public_function_of_popdist_has_a_docstring() -> None:
     without = [
-        node.name
-        for node in parse(MODULES[module]).body
+        f"{module} does not say what {node.name} does."
+        for module, path in MODULES.items()
+        if "popdist" in module
+        for node in parse(path).body
         if isinstance(node, ast.FunctionDef)
         and not node.name.startswith("_")
         and not ast.get_docstring(node)
         and "overload" not in map(ast.unparse, node.decorator_list)
     ]
 
-    assert not without, f"{module} does not say what {', '.join(without)} does."
+    assert not without, list_of(without)
 
 
 @pytest.mark.parametrize(
@@ -974,15 +884,13 @@ def test_every_folder_of_the_core_has_its_place() -> None:
     assert {path.parent.name for path in CORE.glob("*/*.[ch]")} == set(CORE_FOLDERS)
 
 
-@pytest.mark.parametrize("folder", CORE_FOLDERS)
-def test_includes_of_the_core_run_one_way(folder: str) -> None:
-    allowed = CORE_FOLDERS[: CORE_FOLDERS.index(folder) + 1]
-
+def test_includes_of_the_core_run_one_way() -> None:
     strays = [
         f"{path.relative_to(CORE)} includes {header}"
+        for number, folder in enumerate(CORE_FOLDERS, 1)
         for path in sorted((CORE / folder).glob("*.[ch]"))
         for header in re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE)
-        if header.split("/")[0] not in allowed
+        if header.split("/")[0] not in CORE_FOLDERS[:number]
     ]
 
-    assert not strays
+    assert not strays, list_of(strays)
