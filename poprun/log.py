@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from poprun.color import CYAN, RED, YELLOW, paint
+from poprun.words import printable
 
 STYLES = {"error": RED, "warning": YELLOW, "hint": CYAN}
 INFO, DEBUG = 1, 2
@@ -81,15 +82,3 @@ def message(kind: str, text: str, *, has_color: bool) -> str:
     """Return a line of poprun's on stderr: an error, a warning or a hint."""
     word = f"{kind}:"
     return f"poprun: {paint(word, STYLES[kind]) if has_color else word} {text}\n"
-
-
-def printable(text: str) -> str:
-    """Escape the characters that would control a terminal."""
-    return "".join(
-        c
-        if c.isprintable() or c in "\n\t"
-        else c.encode("unicode_escape").decode()
-        if not "\udc80" <= c <= "\udcff"
-        else f"\\x{ord(c) - 0xDC00:02x}"
-        for c in text
-    )

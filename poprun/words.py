@@ -1,4 +1,6 @@
-"""The words for true and false, numbers with their nouns and units, text for JSON."""
+"""The words for true and false, and texts: numbers, sizes, ranges, JSON, terminals."""
+
+from collections.abc import Iterable
 
 # In lower case, as options, files and variables may write them.
 TRUE_WORDS = ("yes", "on", "true", "1")
@@ -32,3 +34,28 @@ def json_text(words: str) -> str:
     """
     data = words.encode(errors="surrogateescape")
     return data.decode(errors="backslashreplace")
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Write numbers of CPUs, nodes or replicas as the kernel does: 0-3,8."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
+    )
+
+
+def printable(text: str) -> str:
+    """Escape the characters that would control a terminal."""
+    return "".join(
+        c
+        if c.isprintable() or c in "\n\t"
+        else c.encode("unicode_escape").decode()
+        if not "\udc80" <= c <= "\udcff"
+        else f"\\x{ord(c) - 0xDC00:02x}"
+        for c in text
+    )

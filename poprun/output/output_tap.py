@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from poprun.log import printable
+from poprun.words import printable
 
 # How much of the output of each instance is kept for its last line.
 KEPT = 512

@@ -9,9 +9,8 @@ from poprun.log import Log
 from poprun.options.programs import words_of
 from poprun.options.settings import Settings
 from poprun.plan.assignments import compact
-from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment, Plan
-from poprun.words import counted, json_text
+from poprun.words import counted, format_ranges, json_text
 
 # If the command is pasted nevertheless, its first supervisor ends with an error.
 NOT_TO_PASTE = (

@@ -19,10 +19,9 @@ from poprun.options.settings import Settings
 from poprun.output import selection
 from poprun.output.output_files import OutputFolder
 from poprun.output.selection import Selection
-from poprun.plan.placement import format_ranges
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import GivenArguments
-from poprun.words import counted
+from poprun.words import counted, format_ranges
 
 
 def read_arguments(

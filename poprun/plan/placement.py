@@ -5,7 +5,7 @@ the binding itself to the shim. A CPU is what the kernel counts, a hardware thre
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import TypeVar
@@ -57,19 +57,6 @@ def fair_threads(bindings: Sequence[Binding], machine: Machine) -> list[int]:
     # In whole numbers, because twelve times a sixth is less than two in floats.
     unit = lcm(*users.values())
     return [max(1, sum(unit // users[cpu] for cpu in mask) // unit) for mask in masks]
-
-
-def format_ranges(numbers: Iterable[int]) -> str:
-    """Write numbers of CPUs, nodes or replicas as the kernel does: 0-3,8."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ",".join(
-        f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
-    )
 
 
 # The CPUs of the k-th of `count` instances. --numa-aware=yes asks for roundrobin.

@@ -4,11 +4,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from poprun.log import printable
 from poprun.output.terminal import clock
-from poprun.plan.placement import format_ranges
 from poprun.texts.tables import GAP, aligned
-from poprun.words import counted, size
+from poprun.words import counted, format_ranges, printable, size
 
 View = Mapping[str, Any]
 # There are no rates of less time than this: the kernel counts CPU time in hundredths of

@@ -22,7 +22,6 @@ from poprun.errors import MpiNotFoundError
 from poprun.helpers.job_files import job_directories, undo_abandoned, usual_places
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import SEGMENT_NAME
-from poprun.plan.placement import format_ranges
 from poprun.reach.cgroups import read_cpu_quota
 from poprun.reach.directories import (
     ENOUGH_SHARED_MEMORY,
@@ -31,7 +30,7 @@ from poprun.reach.directories import (
     temporary_directory,
     temporary_failure,
 )
-from poprun.words import counted
+from poprun.words import counted, format_ranges
 
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 # An instance needs a dozen in poprun; fewer than this allow some 80 instances.

@@ -5,11 +5,10 @@ import shutil
 import sys
 
 from poprun.errors import JobRequestError
-from poprun.log import printable
 from poprun.popctl.jobs import ANSWER_S, JobConnection, explain_end
 from poprun.texts.stdout import OutputError
 from poprun.wire import protocol
-from poprun.words import counted
+from poprun.words import counted, printable
 
 DESCRIPTORS = {b"stdout": 1, b"stderr": 2}
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
-from poprun.log import Log, printable
+from poprun.log import Log
 from poprun.plan.hosts import HostSpec
 from poprun.reach.remote_commands import Ran, run_all
 from poprun.reach.srun import Srun
 from poprun.reach.srun_port import failures_in
 from poprun.reach.ssh import CONNECT_S, Ssh
 from poprun.reach.ssh_failures import SshFailure
+from poprun.words import printable
 
 LIMIT_S = CONNECT_S + 1.5
 # How long rsync waits for a host that accepts no data before it gives up.

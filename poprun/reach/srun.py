@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from poprun.log import printable
 from poprun.plan.hosts import HostSpec
 from poprun.plan.slurm import SlurmJob, is_of_slurm
 from poprun.reach.srun_port import SRUN
+from poprun.words import printable
 
 OPTIONS = (
     # The step takes nothing from others, and has all that the job has on the node: its

@@ -6,9 +6,9 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-from poprun.log import printable
 from poprun.plan.hosts import HostSpec
 from poprun.reach.ssh import Ssh, target
+from poprun.words import printable
 
 # The exit code of ssh where ssh itself fails, and those of a shell.
 SSH_FAILED, NOT_EXECUTABLE, NOT_FOUND = 255, 126, 127

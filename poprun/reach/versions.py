@@ -10,7 +10,7 @@ from functools import cache
 import poprun
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.find import find_mpirun
-from poprun.plan.placement import format_ranges
+from poprun.words import format_ranges
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
 PACKAGES = """

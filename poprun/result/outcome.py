@@ -15,9 +15,7 @@ from poprun.errors import (
     explain_errno,
 )
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.log import printable
 from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.plan.placement import format_ranges
 from poprun.supervise.stopping import Cause, Course, Reason
 from poprun.wire.events import (
     DaemonKilled,
@@ -32,6 +30,7 @@ from poprun.wire.events import (
     Refused,
     SlurmEndsJob,
 )
+from poprun.words import format_ranges, printable
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 # After these another attempt may follow, and where nothing has stopped the job.

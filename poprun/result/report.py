@@ -5,7 +5,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.log import printable
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.hints import (
     CPU_LIMIT,
@@ -16,7 +15,7 @@ from poprun.result.hints import (
     hint_for_words,
 )
 from poprun.result.outcome import Failed, Outcome, named
-from poprun.words import size
+from poprun.words import printable, size
 
 LINES = 20
 WIDEST = 400

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.options.programs import name_of
 from poprun.output.terminal import clock
-from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment
 from poprun.result.outcome import Outcome
 from poprun.texts.tables import aligned
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
-from poprun.words import counted, size
+from poprun.words import counted, format_ranges, size
 
 SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"
 LOST, NOT_STARTED = "lost", "not started"

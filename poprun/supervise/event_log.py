@@ -5,7 +5,6 @@ import signal
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.log import Log
-from poprun.plan.placement import format_ranges
 from poprun.users import user_name
 from poprun.wire.events import (
     AcceptFailed,
@@ -26,6 +25,7 @@ from poprun.wire.events import (
     Started,
     WaitsInFinalize,
 )
+from poprun.words import format_ranges
 
 
 class EventLog:

@@ -13,8 +13,8 @@ import click
 
 from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
-from poprun.log import printable
 from poprun.texts.stdout import OutputError, discard_unwritten, write
+from poprun.words import printable
 
 # The options for which click itself writes a page.
 _PAGES = {"-h", "--help", "--version"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Sequence
 
-from poprun.log import printable
+from poprun.words import printable
 
 GAP = "  "
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from poprun import words
 from poprun.wire import protocol
 
 # The agent writes this before its first message: a login shell may have printed
@@ -173,7 +174,4 @@ def why_supervisor_lost(fields: Sequence[bytes]) -> str:
 
 def printable(text: bytes) -> str:
     """Return a text of another host without what would control a terminal."""
-    decoded = text.decode(errors="backslashreplace")
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in decoded
-    )
+    return words.printable(text.decode(errors="backslashreplace"))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.log import DEBUG, INFO, Log, printable
+from poprun.log import DEBUG, INFO, Log
+from poprun.words import printable
 
 LINE = re.compile(r"(\d\d:\d\d:\d\d)\.(\d{3}) (\d+) POPRUN \[([ID])\] (.*)\n")
 

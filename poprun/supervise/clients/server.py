@@ -16,7 +16,6 @@ from poprun.host.control_socket import ControlSocket, Handler, Messages
 from poprun.output import waiter
 from poprun.output.output_tap import OutputTap, Watcher
 from poprun.output.waiter import READ, Interest
-from poprun.plan.placement import format_ranges
 from poprun.supervise.clients.connection import ClientConnection
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.preparing_job import PreparingView
@@ -25,6 +24,7 @@ from poprun.supervise.stopping import Phase
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import Event, Interrupted, StacksAvailable
+from poprun.words import format_ranges
 
 MOST_CLIENTS = 16
 # Those that have connected and sent nothing.

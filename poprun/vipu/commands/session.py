@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from poprun.log import printable
 from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import KEYS, ServerAddress, find_server
 from poprun.vipu.commands.views.machine_views import View
 from poprun.vipu.commands.views.text_tables import json_value
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
+from poprun.words import printable
 
 DEFAULT_TIMEOUT_S = 10.0
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
-from poprun.log import printable
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Block
 from poprun.vipu.wire import items_of, optional_of
+from poprun.words import printable
 
 T = TypeVar("T")
 

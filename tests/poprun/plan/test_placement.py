@@ -10,9 +10,9 @@ from poprun.plan.placement import (
     Binding,
     choose_strategy,
     fair_threads,
-    format_ranges,
     place,
 )
+from poprun.words import format_ranges
 
 STRATEGIES = ["spreadnuma", "roundrobin", "spreadcores", "disabled"]
 
