@@ -20,7 +20,7 @@ from poprun.output.routes import Routes
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Phase
-from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.supervise.supervisor import AttemptEnd, Supervisor
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
 from poprun.wire.events import Event
@@ -152,7 +152,7 @@ class Driven:
         self.host.listen()
         self.mpirun.start()
         self.supervisor.start()
-        self.ended: Ended | None = None
+        self.ended: AttemptEnd | None = None
         self._shims: list[Shim] = []
 
     def turn(self, times: int = 1) -> None:
@@ -184,7 +184,7 @@ class Driven:
         os.write(self._signals, bytes([number]))
         self.turn()
 
-    def finish(self) -> Ended:
+    def finish(self) -> AttemptEnd:
         """See the job through: all that it waits for has been said."""
         self.guard.say(protocol.FINISHED, 0)
         self.ended = self.supervisor.run()

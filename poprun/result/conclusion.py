@@ -1,4 +1,4 @@
-"""The end of an attempt: Ended -> Outcome, and Outcome -> its report."""
+"""The end of an attempt: AttemptEnd -> Outcome, and Outcome -> its report."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from poprun.result import report, summary
 from poprun.result.outcome import MACHINERY, Outcome, has_failed, judge
 from poprun.result.summary import InstanceEnd
 from poprun.supervise.stopping import Reason
-from poprun.supervise.supervisor import Ended
+from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Exited, MpirunStarted, TorchGroupsMade
 
 # A shell, and other programs that start one, exit with 128 and the signal's number.
 KILLED = 128 + signal.SIGKILL
 
 
-def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
+def judge_attempt(ended: AttemptEnd, plan: Plan, router: OutputRouter) -> Outcome:
     """Return how an attempt ended: its instances, mpirun, and their output."""
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
@@ -54,7 +54,7 @@ def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
 
 def report_attempt(
     outcome: Outcome,
-    ended: Ended,
+    ended: AttemptEnd,
     plan: Plan,
     router: OutputRouter,
     log: Log,
@@ -111,7 +111,7 @@ def with_stderr(ends: Sequence[InstanceEnd], router: OutputRouter) -> list[Insta
 
 def summarize(
     ends: Sequence[InstanceEnd],
-    ended: Ended,
+    ended: AttemptEnd,
     outcome: Outcome,
     *,
     asked: bool | None,
@@ -151,7 +151,7 @@ def _report_lost_output(router: OutputRouter, log: Log) -> None:
         )
 
 
-def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
+def _log_mpirun(ended: AttemptEnd, outcome: Outcome, log: Log) -> None:
     """Log how mpirun ended, as the original does.
 
     The supervisors of the instances end with 0, and mpirun with them. So the exit code
@@ -168,7 +168,7 @@ def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
 
 def _evidence(
     outcome: Outcome,
-    ended: Ended,
+    ended: AttemptEnd,
     plan: Plan,
     router: OutputRouter,
 ) -> report.Evidence:

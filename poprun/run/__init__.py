@@ -1,6 +1,6 @@
 """One run of poprun: the order of its stages, and nothing else.
 
-settings -> Request -> DeviceReservation -> Plan -> Job -> AttemptEnd -> exit code
+settings -> Request -> DeviceReservation -> Plan -> Job -> Attempted -> exit code
 """
 
 import errno

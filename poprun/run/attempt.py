@@ -1,6 +1,6 @@
 """One attempt to run a job, from the start of its mpirun to the exit code.
 
-Job -> Ended -> Outcome -> AttemptEnd
+Job -> AttemptEnd -> Outcome -> Attempted
 """
 
 import os
@@ -41,7 +41,7 @@ from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
-from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.supervise.supervisor import AttemptEnd, Supervisor
 from poprun.wire.events import (
     AllMeasured,
     DebuggerReady,
@@ -61,7 +61,7 @@ STALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnd:
+class Attempted:
     """How an attempt ended, and whether another one is to follow."""
 
     exit_code: int
@@ -86,7 +86,7 @@ class _Succession:
         self,
         mpirun: MpirunProcess,
         limits: tuple[int, int],
-        judge: Callable[[Ended], Outcome],
+        judge: Callable[[AttemptEnd], Outcome],
         start: Callable[[], StartedGuard] | None,
     ) -> None:
         self._mpirun = mpirun
@@ -97,7 +97,7 @@ class _Succession:
         # Why there is none, should that be an error.
         self.failure = ""
 
-    def hand_over(self, ended: Ended) -> None:
+    def hand_over(self, ended: AttemptEnd) -> None:
         if self._start is None or not may_restart(ended.course, ended.events):
             return
         if not has_failed(self._judge(ended)):
@@ -122,7 +122,7 @@ def supervise_attempt(
     *,
     may_follow: bool = False,
     clients: Clients | None = None,
-) -> AttemptEnd:
+) -> Attempted:
     """Supervise a job whose mpirun starts, and report how it went.
 
     Args:
@@ -155,7 +155,7 @@ def supervise_attempt(
     start = partial(start_guard, environ) if may_follow else None
     succession = _Succession(mpirun, job.descriptor_limits, judge, start)
 
-    def before_end(ended: Ended) -> None:
+    def before_end(ended: AttemptEnd) -> None:
         succession.hand_over(ended)
         if context.trace is not None:
             context.trace.collect(hosts, job.directory)
@@ -250,7 +250,7 @@ def _show_failed(router: OutputRouter, event: Event) -> None:
 
 def _report(
     outcome: Outcome,
-    ended: Ended,
+    ended: AttemptEnd,
     ends: Sequence[InstanceEnd],
     plan: Plan,
     context: "RunContext",
@@ -285,7 +285,7 @@ def _report(
 
 def _record(
     outcome: Outcome,
-    ended: Ended,
+    ended: AttemptEnd,
     ends: Sequence[InstanceEnd],
     cause: str,
     context: "RunContext",
@@ -303,13 +303,13 @@ def _record(
 
 def _attempt_end(
     job: Job,
-    ended: Ended,
+    ended: AttemptEnd,
     outcome: Outcome,
     cause: str,
     successor: StartedGuard | None,
     supervisor: Supervisor,
     log: Log,
-) -> AttemptEnd:
+) -> Attempted:
     """Return how an attempt ended; no other follows if a signal came since."""
     # What came after the guard had been started counts, too.
     is_stopped = supervisor.was_stopped or not may_restart(ended.course, ended.events)
@@ -319,7 +319,7 @@ def _attempt_end(
         for failure in undo_job(job, successor):
             late_log.warn(failure)
         successor = None
-    return AttemptEnd(
+    return Attempted(
         exit_code=outcome.exit_code,
         cause=cause,
         successor=successor,

@@ -18,7 +18,7 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
 from poprun.result.recorder import Recorder
-from poprun.run.attempt import AttemptEnd, undo_job
+from poprun.run.attempt import Attempted, undo_job
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.supervisor import (
     CALLER_INTERRUPT,
@@ -51,7 +51,7 @@ class Steps:
     # Gets the number of the attempt, and that port.
     prepare: Callable[[int, int], tuple[Plan, Job]]
     # The stage run_attempt, with the context that the attempts share.
-    run: Callable[..., AttemptEnd]
+    run: Callable[..., Attempted]
     # The environment of a guard.
     environ: Mapping[str, str]
     # Shows on a terminal what poprun does, and nothing for "".
@@ -82,7 +82,7 @@ class Restarts:
         self._causes: list[str] = []
         self._number = 0
 
-    def run(self, end: AttemptEnd, job: Job) -> int:
+    def run(self, end: Attempted, job: Job) -> int:
         """Run attempts until none follows, and return the exit code of the last.
 
         Args:
@@ -141,7 +141,7 @@ class Restarts:
         if refusal is not None and self._recorder is not None:
             self._recorder.refuse(refusal.exit_code, str(refusal))
 
-    def _wait_before(self, end: AttemptEnd) -> float:
+    def _wait_before(self, end: Attempted) -> float:
         # Instances of a host that is cut off end by then, and not before.
         least = CUT_OFF_S if end.lost_hosts else 0.0
         seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)

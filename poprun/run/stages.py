@@ -1,6 +1,6 @@
 """The stages of a run that a dry run leaves out: reserve, describe and start the job.
 
-Request -> DeviceReservation; Plan -> Job -> AttemptEnd
+Request -> DeviceReservation; Plan -> Job -> Attempted
 """
 
 import os
@@ -22,7 +22,7 @@ from poprun.output.stdin import Stdin
 from poprun.plan.values import Plan, Request
 from poprun.reach.hosts import Preflight, Preflights
 from poprun.result.recorder import Recorder
-from poprun.run.attempt import AttemptEnd, supervise_attempt
+from poprun.run.attempt import Attempted, supervise_attempt
 from poprun.run.links import open_links
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.clients.server import Clients
@@ -62,7 +62,7 @@ class Stages:
     # With the arguments of reservation.reserve and of prepare and run_attempt below.
     reserve: Callable[..., reservation.DeviceReservation]
     prepare: Callable[..., Job]
-    run_attempt: "Callable[..., AttemptEnd]"
+    run_attempt: "Callable[..., Attempted]"
 
 
 def check(request: Request, context: RunContext) -> list[str]:
@@ -108,7 +108,7 @@ def run_attempt(
     *,
     may_follow: bool = False,
     clients: "Clients | None" = None,
-) -> "AttemptEnd":
+) -> "Attempted":
     """Run one attempt of a job to its end, and report how it went.
 
     Args:

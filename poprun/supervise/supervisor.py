@@ -9,8 +9,8 @@ host/host_link.py names.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from poprun import early_signals
@@ -62,22 +62,18 @@ FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 
 
-class Ended:
-    """How a job went, from which its outcome is derived."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """What is known of an attempt that has ended: the verdict follows from it."""
 
-    def __init__(
-        self,
-        course: Course,
-        events: Sequence[Event] = (),
-        mpirun_status: int | None = None,
-        mpirun_output: bytes = b"",
-    ) -> None:
-        self.course = course
-        self.events = list(events)
-        # By instance: when its program was started, on the clock of the events.
-        self.started_ns: dict[int, int] = {}
-        self.mpirun_status = mpirun_status
-        self.mpirun_output = mpirun_output
+    course: Course
+    # The events that the supervisor listened to, in their order.
+    events: Sequence[Event] = ()
+    # By instance: when its program was started, on the clock of the events.
+    started_ns: Mapping[int, int] = field(default_factory=dict)
+    # The wait status; None if mpirun has not ended.
+    mpirun_status: int | None = None
+    mpirun_output: bytes = b""
 
 
 class Supervisor:
@@ -113,7 +109,9 @@ class Supervisor:
             is_in_slurm=job.is_in_slurm,
             debugged=job.stdin.debugged,
         )
-        self.ended = Ended(course=self._course)
+        self._events: list[Event] = []
+        self._started_ns: dict[int, int] = {}
+        self._mpirun_status: int | None = None
         self._stdin_feeder = StdinFeeder(job.stdin)
         self._stacks = Stacks(
             self._ask_for_stacks,
@@ -160,7 +158,9 @@ class Supervisor:
         )
         self._mpirun.report_to(self._emit)
 
-    def run(self, before_end: Callable[[Ended], None] = lambda _: None) -> Ended:
+    def run(
+        self, before_end: Callable[[AttemptEnd], None] = lambda _: None
+    ) -> AttemptEnd:
         """Supervise the job until nothing of it is left; return how it went.
 
         Args:
@@ -174,9 +174,7 @@ class Supervisor:
         # The guard ends the connections to other hosts, too.
         while not all(host.finished for host in self._hosts):
             self._turn(inf)
-        self.ended.course = self._course
-        self.ended.mpirun_output = self._mpirun.output
-        before_end(self.ended)
+        before_end(self._end(self._mpirun.output))
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
         while not self._mpirun.finished:
             self._turn(inf)
@@ -185,9 +183,16 @@ class Supervisor:
         self._streams.close()
         for host in self._hosts:
             host.close()
-        self.ended.course = self._course
-        self.ended.mpirun_output = self._mpirun.close()
-        return self.ended
+        return self._end(self._mpirun.close())
+
+    def _end(self, mpirun_output: bytes) -> AttemptEnd:
+        return AttemptEnd(
+            course=self._course,
+            events=self._events,
+            started_ns=self._started_ns,
+            mpirun_status=self._mpirun_status,
+            mpirun_output=mpirun_output,
+        )
 
     def write_out(self) -> None:
         """Write what is unwritten when the job is over, while it is read."""
@@ -205,14 +210,14 @@ class Supervisor:
     @property
     def was_stopped(self) -> bool:
         """Whether a signal to end the job has come, even when it was over."""
-        interrupts = any(isinstance(e, Interrupted) for e in self.ended.events)
+        interrupts = any(isinstance(e, Interrupted) for e in self._events)
         return interrupts or self._late_signals > 0
 
     def _reader_timeout(self) -> float:
-        signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
+        signals = sum(isinstance(event, Interrupted) for event in self._events)
         return reader_timeout(
             self._course.cause,
-            failed=any(isinstance(e, Exited) and e.status for e in self.ended.events),
+            failed=any(isinstance(e, Exited) and e.status for e in self._events),
             signals=signals + self._late_signals,
         )
 
@@ -277,18 +282,18 @@ class Supervisor:
         if isinstance(event, StacksAvailable | UsageMeasured):
             return
         if isinstance(event, MpirunExited):
-            self.ended.mpirun_status = event.status
+            self._mpirun_status = event.status
             for host in self._hosts:
                 host.take_in_losses()
         self._course, actions = stopping.decide(self._course, event, time.monotonic())
         if not isinstance(event, Tick | OutputClosed):
             # Any user can cause this one, without end.
             if not isinstance(event, Rejected):
-                self.ended.events.append(event)
+                self._events.append(event)
             if isinstance(event, TorchGroupsMade) and self._looks_at_groups_at == inf:
                 self._looks_at_groups_at = time.monotonic() + FIRST_MEASURE_S
             if isinstance(event, Started):
-                self.ended.started_ns[event.rank] = time.monotonic_ns()
+                self._started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
             for host in self._hosts:
@@ -322,7 +327,7 @@ class Supervisor:
             case stopping.ShowStacks():
                 # For the report, which says who waits for whom.
                 self._measure()
-                lost = {e.rank for e in self.ended.events if isinstance(e, ShimLost)}
+                lost = {e.rank for e in self._events if isinstance(e, ShimLost)}
                 ranks = sorted(self._course.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
 

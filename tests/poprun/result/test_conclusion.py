@@ -17,7 +17,7 @@ from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt, with_stderr
 from poprun.result.summary import InstanceEnd
 from poprun.supervise.stopping import Cause, Course, Reason
-from poprun.supervise.supervisor import Ended
+from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})
@@ -93,7 +93,7 @@ def ends(
         facts_of=lambda rank: facts,
     )
     plan = SimpleNamespace(request=request, assignments=assignments)
-    ended = Ended(
+    ended = AttemptEnd(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
     arguments = (ended, plan, output)

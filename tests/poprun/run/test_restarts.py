@@ -15,7 +15,7 @@ from poprun.helpers.end_actions import RemovePath
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.run import restarts
-from poprun.run.attempt import AttemptEnd
+from poprun.run.attempt import Attempted
 from poprun.run.restarts import Restarts, Steps
 from poprun.vipu.leases import CUT_OFF_S
 
@@ -57,7 +57,7 @@ class Played:
     """The steps of a run, with attempts that end as a list says."""
 
     def __init__(
-        self, ends: Sequence[AttemptEnd], refusals: Sequence[Exception | None] = ()
+        self, ends: Sequence[Attempted], refusals: Sequence[Exception | None] = ()
     ) -> None:
         self.ends = list(ends)
         self.refusals = list(refusals)
@@ -105,7 +105,7 @@ class Played:
         *,
         may_follow: bool,
         clients: PlayedClients,
-    ) -> AttemptEnd:
+    ) -> Attempted:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("last" if not may_follow else "run")
         return self.ends.pop(0)
@@ -128,10 +128,10 @@ class Played:
         return restarted.run(failed(**first), job or self.job)
 
 
-def failed(**fields: Any) -> AttemptEnd:
+def failed(**fields: Any) -> Attempted:
     own = {"exit_code": 3, "cause": FAILED, "successor": GUARD}
     fields = {**own, "clients": PlayedClients(), **fields}
-    return AttemptEnd(**fields)
+    return Attempted(**fields)
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
 
 
 def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
-    played = Played([failed(), AttemptEnd(exit_code=0)])
+    played = Played([failed(), Attempted(exit_code=0)])
 
     assert played.run(2) == 0
     assert played.calls == ["reopen", (1, 4711), "run", "reopen", (2, 4711), "last"]
@@ -183,7 +183,7 @@ def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
 def test_after_the_loss_of_a_host_its_instances_have_ended_first(
     waits: list[float],
 ) -> None:
-    played = Played([AttemptEnd(exit_code=0)])
+    played = Played([Attempted(exit_code=0)])
     played.run(1, lost_hosts=True)
 
     assert waits == [CUT_OFF_S]
@@ -193,7 +193,7 @@ def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(
     waits: list[float],
 ) -> None:
     away = HostUnreachableError("The host b cannot be used.")
-    played = Played([AttemptEnd(exit_code=0)], [away, away, None])
+    played = Played([Attempted(exit_code=0)], [away, away, None])
 
     assert played.run(3) == 0
     assert waits == [1, 2, 4]
@@ -290,7 +290,7 @@ def test_a_guard_that_has_died_is_replaced_by_one_that_knows_what_to_undo(
 ) -> None:
     dead = Guard(4_000_000)
     monkeypatch.setattr(restarts, "start_guard", lambda environ: GUARD)
-    played = Played([AttemptEnd(exit_code=0)])
+    played = Played([Attempted(exit_code=0)])
 
     assert played.run(1, successor=dead) == 0
     assert "guard was killed" in played.said[1]

@@ -13,7 +13,7 @@ from poprun.options import grammar, sources
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
-from poprun.run.attempt import AttemptEnd
+from poprun.run.attempt import Attempted
 from poprun.run.stages import RunContext, Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
@@ -75,10 +75,10 @@ class Played:
 
     def run_attempt(
         self, job: Any, guard: Any, plan: Any, *, context: RunContext, **_: Any
-    ) -> AttemptEnd:
+    ) -> Attempted:
         assert (job, guard) == (JOB, GUARD)
         self.note("run_attempt", context.caller_environ)
-        return AttemptEnd(exit_code=7)
+        return Attempted(exit_code=7)
 
 
 def settings(*words: str) -> Settings:

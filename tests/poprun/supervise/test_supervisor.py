@@ -17,7 +17,7 @@ from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.stream_ends import DescriptorSource
 from poprun.supervise.stopping import Cause, Phase, Reason
-from poprun.supervise.supervisor import Ended, Supervisor
+from poprun.supervise.supervisor import AttemptEnd, Supervisor
 from poprun.wire.events import (
     Connected,
     Event,
@@ -93,7 +93,7 @@ class Loop:
         for _ in range(times):
             self.supervisor._turn(time.monotonic())
 
-    def run(self) -> Ended:
+    def run(self) -> AttemptEnd:
         return self.supervisor.run()
 
     @property
@@ -139,7 +139,7 @@ def test_clients_that_do_not_belong_to_the_job_are_not_remembered(
     loop.turn(3)
 
     assert loop.events.count(Rejected(why="it sent no message")) == 1000
-    assert not any(isinstance(e, Rejected) for e in loop.supervisor.ended.events)
+    assert not any(isinstance(e, Rejected) for e in loop.supervisor._events)
 
 
 def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
