@@ -5,10 +5,7 @@ import stat
 from collections.abc import Sequence
 
 from poprun.errors import OptionError
-from poprun.options.programs import Program
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.topology import Topology
-from poprun.plan.values import GivenArguments
 
 # Users keep no programs directly in these, and copying them would change other hosts.
 _SYSTEM = """
@@ -56,22 +53,22 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def find_directories(
-    programs: "Sequence[Program]",
-    arguments: "GivenArguments",
-    topology: "Topology",
-    facts: Sequence[HostFacts],
+    names: Sequence[str | None], hosts: Sequence[HostFacts]
 ) -> list[str | None]:
     """Return the absolute path of the directory of each instance, if it has its own.
+
+    Args:
+        names: The directory that the user names for each instance.
+        hosts: The facts of each instance's host.
 
     Raises:
         OptionError: There is no such directory on this host. Agents look on others.
     """
     directories: list[str | None] = []
-    cwds = [program.cwd for program in programs for _ in program.instances]
-    for rank, cwd in enumerate(cwds):
-        host, directory = facts[topology.host_of(rank)], arguments.directory(rank, cwd)
-        if directory is not None:
-            directory = os.path.normpath(os.path.join(host.cwd, directory))
+    for name, host in zip(names, hosts, strict=True):
+        directory = None
+        if name is not None:
+            directory = os.path.normpath(os.path.join(host.cwd, name))
             if directory not in directories and host.is_own_host:
                 check_directory(directory)
         directories.append(directory)

@@ -104,7 +104,10 @@ def read_request(
         arguments=arguments,
         bindings=list(chain(*bindings)),
         threads=_threads(environ, facts, bindings),
-        directories=find_directories(programs, arguments, topology, facts),
+        directories=find_directories(
+            [arguments.directory(r, p.cwd) for p in programs for r in p.instances],
+            [facts[topology.host_of(r)] for r in range(topology.num_instances)],
+        ),
         stdin=stdin,
         output_folder=output_folder,
         cache_path=cache_path,
