@@ -94,7 +94,7 @@ dist: $(VENV)/with-dist ## The source archive and wheels of a release, checked, 
 .PHONY: format size clean
 format: $(VENV)/with-lint ## Style, changing files.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
-size: ## The longest modules and functions.
+size: ## Lines of code of each folder beside its budget, the longest modules and functions.
 	@$(PYTHON) scripts/size.py
 clean: ## Remove the files that the targets above made.
 	rm -rf $(VENV) .venv-openmpi4 .venv-mpich build *.egg-info .*_cache .hypothesis

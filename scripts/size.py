@@ -1,18 +1,33 @@
-"""Count the lines of poprun and popdist, and print the longest modules and functions.
+"""Print the lines of code of each folder beside its budget in size_budgets.toml.
 
-Code is counted without comments, docstrings and blank lines. A length above the aim
-is a question to ask, not an error. `size.py 20` prints 20.
+Code is counted without comments, docstrings and blank lines. The longest modules and
+functions follow; a length above the aim is a question to ask, not an error.
+`size.py 20` prints 20 of them. `size.py --set-budgets` sets each budget to today's
+lines.
 """
 
 import ast
 import re
 import sys
 import tokenize
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("poprun", "popdist")
+BUDGETS = ROOT / "scripts" / "size_budgets.toml"
+BUDGETS_COMMENT = """\
+# The most lines of code that each folder may have; `make size` prints them beside
+# the lines of today. If a change needs more, raise the budget in the same commit.
+"""
+TOTALS = {
+    "all of poprun": r"poprun\b",
+    "poprun without vipu": r"poprun\b(?!/vipu)",
+    "all of popdist": r"popdist\b",
+}
+C_FILES = (".c", ".h")
 AIMS = {"modules": 250, "functions": 40}
 NO_CODE = {
     tokenize.COMMENT,
@@ -26,33 +41,68 @@ NO_CODE = {
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    paths = [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.*"))]
-    modules = [path for path in paths if path.suffix in (".py", ".pyi")]
-    sources = [path for path in paths if path.suffix in (".c", ".h")]
-    show_totals("poprun", [path for path in modules if "poprun" in parts(path)[0]])
-    vipu = [path for path in modules if parts(path)[:2] == ("poprun", "vipu")]
-    show_totals("  of that, V-IPU", vipu)
-    show_totals("popdist", [path for path in modules if "popdist" in parts(path)[0]])
-    show_totals("the C core", sources)
-    show_totals("all", modules + sources)
+    if "--set-budgets" in sys.argv:
+        budgets = "".join(f'"{name}" = {lines}\n' for name, lines in sizes().items())
+        BUDGETS.write_text(BUDGETS_COMMENT + budgets, encoding="utf-8")
+        return
+    show_budgets()
     print()
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    modules = [path for path in sources() if path.suffix not in C_FILES]
     show("modules", [(length(path), place(path)) for path in modules], count)
     show("functions", [item for path in modules for item in functions(path)], count)
 
 
-def show_totals(what: str, paths: list[Path]) -> None:
-    lines = sum(length(path) for path in paths)
-    code = sum(len(code_lines(path)) for path in paths)
-    comments = sum(len(comment_lines(path)) for path in paths)
-    print(
-        f"{what:17}{len(paths):4} files {lines:6} lines {code:6} of code "
-        f"{comments:5} of comments and docstrings ({comments / lines:.1%})"
-    )
+def sources() -> list[Path]:
+    suffixes = (".py", ".pyi", *C_FILES)
+    paths = [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.*"))]
+    return [path for path in paths if path.suffix in suffixes]
 
 
-def parts(path: Path) -> tuple[str, ...]:
-    return path.relative_to(ROOT).parts
+def sizes() -> dict[str, int]:
+    """Return the lines of code of each folder directly below a package.
+
+    Modules directly in a package count as the package itself, and C as a language.
+    """
+    counts: Counter[str] = Counter()
+    for path in sources():
+        package, *rest = path.relative_to(ROOT).parts
+        folder = f"{package}/{rest[0]}" if len(rest) > 1 else package
+        name = f"{package} in C" if path.suffix in C_FILES else folder
+        counts[name] += len(code_lines(path))
+    return dict(sorted(counts.items()))
+
+
+def read_budgets() -> dict[str, int]:
+    return tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
+
+
+def complaints(found: dict[str, int], budgets: dict[str, int]) -> list[str]:
+    """Return a sentence about each folder that does not keep its budget."""
+    return [
+        f"{name} has {found.get(name, 0)} lines of code, and its budget in "
+        f"{BUDGETS.relative_to(ROOT)} is {budgets.get(name, 'not set')}."
+        for name in sorted(found.keys() | budgets.keys())
+        if name not in budgets or not 0 < found.get(name, 0) <= budgets[name]
+    ]
+
+
+def show_budgets() -> None:
+    found, budgets = sizes(), read_budgets()
+    print(f"{'lines of code':24}{'now':>7}{'budget':>8}")
+    for name in sorted(found.keys() | budgets.keys()):
+        show_line(name, found.get(name, 0), budgets.get(name, 0))
+    for title, pattern in TOTALS.items():
+        inside = [name for name in found if re.match(pattern, name)]
+        budget = sum(budgets.get(name, 0) for name in inside)
+        show_line(title, sum(found[name] for name in inside), budget)
+    comments = sum(len(comment_lines(path)) for path in sources())
+    written = sum(length(path) for path in sources())
+    print(f"Comments and docstrings: {comments} of {written} lines")
+
+
+def show_line(name: str, lines: int, budget: int) -> None:
+    print(f"{name:24}{lines:7}{budget:8}{' *' if lines > budget else ''}")
 
 
 def place(path: Path) -> str:
@@ -65,7 +115,7 @@ def length(path: Path) -> int:
 
 def code_lines(path: Path) -> set[int]:
     """Return the numbers of the lines that hold more than a comment or docstring."""
-    if path.suffix in (".c", ".h"):
+    if path.suffix in C_FILES:
         text = re.sub(r"/\*.*?\*/|//[^\n]*", blank, path.read_text(), flags=re.S)
         return {n for n, line in enumerate(text.splitlines(), 1) if line.strip()}
     with path.open("rb") as file:
