@@ -27,6 +27,13 @@ class MemoryCounters:
     limit: int | None = None
     host_kills: int | None = None
 
+    def since(self, before: "MemoryCounters") -> "MemoryCounters":
+        """Return how many processes were killed since the counters were read before."""
+        host_kills = None
+        if self.host_kills is not None and before.host_kills is not None:
+            host_kills = self.host_kills - before.host_kills
+        return replace(self, kills=self.kills - before.kills, host_kills=host_kills)
+
 
 def read_host() -> MemoryCounters:
     """Return the counters, and the memory of the machine if no limit is lower."""

@@ -5,14 +5,15 @@ changes its meaning or is removed.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN, explain_errno
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.result.outcome import Outcome
-from poprun.result.summary import InstanceEnd
+from poprun.result.instances import FAILED, InstanceEnd
+from poprun.result.report import last_lines, stderr_lines, traceback_text
+from poprun.result.verdict import Verdict
 from poprun.supervise.stopping import Course, Reason
 from poprun.users import user_name
 from poprun.wire import events as job_events
@@ -38,117 +39,87 @@ OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResult:
-    """One attempt to run the job."""
-
-    number: int
-    # One of those of OUTCOMES, or "succeeded".
-    outcome: str
-    exit_code: int
-    cause: str
-    failed_instance: int | None
-    began: str
-    elapsed_s: float
-    instances: Sequence[InstanceEnd] = ()
-
-
-def outcome_name(course: Course, outcome: Outcome) -> str:
+def outcome_name(course: Course, verdict: Verdict) -> str:
     """Return in one word how an attempt ended."""
-    if outcome.first is not None:
+    if verdict.first is not None:
         return "instance_failed"
-    if not outcome.sentence:
-        is_lost = outcome.exit_code in (OUTPUT_CLOSED, UNWRITTEN)
+    if not verdict.sentence:
+        is_lost = verdict.exit_code in (OUTPUT_CLOSED, UNWRITTEN)
         return "output_lost" if is_lost else "succeeded"
     if course.cause is not None:
         return OUTCOMES[course.cause.reason]
     return "launcher_failed" if course.started else "not_started"
 
 
-def attempt_object(attempt: AttemptResult) -> dict[str, Any]:
+def end_fields(
+    outcome: str,
+    exit_code: int | None,
+    cause: str,
+    failed_instance: int | None = None,
+) -> dict[str, Any]:
+    """Return the fields on the end of a job or of an attempt."""
     return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "exit_code": attempt.exit_code,
-        "cause": json_text(attempt.cause) or None,
-        "failed_instance": attempt.failed_instance,
-        "began": attempt.began,
-        "elapsed_s": attempt.elapsed_s,
-        "instances": [_instance_object(end) for end in attempt.instances],
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "cause": json_text(cause) or None,
+        "failed_instance": failed_instance,
     }
 
 
-def _instance_object(end: InstanceEnd) -> dict[str, Any]:
+def instance_object(end: InstanceEnd) -> dict[str, Any]:
     return {
         "instance": end.rank,
         "host": json_text(end.host),
         "program": [json_text(word) for word in end.program],
         "state": end.state.replace(" ", "_"),
         "exit_code": end.exit_code,
-        "signal": end.killed_by,
+        "signal": end.signal_name,
         "wall_s": None if end.wall_s is None else round(end.wall_s, 6),
         "user_s": end.user_s,
         "system_s": end.system_s,
         "peak_memory_kib": end.peak_kib,
-        **_stderr_of(end),
+        **stderr_fields(end),
     }
 
 
-def _stderr_of(end: InstanceEnd | None) -> dict[str, Any]:
-    """Return what an instance wrote last, each null if there is nothing of it."""
-    texts = ("", "") if end is None else (end.traceback, end.stderr_tail)
-    names = ("traceback", "stderr_tail")
-    return {name: json_text(t) or None for name, t in zip(names, texts, strict=True)}
-
-
-def attempt_ended_fields(attempt: AttemptResult) -> dict[str, Any]:
-    """Return the fields of the event attempt_ended."""
-    value = attempt_object(attempt)
-    names = ("outcome", "exit_code", "cause", "failed_instance")
-    failed = [e for e in attempt.instances if e.rank == attempt.failed_instance]
-    end = failed[0] if failed else None
-    return {**{name: value[name] for name in names}, **_stderr_of(end)}
+def stderr_fields(end: InstanceEnd | None) -> dict[str, str | None]:
+    """Return what a failed instance wrote last; each field is null if it is empty."""
+    lines = []
+    if end is not None and end.state == FAILED:
+        lines = stderr_lines(end.stderr)
+    return {
+        "traceback": json_text(traceback_text(lines)) or None,
+        "stderr_tail": json_text("\n".join(last_lines(lines))) or None,
+    }
 
 
 def event_object(event: Event) -> dict[str, Any] | None:
     """Return the fields of an event of the job; None if --events has no such one."""
     if type(event) not in EVENT_NAMES:
         return None
-    fields = asdict(event)
-    if (rank := fields.pop("rank", None)) is not None:
-        fields["instance"] = rank
-    if "ranks" in fields:
-        fields["instances"] = list(fields.pop("ranks"))
-    if "status" in fields:
-        fields |= _status_fields(fields.pop("status"))
-    if "errno" in fields:
-        number = fields.pop("errno")
-        fields["why"] = explain_errno(number) if number else ""
-    if "signal" in fields and isinstance(fields["signal"], int):
-        fields["signal"] = signal_name(fields["signal"])
-    if "user" in fields:
-        fields["user"] = user_name(fields["user"])
-    # The times of an event are those of its line; the cause of the job says the other.
-    for name in ("at_ns", "at_cpu_limit", "lacks_faulthandler"):
-        fields.pop(name, None)
-    if "peak_kib" in fields:
-        fields["peak_memory_kib"] = fields.pop("peak_kib")
-    if "cpus" in fields:
-        fields["cpus"] = list(fields["cpus"])
-    printable = {
-        n: json_text(v) if isinstance(v, str) else v for n, v in fields.items()
-    }
-    return {"event": EVENT_NAMES[type(event)], **printable}
+    line: dict[str, Any] = {"event": EVENT_NAMES[type(event)]}
+    for name, value in asdict(event).items():
+        match name:
+            case "at_ns" | "at_cpu_limit" | "lacks_faulthandler":
+                pass  # the line has a time, and the cause of the job says the rest
+            case "status":
+                is_killed = os.WIFSIGNALED(value)
+                line["exit_code"] = exit_code(value)
+                line["signal"] = signal_name(os.WTERMSIG(value)) if is_killed else None
+            case "errno":
+                line["why"] = explain_errno(value) if value else ""
+            case "signal":
+                line["signal"] = signal_name(value)
+            case "user":
+                line["user"] = user_name(value)
+            case _:
+                text = json_text(value) if isinstance(value, str) else value
+                line[FIELDS.get(name, name)] = text
+    return line
 
 
-def _status_fields(status: int) -> dict[str, Any]:
-    is_killed = os.WIFSIGNALED(status)
-    return {
-        "exit_code": exit_code(status),
-        "signal": signal_name(os.WTERMSIG(status)) if is_killed else None,
-    }
-
-
+# The fields of events that have another name in --events.
+FIELDS = {"rank": "instance", "ranks": "instances", "peak_kib": "peak_memory_kib"}
 # The name in --events of each event of a job. Those that are not here come too often,
 # or any user can cause them.
 EVENT_NAMES: Mapping[type[Event], str] = {
@@ -176,17 +147,3 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.SlurmEndsJob: "slurm_ends_job",
     job_events.StacksShown: "stacks_shown",
 }
-NOT_IN_EVENTS = (
-    job_events.AcceptFailed,
-    job_events.AllMeasured,
-    job_events.DebuggerInterrupted,
-    job_events.DebuggerReady,
-    job_events.OutputClosed,
-    job_events.PromptOver,
-    job_events.PromptShown,
-    job_events.Rejected,
-    job_events.StacksAvailable,
-    job_events.Tick,
-    job_events.TorchGroupsMade,
-    job_events.UsageMeasured,
-)

@@ -33,7 +33,7 @@ SHORTAGES = {
     "MASTER_PORT.",
     "no space left on device": "A disk or /dev/shm is full: see 'df -h'. Loaders of "
     "torch and other libraries keep data in /dev/shm.",
-    # Of its part for the network, UCX, and of its own.
+    # Each part of MPICH reports it in its own words: UCX, and POSIX shared memory.
     "mpidi_ucx_init_worker shared memory error": READ_ONLY,
     "mpidi_posix_comm_bootstrap": READ_ONLY,
     "too many open files": "Raise the limit of open files with 'ulimit -n'.",
@@ -43,7 +43,7 @@ SHORTAGES = {
     "it: see 'ldconfig -p' and LD_LIBRARY_PATH.",
 }
 CPU_LIMIT = "Its CPU time is limited: see 'ulimit -t'."
-SIGNALS = {
+SIGNALS: dict[int, str] = {
     signal.SIGBUS: "This happens when /dev/shm is full or a mapped file was "
     "truncated: see 'df -h /dev/shm'.",
     signal.SIGILL: "The program contains an instruction that this CPU does not "
@@ -82,11 +82,6 @@ def hint_for_sigkill(kills: int | None) -> str:
         f"{'process' if kills == 1 else 'processes'} of that host because memory ran "
         "out, while the job ran: 'dmesg' names each."
     )
-
-
-def hint_for_signal(number: int) -> str:
-    """Return a sentence on why a signal may have come that poprun has not sent."""
-    return SIGNALS.get(signal.Signals(number), "") if number in SIGNALS else ""
 
 
 def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:

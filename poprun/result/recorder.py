@@ -19,7 +19,7 @@ from poprun.errors import OptionError
 from poprun.output.writer import Sink
 from poprun.plan.values import Plan
 from poprun.result import formats
-from poprun.result.formats import AttemptResult
+from poprun.result.verdict import Verdict
 from poprun.wire.events import Event
 from poprun.words import json_text
 
@@ -147,15 +147,16 @@ class Recorder:
         self._began_at = time.monotonic()
         self._attempt = 0
         self._attempt_began, self._attempt_began_at = self._began, self._began_at
-        self._attempts: list[AttemptResult] = []
+        self._attempts: list[dict[str, Any]] = []
+        # The fields on the end of the last attempt.
+        self._last_end: dict[str, Any] = {}
         self._job: str | None = None
         self._is_finished = False
         # It stays if poprun is killed.
         draft = self._result(
-            outcome="incomplete",
-            exit_code=None,
-            cause="poprun has not ended yet, or was killed.",
-            failed_instance=None,
+            formats.end_fields(
+                "incomplete", None, "poprun has not ended yet, or was killed."
+            )
         )
         for file in self._results:
             file.write_draft(draft)
@@ -186,20 +187,28 @@ class Recorder:
         if self._events is not None and (fields := formats.event_object(event)):
             self._emit(**fields)
 
-    def end_attempt(self, **fields: Any) -> None:
-        """Take in how an attempt ended.
+    def end_attempt(self, outcome: str, verdict: Verdict, cause: str) -> None:
+        """Write how an attempt ended.
 
         Args:
-            fields: The fields of AttemptResult that this object does not know.
+            outcome: One of formats.OUTCOMES, or "succeeded".
         """
-        attempt = AttemptResult(
-            number=self._attempt,
-            began=self._attempt_began,
-            elapsed_s=round(time.monotonic() - self._attempt_began_at, 6),
-            **fields,
+        first = verdict.first
+        failed_instance = None if first is None else first.rank
+        self._last_end = formats.end_fields(
+            outcome, verdict.exit_code, cause, failed_instance
         )
-        self._attempts.append(attempt)
-        self._emit("attempt_ended", **formats.attempt_ended_fields(attempt))
+        self._attempts.append(
+            {
+                "attempt": self._attempt,
+                **self._last_end,
+                "began": self._attempt_began,
+                "elapsed_s": round(time.monotonic() - self._attempt_began_at, 6),
+                "instances": [formats.instance_object(i) for i in verdict.instances],
+            }
+        )
+        fields = self._last_end | formats.stderr_fields(first)
+        self._emit("attempt_ended", **fields)
 
     def wait_for_restart(self, seconds: float) -> None:
         """Take in that another attempt follows."""
@@ -207,15 +216,9 @@ class Recorder:
 
     def finish(self, exit_code: int) -> list[str]:
         """Write the result; return a sentence for each file that is incomplete."""
-        if not self._attempts:
+        if not self._last_end:
             return self.refuse(exit_code, "")
-        last = self._attempts[-1]
-        return self._finish(
-            outcome=last.outcome,
-            exit_code=exit_code,
-            cause=json_text(last.cause) or None,
-            failed_instance=last.failed_instance,
-        )
+        return self._finish({**self._last_end, "exit_code": exit_code})
 
     def refuse(
         self,
@@ -231,27 +234,21 @@ class Recorder:
         """
         if not outcome:
             outcome = "launcher_failed" if self._job else "not_started"
-        return self._finish(
-            outcome=outcome,
-            exit_code=exit_code,
-            cause=json_text(cause) or None,
-            failed_instance=None,
-            hints=[json_text(hint) for hint in hints],
-        )
+        end = formats.end_fields(outcome, exit_code, cause)
+        return self._finish(end, [json_text(hint) for hint in hints])
 
-    def _finish(self, **end: Any) -> list[str]:
+    def _finish(self, end: dict[str, Any], hints: Sequence[str] = ()) -> list[str]:
         if self._is_finished:
             return []
         self._is_finished = True
-        hints = end.pop("hints", [])
         self._emit("job_ended", **end)
-        result = self._result(**end, hints=hints)
+        result = self._result(end, hints)
         for file in self._results:
             file.write(result)
         files = [*self._results, *([self._events] if self._events else [])]
         return [sentence for file in files if (sentence := file.close())]
 
-    def _result(self, *, hints: Sequence[str] = (), **end: Any) -> dict[str, Any]:
+    def _result(self, end: dict[str, Any], hints: Sequence[str] = ()) -> dict[str, Any]:
         return {
             "format": formats.RESULT,
             "version": formats.VERSION,
@@ -262,7 +259,7 @@ class Recorder:
             "hints": hints,
             "began": self._began,
             "elapsed_s": round(time.monotonic() - self._began_at, 6),
-            "attempts": [formats.attempt_object(each) for each in self._attempts],
+            "attempts": self._attempts,
         }
 
     def _emit(self, event: str, **fields: Any) -> None:

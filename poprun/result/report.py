@@ -1,20 +1,20 @@
-"""The sentences on the end of a job: Outcome -> text. Pure."""
+"""The sentences on the end of a job: Verdict -> text. Pure."""
 
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.hints import (
     CPU_LIMIT,
     DESTROY_GROUPS,
     FAULTHANDLER,
+    SIGNALS,
     hint_for_sigkill,
-    hint_for_signal,
     hint_for_words,
 )
-from poprun.result.outcome import Failed, Outcome, named
+from poprun.result.instances import InstanceEnd
+from poprun.result.verdict import Verdict
 from poprun.words import printable, size
 
 LINES = 20
@@ -54,59 +54,54 @@ NO_SCRIPT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What is known besides the outcome, for the instance that failed first."""
+def render(
+    verdict: Verdict,
+    memory: MemoryCounters,
+    *,
+    is_in_sight: bool = False,
+    stdin_advice: str = "",
+) -> list[str]:
+    """Return the sentences to print, the cause last.
 
-    host: str = ""
-    # The name of each instance's program, where the job has several.
-    programs: Sequence[str] = ()
-    stderr: bytes = b""
-    # What the instance wrote last is the last thing on the terminal already.
-    just_shown: bool = False
-    out_of_memory: MemoryCounters | None = None
-    # How many processes of the host the kernel killed because memory ran out while the
-    # attempt ran; None if it is not known.
-    host_kills: int | None = None
-    peak_kib: int = 0
-    at_cpu_limit: bool = False
-    # Whether it ran on another host than poprun.
-    is_elsewhere: bool = False
-    lacks_faulthandler: bool = False
-    # Whether it has made process groups of torch.distributed.
-    uses_torch_groups: bool = False
-    # The value of --stdin to advise, if the instance had an empty standard input.
-    stdin_advice: str = ""
-
-
-def render(outcome: Outcome, evidence: Evidence) -> list[str]:
-    """Return the sentences to print, the cause last."""
+    Args:
+        memory: How many processes the kernel has killed during the attempt on the host
+            of the instance that failed first, and the limit.
+        is_in_sight: Whether the terminal shows the end of its stderr already.
+        stdin_advice: The value of --stdin to advise, if its standard input was empty.
+    """
     sentences = []
-    if outcome.quote_mpirun and outcome.mpirun_text.strip():
-        text = _indented(outcome.mpirun_text.splitlines())
+    if verdict.quote_mpirun and verdict.mpirun_text.strip():
+        text = _indented(verdict.mpirun_text.splitlines())
         sentences.append(f"mpirun printed:\n{text}")
-    if outcome.first is None:
-        also = _list(outcome.also, evidence.programs)
-        sentences += [f"Also failed: {also}."] if also else []
-        return sentences + ([outcome.sentence] if outcome.sentence else [])
-    lines = stderr_lines(evidence.stderr)
-    cause = outcome.sentence or _cause(outcome.first, evidence, lines)
-    if any(line not in cause for line in lines) and not evidence.just_shown:
+    failed = ", ".join(
+        f"instance {i.rank} ({i.program_name and printable(i.program_name) + ' '}"
+        f"{i.failure})"
+        for i in verdict.also
+    )
+    first = verdict.first
+    if first is None:
+        sentences += [f"Also failed: {failed}."] if failed else []
+        return sentences + ([verdict.sentence] if verdict.sentence else [])
+    lines = stderr_lines(first.stderr)
+    cause = verdict.sentence or _cause(first, lines, memory, stdin_advice)
+    if any(line not in cause for line in lines) and not is_in_sight:
         sentences.append(
-            f"the last lines of instance {outcome.first.rank}'s stderr:\n"
+            f"the last lines of instance {first.rank}'s stderr:\n"
             + _indented(last_lines(lines))
         )
-    if outcome.also:
-        also = _list(outcome.also, evidence.programs)
-        sentences.append(f"also failed: {also}.")
+    if failed:
+        sentences.append(f"also failed: {failed}.")
     return [*sentences, cause]
 
 
-def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
-    rank = named(first.rank, evidence.programs)
-    who = f"Instance {rank} on {evidence.host} {first.how}"
-    if evidence.out_of_memory is not None:
-        return f"{who}: out of memory{_limit(evidence)}."
+def _cause(
+    first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters, stdin_advice: str
+) -> str:
+    who = f"Instance {first.title} on {first.host} {first.failure}"
+    if memory.kills > 0:
+        limit = f"the limit is {size(memory.limit)}, " if memory.limit else ""
+        used = size((first.peak_kib or 0) * 1024)
+        return f"{who}: out of memory ({limit}it had used {used})."
     # Other signals have nothing to do with the program's last output.
     says_why = first.killed_by in (None, signal.SIGABRT)
     exception = exception_line(lines)
@@ -116,19 +111,16 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     last_line = _last_line(lines) if says_why and not fault else ""
     is_followed = bool(exception) and not fault and _is_followed(lines, exception)
     text = last_line if is_followed else fault or exception or last_line
-    hint = hint_for_words(text, evidence.stdin_advice, first.rank)
-    if evidence.is_elsewhere and re.match(NO_SCRIPT, text):
+    hint = hint_for_words(text, stdin_advice, first.rank)
+    if not first.is_own_host and re.match(NO_SCRIPT, text):
         hint = (
-            f"It must also be on {evidence.host}: put it in a directory that "
-            "the hosts share, or let --sync DIR copy its folder."
+            f"It must also be on {first.host}: put it in a directory that the hosts "
+            "share, or let --sync DIR copy its folder."
         )
-    if evidence.at_cpu_limit:
+    if first.at_cpu_limit:
         hint = CPU_LIMIT
     elif not hint and first.killed_by is not None:
-        is_by_cpp = any(line.startswith(TERMINATE) for line in lines)
-        hint = _hint_for_signal(
-            first.killed_by, evidence, is_by_cpp=is_by_cpp, has_fault=bool(fault)
-        )
+        hint = _hint_for_signal(first, lines, memory, has_fault=bool(fault))
     cause = f"{who}."
     if fault or (exception and not is_followed):
         is_sentence = not hint or text.endswith(".")
@@ -145,15 +137,16 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
 
 
 def _hint_for_signal(
-    number: int, evidence: Evidence, *, is_by_cpp: bool, has_fault: bool
+    first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters, *, has_fault: bool
 ) -> str:
-    if number == signal.SIGKILL:
-        return hint_for_sigkill(evidence.host_kills)
-    if number == signal.SIGABRT and evidence.uses_torch_groups and is_by_cpp:
+    if first.killed_by == signal.SIGKILL:
+        return hint_for_sigkill(memory.host_kills)
+    is_by_cpp = any(line.startswith(TERMINATE) for line in lines)
+    if first.killed_by == signal.SIGABRT and first.uses_torch_groups and is_by_cpp:
         return DESTROY_GROUPS
-    if evidence.lacks_faulthandler and not has_fault:
+    if first.lacks_faulthandler and not has_fault:
         return FAULTHANDLER
-    return hint_for_signal(number)
+    return SIGNALS.get(first.killed_by or 0, "")
 
 
 def _last_line(lines: Sequence[str]) -> str:
@@ -173,14 +166,6 @@ def _fault(lines: Sequence[str]) -> str:
     frame = re.fullmatch(FRAME, first_frame)
     where = f" in {frame[3]} (line {frame[2]} of {frame[1]})" if frame else ""
     return lines[at] + where
-
-
-def _limit(evidence: Evidence) -> str:
-    memory = evidence.out_of_memory
-    peak = f"it had used {size(evidence.peak_kib * 1024)}"
-    if memory is None or memory.limit is None:
-        return f" ({peak})"
-    return f" (the limit is {size(memory.limit)}, {peak})"
 
 
 def _fault_at(lines: Sequence[str]) -> int | None:
@@ -263,14 +248,6 @@ def stderr_lines(stderr: bytes) -> list[str]:
     # Of a progress bar, what is on the terminal: the rest has been written over.
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return [line[:WIDEST] for line in lines]
-
-
-def _list(failed: Sequence[Failed], programs: Sequence[str]) -> str:
-    names = [f"{printable(programs[f.rank])} " if programs else "" for f in failed]
-    return ", ".join(
-        f"instance {f.rank} ({name}{f.how})"
-        for f, name in zip(failed, names, strict=True)
-    )
 
 
 def _indented(lines: Sequence[str]) -> str:

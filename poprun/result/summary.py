@@ -1,111 +1,22 @@
-"""How each instance of an attempt ended, and the table of --summary. Pure."""
+"""The table of --summary, and the sentence about all instances. Pure."""
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from poprun.helpers.processes import exit_code, signal_name
 from poprun.options.programs import name_of
 from poprun.output.terminal import clock
-from poprun.plan.values import Assignment
-from poprun.result.outcome import Outcome
+from poprun.result.instances import (
+    LOST,
+    NOT_STARTED,
+    STATES,
+    STOPPED,
+    InstanceEnd,
+)
 from poprun.texts.tables import aligned
-from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 from poprun.words import counted, format_ranges, size
 
-SUCCEEDED, FAILED, STOPPED = "succeeded", "failed", "stopped"
-LOST, NOT_STARTED = "lost", "not started"
-STATES = (SUCCEEDED, FAILED, STOPPED, LOST, NOT_STARTED)
 INDENT = "    "
-# What a narrow terminal leaves out, the first one first.
+# The columns that a narrow terminal does not show, the first one first.
 LEAST_IMPORTANT = ("CPU", "peak memory", "wall")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceEnd:
-    """How one instance ended, as far as it is known."""
-
-    rank: int
-    host: str
-    # One of STATES. One that poprun or mpirun has stopped has not failed.
-    state: str
-    # The wait status; None if it is not known.
-    status: int | None = None
-    wall_s: float | None = None
-    user_s: float | None = None
-    system_s: float | None = None
-    peak_kib: int | None = None
-    # For a failed instance: its last traceback, and the end of its stderr.
-    traceback: str = ""
-    stderr_tail: str = ""
-    # The argv of its program.
-    program: Sequence[str] = ()
-
-    @property
-    def exit_code(self) -> int | None:
-        """The code that a shell would show."""
-        return None if self.status is None else exit_code(self.status)
-
-    @property
-    def killed_by(self) -> str | None:
-        """The name of the signal that killed it, if one did."""
-        if self.status is None or not os.WIFSIGNALED(self.status):
-            return None
-        return signal_name(os.WTERMSIG(self.status))
-
-    @property
-    def cpu_s(self) -> float | None:
-        if self.user_s is None or self.system_s is None:
-            return None
-        return self.user_s + self.system_s
-
-
-def instance_ends(
-    events: Sequence[Event],
-    started_ns: Mapping[int, int],
-    outcome: Outcome,
-    assignments: Sequence[Assignment],
-) -> list[InstanceEnd]:
-    """Return how each instance ended, in rank order.
-
-    Args:
-        started_ns: When each that has started did, on the clock of the events.
-    """
-    exits = {e.rank: e for e in events if isinstance(e, Exited)}
-    finalizing = {e.rank: e.status for e in events if isinstance(e, FailedInFinalize)}
-    started = {e.rank for e in events if isinstance(e, Started)}
-    refused = {e.rank for e in events if isinstance(e, Refused)}
-    failed = {f.rank: f.status for f in (outcome.first, *outcome.also) if f}
-    ends = []
-    for rank, assignment in enumerate(assignments):
-        event = exits.get(rank)
-        status = failed.get(rank, finalizing.get(rank))
-        if status is not None:
-            state = FAILED
-        elif event is not None:
-            status = event.status
-            state = SUCCEEDED if not status and event.by_itself else STOPPED
-        else:
-            state = LOST if rank in started - refused else NOT_STARTED
-        host, program = assignment.host.name, assignment.program
-        end = InstanceEnd(
-            rank=rank, host=host, state=state, status=status, program=program
-        )
-        ends.append(end if event is None else _with_usage(end, event, started_ns))
-    return ends
-
-
-def _with_usage(
-    end: InstanceEnd, event: Exited, started_ns: Mapping[int, int]
-) -> InstanceEnd:
-    began = started_ns.get(end.rank, event.at_ns)
-    return replace(
-        end,
-        wall_s=max(0, event.at_ns - began) / 1e9,
-        user_s=event.user_s,
-        system_s=event.system_s,
-        peak_kib=event.peak_kib,
-    )
 
 
 def in_a_line(ends: Sequence[InstanceEnd]) -> str:
@@ -166,7 +77,7 @@ def _memory(end: InstanceEnd) -> str:
 def _exit(end: InstanceEnd) -> str:
     if end.state in (LOST, NOT_STARTED):
         return end.state
-    how = end.killed_by or str(end.exit_code)
+    how = end.signal_name or str(end.exit_code)
     return f"{how}, stopped" if end.state == STOPPED else how
 
 

@@ -1,6 +1,6 @@
 """One attempt to run a job, from the start of its mpirun to the exit code.
 
-Job -> AttemptEnd -> Outcome -> Attempted
+Job -> AttemptEnd -> Verdict -> Attempted
 """
 
 import os
@@ -32,9 +32,8 @@ from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
-from poprun.result.outcome import Outcome, has_failed, may_restart
 from poprun.result.progress import Progress
-from poprun.result.summary import InstanceEnd, instance_ends
+from poprun.result.verdict import Verdict, may_restart
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
@@ -86,7 +85,7 @@ class _Succession:
         self,
         mpirun: MpirunProcess,
         limits: tuple[int, int],
-        judge: Callable[[AttemptEnd], Outcome],
+        judge: Callable[[AttemptEnd], Verdict],
         start: Callable[[], StartedGuard] | None,
     ) -> None:
         self._mpirun = mpirun
@@ -98,9 +97,9 @@ class _Succession:
         self.failure = ""
 
     def hand_over(self, ended: AttemptEnd) -> None:
-        if self._start is None or not may_restart(ended.course, ended.events):
+        if self._start is None or not may_restart(ended):
             return
-        if not has_failed(self._judge(ended)):
+        if not self._judge(ended).has_failed:
             return
         try:
             # It gets the limit that the first guard got.
@@ -168,20 +167,19 @@ def supervise_attempt(
     router.end()
     if succession.failure:
         log.warn(f"The job is not started again: {succession.failure}")
-    outcome = judge(ended)
+    verdict = judge(ended)
     if ended.course.cause == Cause(reason=Reason.TIMEOUT):
-        sentences = [outcome.sentence, *progress.describe_waits()]
-        outcome = replace(outcome, sentence=" ".join(sentences))
-    ends = conclusion.with_stderr(
-        instance_ends(ended.events, ended.started_ns, outcome, plan.assignments), router
-    )
-    cause = _report(outcome, ended, ends, plan, context, router, log, memory_before)
+        sentences = [verdict.sentence, *progress.describe_waits()]
+        verdict = replace(verdict, sentence=" ".join(sentences))
+    cause = _report(verdict, ended, plan, context, router, log, memory_before)
     supervisor.write_out()
     supervisor.close()
-    _record(outcome, ended, ends, cause, context)
-    end = _attempt_end(job, ended, outcome, cause, succession.guard, supervisor, log)
+    if context.recorder is not None:
+        name = outcome_name(ended.course, verdict)
+        context.recorder.end_attempt(name, verdict, cause)
+    end = _attempt_end(job, ended, verdict, cause, succession.guard, supervisor, log)
     if end.successor is None:
-        clients.end(outcome.exit_code, cause)
+        clients.end(verdict.exit_code, cause)
         return end
     clients.pause()
     return replace(end, clients=clients)
@@ -249,9 +247,8 @@ def _show_failed(router: OutputRouter, event: Event) -> None:
 
 
 def _report(
-    outcome: Outcome,
+    verdict: Verdict,
     ended: AttemptEnd,
-    ends: Sequence[InstanceEnd],
     plan: Plan,
     context: "RunContext",
     router: OutputRouter,
@@ -269,7 +266,7 @@ def _report(
     if asked is None and settings["quiet"]:
         asked = False
     return conclusion.report_attempt(
-        outcome,
+        verdict,
         ended,
         plan,
         router,
@@ -277,34 +274,14 @@ def _report(
         memory_before,
         lambda host: context.hosts[host].read_memory_counters(),
         debug=settings["debug"],
-        summary_text=conclusion.summarize(
-            ends, ended, outcome, asked=asked, columns=columns
-        ),
+        summary_text=conclusion.summarize(verdict, ended, asked=asked, columns=columns),
     )
-
-
-def _record(
-    outcome: Outcome,
-    ended: AttemptEnd,
-    ends: Sequence[InstanceEnd],
-    cause: str,
-    context: "RunContext",
-) -> None:
-    """Write how an attempt went to the files that are asked for."""
-    if context.recorder is not None:
-        context.recorder.end_attempt(
-            outcome=outcome_name(ended.course, outcome),
-            exit_code=outcome.exit_code,
-            cause=cause,
-            failed_instance=outcome.first and outcome.first.rank,
-            instances=ends,
-        )
 
 
 def _attempt_end(
     job: Job,
     ended: AttemptEnd,
-    outcome: Outcome,
+    verdict: Verdict,
     cause: str,
     successor: StartedGuard | None,
     supervisor: Supervisor,
@@ -312,7 +289,7 @@ def _attempt_end(
 ) -> Attempted:
     """Return how an attempt ended; no other follows if a signal came since."""
     # What came after the guard had been started counts, too.
-    is_stopped = supervisor.was_stopped or not may_restart(ended.course, ended.events)
+    is_stopped = supervisor.was_stopped or not may_restart(ended)
     if successor is not None and is_stopped:
         # The router has written its last.
         late_log = Log(0, lambda text: write_text(2, text), is_quiet=log.is_quiet)
@@ -320,7 +297,7 @@ def _attempt_end(
             late_log.warn(failure)
         successor = None
     return Attempted(
-        exit_code=outcome.exit_code,
+        exit_code=verdict.exit_code,
         cause=cause,
         successor=successor,
         lost_hosts=any(isinstance(event, HostLost) for event in ended.events),

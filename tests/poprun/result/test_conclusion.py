@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,7 @@ from poprun.mpirun.values import OPENMPI5
 from poprun.output.stdin import Stdin
 from poprun.plan.hosts import HostSpec
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.result.conclusion import judge_attempt, report_attempt, with_stderr
-from poprun.result.summary import InstanceEnd
+from poprun.result.conclusion import judge_attempt, report_attempt
 from poprun.supervise.stopping import Cause, Course, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, MpirunStarted
@@ -82,13 +80,12 @@ def ends(
         memory: The counters of the hosts at the end, if they have changed.
     """
     said: list[str] = []
-    assignments = [SimpleNamespace(host=host) for host in HOSTS]
+    assignments = [SimpleNamespace(host=host, program=()) for host in HOSTS]
     mpi = SimpleNamespace(flavour=OPENMPI5)
     facts = SimpleNamespace(is_own_host=True)
     request = SimpleNamespace(
         mpi=mpi,
         stdin=Stdin(),
-        names_hosts=False,
         program_names=(),
         facts_of=lambda rank: facts,
     )
@@ -97,16 +94,16 @@ def ends(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
     arguments = (ended, plan, output)
-    outcome = judge_attempt(*arguments)  # type: ignore[arg-type]
+    verdict = judge_attempt(*arguments)  # type: ignore[arg-type]
     report_attempt(
-        outcome,
+        verdict,
         *arguments,  # type: ignore[arg-type]
         Log(verbosity, said.append, is_quiet=is_quiet),
         BEFORE,
         (memory or BEFORE).__getitem__,
         debug=debug,
     )
-    return outcome.exit_code, [line.removesuffix("\n") for line in said]
+    return verdict.exit_code, [line.removesuffix("\n") for line in said]
 
 
 ALL_WELL = exited(0, 0), exited(1, 0)
@@ -260,25 +257,6 @@ def test_another_signal_is_not_for_want_of_memory() -> None:
         139,
         ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
     )
-
-
-def test_a_failed_instance_has_the_end_of_its_stderr_in_its_result() -> None:
-    traceback = b"Traceback (most recent call last):\nValueError: \x1b[31mno\xff\x00\n"
-    before = b"".join(b"%d" % number * 500 + b"\n" for number in range(8)) * 3
-    router: Any = Output(stderr=before + traceback)
-    states = ("stopped", "failed", "failed")
-    ends = [
-        InstanceEnd(rank=r, host="n0", state=state) for r, state in enumerate(states)
-    ]
-
-    stopped, failed, silent = with_stderr(ends, router)
-
-    text = "Traceback (most recent call last):\nValueError: no\\xff\x00"
-    assert failed.traceback == text
-    lines = failed.stderr_tail.split("\n")
-    assert (len(lines), max(map(len, lines))) == (20, 400)
-    assert failed.stderr_tail.endswith(f"{'7' * 400}\n{text}")
-    assert (stopped, silent) == (ends[0], ends[2])
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -12,12 +12,13 @@ import pytest
 import poprun.result
 from poprun.result.formats import (
     EVENT_NAMES,
-    NOT_IN_EVENTS,
     OUTCOMES,
     event_object,
     outcome_name,
+    stderr_fields,
 )
-from poprun.result.outcome import Failed, Outcome
+from poprun.result.instances import InstanceEnd
+from poprun.result.verdict import Verdict
 from poprun.supervise.stopping import Cause, Course, Reason
 from poprun.wire import events as job_events
 from poprun.wire.events import Event
@@ -25,6 +26,21 @@ from poprun.words import json_text
 
 SCHEMAS = Path(poprun.result.__file__).parent / "schemas"
 HEAD = {"time": "2026-01-02T03:04:05.000006Z", "elapsed_s": 1.5, "attempt": 0}
+# Events that come too often for a line, or that any user can cause.
+NOT_IN_EVENTS = {
+    job_events.AcceptFailed,
+    job_events.AllMeasured,
+    job_events.DebuggerInterrupted,
+    job_events.DebuggerReady,
+    job_events.OutputClosed,
+    job_events.PromptOver,
+    job_events.PromptShown,
+    job_events.Rejected,
+    job_events.StacksAvailable,
+    job_events.Tick,
+    job_events.TorchGroupsMade,
+    job_events.UsageMeasured,
+}
 # One of each.
 EVENTS = [
     job_events.MpirunStarted(pid=7),
@@ -73,8 +89,8 @@ def subclasses(base: type) -> set[type]:
 
 
 def test_each_event_of_a_job_has_a_name_or_is_left_out_by_name() -> None:
-    assert set(EVENT_NAMES) | set(NOT_IN_EVENTS) == subclasses(Event)
-    assert not set(EVENT_NAMES) & set(NOT_IN_EVENTS)
+    assert set(EVENT_NAMES) | NOT_IN_EVENTS == subclasses(Event)
+    assert not set(EVENT_NAMES) & NOT_IN_EVENTS
     assert {type(event) for event in EVENTS} == set(EVENT_NAMES)
 
 
@@ -114,36 +130,36 @@ def test_bytes_that_are_no_characters_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "outcome", "name"),
+    ("cause", "verdict", "name"),
     [
-        (None, Outcome(exit_code=0), "succeeded"),
-        (None, Outcome(exit_code=74), "output_lost"),
+        (None, Verdict(exit_code=0), "succeeded"),
+        (None, Verdict(exit_code=74), "output_lost"),
         (
             None,
-            Outcome(exit_code=3, first=Failed(rank=0, status=3 << 8, at_ns=0)),
+            Verdict(exit_code=3, first=InstanceEnd(rank=0, state="failed")),
             "instance_failed",
         ),
         (
             Reason.INTERRUPTED,
-            Outcome(exit_code=130, sentence="Stopped by SIGINT."),
+            Verdict(exit_code=130, sentence="Stopped by SIGINT."),
             "interrupted",
         ),
-        (Reason.TIMEOUT, Outcome(exit_code=124, sentence="It took long."), "timed_out"),
+        (Reason.TIMEOUT, Verdict(exit_code=124, sentence="It took long."), "timed_out"),
         (
             Reason.HOST_LOST,
-            Outcome(exit_code=125, sentence="The host is lost."),
+            Verdict(exit_code=125, sentence="The host is lost."),
             "host_lost",
         ),
-        (None, Outcome(exit_code=125, sentence="mpirun ended."), "launcher_failed"),
+        (None, Verdict(exit_code=125, sentence="mpirun ended."), "launcher_failed"),
     ],
 )
 def test_an_outcome_has_a_name(
-    cause: Reason | None, outcome: Outcome, name: str
+    cause: Reason | None, verdict: Verdict, name: str
 ) -> None:
     reason = None if cause is None else Cause(reason=cause)
     course = Course(num_instances=1, started=frozenset({0}), cause=reason)
 
-    assert outcome_name(course, outcome) == name
+    assert outcome_name(course, verdict) == name
 
 
 def test_the_schema_has_the_name_of_each_outcome() -> None:
@@ -151,3 +167,27 @@ def test_the_schema_has_the_name_of_each_outcome() -> None:
 
     assert set(names) == {"succeeded", "incomplete", *OUTCOMES.values()}
     assert set(OUTCOMES) == set(Reason)
+
+
+def test_a_failed_instance_has_the_end_of_its_stderr_in_its_result() -> None:
+    traceback = b"Traceback (most recent call last):\nValueError: \x1b[31mno\xff\x00\n"
+    before = b"".join(b"%d" % number * 500 + b"\n" for number in range(8)) * 3
+    failed = InstanceEnd(rank=1, state="failed", stderr=before + traceback)
+
+    fields = stderr_fields(failed)
+
+    text = "Traceback (most recent call last):\nValueError: no\\xff\x00"
+    assert fields["traceback"] == text
+    assert fields["stderr_tail"]
+    lines = fields["stderr_tail"].split("\n")
+    assert (len(lines), max(map(len, lines))) == (20, 400)
+    assert fields["stderr_tail"].endswith(f"{'7' * 400}\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("state", "stderr"), [("stopped", b"no data\n"), ("failed", b"")]
+)
+def test_other_instances_have_no_end_of_their_stderr(state: str, stderr: bytes) -> None:
+    end = InstanceEnd(rank=0, state=state, stderr=stderr)
+
+    assert stderr_fields(end) == {"traceback": None, "stderr_tail": None}

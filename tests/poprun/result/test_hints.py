@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-from poprun.result.hints import hint_for_sigkill, hint_for_signal, hint_for_words
-from poprun.result.outcome import Failed, Outcome
-from poprun.result.report import Evidence, render
+from poprun.reach.out_of_memory import MemoryCounters
+from poprun.result.hints import SIGNALS, hint_for_sigkill, hint_for_words
+from poprun.result.instances import InstanceEnd
+from poprun.result.report import render
+from poprun.result.verdict import Verdict
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,6 @@ def test_a_known_failure_has_a_hint(words: str, part: str) -> None:
 def test_an_unknown_failure_has_none() -> None:
     assert hint_for_words("ValueError: the loss is nan", "", 0) == ""
     assert hint_for_words("", "", 0) == ""
-    assert hint_for_signal(signal.SIGSEGV) == ""
 
 
 def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> None:
@@ -58,25 +59,28 @@ def test_sigkill_is_for_want_of_memory_only_where_the_kernel_has_killed() -> Non
 
 
 def test_sigbus_hints_at_shared_memory() -> None:
-    assert "df -h /dev/shm" in hint_for_signal(signal.SIGBUS)
+    assert "df -h /dev/shm" in SIGNALS[signal.SIGBUS]
+
+
+def exited_with_1(stderr: bytes) -> Verdict:
+    first = InstanceEnd(rank=2, state="failed", host="n1", status=1 << 8, stderr=stderr)
+    return Verdict(exit_code=1, first=first)
 
 
 def test_the_hint_follows_the_cause_as_a_sentence() -> None:
     stderr = b"Traceback (most recent call last):\n  x\nOSError: Too many open files\n"
-    outcome = Outcome(exit_code=1, first=Failed(rank=2, status=1 << 8, at_ns=0))
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+    verdict = exited_with_1(stderr)
 
-    assert render(outcome, evidence) == [
+    assert render(verdict, MemoryCounters(), is_in_sight=True) == [
         "Instance 2 on n1 exited with code 1: OSError: Too many open "
         "files. Raise the limit of open files with 'ulimit -n'."
     ]
 
 
 def test_a_program_without_a_traceback_has_a_hint_too() -> None:
-    outcome = Outcome(exit_code=1, first=Failed(rank=2, status=1 << 8, at_ns=0))
-    evidence = Evidence(stderr=b"bind: Address already in use\n", host="n1")
+    verdict = exited_with_1(b"bind: Address already in use\n")
 
-    [cause] = render(outcome, evidence)
+    [cause] = render(verdict, MemoryCounters())
     assert cause.startswith(
         'Instance 2 on n1 exited with code 1; its stderr ends with "bind: Address '
         'already in use". Another process'

@@ -15,11 +15,13 @@ from poprun.errors import OptionError
 from poprun.output.writer import FULL_BYTES
 from poprun.plan.topology import Topology
 from poprun.result import recorder as module
+from poprun.result.instances import InstanceEnd
 from poprun.result.recorder import JsonFile, Recorder
-from poprun.result.summary import InstanceEnd
+from poprun.result.verdict import Verdict
 from poprun.wire.events import Exited, Started
 
 SCHEMAS = Path(poprun.result.__file__).parent / "schemas"
+TRACEBACK = "Traceback (most recent call last):\nValueError: no"
 PLAN = planned(make_request(Topology(num_instances=2, num_replicas=2)))
 
 
@@ -46,23 +48,16 @@ def run_job(recorder: Recorder) -> None:
             by_itself=True,
         )
     )
-    recorder.end_attempt(
-        outcome="instance_failed",
-        exit_code=3,
-        cause="Instance 0 failed.",
-        failed_instance=0,
-        instances=[
-            InstanceEnd(rank=1, host="localhost", state="stopped", status=15),
-            InstanceEnd(
-                rank=0,
-                host="localhost",
-                state="failed",
-                status=768,
-                traceback="Traceback\nValueError: \\xff",
-                stderr_tail="up\nTraceback\nValueError: \\xff",
-            ),
-        ],
+    stopped = InstanceEnd(rank=1, host="localhost", state="stopped", status=15)
+    failed = InstanceEnd(
+        rank=0,
+        host="localhost",
+        state="failed",
+        status=768,
+        stderr=f"up\n{TRACEBACK}".encode(),
     )
+    verdict = Verdict(exit_code=3, first=failed, instances=[stopped, failed])
+    recorder.end_attempt("instance_failed", verdict, "Instance 0 failed.")
 
 
 def test_a_job_is_one_object_and_a_line_for_each_event(tmp_path: Path) -> None:
@@ -84,8 +79,8 @@ def test_a_job_is_one_object_and_a_line_for_each_event(tmp_path: Path) -> None:
     stopped, failed = value["attempts"][0]["instances"]
     assert (failed["state"], failed["traceback"], failed["stderr_tail"]) == (
         "failed",
-        "Traceback\nValueError: \\xff",
-        "up\nTraceback\nValueError: \\xff",
+        TRACEBACK,
+        f"up\n{TRACEBACK}",
     )
     assert stopped["traceback"] is stopped["stderr_tail"] is None
     told = lines(events)

@@ -3,19 +3,17 @@
 import signal
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.result.outcome import Failed, Outcome
-from poprun.result.report import (
-    Evidence,
-    exception_line,
-    render,
-    stderr_lines,
-    traceback_text,
-)
+from poprun.result import report
+from poprun.result.instances import InstanceEnd
+from poprun.result.report import exception_line, stderr_lines, traceback_text
+from poprun.result.verdict import Verdict
 
+NOT_KILLED = MemoryCounters()
 TRACEBACK = b"""\
 loading
 Traceback (most recent call last):
@@ -25,38 +23,54 @@ ValueError: the loss is nan
 """
 
 
-def failed(rank: int, status: int) -> Failed:
-    return Failed(rank=rank, status=status, at_ns=0)
+def failed(rank: int, status: int) -> InstanceEnd:
+    return InstanceEnd(rank=rank, state="failed", status=status, host="n1")
 
 
-def of(rank: int, status: int, *also: Failed, sentence: str = "") -> Outcome:
+def of(rank: int, status: int, *also: InstanceEnd, sentence: str = "") -> Verdict:
     first = failed(rank, status)
-    return Outcome(exit_code=first.exit_code, first=first, also=also, sentence=sentence)
+    return Verdict(exit_code=1, first=first, also=also, sentence=sentence)
+
+
+def render(
+    verdict: Verdict,
+    memory: MemoryCounters = NOT_KILLED,
+    *,
+    is_in_sight: bool = False,
+    stdin_advice: str = "",
+    **known: Any,
+) -> list[str]:
+    """Return the report on a verdict.
+
+    Args:
+        known: Fields of the instance that failed first.
+    """
+    if verdict.first is not None:
+        verdict = replace(verdict, first=replace(verdict.first, **known))
+    return report.render(
+        verdict, memory, is_in_sight=is_in_sight, stdin_advice=stdin_advice
+    )
 
 
 def test_a_job_that_went_well_needs_no_words() -> None:
-    assert render(Outcome(exit_code=0, mpirun_text="mpirun is well"), Evidence()) == []
+    assert render(Verdict(exit_code=0, mpirun_text="mpirun is well")) == []
 
 
 def test_an_instance_without_words_of_its_own_is_named_with_host_and_code() -> None:
-    assert render(of(3, 7 << 8), Evidence(host="n1")) == [
-        "Instance 3 on n1 exited with code 7."
-    ]
+    assert render(of(3, 7 << 8)) == ["Instance 3 on n1 exited with code 7."]
 
 
 def test_a_signal_is_named_and_not_numbered() -> None:
-    limited = Evidence(host="n1", at_cpu_limit=True)
-    assert render(of(0, signal.SIGKILL), limited) == [
+    limited = {"at_cpu_limit": True}
+    assert render(of(0, signal.SIGKILL), **limited) == [
         "Instance 0 on n1 was killed by SIGKILL. Its CPU time is limited: see "
         "'ulimit -t'."
     ]
-    assert render(of(0, signal.SIGSEGV), Evidence(host="n1")) == [
-        "Instance 0 on n1 was killed by SIGSEGV."
-    ]
+    assert render(of(0, signal.SIGSEGV)) == ["Instance 0 on n1 was killed by SIGSEGV."]
 
 
 def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
-    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=TRACEBACK)) == [
+    assert render(of(3, 1 << 8), stderr=TRACEBACK) == [
         "the last lines of instance 3's stderr:\n"
         "    loading\n"
         "    Traceback (most recent call last):\n"
@@ -70,16 +84,14 @@ def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
 def test_the_cause_is_found_where_the_traceback_is_longer_than_what_is_quoted() -> None:
     deep = b'  File "train.py", line 1, in f\n' * 30
     stderr = b"Traceback (most recent call last):\n" + deep + b"ValueError: nan\n"
-    *_, quoted, cause = render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr))
+    *_, quoted, cause = render(of(3, 1 << 8), stderr=stderr)
 
     assert len(quoted.splitlines()) == 21
     assert cause == "Instance 3 on n1 exited with code 1: ValueError: nan"
 
 
 def test_what_has_just_been_shown_is_not_shown_again() -> None:
-    evidence = Evidence(host="n1", stderr=TRACEBACK, just_shown=True)
-
-    assert render(of(3, 1 << 8), evidence) == [
+    assert render(of(3, 1 << 8), stderr=TRACEBACK, is_in_sight=True) == [
         "Instance 3 on n1 exited with code 1: ValueError: the loss is nan"
     ]
 
@@ -89,9 +101,8 @@ def test_colours_are_no_part_of_the_cause() -> None:
         b'Traceback (most recent call last):\n  File \x1b[35m"a.py"\x1b[0m\n'
         b"\x1b[1;35mKeyError\x1b[0m: \x1b[35m'b'\x1b[0m\n"
     )
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
-    assert render(of(3, 1 << 8), evidence) == [
+    assert render(of(3, 1 << 8), stderr=stderr, is_in_sight=True) == [
         "Instance 3 on n1 exited with code 1: KeyError: 'b'"
     ]
 
@@ -99,7 +110,7 @@ def test_colours_are_no_part_of_the_cause() -> None:
 def test_what_the_cause_says_is_not_quoted() -> None:
     stderr = b"python: No module named trian\n"
 
-    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr)) == [
+    assert render(of(3, 1 << 8), stderr=stderr) == [
         "Instance 3 on n1 exited with code 1: python: No module named trian"
     ]
 
@@ -134,9 +145,9 @@ def test_what_the_cause_says_is_not_quoted() -> None:
 def test_the_last_line_of_stderr_belongs_to_the_cause(
     status: int, stderr: bytes, cause: str
 ) -> None:
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
-
-    assert render(of(3, status), evidence) == [f"Instance 3 on n1 {cause}"]
+    assert render(of(3, status), stderr=stderr, is_in_sight=True) == [
+        f"Instance 3 on n1 {cause}"
+    ]
 
 
 HANDLED = b"Traceback (most recent call last):\n  File\nValueError: handled\n"
@@ -172,24 +183,26 @@ HANDLED = b"Traceback (most recent call last):\n  File\nValueError: handled\n"
 def test_a_traceback_that_the_program_may_have_handled_is_not_the_cause(
     status: int, after: bytes, cause: str
 ) -> None:
-    evidence = Evidence(host="n1", stderr=HANDLED + after, just_shown=True)
-
-    assert render(of(3, status), evidence)[-1].startswith(f"Instance 3 on n1 {cause}")
+    assert render(of(3, status), stderr=HANDLED + after, is_in_sight=True)[
+        -1
+    ].startswith(f"Instance 3 on n1 {cause}")
 
 
 def test_an_interrupt_that_python_has_not_handled_is_the_cause() -> None:
     stderr = b"Traceback (most recent call last):\n  File\nKeyboardInterrupt\n"
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
-    assert render(of(3, signal.SIGINT), evidence) == [
+    assert render(of(3, signal.SIGINT), stderr=stderr, is_in_sight=True) == [
         "Instance 3 on n1 was killed by SIGINT: KeyboardInterrupt"
     ]
 
 
 def test_a_fault_that_another_process_has_reported_is_no_cause_of_sigkill() -> None:
-    evidence = Evidence(host="n1", stderr=FAULT.encode(), just_shown=True)
-
-    assert "Segmentation" not in render(of(3, signal.SIGKILL), evidence)[-1]
+    assert (
+        "Segmentation"
+        not in render(of(3, signal.SIGKILL), stderr=FAULT.encode(), is_in_sight=True)[
+            -1
+        ]
+    )
 
 
 FAULT = """\
@@ -207,9 +220,8 @@ Current thread 0x00007f2 (most recent call first):
 
 def test_the_report_of_a_fault_is_the_cause_with_the_place() -> None:
     more = "".join(f'  File "m.py", line {number} in f\n' for number in range(20))
-    evidence = Evidence(host="n1", stderr=f"{FAULT}{more}".encode())
 
-    quoted, cause = render(of(3, signal.SIGSEGV), evidence)
+    quoted, cause = render(of(3, signal.SIGSEGV), stderr=f"{FAULT}{more}".encode())
 
     assert cause == (
         "Instance 3 on n1 was killed by SIGSEGV: Fatal Python error: Segmentation "
@@ -226,9 +238,8 @@ def test_the_report_of_a_fault_may_have_no_place() -> None:
         b"Python runtime state: initialized\n\n"
         b"Current thread 0x7f (most recent call first):\n  <no Python frame>\n"
     )
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
-    assert render(of(3, signal.SIGABRT), evidence) == [
+    assert render(of(3, signal.SIGABRT), stderr=stderr, is_in_sight=True) == [
         "Instance 3 on n1 was killed by SIGABRT: Fatal Python error: none_dealloc: "
         "deallocating None"
     ]
@@ -236,50 +247,51 @@ def test_the_report_of_a_fault_may_have_no_place() -> None:
 
 def test_the_report_of_a_fault_may_be_cut_off() -> None:
     stderr = FAULT.partition('  File "/lib/a b.py"')[0].encode()
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
-    assert render(of(3, signal.SIGSEGV), evidence) == [
+    assert render(of(3, signal.SIGSEGV), stderr=stderr, is_in_sight=True) == [
         "Instance 3 on n1 was killed by SIGSEGV: Fatal Python error: Segmentation fault"
     ]
 
 
 def test_a_fault_before_a_traceback_is_another_process_s() -> None:
-    evidence = Evidence(host="n1", stderr=FAULT.encode() + TRACEBACK, just_shown=True)
-
-    assert render(of(3, 1 << 8), evidence) == [
-        "Instance 3 on n1 exited with code 1: ValueError: the loss is nan"
-    ]
+    assert render(
+        of(3, 1 << 8), stderr=FAULT.encode() + TRACEBACK, is_in_sight=True
+    ) == ["Instance 3 on n1 exited with code 1: ValueError: the loss is nan"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_python_without_faulthandler_is_told_of_it(number: int) -> None:
-    evidence = Evidence(host="n1", lacks_faulthandler=True)
+    evidence: dict[str, Any] = {"lacks_faulthandler": True}
     name = signal.Signals(number).name
 
-    assert render(of(3, number), evidence) == [
+    assert render(of(3, number), **evidence) == [
         f"Instance 3 on n1 was killed by {name}. Set PYTHONFAULTHANDLER=1 to have "
         "Python show where it was when this happens."
     ]
     # It was enabled in another way.
-    shown = replace(evidence, stderr=FAULT.encode(), just_shown=True)
-    assert "PYTHONFAULTHANDLER" not in render(of(3, number), shown)[0]
+    shown: dict[str, Any] = dict(evidence, stderr=FAULT.encode(), is_in_sight=True)
+    assert "PYTHONFAULTHANDLER" not in render(of(3, number), **shown)[0]
 
 
 def test_a_program_that_has_left_no_torch_groups_is_told_to_do_so() -> None:
     terminate = b"terminate called without an active exception\n"
-    evidence = Evidence(
-        host="n1", stderr=terminate, uses_torch_groups=True, lacks_faulthandler=True
-    )
+    evidence: dict[str, Any] = {
+        "stderr": terminate,
+        "uses_torch_groups": True,
+        "lacks_faulthandler": True,
+    }
 
-    [cause] = render(of(3, signal.SIGABRT), evidence)
+    [cause] = render(of(3, signal.SIGABRT), **evidence)
     assert cause.endswith(
         'exception". Call torch.distributed.destroy_process_group() before the program '
         "ends: threads of a process group that still exists then may abort it."
     )
-    assert "destroy" not in render(of(3, signal.SIGSEGV), evidence)[-1]
+    assert "destroy" not in render(of(3, signal.SIGSEGV), **evidence)[-1]
     # abort() in C.
-    asserted = replace(evidence, stderr=b"a.c:5: f: Assertion `x' failed.\n")
-    assert "destroy" not in render(of(3, signal.SIGABRT), asserted)[-1]
+    asserted: dict[str, Any] = dict(
+        evidence, stderr=b"a.c:5: f: Assertion `x' failed.\n"
+    )
+    assert "destroy" not in render(of(3, signal.SIGABRT), **asserted)[-1]
 
 
 GROUP = """\
@@ -341,7 +353,7 @@ def test_the_last_traceback_is_found_with_those_that_led_to_it(
 def test_others_that_failed_by_themselves_are_listed() -> None:
     outcome = of(1, 7 << 8, failed(0, 3 << 8), failed(12, signal.SIGKILL))
 
-    assert render(outcome, Evidence(host="n1")) == [
+    assert render(outcome) == [
         "also failed: instance 0 (exited with code 3), "
         "instance 12 (was killed by SIGKILL).",
         "Instance 1 on n1 exited with code 7.",
@@ -356,43 +368,41 @@ def test_others_that_failed_by_themselves_are_listed() -> None:
     ],
 )
 def test_want_of_memory_is_named_with_the_limit(limit: int | None, words: str) -> None:
-    evidence = Evidence(
-        host="n1", out_of_memory=MemoryCounters(kills=1, limit=limit), peak_kib=261_700
-    )
-
-    assert render(of(0, signal.SIGKILL), evidence) == [
-        f"Instance 0 on n1 was killed by SIGKILL: out of memory ({words})."
-    ]
+    assert render(
+        of(0, signal.SIGKILL),
+        memory=MemoryCounters(kills=1, limit=limit),
+        peak_kib=261_700,
+    ) == [f"Instance 0 on n1 was killed by SIGKILL: out of memory ({words})."]
 
 
 def test_a_cause_that_is_no_instances_is_a_sentence() -> None:
-    outcome = Outcome(exit_code=130, sentence="Stopped by SIGINT.", mpirun_text="words")
+    outcome = Verdict(exit_code=130, sentence="Stopped by SIGINT.", mpirun_text="words")
 
-    assert render(outcome, Evidence()) == ["Stopped by SIGINT."]
+    assert render(outcome) == ["Stopped by SIGINT."]
 
 
 def test_mpiruns_words_stand_before_the_cause_that_they_explain() -> None:
-    outcome = Outcome(exit_code=125, sentence="mpirun ended.", quote_mpirun=True)
+    outcome = Verdict(exit_code=125, sentence="mpirun ended.", quote_mpirun=True)
     spoken = replace(outcome, mpirun_text="No slots.\n\nSorry.")
     silent = replace(outcome, mpirun_text=" \n")
 
-    assert render(spoken, Evidence()) == [
+    assert render(spoken) == [
         "mpirun printed:\n    No slots.\n\n    Sorry.",
         "mpirun ended.",
     ]
-    assert render(silent, Evidence()) == ["mpirun ended."]
+    assert render(silent) == ["mpirun ended."]
 
 
 def test_the_sentence_of_an_instance_counts_more_than_its_code() -> None:
     outcome = of(1, 42 << 8, sentence="Instance 1 called MPI_Abort.")
 
-    assert render(outcome, Evidence(host="n1")) == ["Instance 1 called MPI_Abort."]
+    assert render(outcome) == ["Instance 1 called MPI_Abort."]
 
 
 def test_only_the_last_20_lines_are_quoted_and_long_ones_are_cut() -> None:
     stderr = b"".join(b"%d\n" % number for number in range(100)) + b"x" * 1000
 
-    [quoted, _] = render(of(0, 1 << 8), Evidence(stderr=stderr))
+    [quoted, _] = render(of(0, 1 << 8), stderr=stderr)
 
     assert quoted.splitlines() == [
         "the last lines of instance 0's stderr:",
@@ -404,7 +414,7 @@ def test_only_the_last_20_lines_are_quoted_and_long_ones_are_cut() -> None:
 def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
     stderr = b"\r 10%\r 50%\r100%\ndone \xff\n\n"
 
-    assert render(of(0, 1 << 8), Evidence(host="n1", stderr=stderr)) == [
+    assert render(of(0, 1 << 8), stderr=stderr) == [
         "the last lines of instance 0's stderr:\n    100%\n    done \\xff",
         'Instance 0 on n1 exited with code 1; its stderr ends with "done \\xff".',
     ]
@@ -515,8 +525,9 @@ def test_a_script_that_another_host_may_lack_is_to_be_copied_there(
     line: str, is_told: bool
 ) -> None:
     def cause(*, is_elsewhere: bool) -> str:
-        evidence = Evidence(host="n1", stderr=line.encode(), is_elsewhere=is_elsewhere)
-        return render(of(1, 2 << 8), evidence)[-1]
+        return render(
+            of(1, 2 << 8), stderr=line.encode(), is_own_host=not is_elsewhere
+        )[-1]
 
     hint = (
         "It must also be on n1: put it in a directory that the hosts "
@@ -533,11 +544,11 @@ def test_a_python_without_popdist_is_told_of_one_that_has_it(
     exception = "ModuleNotFoundError: No module named 'popdist'"
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
 
-    sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
+    sentences = render(of(3, 1 << 8), stderr=stderr, is_in_sight=True)
 
     assert sentences == [
-        f"Instance 3 on  exited with code 1: {exception}. It comes with poprun, which "
-        "is installed for /venv/bin/python: run the program with that Python, or "
+        f"Instance 3 on n1 exited with code 1: {exception}. It comes with poprun, "
+        "which is installed for /venv/bin/python: run the program with that Python, or "
         "install poprun for the other one."
     ]
 
@@ -559,7 +570,7 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
     exception = f"ModuleNotFoundError: No module named '{module}'"
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
 
-    found = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
+    found = render(of(3, 1 << 8), stderr=stderr, is_in_sight=True)
 
     advice = (
         f". popdist has a stand-in for {package}, which Python finds unless "
@@ -588,7 +599,7 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
 def test_a_part_of_graphcores_tensorflow_is_not_to_be_installed(exception: str) -> None:
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
 
-    [cause] = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
+    [cause] = render(of(3, 1 << 8), stderr=stderr, is_in_sight=True)
 
     assert cause.endswith(
         f"code 1: {exception}. It is part of Graphcore's TensorFlow, but "
@@ -616,8 +627,9 @@ def test_a_program_without_an_input_is_told_how_to_get_one(
     exception: str, hint: str, advice: str
 ) -> None:
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True, stdin_advice=advice)
 
     cause = f"Instance 3 on n1 exited with code 1: {exception}"
     end = f". {hint}" if advice else ""
-    assert render(of(3, 1 << 8), evidence) == [cause + end]
+    assert render(
+        of(3, 1 << 8), stderr=stderr, is_in_sight=True, stdin_advice=advice
+    ) == [cause + end]

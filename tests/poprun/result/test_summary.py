@@ -1,17 +1,23 @@
 """How each instance ended, in a line and in a table."""
 
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 from plans import FACTS, make_request, planned
 
+from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.plan.hosts import HostSpec
 from poprun.plan.topology import Topology
-from poprun.result.outcome import Failed, Outcome
-from poprun.result.summary import InstanceEnd, in_a_line, instance_ends, table
+from poprun.result.instances import InstanceEnd, instance_ends
+from poprun.result.summary import in_a_line, table
+from poprun.result.verdict import judge
+from poprun.supervise.stopping import Course
+from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9
+NOTHING = MpiVerdict(failure=Failure.NONE, code=0)
 
 
 def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> Exited:
@@ -26,24 +32,21 @@ def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> 
     )
 
 
-def ends(*events: Event, outcome: Outcome | None = None) -> list[InstanceEnd]:
-    outcome = outcome or Outcome(exit_code=0)
-    assignments = planned(
+def ends(*events: Event, mpirun: MpiVerdict = NOTHING) -> Sequence[InstanceEnd]:
+    plan = planned(
         make_request(
             Topology(num_instances=2, num_replicas=2, num_hosts=2),
             [HostSpec(name="a"), HostSpec(name="b")],
             [FACTS, FACTS],
         )
-    ).assignments
-    return instance_ends(events, {0: SECOND, 1: SECOND}, outcome, assignments)
+    )
+    course, started_ns = Course(num_instances=2), {0: SECOND, 1: SECOND}
+    end = AttemptEnd(course=course, events=events, started_ns=started_ns)
+    return judge(end, instance_ends(end, plan, lambda rank: b""), mpirun).instances
 
 
-def states(*events: Event, outcome: Outcome | None = None) -> list[str]:
-    return [end.state for end in ends(*events, outcome=outcome)]
-
-
-def failed(rank: int, status: int) -> Outcome:
-    return Outcome(exit_code=1, first=Failed(rank=rank, status=status, at_ns=0))
+def states(*events: Event) -> list[str]:
+    return [end.state for end in ends(*events)]
 
 
 def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
@@ -61,15 +64,16 @@ def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
         system_s=0.25,
         peak_kib=2048,
         program=("program",),
+        at_ns=3 * SECOND,
     )
-    assert (first.exit_code, first.killed_by, first.cpu_s) == (0, None, 1.75)
+    assert (first.exit_code, first.signal_name, first.cpu_s) == (0, None, 1.75)
 
 
 def test_what_poprun_has_stopped_has_not_failed() -> None:
     events = exited(0, 3 << 8), exited(1, signal.SIGTERM, by_itself=False)
 
-    assert states(*events, outcome=failed(0, 3 << 8)) == ["failed", "stopped"]
-    assert ends(*events)[1].killed_by == "SIGTERM"
+    assert states(*events) == ["failed", "stopped"]
+    assert ends(*events)[1].signal_name == "SIGTERM"
 
 
 def test_an_instance_that_obeys_the_signal_with_0_was_stopped() -> None:
@@ -81,7 +85,8 @@ def test_an_instance_that_obeys_the_signal_with_0_was_stopped() -> None:
 
 def test_mpi_abort_is_a_failure_although_mpirun_has_sent_the_signal() -> None:
     event = exited(0, signal.SIGTERM, by_itself=False)
-    first, _ = ends(event, outcome=failed(0, 42 << 8))
+    aborted = MpiVerdict(failure=Failure.ABORTED, rank=0, code=42)
+    first, _ = ends(event, mpirun=aborted)
 
     assert (first.state, first.exit_code) == ("failed", 42)
 

@@ -4,20 +4,17 @@ import errno
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.result.outcome import (
-    Failed,
-    Outcome,
-    failures,
-    has_failed,
-    judge,
-    may_restart,
-)
+from poprun.result.instances import InstanceEnd, instance_ends
+from poprun.result.verdict import Verdict, judge, may_restart
 from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,
@@ -48,18 +45,64 @@ def exited(rank: int, status: int, at: int = 0, *, by_itself: bool = True) -> Ex
     )
 
 
-def failed(rank: int, status: int, at: int = 0) -> Failed:
-    return Failed(rank=rank, status=status, at_ns=at)
+def failed(
+    rank: int, status: int, at: int = 0, *, finalizing: bool = False
+) -> InstanceEnd:
+    return InstanceEnd(
+        rank=rank, state="failed", status=status, at_ns=at, finalizing=finalizing
+    )
+
+
+def judged(
+    course: Course,
+    events: Sequence[Event],
+    mpirun_status: int | None,
+    mpirun: MpiVerdict,
+    hosts: Sequence[str] = (),
+) -> Verdict:
+    """Return the verdict, with the fields of instances that `failed` has.
+
+    Args:
+        hosts: The host of each instance, of which mpirun runs on the first.
+    """
+    hosts = hosts or ["n0"] * max(3, course.num_instances)
+    end = AttemptEnd(course=course, events=events, mpirun_status=mpirun_status)
+    request = SimpleNamespace(
+        program_names=(),
+        facts_of=lambda rank: SimpleNamespace(is_own_host=hosts[rank] == hosts[0]),
+    )
+    assignments = [
+        SimpleNamespace(host=SimpleNamespace(name=name), program=()) for name in hosts
+    ]
+    plan: Any = SimpleNamespace(request=request, assignments=assignments)
+    instances = instance_ends(end, plan, lambda rank: b"")
+    verdict = judge(end, instances, mpirun)
+    return replace(
+        verdict,
+        first=verdict.first and _short(verdict.first),
+        also=tuple(map(_short, verdict.also)),
+        warnings=tuple(verdict.warnings),
+    )
+
+
+def _short(instance: InstanceEnd) -> InstanceEnd:
+    return InstanceEnd(
+        rank=instance.rank,
+        state=instance.state,
+        status=instance.status,
+        at_ns=instance.at_ns,
+        finalizing=instance.finalizing,
+    )
 
 
 def outcome(
     cause: Cause | None = None,
     events: Sequence[Event] = (),
     mpirun_status: int | None = 0,
-    verdict: MpiVerdict = NOTHING,
+    mpirun: MpiVerdict = NOTHING,
     started: frozenset[int] = BOTH,
     mpirun_hung: bool = False,
-) -> Outcome:
+) -> Verdict:
     course = Course(
         num_instances=2,
         cause=cause,
@@ -68,9 +111,7 @@ def outcome(
         timeout=2.5,
         start_timeout=60.0,
     )
-    found = judge(course, events, mpirun_status, verdict)
-    # A sequence is a sequence: the expected values below have tuples.
-    return replace(found, also=tuple(found.also), warnings=tuple(found.warnings))
+    return judged(course, events, mpirun_status, mpirun)
 
 
 def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
@@ -83,7 +124,7 @@ def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
 def test_success_is_0_and_without_a_word() -> None:
     events = [exited(0, 0), exited(1, 0)]
 
-    assert outcome(events=events) == Outcome(exit_code=0)
+    assert outcome(events=events) == Verdict(exit_code=0)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +148,9 @@ def test_the_code_is_that_of_the_instance_or_128_and_its_signal(
 ) -> None:
     found = outcome(stopped_by(Reason.FAILED, 1), [exited(1, status)])
 
-    assert found == Outcome(exit_code=code, first=failed(1, status))
+    assert found == Verdict(exit_code=code, first=failed(1, status))
     assert found.first
-    assert found.first.how == how
+    assert found.first.failure == how
 
 
 @pytest.mark.parametrize(
@@ -126,9 +167,9 @@ def test_an_instance_that_waits_in_finalize_has_failed_with_what_it_ends_with(
     ]
     found = outcome(stopped_by(Reason.FAILED, 1), events)
 
-    first = Failed(rank=1, status=status, at_ns=5, finalizing=True)
-    assert found == Outcome(exit_code=code, first=first)
-    assert first.how == (
+    first = failed(1, status, at=5, finalizing=True)
+    assert found == Verdict(exit_code=code, first=first)
+    assert first.failure == (
         f"failed with exit code {code} and waited in MPI_Finalize for the others"
     )
 
@@ -140,13 +181,15 @@ def test_one_that_ends_after_a_wait_in_finalize_counts_once() -> None:
         exited(0, 0, at=9),
     ]
 
-    assert failures(events) == [failed(1, 3 << 8, at=9)]
+    found = outcome(stopped_by(Reason.FAILED, 1), events)
+
+    assert (found.first, found.also) == (failed(1, 3 << 8, at=9), ())
 
 
 def test_the_first_failure_is_the_first_in_time_and_not_the_first_heard_of() -> None:
     events = [exited(0, 3 << 8, at=500), exited(2, 0, at=50), exited(1, 7 << 8, at=100)]
 
-    assert outcome(stopped_by(Reason.FAILED, 0), events) == Outcome(
+    assert outcome(stopped_by(Reason.FAILED, 0), events) == Verdict(
         exit_code=7, first=failed(1, 7 << 8, 100), also=(failed(0, 3 << 8, 500),)
     )
 
@@ -158,8 +201,9 @@ def test_victims_of_the_stop_are_no_failures() -> None:
         exited(2, 1 << 8, at=300, by_itself=False),
     ]
 
-    assert failures(events) == [failed(1, 7 << 8, 100)]
-    assert outcome(stopped_by(Reason.FAILED, 1), events).also == ()
+    found = outcome(stopped_by(Reason.FAILED, 1), events)
+
+    assert (found.first, found.also) == (failed(1, 7 << 8, 100), ())
 
 
 def test_of_two_that_failed_in_the_same_instant_the_lower_one_is_first() -> None:
@@ -171,7 +215,7 @@ def test_of_two_that_failed_in_the_same_instant_the_lower_one_is_first() -> None
 def test_keep_going_ends_with_the_code_of_the_first_failure_too() -> None:
     events = [exited(1, 7 << 8, at=1), exited(0, 0, at=2)]
 
-    assert outcome(None, events) == Outcome(exit_code=7, first=failed(1, 7 << 8, 1))
+    assert outcome(None, events) == Verdict(exit_code=7, first=failed(1, 7 << 8, 1))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +249,7 @@ def test_a_program_that_cannot_run_is_127_or_126(
         exited(0, signal.SIGTERM, by_itself=False),
     ]
 
-    assert outcome(stopped_by(Reason.REFUSED, 1), events) == Outcome(
+    assert outcome(stopped_by(Reason.REFUSED, 1), events) == Verdict(
         exit_code=code, sentence=sentence
     )
 
@@ -231,7 +275,7 @@ def test_a_program_that_cannot_run_is_127_or_126(
 def test_a_supervisor_that_cannot_start_its_program_is_no_error_of_the_program(
     refused: Refused, sentence: str
 ) -> None:
-    assert outcome(stopped_by(Reason.REFUSED, 1), [refused]) == Outcome(
+    assert outcome(stopped_by(Reason.REFUSED, 1), [refused]) == Verdict(
         exit_code=125, sentence=sentence
     )
 
@@ -264,7 +308,7 @@ def test_a_client_that_stops_a_job_is_its_cause_and_the_code_is_that_of_ctrl_c()
     )
     events = [exited(0, 2, by_itself=False), exited(1, 2, by_itself=False)]
 
-    assert outcome(cause, events) == Outcome(
+    assert outcome(cause, events) == Verdict(
         exit_code=130, sentence="Stopped by popctl (PID 7)."
     )
 
@@ -284,7 +328,7 @@ def test_a_signal_to_poprun_is_128_and_its_number(
     cause = Cause(reason=Reason.INTERRUPTED, signal=number)
     events = [exited(0, number, by_itself=False), exited(1, 3 << 8, by_itself=False)]
 
-    assert outcome(cause, events) == Outcome(
+    assert outcome(cause, events) == Verdict(
         exit_code=code, sentence=f"Stopped by {name}."
     )
 
@@ -296,14 +340,14 @@ def test_a_failure_before_ctrl_c_does_not_make_it_another_code() -> None:
 
 
 def test_a_job_that_took_too_long_is_124() -> None:
-    assert outcome(stopped_by(Reason.TIMEOUT)) == Outcome(
+    assert outcome(stopped_by(Reason.TIMEOUT)) == Verdict(
         exit_code=124,
         sentence="The job took longer than the 2.5 s of --timeout and was stopped.",
     )
 
 
 def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None:
-    assert outcome(stopped_by(Reason.START_TIMEOUT), started=frozenset({0})) == Outcome(
+    assert outcome(stopped_by(Reason.START_TIMEOUT), started=frozenset({0})) == Verdict(
         exit_code=124,
         sentence=(
             "mpirun did not start 1 of 2 instances within the 60 s of "
@@ -319,7 +363,7 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
     def sentence(cause: Cause, *events: Event) -> str:
         started = frozenset({0, 1})
         course = Course(num_instances=4, cause=cause, started=started, start_timeout=60)
-        return judge(course, events, None, NOTHING, hosts).sentence
+        return judged(course, events, None, NOTHING, hosts).sentence
 
     assert sentence(Cause(reason=Reason.START_TIMEOUT)) == (
         "mpirun did not start 2 of 4 instances on n1 within the 60 s of "
@@ -335,7 +379,7 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
 
 
 def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
-    assert outcome(stopped_by(Reason.OUTPUT_CLOSED)) == Outcome(exit_code=141)
+    assert outcome(stopped_by(Reason.OUTPUT_CLOSED)) == Verdict(exit_code=141)
 
 
 def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
@@ -343,11 +387,11 @@ def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
 
     assert outcome(
         stopped_by(Reason.DEVICES_LOST), [lost, exited(0, 15, by_itself=False)]
-    ) == Outcome(
+    ) == Verdict(
         exit_code=125,
         sentence="The job lost its IPUs, and was stopped. Its lease has ended.",
     )
-    assert outcome(events=[exited(0, 0), exited(1, 0), lost]) == Outcome(
+    assert outcome(events=[exited(0, 0), exited(1, 0), lost]) == Verdict(
         exit_code=125,
         sentence="All instances ended with exit code 0, but the job had lost its IPUs "
         "by then. Its lease has ended.",
@@ -368,9 +412,9 @@ def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
 )
 def test_mpirun_that_dies_is_125(status: int, how: str) -> None:
     events = [exited(0, signal.SIGTERM, by_itself=False)]
-    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
 
-    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, status, verdict) == Outcome(
+    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, status, mpirun) == Verdict(
         exit_code=125,
         sentence=f"mpirun {how} while instances were running, and they were stopped.",
         quote_mpirun=True,
@@ -379,11 +423,11 @@ def test_mpirun_that_dies_is_125(status: int, how: str) -> None:
 
 def test_mpirun_that_was_killed_called_no_mpi_abort() -> None:
     # hydra says nothing of MPI_Abort but its code, and nothing when it is killed.
-    verdict = MpiVerdict(failure=Failure.ABORTED, code=137)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, code=137)
 
     assert outcome(
-        stopped_by(Reason.MPIRUN_ENDED), [], signal.SIGKILL, verdict
-    ) == Outcome(
+        stopped_by(Reason.MPIRUN_ENDED), [], signal.SIGKILL, mpirun
+    ) == Verdict(
         exit_code=125,
         sentence=(
             "mpirun was killed by SIGKILL while instances were running, and "
@@ -396,7 +440,7 @@ def test_mpirun_that_was_killed_called_no_mpi_abort() -> None:
 def test_a_failure_explains_why_mpirun_died() -> None:
     events = [exited(1, signal.SIGSEGV, at=9)]
 
-    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, 139 << 8) == Outcome(
+    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, 139 << 8) == Verdict(
         exit_code=139, first=failed(1, signal.SIGSEGV, 9)
     )
 
@@ -414,10 +458,10 @@ def test_a_failure_explains_why_mpirun_died() -> None:
 def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_after(
     cause: Cause | None, failure: Failure, code: int
 ) -> None:
-    verdict = MpiVerdict(failure=failure, code=code)
+    mpirun = MpiVerdict(failure=failure, code=code)
     victim = exited(0, signal.SIGTERM, by_itself=False)
 
-    assert outcome(cause, [victim], code << 8, verdict) == Outcome(
+    assert outcome(cause, [victim], code << 8, mpirun) == Verdict(
         exit_code=125,
         sentence=(
             "mpirun ended the instances, because a process of its own was killed, and "
@@ -473,12 +517,12 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
 def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     failure: Failure, code: int, events: list[Event], host: str
 ) -> None:
-    verdict = MpiVerdict(failure=failure, code=code)
+    mpirun = MpiVerdict(failure=failure, code=code)
     course = Course(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
 
-    found = judge(course, events, code << 8, verdict, ["h0", "h0", "h1", "h1"], (2, 3))
+    found = judged(course, events, code << 8, mpirun, ["h0", "h0", "h1", "h1"])
 
-    assert found == Outcome(
+    assert found == Verdict(
         exit_code=125,
         sentence=(
             f"mpirun's daemon on {host} was killed, and the job with it. poprun did "
@@ -523,19 +567,19 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
 def test_a_daemon_of_mpirun_that_ends_after_another_process_is_no_cause(
     events: list[Event], status: int, sentence: str
 ) -> None:
-    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
     course = Course(num_instances=4, cause=stopped_by(Reason.MPIRUN_ENDED))
 
-    found = judge(course, events, status, verdict, ["h0", "h0", "h1", "h1"], (2, 3))
+    found = judged(course, events, status, mpirun, ["h0", "h0", "h1", "h1"])
 
     assert found.sentence == sentence
 
 
 def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
     text = "parse_exec_params: error parsing input array"
-    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, text=text)
+    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, text=text)
 
-    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, verdict) == Outcome(
+    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, mpirun) == Verdict(
         exit_code=125,
         sentence=(
             "mpirun ended with exit code 255 while instances were running, and "
@@ -546,7 +590,7 @@ def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
 
 
 def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
-    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Outcome(
+    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Verdict(
         exit_code=125,
         sentence=(
             "The supervisor of instance 1 was killed, and the job with it. "
@@ -566,9 +610,9 @@ def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
 def test_mpirun_that_ends_too_early_is_125_whatever_its_code(
     started: frozenset[int], which: str, status: int, how: str
 ) -> None:
-    verdict = replace(NOTHING, hint="Mend it.")
+    mpirun = replace(NOTHING, hint="Mend it.")
 
-    assert outcome(None, [], status, verdict, started) == Outcome(
+    assert outcome(None, [], status, mpirun, started) == Verdict(
         exit_code=125,
         sentence=f"mpirun {how} before it had started {which} instance. Mend it.",
         quote_mpirun=True,
@@ -576,9 +620,9 @@ def test_mpirun_that_ends_too_early_is_125_whatever_its_code(
 
 
 def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
-    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
 
-    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, verdict) == Outcome(
+    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, mpirun) == Verdict(
         exit_code=125,
         sentence="All instances succeeded, but then mpirun ended with exit code 1.",
         quote_mpirun=True,
@@ -589,9 +633,9 @@ def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
 def test_an_end_without_finalize_is_a_success_with_a_warning(
     rank: int | None, who: str
 ) -> None:
-    verdict = MpiVerdict(failure=Failure.NOT_FINALIZED, rank=rank, code=1)
+    mpirun = MpiVerdict(failure=Failure.NOT_FINALIZED, rank=rank, code=1)
 
-    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, verdict) == Outcome(
+    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, mpirun) == Verdict(
         exit_code=0,
         warnings=(f"{who} called MPI_Init and ended without MPI_Finalize.",),
     )
@@ -601,7 +645,7 @@ def test_an_end_without_finalize_is_a_success_with_a_warning(
 def test_mpirun_that_hangs_after_all_have_succeeded_costs_a_warning(
     status: int | None,
 ) -> None:
-    assert outcome(mpirun_status=status, mpirun_hung=True) == Outcome(
+    assert outcome(mpirun_status=status, mpirun_hung=True) == Verdict(
         exit_code=0,
         warnings=("mpirun did not end after its last instance and was killed.",),
     )
@@ -623,10 +667,10 @@ def test_mpirun_that_hangs_after_a_failure_is_warned_about_too() -> None:
     "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
 )
 def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
     victim = exited(0, signal.SIGTERM, by_itself=False)
 
-    assert outcome(cause, [victim], 42 << 8, verdict) == Outcome(
+    assert outcome(cause, [victim], 42 << 8, mpirun) == Verdict(
         exit_code=42,
         first=failed(1, 42 << 8),
         sentence=(
@@ -637,17 +681,17 @@ def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
 
 
 def test_mpi_abort_of_an_unknown_rank_gives_its_code_too() -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, code=42)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, code=42)
 
-    assert outcome(None, [], 42 << 8, verdict) == Outcome(
+    assert outcome(None, [], 42 << 8, mpirun) == Verdict(
         exit_code=42, sentence="An instance called MPI_Abort with error code 42."
     )
 
 
 def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=0)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=0)
 
-    found = outcome(None, [], 0, verdict)
+    found = outcome(None, [], 0, mpirun)
 
     assert found.exit_code == 1
     assert found.sentence.startswith("Instance 1 called MPI_Abort with error code 0,")
@@ -655,9 +699,9 @@ def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(256, 1), (300, 44), (-1, 255)])
 def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=error)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=error)
 
-    found = outcome(None, [], (error & 0xFF) << 8, verdict)
+    found = outcome(None, [], (error & 0xFF) << 8, mpirun)
 
     assert found.exit_code == code
     assert f" error code {error}, and mpirun ended the others." in found.sentence
@@ -720,23 +764,23 @@ def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
 def test_a_signal_after_all_have_succeeded_fails_nothing() -> None:
     course = Course(num_instances=2, started=BOTH, mpirun_killed=True)
 
-    found = judge(course, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
+    found = judged(course, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
 
-    assert found == Outcome(exit_code=0, warnings=[])
+    assert found == Verdict(exit_code=0)
 
 
 def test_who_called_mpi_abort_did_not_fail_besides() -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
     events = [exited(1, 42 << 8, at=1), exited(0, 3 << 8, at=2)]
 
-    assert outcome(None, events, 42 << 8, verdict).also == (failed(0, 3 << 8, 2),)
+    assert outcome(None, events, 42 << 8, mpirun).also == (failed(0, 3 << 8, 2),)
 
 
 def test_a_failure_that_poprun_saw_first_counts_more_than_mpis_words() -> None:
-    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
     events = [exited(0, 3 << 8)]
 
-    found = outcome(stopped_by(Reason.FAILED, 0), events, 42 << 8, verdict)
+    found = outcome(stopped_by(Reason.FAILED, 0), events, 42 << 8, mpirun)
 
     assert (found.exit_code, found.first) == (3, failed(0, 3 << 8))
 
@@ -766,13 +810,15 @@ def test_another_attempt_follows_what_may_not_happen_again(
     cause = None if reason is None else Cause(reason=reason)
     course = Course(num_instances=2, started=ONE, cause=cause)
 
-    assert may_restart(course, []) is follows
+    assert may_restart(AttemptEnd(course=course, events=[])) is follows
 
 
 def test_no_attempt_follows_where_no_instance_has_run() -> None:
     cause = Cause(reason=Reason.MPIRUN_ENDED)
 
-    assert not may_restart(Course(num_instances=2, cause=cause), [])
+    assert not may_restart(
+        AttemptEnd(course=Course(num_instances=2, cause=cause), events=[])
+    )
 
 
 def test_a_signal_after_the_failure_counts() -> None:
@@ -780,12 +826,12 @@ def test_a_signal_after_the_failure_counts() -> None:
         num_instances=2, started=ONE, cause=Cause(reason=Reason.FAILED, rank=1)
     )
 
-    assert not may_restart(course, [Interrupted(signal=signal.SIGINT)])
+    assert not may_restart(
+        AttemptEnd(course=course, events=[Interrupted(signal=signal.SIGINT)])
+    )
 
 
 def test_output_that_was_lost_is_no_failure_of_the_job() -> None:
-    assert not has_failed(Outcome(exit_code=74))
-    assert has_failed(Outcome(exit_code=125, sentence="mpirun ended."))
-    assert has_failed(
-        Outcome(exit_code=3, first=Failed(rank=0, status=3 << 8, at_ns=0))
-    )
+    assert not Verdict(exit_code=74).has_failed
+    assert Verdict(exit_code=125, sentence="mpirun ended.").has_failed
+    assert Verdict(exit_code=3, first=failed(0, 3 << 8)).has_failed
