@@ -1,13 +1,13 @@
-"""`popctl attach`: the output of one instance, from now on."""
+"""`popctl attach`: show the output of one instance."""
 
 import click
 
-from poprun.popctl.jobs import choose_job, words_of
+from poprun.popctl.jobs import choose_job, job_and_instance
 from poprun.popctl.output import copy_output
 from poprun.wire import protocol
 
 
-@click.command("attach")
+@click.command("attach", short_help="Show the output of an instance from now on.")
 @click.argument("words", nargs=-1, metavar="[JOB] INSTANCE")
 def command(words: tuple[str, ...]) -> None:
     """Show the output of one instance from now on.
@@ -17,7 +17,7 @@ def command(words: tuple[str, ...]) -> None:
     never waits for popctl: output that is read too slowly is left out, and popctl says
     how much.
     """
-    job, instance = words_of(words, needs_instance=True)
+    job, instance = job_and_instance(words, needs_instance=True)
     assert instance is not None
     connection = choose_job(job)
     connection.send(protocol.WATCH_OUTPUT, instance)

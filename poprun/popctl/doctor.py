@@ -1,10 +1,11 @@
-"""`popctl doctor`: what of this machine, or of several, may keep jobs from running."""
+"""`popctl doctor`: check whether jobs can run on this machine, and on other hosts."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import click
 
@@ -14,11 +15,11 @@ from poprun.options.types import variable
 from poprun.plan.hosts import parse_hosts
 from poprun.popctl.machine_checks import (
     FAIL,
-    PASS,
-    WARN,
     Check,
-    as_json,
     check_machine,
+    failed,
+    passed,
+    warned,
 )
 from poprun.python_calls import JobResult, run_command
 from poprun.texts.stdout import write
@@ -40,15 +41,16 @@ group.barrier()
 if group.rank == 0:
     print(f"1 MiB among {group.size} instances in {min(times) * 1e6:.0f} us")
 """
+ALL_REDUCE = (sys.executable, "-P", "-c", REDUCE)
 VIPU = "from poprun.vipu.commands.entry_points import vipu; vipu()"
 MACHINE = (sys.executable, "-P", "-m", "poprun.popctl.machine_checks")
-# Options of the caller's jobs, whose variables would change what those of the doctor
-# print. The others tell how hosts and MPI are reached.
+# Variables of these options would change what the doctor's jobs print. The doctor keeps
+# the other variables: they tell how to reach hosts and which MPI to use.
 GROUPS_LEFT_OUT = ("Topology", "Output", "Limits", "Debug and general")
 WITHOUT_VIPU = "Jobs started with -n or --offline-mode=yes need no IPUs."
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Check whether jobs can run here.")
 @click.option(
     "--host",
     metavar="HOSTS",
@@ -65,90 +67,79 @@ def command(host: str | None, in_json: bool) -> int:
     for name, check in checks_of(host):
         by_host.setdefault(name, []).append(check)
         if not in_json:
-            write(line(name if host else "", check))
-    checks = [check for some in by_host.values() for check in some]
+            write(text_of(name if host else "", check))
     if in_json:
         hosts = [
-            {"host": name, "checks": [as_json(check) for check in some]}
-            for name, some in by_host.items()
+            {"host": name, "checks": [asdict(check) for check in checks]}
+            for name, checks in by_host.items()
         ]
         report = {"format": "popctl-doctor", "version": 1, "hosts": hosts}
         write(json.dumps(report, indent=2) + "\n")
-    return int(any(check.status == FAIL for check in checks))
+    return int(any(c.status == FAIL for checks in by_host.values() for c in checks))
 
 
-def line(host: str, check: Check) -> str:
-    """Return how a check is shown, with its mend below it."""
+def text_of(host: str, check: Check) -> str:
+    """Return a line with the check, and one with its mend."""
     where = f"{host}: " if host else ""
     text = f"{check.status}  {where}{check.name}: {check.text}\n"
     return text + (f"      -> {check.mend}\n" if check.mend else "")
 
 
 def checks_of(hosts: str | None) -> Iterator[tuple[str, Check]]:
-    """Yield the checks with the host of each, as they are made."""
+    """Make the checks; yield the name of the host with each."""
     here = os.uname().nodename
     for check in check_machine(os.environ):
         yield here, check
     yield here, check_vipu()
-    yield here, check_job("two instances", [], ECHO)
-    yield here, check_job("all-reduce", [], (sys.executable, "-P", "-c", REDUCE))
+    yield here, check_job("two instances", ["-n", "2"], ECHO)
+    yield here, check_job("all-reduce", ["-n", "2"], ALL_REDUCE)
     if hosts is not None:
         yield from checks_of_hosts(hosts)
 
 
 def check_vipu() -> Check:
     """Check that partitions can be listed: on a server, or in this user's inventory."""
-    words = [sys.executable, "-P", "-c", VIPU, "list", "partition"]
+    argv = [sys.executable, "-P", "-c", VIPU, "list", "partition"]
     try:
         ran = subprocess.run(
-            words, capture_output=True, text=True, timeout=SECONDS, check=False
+            argv, capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         text = f"vipu list partition did not end within {SECONDS} s"
-        return Check(name="V-IPU", status=FAIL, text=text, mend=WITHOUT_VIPU)
+        return failed("V-IPU", text, WITHOUT_VIPU)
     if ran.returncode:
         text = (ran.stderr.strip() or "vipu list partition failed").splitlines()[-1]
-        return Check(name="V-IPU", status=FAIL, text=text, mend=WITHOUT_VIPU)
-    return Check(name="V-IPU", status=PASS, text="partitions can be listed")
+        return failed("V-IPU", text, WITHOUT_VIPU)
+    return passed("V-IPU", "partitions can be listed")
 
 
-def run_job(words: Sequence[str]) -> JobResult:
-    """Run a job, and return how it ended and what it printed."""
+def run_job(arguments: Sequence[str]) -> JobResult:
+    """Run a job, and return its result with its output."""
     options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
     left_out = {variable(name) for name in (*options, "host", "hostfile")}
     return run_command(
-        [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *words],
+        [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *arguments],
         capture_output=True,
         environ={n: text for n, text in os.environ.items() if n not in left_out},
     )
 
 
 def check_job(name: str, options: Sequence[str], program: Sequence[str]) -> Check:
-    """Check that a program runs on two instances, or on those of the options."""
+    """Check that a program runs on several instances."""
     try:
-        result = run_job([*(options or ("-n", "2")), *program])
+        result = run_job([*options, *program])
     except PoprunError as error:
-        return Check(name=name, status=FAIL, text=str(error))
+        return failed(name, str(error))
     if result.exit_code:
         cause = result.cause or f"poprun exited with {result.exit_code}"
-        return Check(
-            name=name,
-            status=FAIL,
-            text=cause,
-            mend=" ".join(result.hints) or _last_line(result),
-        )
-    seconds = f"{result.elapsed_s:.1f} s from start to end"
+        return failed(name, cause, " ".join(result.hints) or _last_line(result))
+    text = result.stdout.strip()
     if program == ECHO:
         if sorted(result.stdout.splitlines()) != ["instance 0", "instance 1"]:
             text = f"the output of two instances is wrong: {result.stdout!r}"
-            return Check(
-                name=name,
-                status=FAIL,
-                text=text,
-                mend="Run poprun -vv -n 2 echo hello.",
-            )
-        return Check(name=name, status=PASS, text=f"both instances printed, {seconds}")
-    return Check(name=name, status=PASS, text=f"{result.stdout.strip()}, {seconds}")
+            return failed(name, text, "Run poprun -vv -n 2 echo hello.")
+        text = "both instances printed"
+    return passed(name, f"{text}, {result.elapsed_s:.1f} s from start to end")
 
 
 def _last_line(result: JobResult) -> str:
@@ -157,51 +148,44 @@ def _last_line(result: JobResult) -> str:
 
 
 def checks_of_hosts(hosts: str) -> Iterator[tuple[str, Check]]:
-    """Yield the checks of other hosts, which poprun makes there as a job."""
+    """Yield the checks of other hosts, which a job makes there."""
+    count = str(len(parse_hosts(hosts)))
+    one_per_host = ["--num-instances", count, "--num-replicas", count]
+    options = ["--host", hosts, *one_per_host]
     try:
-        result = run_job(["--host", hosts, *_one_a_host(hosts), *MACHINE])
+        result = run_job([*options, *MACHINE])
     except PoprunError as error:
-        yield hosts, Check(name="hosts", status=FAIL, text=str(error))
+        yield hosts, failed("hosts", str(error))
         return
     if result.exit_code:
         cause = result.cause or _last_line(result)
-        yield (
-            hosts,
-            Check(name="hosts", status=FAIL, text=cause, mend=" ".join(result.hints)),
-        )
+        yield hosts, failed("hosts", cause, " ".join(result.hints))
         return
-    yield from _read_reports(hosts, result.stdout)
-    program = (sys.executable, "-P", "-c", REDUCE)
-    options = ["--host", hosts, *_one_a_host(hosts)]
-    yield hosts, check_job("all-reduce between hosts", options, program)
+    yield from read_reports(hosts, result.stdout)
+    yield hosts, check_job("all-reduce between hosts", options, ALL_REDUCE)
 
 
-def _read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
-    """Yield the checks that the hosts have printed, and that some have printed none."""
+def read_reports(hosts: str, out: str) -> Iterator[tuple[str, Check]]:
+    """Yield the checks that the hosts have printed, and a check of their number."""
     num_reports = 0
-    for text in out.splitlines():
+    for line in out.splitlines():
         try:
-            report = json.loads(text)
+            report = json.loads(line)
             checks = [(report["host"], Check(**each)) for each in report["checks"]]
         except (ValueError, KeyError, TypeError):
-            # What Python's start-up files print, or checks of another version.
-            what = (
-                f"a host printed a line that is not a result of a check: {text[:200]!r}"
+            # Start-up files of Python may print, and poprun may have another version.
+            text = (
+                f"a host printed a line that is not a result of a check: {line[:200]!r}"
             )
             mend = (
                 "Make sure that Python's start-up files there print nothing, and that "
                 "all hosts have the same poprun."
             )
-            yield hosts, Check(name="hosts", status=WARN, text=what, mend=mend)
+            yield hosts, warned("hosts", text, mend)
             continue
         num_reports += 1
         yield from checks
     expected = len(parse_hosts(hosts))
     if num_reports < expected:
         text = f"{num_reports} of {expected} hosts reported their checks"
-        yield hosts, Check(name="hosts", status=FAIL, text=text)
-
-
-def _one_a_host(hosts: str) -> tuple[str, ...]:
-    count = str(len(parse_hosts(hosts)))
-    return ("--num-instances", count, "--num-replicas", count)
+        yield hosts, failed("hosts", text)

@@ -4,12 +4,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from poprun.helpers import processes
-from poprun.popctl.jobs import choose_job, show_job, words_of
+from poprun.popctl.job_table import View
+from poprun.popctl.jobs import choose_job, job_and_instance, show_job
 from poprun.popctl.output import copy_output, say
 from poprun.texts.stdout import write
 from poprun.wire import protocol
@@ -18,7 +18,7 @@ from poprun.wire import protocol
 PY_SPY_S = 20
 
 
-@click.command("dump")
+@click.command("dump", short_help="Print the Python stacks of all instances.")
 @click.argument("words", nargs=-1, metavar="[JOB] [INSTANCE]")
 @click.option(
     "--signal",
@@ -34,7 +34,7 @@ def command(words: tuple[str, ...], by_signal: bool) -> None:
     also in the output of the job. If py-spy is installed and may read the processes, it
     prints the stacks of those on this host, and the job's output stays as it is.
     """
-    word, instance = words_of(words, needs_instance=False)
+    word, instance = job_and_instance(words, needs_instance=False)
     connection = choose_job(word)
     job = show_job(connection)
     connection.close()
@@ -53,7 +53,7 @@ def _find_py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def _spy(py_spy: str, instance: dict[str, Any] | None) -> bool:
+def _spy(py_spy: str, instance: View | None) -> bool:
     """Write the stacks of an instance by py-spy; return whether it could."""
     if instance is None or not instance["is_local"] or instance["phase"] != "running":
         return False

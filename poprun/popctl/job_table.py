@@ -1,4 +1,4 @@
-"""A job and its instances as lines of text: what `popctl top` shows. Pure."""
+"""The lines in which `popctl top` shows a job and its instances. Pure."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -8,18 +8,18 @@ from poprun.output.terminal import clock
 from poprun.texts.tables import GAP, aligned
 from poprun.words import counted, format_ranges, printable, size
 
+# What a job tells of itself, as JSON.
 View = Mapping[str, Any]
-# There are no rates of less time than this: the kernel counts CPU time in hundredths of
-# a second.
+# The kernel counts CPU time in hundredths of a second, so shorter times give no rates.
 LEAST_TIME_S = 0.2
-# On a narrow terminal other columns are left out, so that the last line has this width.
+# On a narrow terminal other columns are left out until the last one has this width.
 LEAST_LAST_LINE = 12
-# An instance that waits for others for less time is not worth a word.
+# Shorter waits for other instances are not shown.
 LEAST_WAIT_S = 1.0
 
 
 class Rates(NamedTuple):
-    """What an instance does in a second: percent of a CPU, calls, and their bytes."""
+    """The CPU time of an instance in percent, and its calls and bytes per second."""
 
     cpu: float
     calls: float
@@ -27,14 +27,17 @@ class Rates(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: its head, and the cell of an instance, whose rates are given."""
+    """A column of the table.
+
+    cell: Returns the text for an instance with its rates.
+    is_used: Returns whether any instance has something to show; None for always.
+    left_out: The order in which a narrow terminal lacks the columns; 0 for never.
+    """
 
     head: str
     cell: Callable[[View, Rates | None], str]
     is_number: bool = True
-    # Whether any instance has something to show in it; None for always.
     is_used: Callable[[View], bool] | None = None
-    # On a narrow terminal columns are left out in this order; 0 for never.
     left_out: int = 0
 
 
@@ -64,8 +67,8 @@ def _call(instance: View, rates: Rates | None) -> str:
     if call["missing"] and call["waited"] >= LEAST_WAIT_S:
         missing = format_ranges(call["missing"])
         return f"{call['operation']} waits {clock(call['waited'])} for {missing}"
-    of = f" {size(call['bytes'])}" if call["bytes"] else ""
-    return f"{call['operation']}{of}"
+    num_bytes = f" {size(call['bytes'])}" if call["bytes"] else ""
+    return f"{call['operation']}{num_bytes}"
 
 
 def _rate(instance: View, rates: Rates | None) -> str:
@@ -76,38 +79,37 @@ def _rate(instance: View, rates: Rates | None) -> str:
     return f"{rates.calls:.0f} calls/s"
 
 
+def _field(name: str) -> Callable[[View, Rates | None], str]:
+    return lambda instance, rates: printable(str(instance[name]))
+
+
+def _has_programs(job: View) -> bool:
+    return len({i.get("program") for i in job["instances"]}) > 1
+
+
 def _has_calls(job: View) -> bool:
     return any(instance["num_calls"] for instance in job["instances"])
 
 
+def _has_hosts(job: View) -> bool:
+    return len(job["hosts"]) > 1
+
+
+def _has_ipus(job: View) -> bool:
+    return bool(job["num_ipus"])
+
+
 COLUMNS = (
-    Column("INSTANCE", lambda instance, rates: str(instance["index"])),
-    Column(
-        "PROGRAM",
-        lambda instance, rates: printable(instance["program"]),
-        is_number=False,
-        is_used=lambda job: len({i.get("program") for i in job["instances"]}) > 1,
-    ),
+    Column("INSTANCE", _field("index")),
+    Column("PROGRAM", _field("program"), is_number=False, is_used=_has_programs),
     Column("CPU", _state),
     Column("MEMORY", _memory),
     Column("REPLICAS", _replicas, left_out=2),
-    Column(
-        "IPUS",
-        lambda instance, rates: str(instance["num_ipus"]),
-        is_used=lambda job: bool(job["num_ipus"]),
-        left_out=1,
-    ),
-    Column(
-        "HOST",
-        lambda instance, rates: str(instance["host"]),
-        is_number=False,
-        is_used=lambda job: len(job["hosts"]) > 1,
-    ),
+    Column("IPUS", _field("num_ipus"), is_used=_has_ipus, left_out=1),
+    Column("HOST", _field("host"), is_number=False, is_used=_has_hosts),
     Column("RATE", _rate, is_used=_has_calls, left_out=3),
     Column("CALL", _call, is_number=False, is_used=_has_calls),
-    Column(
-        "LAST LINE", lambda instance, rates: str(instance["last_line"]), is_number=False
-    ),
+    Column("LAST LINE", _field("last_line"), is_number=False),
 )
 
 
@@ -115,8 +117,8 @@ def rates_of(job: View, before: View | None) -> dict[int, Rates]:
     """Return the rates of each instance that runs.
 
     Args:
-        before: The job a moment ago; without it, or where an instance was not measured
-            then, the rates are those since its start.
+        before: The job a moment ago. The rates of an instance that was not measured
+            then are averages since its start.
     """
     earlier = {i["index"]: i for i in before["instances"]} if before else {}
     rates = {}
@@ -142,14 +144,14 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     """Return two lines about the job as a whole."""
     kib = [i["memory_kib"] for i in job["instances"] if i["memory_kib"] is not None]
     number, running = job["num_instances"], job["num_running"]
-    # What changes comes first: narrow terminals cut the rest.
+    # Values that change come first: narrow terminals cut the others.
     parts = [f"{job['phase']} for {clock(job['elapsed'])}"]
     if rates:
         parts.append(f"{sum(rate.cpu for rate in rates.values()):.0f} % CPU")
     if kib:
         parts.append(size(sum(kib) * 1024))
-    of = "" if running == number else f"{running} of "
-    parts.append(of + counted(number, "instance"))
+    some = "" if running == number else f"{running} of "
+    parts.append(some + counted(number, "instance"))
     parts.append(counted(job["num_replicas"], "replica"))
     if job["num_ipus"]:
         parts.append(counted(job["num_ipus"], "IPU"))
@@ -161,7 +163,7 @@ def instance_lines(job: View, rates: Mapping[int, Rates], width: int = 0) -> lis
     """Return the head of the table, and a line for each instance.
 
     Args:
-        width: Of the terminal, on which a line may be longer; 0 for none.
+        width: The columns of the terminal, on which a line may be longer; 0 for none.
     """
     cells = {
         column: [
@@ -173,7 +175,7 @@ def instance_lines(job: View, rates: Mapping[int, Rates], width: int = 0) -> lis
     }
     for column in sorted(cells, key=lambda column: column.left_out):
         *others, _ = cells.values()
-        needed = sum(max(map(len, own)) + len(GAP) for own in others)
+        needed = sum(max(map(len, texts)) + len(GAP) for texts in others)
         if column.left_out and width and needed + LEAST_LAST_LINE > width:
             del cells[column]
     rows = list(zip(*cells.values(), strict=True))

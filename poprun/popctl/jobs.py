@@ -1,10 +1,12 @@
 """The running jobs of this user, found by the names of their sockets.
 
-Nothing is on disk, so nothing is stale: a socket in the abstract namespace is gone with
-the poprun that listens there. Any user can listen under any name, so only a listener of
-the caller's own user is a job; poprun, too, accepts its own user alone.
+No job leaves anything on disk for this, so nothing is stale: a socket in the abstract
+namespace disappears with the poprun that listens there. Any user can listen under any
+name, so only a listener of the caller's own user is a job; poprun, too, accepts its own
+user alone.
 """
 
+import errno
 import json
 import os
 import re
@@ -12,28 +14,31 @@ import select
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from poprun.errors import JobRequestError, OptionError
 from poprun.output.terminal import clock
+from poprun.popctl.job_table import View
 from poprun.texts.tables import aligned, cut, one_line
 from poprun.users import user_name
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, peer_of
 
 SOCKETS = "/proc/net/unix"
-# In a line of that file: flags of a socket that listens, and its name.
+# In a line of that file: the flags of a listening socket, and its name.
 LISTENS = "00010000"
 NAME = rf"@{protocol.CLIENTS_NAME}([0-9a-f]{{32}})"
-# A job that is not stopped answers within milliseconds, even on a loaded machine.
+# A job that is not suspended answers within milliseconds, even on a loaded machine.
 ANSWER_S = 5.0
 RETRY_S = 0.02
-# Of an id, what is shown: a prefix that is hardly ever that of another job.
+# How much of an id is shown: two jobs hardly ever have this prefix in common.
 SHOWN = 8
 NO_ANSWER = "no answer"
 # This much of a program's command line is enough to recognise the job.
 MOST_COLUMNS = 60
+
+# The kind of a message, and its fields.
+Message = tuple[int, list[bytes]]
 
 
 class JobConnection:
@@ -41,13 +46,10 @@ class JobConnection:
 
     def __init__(self, identity: str, sock: socket.socket) -> None:
         self.identity = identity
+        self.name = identity[:SHOWN]
         self.pid = peer_of(sock)[0]
         self._channel = Channel(sock)
-        self._messages: list[tuple[int, list[bytes]]] = []
-
-    @property
-    def name(self) -> str:
-        return self.identity[:SHOWN]
+        self._messages: list[Message] = []
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -56,18 +58,18 @@ class JobConnection:
         """Send the request."""
         self._channel.send(protocol.pack(kind, protocol.VERSION, b"", *fields))
 
-    def take(self) -> list[tuple[int, list[bytes]]] | None:
+    def take(self) -> list[Message] | None:
         """Return the messages that have come; None if poprun has closed the connection.
 
-        Of messages and a closed connection, the messages come first.
+        Messages that have come before that are returned first.
         """
         return self._channel.receive()
 
-    def receive(self, timeout: float | None) -> tuple[int, list[bytes]] | None:
+    def receive(self, timeout: float | None) -> Message | None:
         """Return the next message, or None when poprun has closed the connection.
 
         Raises:
-            JobRequestError: None has come in time.
+            JobRequestError: No message has come in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._messages:
@@ -77,7 +79,7 @@ class JobConnection:
                     f"Job {self.name} does not answer. Its poprun (PID {self.pid}) may "
                     "be suspended: see 'ps -o stat'."
                 )
-            received = self._channel.receive()
+            received = self.take()
             if received is None:
                 return None
             self._messages = received
@@ -88,7 +90,7 @@ class JobConnection:
 
 
 def listening_names() -> list[str]:
-    """Return the ids of all jobs of this machine, of whichever user.
+    """Return the ids of the jobs of all users on this machine.
 
     Raises:
         JobRequestError: The kernel does not show its sockets.
@@ -101,52 +103,45 @@ def listening_names() -> list[str]:
             f"popctl finds jobs through {SOCKETS}, which cannot be read: "
             f"{error.strerror}."
         ) from None
-    names = [re.fullmatch(NAME, row[7]) for row in rows if _listens(row)]
-    return sorted({name[1] for name in names if name})
-
-
-def _listens(row: Sequence[str]) -> bool:
-    return len(row) == 8 and row[3] == LISTENS
+    listening = (row[7] for row in rows if len(row) == 8 and row[3] == LISTENS)
+    return sorted(
+        {match[1] for name in listening if (match := re.fullmatch(NAME, name))}
+    )
 
 
 def connect(identity: str, deadline: float | None = None) -> JobConnection | None:
     """Connect to a job; None if it has ended, or is another user's.
 
     Args:
-        deadline: Until when to try, by default as long as a job takes to answer.
+        deadline: When to give up, by default after the time that a job may take to
+            answer.
 
     Raises:
-        JobRequestError: So many others wait to be accepted that no more may.
+        JobRequestError: The queue of connections that wait to be accepted is full.
     """
     deadline = time.monotonic() + ANSWER_S if deadline is None else deadline
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
-        try:
-            sock.connect(b"\0" + (protocol.CLIENTS_NAME + identity).encode())
-        except BlockingIOError:
-            sock.close()
-            if time.monotonic() >= deadline:
-                raise JobRequestError(
-                    f"Job {identity[:SHOWN]} accepts no connection. Its poprun may be "
-                    "suspended, or belong to another user. To control another job, "
-                    "give its id."
-                ) from None
-            time.sleep(RETRY_S)
-            continue
-        except ConnectionRefusedError:
-            sock.close()
+        error = sock.connect_ex(b"\0" + (protocol.CLIENTS_NAME + identity).encode())
+        if not error and peer_of(sock)[1] == os.geteuid():
+            return JobConnection(identity, sock)
+        sock.close()
+        if error in (0, errno.ECONNREFUSED):
             return None
-        if peer_of(sock)[1] != os.geteuid():
-            sock.close()
-            return None
-        return JobConnection(identity, sock)
+        if error != errno.EAGAIN or time.monotonic() >= deadline:
+            raise JobRequestError(
+                f"Job {identity[:SHOWN]} accepts no connection. Its poprun may be "
+                "suspended, or belong to another user. To control another job, give "
+                "its id."
+            )
+        time.sleep(RETRY_S)
 
 
 def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
     """Connect to all jobs of this user; return those, and by id why others refuse.
 
-    Of a job that accepts no connection nothing shows whose it is.
+    The jobs of other users may be among those that accept no connection.
     """
     deadline = time.monotonic() + ANSWER_S
     connections, refusals = [], {}
@@ -159,15 +154,15 @@ def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
     return connections, refusals
 
 
-def choose_job(word: str | None) -> JobConnection:
-    """Connect to the job whose id begins with a word; None means the only job.
+def choose_job(prefix: str | None) -> JobConnection:
+    """Connect to the job whose id begins with a prefix; None means the only job.
 
     Raises:
         JobRequestError: There is no such job, or there are several.
     """
     jobs, refusals = own_jobs()
-    chosen = [job for job in jobs if job.identity.startswith(word or "")]
-    refused = [refusals[name] for name in refusals if name.startswith(word or "")]
+    chosen = [job for job in jobs if job.identity.startswith(prefix or "")]
+    refused = [refusals[name] for name in refusals if name.startswith(prefix or "")]
     if refused:
         _close(jobs)
         raise refused[0]
@@ -175,14 +170,14 @@ def choose_job(word: str | None) -> JobConnection:
         raise JobRequestError(no_jobs())
     if not chosen:
         raise JobRequestError(
-            f"There is no job {word!r}. These jobs run:\n{_list_of(jobs)}"
+            f"There is no job {prefix!r}. These jobs run:\n{_list_of(jobs)}"
         )
     _close(job for job in jobs if job not in chosen)
     if len(chosen) == 1:
         return chosen[0]
     which = f"{len(chosen)} jobs are running"
-    if word:
-        which = f"The ids of {len(chosen)} jobs begin with {word!r}"
+    if prefix:
+        which = f"The ids of {len(chosen)} jobs begin with {prefix!r}"
     raise JobRequestError(f"{which}. Choose one of them:\n{_list_of(chosen)}")
 
 
@@ -202,7 +197,7 @@ def _list_of(jobs: Sequence[JobConnection]) -> str:
     return "\n".join(f"    {line}" for line in aligned(rows))
 
 
-def program_of(view: Mapping[str, Any]) -> str:
+def program_of(view: View) -> str:
     """Return as much of a job's command line as is enough to recognise it."""
     return cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
 
@@ -212,7 +207,7 @@ def no_jobs() -> str:
     return f"No job of user {user_name()} runs on this machine."
 
 
-def show_job(job: JobConnection) -> dict[str, Any]:
+def show_job(job: JobConnection) -> View:
     """Return what a job says of itself and its instances.
 
     Raises:
@@ -222,7 +217,7 @@ def show_job(job: JobConnection) -> dict[str, Any]:
     return read_view(job, ANSWER_S)
 
 
-def read_view(job: JobConnection, timeout: float) -> dict[str, Any]:
+def read_view(job: JobConnection, timeout: float) -> View:
     """Return the next description of a job that it sends.
 
     Raises:
@@ -230,13 +225,17 @@ def read_view(job: JobConnection, timeout: float) -> dict[str, Any]:
     """
     message = job.receive(timeout)
     if message is not None and message[0] == protocol.JOB_SHOWN:
-        view: dict[str, Any] = json.loads(message[1][0])
+        view: View = json.loads(message[1][0])
         return view
     raise JobRequestError(explain_end(job, message))
 
 
-def explain_end(job: JobConnection, message: tuple[int, list[bytes]] | None) -> str:
-    """Return why a request is not carried out: the last message, None for no more."""
+def explain_end(job: JobConnection, message: Message | None) -> str:
+    """Return why a request is not carried out.
+
+    Args:
+        message: The last message, None if the job has closed the connection.
+    """
     kind, fields = message or (0, [])
     if kind == protocol.REQUEST_REFUSED:
         return fields[0].decode(errors="replace")
@@ -250,46 +249,45 @@ def explain_end(job: JobConnection, message: tuple[int, list[bytes]] | None) -> 
     )
 
 
-def show_jobs() -> tuple[list[dict[str, Any]], list[JobRequestError]]:
+def show_jobs() -> tuple[list[View], list[JobRequestError]]:
     """Return what all jobs of this user say of themselves, the oldest first.
 
-    One that does not answer has only an id, the PID of its poprun, and a phase. Those
+    A job that does not answer has only an id, the PID of its poprun, and a phase. Jobs
     that accept no connection are errors.
     """
     jobs, refusals = own_jobs()
-    views = _ask_all(jobs)
-    views.sort(key=lambda view: view.get("started", 0.0))
+    views = sorted(_ask_all(jobs), key=lambda view: view.get("started", 0.0))
     return views, [*refusals.values()]
 
 
-def _ask_all(jobs: Sequence[JobConnection]) -> list[dict[str, Any]]:
+def _ask_all(jobs: Sequence[JobConnection]) -> list[View]:
+    """Return the descriptions of jobs, and close their connections."""
     for job in jobs:
         job.send(protocol.SHOW_JOB, 0, 0)
     deadline = time.monotonic() + ANSWER_S
-    return [view for job in jobs for view in _views(job, deadline)]
-
-
-def _views(job: JobConnection, deadline: float) -> Iterator[dict[str, Any]]:
-    try:
-        message = job.receive(max(0.0, deadline - time.monotonic()))
-    except JobRequestError:
-        yield {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
-        return
-    finally:
+    views: list[View] = []
+    for job in jobs:
+        unanswered = {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
+        try:
+            kind, fields = job.receive(max(0.0, deadline - time.monotonic())) or (0, [])
+        except JobRequestError:
+            views.append(unanswered)
+        else:
+            if kind == protocol.JOB_SHOWN:
+                views.append(json.loads(fields[0]))
+            elif kind == protocol.REQUEST_REFUSED:  # it has too many other clients
+                views.append(unanswered)
+            # Otherwise it has ended meanwhile.
         job.close()
-    # Otherwise it has ended meanwhile, or is busy with other clients.
-    if message is not None and message[0] == protocol.JOB_SHOWN:
-        yield json.loads(message[1][0])
-    elif message is not None and message[0] == protocol.REQUEST_REFUSED:
-        yield {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
+    return views
 
 
-def words_of(
+def job_and_instance(
     words: Sequence[str], *, needs_instance: bool
 ) -> tuple[str | None, int | None]:
     """Return the job and the instance that the arguments of a subcommand name.
 
-    A last word of one to five digits is an instance.
+    A last argument of one to five digits is an instance.
 
     Raises:
         OptionError: They name none.

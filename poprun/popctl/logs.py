@@ -7,14 +7,16 @@ import click
 from poprun.errors import JobRequestError
 from poprun.output.output_files import path_of
 from poprun.output.stream_ends import STREAMS
-from poprun.popctl.jobs import choose_job, show_job, words_of
+from poprun.popctl.jobs import choose_job, job_and_instance, show_job
 from poprun.popctl.output import write_bytes
 
 # A line may be longer than the memory.
 PIECE = 1 << 16
 
 
-@click.command("logs")
+@click.command(
+    "logs", short_help="Print the files that a job has written its output to."
+)
 @click.argument("words", nargs=-1, metavar="[JOB] [INSTANCE]")
 @click.option(
     "--lines",
@@ -30,7 +32,7 @@ def command(words: tuple[str, ...], lines: int | None) -> None:
     job is running. Each file has a heading, `==> FILE <==`; empty files are left
     out.
     """
-    word, instance = words_of(words, needs_instance=False)
+    word, instance = job_and_instance(words, needs_instance=False)
     job = show_job(choose_job(word))
     directory = job["output_directory"]
     if job["phase"] == "preparing":

@@ -1,14 +1,14 @@
-"""`popctl ps`: the jobs of this user that run on this machine."""
+"""`popctl ps`: list the jobs of this user that run on this machine."""
 
 import json
 import os
 import shlex
-from typing import Any
 
 import click
 
 from poprun.errors import JobRequestError
 from poprun.output.terminal import clock
+from poprun.popctl.job_table import View
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
 from poprun.popctl.output import output_width, say
 from poprun.texts.stdout import write
@@ -21,7 +21,7 @@ HEAD = ("JOB", "AGE", "INSTANCES", "HOSTS", "PHASE", "PROGRAM")
 @click.command("ps")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the ids of the jobs.")
-def command(as_json: bool, quiet: bool) -> int:
+def command(as_json: bool, quiet: bool) -> None:
     """List your jobs that run on this machine."""
     if as_json and quiet:
         raise click.UsageError("--json and --quiet cannot be combined.")
@@ -30,20 +30,22 @@ def command(as_json: bool, quiet: bool) -> int:
         say(str(refusal))
     if quiet:
         write("".join(f"{job['id'][:SHOWN]}\n" for job in jobs))
-        return 0
+        return
     if as_json:
         write(json.dumps(jobs, indent=2) + "\n")
-        return 0
+        return
     if jobs:
         write(table(HEAD, [_row(job) for job in jobs], output_width()))
     else:
         say(no_jobs())
-    if os.geteuid() == 0:
-        _note_other_users()
-    return 0
+    if os.geteuid() == 0 and (number := _count_jobs_of_others()):
+        say(
+            f"{counted(number, 'job')} of other users not shown: only its own user can "
+            "control a job. Run popctl as that user: runuser -u USER -- popctl ps"
+        )
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
+def _row(job: View) -> tuple[str, ...]:
     if "program" not in job:
         return job["id"][:SHOWN], "?", "?", "?", job["phase"], f"(PID {job['pid']})"
     running, size = job["num_running"], job["num_instances"]
@@ -58,22 +60,16 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _note_other_users() -> None:
-    """Tell root, who may do everything else, of jobs that it does not control."""
-    others = [name for name in listening_names() if not _is_own(name)]
-    if others:
-        say(
-            f"{counted(len(others), 'job')} of other users not shown: only its own "
-            "user can control a job. Run popctl as that user: runuser -u USER -- "
-            "popctl ps"
-        )
-
-
-def _is_own(identity: str) -> bool:
-    try:
-        connection = connect(identity, deadline=0.0)
-    except JobRequestError:
-        return True  # a line of its own tells of it
-    if connection is not None:
-        connection.close()
-    return connection is not None
+def _count_jobs_of_others() -> int:
+    """Return the number of jobs that are not this user's: root may not control them."""
+    count = 0
+    for identity in listening_names():
+        try:
+            connection = connect(identity, deadline=0.0)
+        except JobRequestError:
+            continue  # a line about this job has been printed
+        if connection is None:
+            count += 1
+        else:
+            connection.close()
+    return count

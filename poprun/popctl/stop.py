@@ -16,7 +16,7 @@ from poprun.texts.stdout import write
 from poprun.wire import protocol
 
 
-@click.command("stop")
+@click.command("stop", short_help="Stop a job like Ctrl-C.")
 @click.argument("job", required=False)
 @click.option(
     "--now",

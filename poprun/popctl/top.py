@@ -18,7 +18,9 @@ from poprun.wire import protocol
 ONCE_MS = 1000
 
 
-@click.command("top")
+@click.command(
+    "top", short_help="Show what the instances of a job are doing, like top."
+)
 @click.argument("job", required=False)
 @click.option(
     "--interval",

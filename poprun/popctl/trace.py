@@ -1,20 +1,20 @@
-"""`popctl trace`: who waited for whom in a job, by the file of --trace."""
+"""`popctl trace`: show who waited for whom in a job, from the file of --trace."""
 
 import json
 import os
 import sys
-from contextlib import suppress
 
 import click
 
 from poprun.errors import OptionError
 from poprun.texts.stdout import write
 from poprun.trace.analysis import TraceError, TraceSummary, analyse
+from poprun.trace.output_file import replaced_file
 from poprun.trace.page import as_page
 from poprun.trace.tables import as_text
 
 
-@click.command("trace")
+@click.command("trace", short_help="Show who waited for whom in a job with --trace.")
 @click.argument("file", type=click.Path())
 @click.option(
     "--html",
@@ -45,7 +45,7 @@ def command(file: str, html: str | None, calls: int) -> None:
         write(page)
         return
     try:
-        _write_page(html, page.encode(errors="backslashreplace"))
+        _write_page(os.path.realpath(html), page.encode(errors="backslashreplace"))
     except OSError as error:
         raise OptionError(
             f"--html {html!r} cannot be written: {error.strerror}."
@@ -56,32 +56,24 @@ def _write_page(path: str, page: bytes) -> None:
     """Replace a file by the page, or write it to a pipe or a terminal.
 
     Raises:
-        OSError: It cannot be written. A file is then as it was.
+        OSError: It cannot be written. A file has its former contents then.
     """
-    path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as pipe:
-            pipe.write(page)
-        return
-    new = f"{path}.{os.getpid()}.new"
-    try:
-        with open(new, "xb") as file:
-            file.write(page)
-        os.replace(new, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(new)
-        raise
+    is_file = os.path.isfile(path) or not os.path.exists(path)
+    with replaced_file(path) if is_file else open(path, "wb") as file:
+        file.write(page)
 
 
 def _read(file: str) -> TraceSummary:
-    """Return what a file tells.
+    """Return the summary of a trace.
 
     Raises:
-        OptionError: It cannot be read, or is no trace of poprun's.
+        OptionError: The file cannot be read, or is not a trace of poprun.
     """
     try:
-        return analyse(json.loads(_read_bytes(file)))
+        is_stdin = file == "-"
+        source = sys.stdin.fileno() if is_stdin else file
+        with open(source, "rb", closefd=not is_stdin) as opened:
+            return analyse(json.load(opened))
     except OSError as error:
         raise OptionError(f"{file!r} cannot be read: {error.strerror}.") from None
     except TraceError as error:
@@ -94,10 +86,3 @@ def _read(file: str) -> TraceSummary:
         f"{file!r} is not a trace of poprun: {why}. Give a file that poprun "
         "--trace has written."
     )
-
-
-def _read_bytes(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    with open(file, "rb") as opened:
-        return opened.read()

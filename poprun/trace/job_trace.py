@@ -25,7 +25,7 @@ from poprun.host.host_link import HostLink
 from poprun.host.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
-from poprun.trace.output_file import put_in_place, unnamed_file
+from poprun.trace.output_file import replaced_file
 from poprun.trace.record_files import lost_calls, read_process, stem_of
 from poprun.trace.record_pieces import record_pieces
 from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
@@ -163,19 +163,16 @@ class JobTrace:
         Raises:
             OSError: It cannot be written.
         """
-        directory = os.path.dirname(self._path)
-        # Closing it closes the descriptor. Nothing of it stays if poprun is killed.
-        with open(unnamed_file(directory), "w", encoding="utf-8") as file:
-            file.write('{"displayTimeUnit": "ms", "otherData": ')
-            file.write(json.dumps(self._about()))
-            file.write(', "traceEvents": [')
+        about = json.dumps(self._about())
+        with replaced_file(self._path) as file:
+            file.write(
+                f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": ['.encode()
+            )
             separator = "\n"
             for event in self._events():
-                file.write(separator + json.dumps(event))
+                file.write(f"{separator}{json.dumps(event)}".encode())
                 separator = ",\n"
-            file.write("\n]}\n")
-            file.flush()
-            put_in_place(file.fileno(), self._path)
+            file.write(b"\n]}\n")
 
     def _about(self) -> Mapping[str, str]:
         clocks = {

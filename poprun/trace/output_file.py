@@ -1,19 +1,37 @@
-"""A file that is replaced at once.
+"""Replaces a file at once: it has its former or its new contents, whenever poprun ends.
 
-Nothing stays of what is written if poprun is killed before that.
+The new contents are written to a file without a name, so they disappear if poprun is
+killed.
 """
 
 import errno
 import os
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
-# What file systems say that have no files without a name.
+# Errors of file systems that have no files without a name.
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
-def unnamed_file(directory: str) -> int:
+@contextmanager
+def replaced_file(path: str) -> Iterator[BinaryIO]:
+    """Return a file to write the new contents to, which are in place at the end.
+
+    A file that exists keeps its owner and its mode, and its contents after an error.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with open(_unnamed_file(os.path.dirname(path)), "w+b") as file:
+        yield file
+        file.flush()
+        _put_in_place(file.fileno(), path)
+
+
+def _unnamed_file(directory: str) -> int:
     """Return the descriptor of a new file without a name.
 
     Raises:
@@ -31,22 +49,25 @@ def unnamed_file(directory: str) -> int:
     return descriptor
 
 
-def put_in_place(descriptor: int, path: str) -> None:
-    """Let a file have what a file without a name has.
-
-    An existing one keeps its owner and its mode.
+def _put_in_place(descriptor: int, path: str) -> None:
+    """Give a file the contents of a file without a name.
 
     Raises:
         OSError: It cannot be written.
     """
     new = _own_name(os.path.dirname(path))
     try:
-        _copy_owner(path, descriptor)
+        with suppress(FileNotFoundError):
+            status = os.stat(path)
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
         # With src_dir_fd Python lets the kernel follow the link in /proc.
         os.link(f"/proc/self/fd/{descriptor}", new, src_dir_fd=descriptor)
     except OSError:
-        # Of another owner, or of a file system where a file cannot get a name later.
-        _copy(descriptor, path)
+        # The file has another owner, or the file system gives no name to a file later.
+        with open(os.dup(descriptor), "rb") as source, open(path, "wb") as target:
+            source.seek(0)
+            shutil.copyfileobj(source, target)
         return
     try:
         os.replace(new, path)
@@ -56,26 +77,5 @@ def put_in_place(descriptor: int, path: str) -> None:
 
 
 def _own_name(directory: str) -> str:
-    # Other users may make files in the directory: they must not know it before.
+    # Other users may make files in the directory: they must not know the name before.
     return os.path.join(directory, f".poprun-trace-{os.urandom(8).hex()}")
-
-
-def _copy_owner(path: str, descriptor: int) -> None:
-    """Give a file the owner and the mode of another one, if there is that.
-
-    Raises:
-        OSError: This user may not do so.
-    """
-    with suppress(FileNotFoundError):
-        status = os.stat(path)
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-
-
-def _copy(descriptor: int, path: str) -> None:
-    with (
-        open(os.dup(descriptor), "rb") as source,
-        open(path, "wb") as target,
-    ):
-        source.seek(0)
-        shutil.copyfileobj(source, target)

@@ -2,7 +2,7 @@
 
 import json
 
-from poprun.popctl.doctor import _read_reports
+from poprun.popctl.doctor import read_reports
 from poprun.popctl.machine_checks import FAIL, PASS, WARN, Check
 
 CHECK = {"name": "CPUs", "status": "PASS", "text": "2", "mend": ""}
@@ -15,7 +15,7 @@ def report(host: str, **others: str) -> str:
 def test_each_host_has_its_checks() -> None:
     out = f"{report('a')}\n{report('b')}\n"
 
-    assert [*_read_reports("a,b", out)] == [
+    assert [*read_reports("a,b", out)] == [
         ("a", Check(name="CPUs", status=PASS, text="2")),
         ("b", Check(name="CPUs", status=PASS, text="2")),
     ]
@@ -24,7 +24,7 @@ def test_each_host_has_its_checks() -> None:
 def test_other_lines_are_shown_and_hosts_without_checks_are_a_failure() -> None:
     out = f"Welcome!\n{report('a')}\n[1]\n{report('b', newer='x')}\n"
 
-    checks = [check for _, check in _read_reports("a,b", out)]
+    checks = [check for _, check in read_reports("a,b", out)]
 
     assert [check.status for check in checks] == [WARN, PASS, WARN, WARN, FAIL]
     assert (

@@ -2,9 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import types
-from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -12,15 +9,16 @@ import pytest
 
 from poprun import __version__
 from poprun.errors import JobRequestError, LaunchError
-from poprun.popctl.entry_point import SUBCOMMANDS, main
+from poprun.popctl.entry_point import main, popctl
 from poprun.texts.stdout import write
 
-Table = Mapping[str, tuple[str, str]]
+SUBCOMMANDS = ["ps", "top", "stop", "attach", "logs", "doctor", "dump", "trace"]
+COMMANDS = ", ".join([*SUBCOMMANDS, "greet"])
 
 
-@pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Table:
-    """A subcommand whose module exists, and one whose module does not."""
+@pytest.fixture(autouse=True)
+def greet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add a subcommand."""
 
     @click.command("greet", params=[click.Argument(["name"])])
     def greet(name: str) -> int:
@@ -30,52 +28,46 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
         write(f"Hello {name}\n")
         return 3
 
-    module = types.ModuleType("popctl_test_greet")
-    module.command = greet  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return {
-        "greet": (module.__name__, "Greet someone."),
-        "missing": ("popctl_test_missing", "Is imported by no help."),
-    }
+    monkeypatch.setitem(popctl.commands, "greet", greet)
 
 
 def test_a_subcommand_is_called_and_returns_the_exit_code(
-    table: Table, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["greet", "you"], table) == 3
+    assert main(["greet", "you"]) == 3
     assert capsys.readouterr() == ("Hello you\n", "")
 
 
-def test_the_help_lists_the_subcommands_and_imports_none(
-    table: Table, capsys: pytest.CaptureFixture[str]
+def test_the_help_lists_the_subcommands_in_their_order(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--help"], table) == 0
+    assert main(["--help"]) == 0
     page = capsys.readouterr().out
-    assert "Usage: popctl" in page
-    assert "  greet    Greet someone.\n" in page
-    assert "  missing  Is imported by no help.\n" in page
+    assert page.startswith("Usage: popctl")
+    rows = page.partition("\nCommands:\n")[2].splitlines()
+    assert [row.split()[0] for row in rows] == [*SUBCOMMANDS, "greet"]
+    assert rows[-1] == "  greet   Greet someone."
+    assert all(row.endswith(".") for row in rows)
 
 
 @pytest.mark.parametrize("words", [["help", "greet"], ["help", "greet", "you"]])
 def test_help_shows_the_page_of_a_subcommand(
-    table: Table, capsys: pytest.CaptureFixture[str], words: list[str]
+    capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    assert main(words, table) == 0
+    assert main(words) == 0
     page = capsys.readouterr().out
     assert page.startswith("Usage: popctl greet ")
 
 
-def test_help_alone_lists_the_subcommands(
-    table: Table, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["help"], table) == 0
-    assert "  greet    Greet someone.\n" in capsys.readouterr().out
+def test_help_alone_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert "  greet   Greet someone.\n" in capsys.readouterr().out
 
 
 def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
-    table: Table, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["greet", "nobody"], table) == 125
+    assert main(["greet", "nobody"]) == 125
     assert capsys.readouterr() == ("", "popctl: error: There is nobody.\n")
 
 
@@ -84,7 +76,7 @@ def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
     [
         (
             ["salute"],
-            "There is no command 'salute'. The commands are: greet, missing.",
+            f"There is no command 'salute'. The commands are: {COMMANDS}.",
         ),
         (["greet"], "Missing argument 'NAME'."),
         (
@@ -95,31 +87,21 @@ def test_an_error_of_a_subcommand_is_one_sentence_and_its_exit_code(
     ],
 )
 def test_a_mistake_is_refused_with_exit_code_2(
-    table: Table, capsys: pytest.CaptureFixture[str], argv: list[str], sentence: str
+    capsys: pytest.CaptureFixture[str], argv: list[str], sentence: str
 ) -> None:
-    assert main(argv, table) == 2
+    assert main(argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"popctl: error: {sentence}")
 
 
 def test_without_a_subcommand_it_prints_its_help_on_stderr(
-    table: Table, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([], table) == 2
+    assert main([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "  greet    Greet someone.\n" in err
-
-
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_subcommand_of_the_table_is_a_command(name: str) -> None:
-    module, text = SUBCOMMANDS[name]
-    command = import_module(module).command
-
-    assert isinstance(command, click.Command)
-    assert command.name == name
-    assert text.endswith(".")
+    assert "  greet   Greet someone.\n" in err
 
 
 def installed() -> Path:
@@ -167,7 +149,6 @@ def test_a_stdout_whose_reader_is_gone_is_no_error() -> None:
     ],
 )
 def test_with_json_an_error_is_json_too(
-    table: Table,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
@@ -178,7 +159,7 @@ def test_with_json_an_error_is_json_too(
         raise JobRequestError(f"There is no job {word!r}.")
 
     monkeypatch.setattr("poprun.popctl.top.choose_job", choose)
-    assert main(words, {**SUBCOMMANDS, **table}) == code
+    assert main(words) == code
     shown = capsys.readouterr()
     value = json.loads(shown.out)
 

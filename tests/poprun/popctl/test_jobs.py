@@ -12,8 +12,8 @@ from poprun.popctl.jobs import (
     JobConnection,
     choose_job,
     connect,
+    job_and_instance,
     listening_names,
-    words_of,
 )
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
@@ -260,13 +260,13 @@ def test_a_job_that_accepts_no_connection_hides_no_other(
 def test_a_short_number_at_the_end_is_an_instance(
     words: list[str], named: tuple[str | None, int]
 ) -> None:
-    assert words_of(words, needs_instance=True) == named
+    assert job_and_instance(words, needs_instance=True) == named
 
 
 @pytest.mark.parametrize("words", [[], ["cafe"], ["1", "cafe"], ["a", "b", "1"]])
 def test_words_that_name_no_instance_are_refused(words: list[str]) -> None:
     with pytest.raises(OptionError) as raised:
-        words_of(words, needs_instance=True)
+        job_and_instance(words, needs_instance=True)
 
     typed = " ".join(words)
     problem = (
@@ -280,5 +280,5 @@ def test_words_that_name_no_instance_are_refused(words: list[str]) -> None:
 
 
 def test_an_instance_may_be_left_out_where_all_are_meant() -> None:
-    assert words_of([], needs_instance=False) == (None, None)
-    assert words_of(["cafe"], needs_instance=False) == ("cafe", None)
+    assert job_and_instance([], needs_instance=False) == (None, None)
+    assert job_and_instance(["cafe"], needs_instance=False) == ("cafe", None)

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from poprun.trace.output_file import put_in_place, unnamed_file
+from poprun.trace.output_file import replaced_file
 
 
 def write(path: Path, text: str) -> None:
-    with open(unnamed_file(os.fspath(path.parent)), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        put_in_place(file.fileno(), os.fspath(path))
+    with replaced_file(os.fspath(path)) as file:
+        file.write(text.encode())
 
 
 @pytest.fixture
@@ -51,11 +49,27 @@ def test_a_file_keeps_its_mode_and_a_new_one_has_the_umask(
 
 
 def test_nothing_has_a_name_before_it_is_complete(tmp_path: Path) -> None:
-    with open(unnamed_file(os.fspath(tmp_path)), "w", encoding="utf-8") as file:
-        file.write("half")
+    with replaced_file(os.fspath(tmp_path / "new")) as file:
+        file.write(b"half")
         file.flush()
-
         assert list(tmp_path.iterdir()) == []
+
+    assert (tmp_path / "new").read_text() == "half"
+
+
+@pytest.mark.parametrize("system", ["", "without_unnamed_files"])
+def test_after_an_error_a_file_is_as_it_was(
+    tmp_path: Path, request: pytest.FixtureRequest, system: str
+) -> None:
+    if system:
+        request.getfixturevalue(system)
+    old = tmp_path / "old"
+    old.write_text("older")
+    with pytest.raises(TypeError), replaced_file(os.fspath(old)) as file:
+        file.write("no bytes")  # type: ignore[arg-type]
+
+    assert list(tmp_path.iterdir()) == [old]
+    assert old.read_text() == "older"
 
 
 @pytest.mark.usefixtures("without_unnamed_files")
@@ -87,4 +101,4 @@ def test_the_file_of_another_user_stays_theirs(
 
 def test_a_directory_in_which_no_file_can_be_made_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        unnamed_file(os.fspath(tmp_path / "none"))
+        write(tmp_path / "none" / "file", "next")
