@@ -1,1 +1,1 @@
-"""The command popctl: requests to running jobs, and what they answer -> words."""
+"""The command popctl: it sends requests to running jobs, and prints the answers."""

@@ -8,7 +8,7 @@ from poprun.output.terminal import clock
 from poprun.texts.tables import GAP, aligned
 from poprun.words import counted, format_ranges, printable, size
 
-# What a job tells of itself, as JSON.
+# The description that a job sends, as JSON.
 View = Mapping[str, Any]
 # The kernel counts CPU time in hundredths of a second, so shorter times give no rates.
 LEAST_TIME_S = 0.2

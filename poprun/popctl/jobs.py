@@ -61,7 +61,7 @@ class JobConnection:
     def take(self) -> list[Message] | None:
         """Return the messages that have come; None if poprun has closed the connection.
 
-        Messages that have come before that are returned first.
+        It returns the messages that have come before.
         """
         return self._channel.receive()
 
@@ -155,7 +155,7 @@ def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
 
 
 def choose_job(prefix: str | None) -> JobConnection:
-    """Connect to the job whose id begins with a prefix; None means the only job.
+    """Connect to the job with an id that begins with a prefix; None: the only job.
 
     Raises:
         JobRequestError: There is no such job, or there are several.
@@ -198,7 +198,7 @@ def _list_of(jobs: Sequence[JobConnection]) -> str:
 
 
 def program_of(view: View) -> str:
-    """Return as much of a job's command line as is enough to recognise it."""
+    """Return the begin of a job's command line, for a user to recognise it."""
     return cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
 
 

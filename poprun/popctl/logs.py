@@ -90,7 +90,7 @@ def begin_of_last(descriptor: int, end: int, lines: int) -> int:
     while at:
         begin = max(0, at - PIECE)
         piece = os.pread(descriptor, at - begin, begin)
-        # The newline at the end of the file is that of its last line.
+        # A newline at the end of the file ends the last line.
         place = len(piece) - (at == end and piece.endswith(b"\n"))
         while (place := piece.rfind(b"\n", 0, place)) >= 0:
             missing -= 1

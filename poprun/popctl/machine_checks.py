@@ -44,7 +44,7 @@ class Check:
     """One thing that was checked.
 
     status: PASS, WARN or FAIL.
-    mend: What to do about it; "" for nothing.
+    mend: Advice on how to mend it; "" for none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What popctl writes: the output of instances that a job sends, in lines that fit."""
+"""Writes the output of instances that a job sends, and popctl's own messages."""
 
 import os
 import shutil
@@ -14,10 +14,10 @@ DESCRIPTORS = {b"stdout": 1, b"stderr": 2}
 
 
 def copy_output(job: JobConnection, greeting: str = "") -> None:
-    """Write what comes until the job says that it was all.
+    """Write the output of instances until the job sends no more.
 
     Args:
-        greeting: What is said on stderr once the request is accepted.
+        greeting: A line for stderr once the request is accepted.
 
     Raises:
         JobRequestError: The job refuses, or is lost.

@@ -1,4 +1,4 @@
-"""`popctl stop`: stop a job as Ctrl-C does."""
+"""`popctl stop`: stop a job like Ctrl-C."""
 
 import click
 
@@ -51,7 +51,7 @@ def command(job: str | None, now: bool, no_wait: bool) -> None:
 
 
 def _describe(connection: JobConnection) -> str:
-    """Return by what a user knows a job that the command line does not name."""
+    """Describe a job for a user who has not named it."""
     view = show_job(connection)
     connection.close()
     return f"{program_of(view)}; started {clock(view['elapsed'])} ago"

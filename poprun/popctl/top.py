@@ -1,4 +1,4 @@
-"""`popctl top`: what the instances of a job do, in a terminal, or once."""
+"""`popctl top`: show what the instances of a job do, in a terminal, or once."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from poprun.texts.stdout import write
 from poprun.texts.tables import cut
 from poprun.wire import protocol
 
-# Between the two looks by which --once tells the present use of the CPUs.
+# The interval over which --once measures the use of the CPUs.
 ONCE_MS = 1000
 
 

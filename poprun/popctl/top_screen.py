@@ -29,7 +29,7 @@ KEYS = "q quits, arrows scroll"
 
 
 class Lines(ScrollView, can_focus=True):
-    """Lines that are drawn only where they are in sight."""
+    """A list of lines; it draws only the visible ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class TopScreen(App[str]):
     def __init__(self, connection: JobConnection) -> None:
         super().__init__(ansi_color=True)
         self._connection = connection
-        # What is shown.
+        # The last description of the job, and its rates.
         self._before: View | None = None
         self._rates: Mapping[int, Rates] = {}
 

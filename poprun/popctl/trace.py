@@ -1,4 +1,4 @@
-"""`popctl trace`: show who waited for whom in a job, from the file of --trace."""
+"""`popctl trace`: show the waits in a job, from the file of --trace."""
 
 import json
 import os

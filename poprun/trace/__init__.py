@@ -1,1 +1,1 @@
-"""What a job's processes record -> one timeline of it -> who waited for whom."""
+"""The records of a job's processes -> a timeline -> tables and a page."""

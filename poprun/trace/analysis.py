@@ -1,5 +1,6 @@
-"""Who waited for whom in a job: the events of a timeline -> tables. Pure."""
+"""The waits in a job: the events of a timeline -> a summary. Pure."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +13,20 @@ MOST_GAPS = 4
 
 
 class TraceError(ValueError):
-    """A file is no timeline of poprun's."""
+    """A file is not a timeline of poprun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Something that lasts: a call, a span, a life; times in microseconds."""
+    """A call, a span, a phase or a life; times in microseconds.
+
+    args: The arguments of the event, which depend on its kind.
+    """
 
     name: str
     row: int
-    line: int
     began: float
     ended: float
-    # Any, because arguments have whatever their slice needs.
     args: Mapping[str, Any]
 
 
@@ -33,7 +35,8 @@ class Together:
     """A call that several instances have made together.
 
     waits: How long each has waited, by its row.
-    last: The row of the instance that began it last, and by how much after the first.
+    last: The row of the instance that began last.
+    lateness: The time from the first begin to the last.
     """
 
     title: str
@@ -46,24 +49,32 @@ class Together:
     lateness: float
     is_complete: bool
 
+    @property
+    def has_last(self) -> bool:
+        """Whether it is known which of several members began last."""
+        return self.is_complete and len(self.waits) > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSummary:
-    """What one process has done; times in microseconds."""
+    """The calls of one process; times in microseconds.
+
+    times_last: In how many calls it was the last to begin.
+    cost_to_others: How long the others waited in these calls, in total.
+    """
 
     title: str
     calls: int
     nbytes: int
     waited: float
     moved: float
-    # How often it was the last to begin, and how long the others waited then, together.
     times_last: int
     cost_to_others: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSummary:
-    """The spans of one name in a process; times in microseconds."""
+    """The spans with one name in a process; times in microseconds."""
 
     name: str
     row: int
@@ -74,15 +85,15 @@ class SpanSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """What a timeline tells.
+    """The contents of a timeline.
 
-    waits: By row of who waited and row of who was waited for, how long.
+    rows: The titles of the rows.
+    waits: How long one row waited for another, by both.
     unrecorded: By row of a process, for how many later calls there was no room.
     is_complete: Whether poprun has written it at the end of the job.
     """
 
     rows: Mapping[int, str]
-    lines: Mapping[tuple[int, int], str]
     phases: Sequence[Slice]
     lives: Sequence[Slice]
     calls: Sequence[Slice]
@@ -96,10 +107,10 @@ class TraceSummary:
 
 
 def analyse(document: Any) -> TraceSummary:
-    """Return what a timeline tells.
+    """Return the summary of a timeline.
 
     Raises:
-        TraceError: It is none of poprun's.
+        TraceError: It is not a timeline of poprun.
     """
     if not isinstance(document, dict):
         raise TraceError("its JSON is not an object")
@@ -118,33 +129,36 @@ def analyse(document: Any) -> TraceSummary:
 
 def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
     rows: dict[int, str] = {}
-    lines: dict[tuple[int, int], str] = {}
-    slices: dict[str, list[Slice]] = {}
+    slices: defaultdict[str, list[Slice]] = defaultdict(list)
     unrecorded: dict[int, int] = {}
+    end = 0.0
     for event in events:
         if event["ph"] == "M" and event["name"] == "process_name":
             rows[event["pid"]] = event["args"]["name"]
-        elif event["ph"] == "M" and event["name"] == "thread_name":
-            lines[event["pid"], event["tid"]] = event["args"]["name"]
         elif event["ph"] == "X":
-            slices.setdefault(event.get("cat", ""), []).append(_slice(event))
+            one = _slice(event)
+            slices[event.get("cat", "")].append(one)
+            end = max(end, one.ended)
         elif event["ph"] == "i" and UNRECORDED in event.get("args", {}):
             unrecorded[event["pid"]] = int(event["args"][UNRECORDED])
-    calls = slices.get(CALL, [])
-    together = _together(calls)
-    everything = [one for several in slices.values() for one in several]
+    together = _together(slices[CALL])
+    waits: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for call in together:
+        if call.has_last:
+            for row, us in call.waits.items():
+                if row != call.last:
+                    waits[row, call.last] += us
     return TraceSummary(
         rows=rows,
-        lines=lines,
-        phases=slices.get(PHASE, []),
-        lives=slices.get("life", []),
-        calls=calls,
-        spans=slices.get(SPAN, []),
+        phases=slices[PHASE],
+        lives=slices["life"],
+        calls=slices[CALL],
+        spans=slices[SPAN],
         together=together,
-        instances=_instances(rows, calls, together),
-        waits=_waits(together),
+        instances=_instances(rows, slices[CALL], together, waits),
+        waits=waits,
         unrecorded=unrecorded,
-        end=max((one.ended for one in everything), default=0.0),
+        end=end,
         is_complete=is_complete,
     )
 
@@ -154,7 +168,6 @@ def _slice(event: Any) -> Slice:
     return Slice(
         name=event["name"],
         row=event["pid"],
-        line=event["tid"],
         began=began,
         ended=began + event["dur"],
         args=event.get("args", {}),
@@ -162,71 +175,60 @@ def _slice(event: Any) -> Slice:
 
 
 def _together(calls: Sequence[Slice]) -> list[Together]:
-    by_call: dict[str, list[Slice]] = {}
+    by_title: defaultdict[str, list[Slice]] = defaultdict(list)
     for call in calls:
         if ", call " in call.args["call"]:
-            by_call.setdefault(call.args["call"], []).append(call)
-    return [_as_one(parts) for parts in by_call.values()]
-
-
-def _as_one(parts: Sequence[Slice]) -> Together:
-    last = max(parts, key=lambda part: part.began)
-    first = min(part.began for part in parts)
-    return Together(
-        title=last.args["call"],
-        operation=last.name,
-        nbytes=last.args["bytes"],
-        began=first,
-        ended=max(part.ended for part in parts),
-        waits={part.row: part.args["waited_us"] for part in parts},
-        last=last.row,
-        lateness=last.began - first,
-        is_complete=len(parts) == last.args["members"],
-    )
-
-
-def _counting(together: Sequence[Together]) -> list[Together]:
-    """Return the calls in which it is known who was last: one of several members."""
-    return [one for one in together if one.is_complete and len(one.waits) > 1]
+            by_title[call.args["call"]].append(call)
+    together = []
+    for title, parts in by_title.items():
+        last = max(parts, key=lambda part: part.began)
+        began = min(part.began for part in parts)
+        one = Together(
+            title=title,
+            operation=last.name,
+            nbytes=last.args["bytes"],
+            began=began,
+            ended=max(part.ended for part in parts),
+            waits={part.row: part.args["waited_us"] for part in parts},
+            last=last.row,
+            lateness=last.began - began,
+            is_complete=len(parts) == last.args["members"],
+        )
+        together.append(one)
+    return together
 
 
 def _instances(
-    rows: Mapping[int, str], calls: Sequence[Slice], together: Sequence[Together]
+    rows: Mapping[int, str],
+    calls: Sequence[Slice],
+    together: Sequence[Together],
+    waits: Mapping[tuple[int, int], float],
 ) -> dict[int, InstanceSummary]:
-    own: dict[int, list[Slice]] = {}
+    own: defaultdict[int, list[Slice]] = defaultdict(list)
     for call in calls:
-        own.setdefault(call.row, []).append(call)
-    last: dict[int, list[float]] = {}
-    for one in _counting(together):
-        others = sum(us for row, us in one.waits.items() if row != one.last)
-        last.setdefault(one.last, []).append(others)
+        own[call.row].append(call)
+    times_last = Counter(one.last for one in together if one.has_last)
+    costs: defaultdict[int, float] = defaultdict(float)
+    for (_, last), us in waits.items():
+        costs[last] += us
     return {
         row: InstanceSummary(
             title=title,
-            calls=len(own.get(row, ())),
-            nbytes=sum(call.args["bytes"] for call in own.get(row, ())),
-            waited=sum(call.args["waited_us"] for call in own.get(row, ())),
-            moved=sum(call.args["moved_us"] for call in own.get(row, ())),
-            times_last=len(last.get(row, ())),
-            cost_to_others=sum(last.get(row, ())),
+            calls=len(own[row]),
+            nbytes=sum(call.args["bytes"] for call in own[row]),
+            waited=sum(call.args["waited_us"] for call in own[row]),
+            moved=sum(call.args["moved_us"] for call in own[row]),
+            times_last=times_last[row],
+            cost_to_others=costs[row],
         )
         for row, title in sorted(rows.items())
         if row != LAUNCHER
     }
 
 
-def _waits(together: Sequence[Together]) -> dict[tuple[int, int], float]:
-    waits: dict[tuple[int, int], float] = {}
-    for one in _counting(together):
-        for row, us in one.waits.items():
-            if row != one.last:
-                waits[row, one.last] = waits.get((row, one.last), 0.0) + us
-    return waits
-
-
 def slowest(together: Sequence[Together], number: int) -> list[Together]:
     """Return the calls in which the instances have waited for the longest time."""
-    # In a call of one member no instance waits for another.
+    # In a call with one member no instance waits for another.
     several = [one for one in together if len(one.waits) > 1 or not one.is_complete]
     return sorted(several, key=lambda one: -sum(one.waits.values()))[:number]
 
@@ -236,23 +238,21 @@ def spans_by_name(
 ) -> tuple[list[SpanSummary], int]:
     """Return the spans by name and process, and how many names are left out.
 
-    The names come in the order of the time that one process has spent in them at most:
-    where that differs between instances, it tells why one of them is late.
+    The order of the names is by the longest time that one process has spent in them.
+    If instances differ in this time, it tells why one of them is late.
     """
-    lengths: dict[tuple[str, int], list[float]] = {}
+    lengths: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
     for span in summary.spans:
-        lengths.setdefault((span.name, span.row), []).append(span.ended - span.began)
-    most: dict[str, float] = {}
-    for (name, _), own in lengths.items():
-        most[name] = max(most.get(name, 0.0), sum(own))
+        of_name = lengths[span.name].setdefault(span.row, [])
+        of_name.append(span.ended - span.began)
+    most = {name: max(map(sum, rows.values())) for name, rows in lengths.items()}
     names = sorted(most, key=lambda name: (-most[name], name))
     spans = [
         SpanSummary(
             name=name, row=row, calls=len(own), total=sum(own), longest=max(own)
         )
         for name in names[:number_of_names]
-        for (other, row), own in sorted(lengths.items())
-        if other == name
+        for row, own in sorted(lengths[name].items())
     ]
     return spans, max(len(names) - number_of_names, 0)
 
@@ -266,23 +266,12 @@ def in_time(us: float) -> str:
 
 
 def name_of(summary: TraceSummary, row: int) -> str:
-    """Return what a row is called, without its process: "instance 3"."""
+    """Return the name of a row without its process: "instance 3"."""
     return summary.rows.get(row, f"row {row}").partition(" (")[0]
 
 
-def incompleteness(summary: TraceSummary) -> str:
-    """Return a sentence about what an incomplete trace lacks; "" of a complete one."""
-    if summary.is_complete:
-        return ""
-    return (
-        "The trace is incomplete and contains no calls: poprun writes them when "
-        "the job ends. The job is still running, poprun was killed, or the file "
-        "could not be written."
-    )
-
-
 def gap(summary: TraceSummary) -> str:
-    """Return a sentence about calls that no process had room for; "" of none."""
+    """Return a sentence about calls for which there was no room; "" for none."""
     most = sorted(summary.unrecorded.items(), key=lambda item: -item[1])
     lacks = [f"the last {number} of {name_of(summary, row)}" for row, number in most]
     if not lacks:
@@ -296,21 +285,27 @@ def gap(summary: TraceSummary) -> str:
 
 
 def conclusion(summary: TraceSummary) -> str:
-    """Return a sentence about who the others have waited for most."""
-    costs = {row: one.cost_to_others for row, one in summary.instances.items()}
-    total = sum(costs.values())
+    """Return a sentence about the instance for which the others have waited longest."""
+    if not summary.is_complete:
+        return (
+            "The trace is incomplete and contains no calls: poprun writes them when "
+            "the job ends. The job is still running, poprun was killed, or the file "
+            "could not be written."
+        )
     if not summary.calls:
         return (
             "No instance recorded any popdist calls. Calls of gloo, NCCL and MPI are "
             "not recorded. If the program uses gloo, add --torch-backend popdist."
         )
+    costs = {row: one.cost_to_others for row, one in summary.instances.items()}
+    total = sum(costs.values())
     if not total:
         return "No instance waited for another."
     row = max(costs, key=lambda row: costs[row])
-    share = 100 * costs[row] / total
-    times = summary.instances[row].times_last
+    calls = sum(one.has_last for one in summary.together)
     return (
         f"The instances waited {in_time(total)} for each other in total; "
-        f"{share:.0f} % of that was for {name_of(summary, row)}, which was the "
-        f"last to begin {times} of {len(_counting(summary.together))} calls."
+        f"{100 * costs[row] / total:.0f} % of that was for {name_of(summary, row)}, "
+        f"which was the last to begin {summary.instances[row].times_last} of {calls} "
+        "calls."
     )

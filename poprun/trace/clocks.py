@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """What a host's clock has shown between two times of poprun's, in ns."""
+    """A time on a host's clock, read between two times on poprun's clock; in ns."""
 
     asked_ns: int
     answered_ns: int
@@ -14,7 +14,7 @@ class ClockReading:
 
     @property
     def offset_ns(self) -> int:
-        """What is added to a time of the host for one of poprun's."""
+        """The difference from the host's clock to poprun's clock."""
         return (self.asked_ns + self.answered_ns) // 2 - self.there_ns
 
     @property
@@ -30,7 +30,7 @@ class Clock:
     Between two hosts such clocks drift apart by some microseconds in a second.
     """
 
-    # On the host's clock, and what is added to that for poprun's.
+    # A time on the host's clock, and the difference from it to poprun's clock.
     first_ns: int = 0
     first_offset_ns: int = 0
     last_ns: int = 0

@@ -1,15 +1,17 @@
-"""What a job does, for the timeline of --trace: STATE of one run of poprun.
+"""The timeline of --trace for one run of poprun: STATE of this process.
 
-It collects the phases of the launcher, the lives of instances and the files in which
-their processes record, and writes the timeline at the end. A valid one is there from
-the start on: poprun may be killed.
+It collects the phases of the launcher, the lives of instances and the records of their
+processes, and writes the timeline at the end. It writes a valid file at the start, too:
+poprun may be killed.
 """
 
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from popdist.call_records import (
     CALLS_SUFFIX,
@@ -47,14 +49,16 @@ class JobTrace:
         self._path = os.path.realpath(path)
         self._given = path
         self._begin_ns = time.monotonic_ns()
-        self._phases: list[tuple[str, int]] = []
         self._end_ns = 0
+        self._phases: list[LaunchPhase] = []
+        self._mpirun: list[LaunchPhase] = []
+        # By attempt and rank.
         self._lives: dict[tuple[int, int], InstanceLife] = {}
         self._attempt = 0
         self._host_names: Mapping[int, str] = {}
-        self._mpirun: list[tuple[int, int]] = []
-        # By attempt, host and name; the clock of a host by its name.
-        self._files: dict[tuple[int, str, str], bytearray] = {}
+        # The files of each process, by their names; a process is known by its attempt,
+        # its host and the stem of these names.
+        self._files: dict[tuple[int, str, str], dict[str, bytearray]] = {}
         self._clocks: dict[str, Clock] = {}
         if path == "-":
             raise self._refusal("a timeline cannot be written to stdout")
@@ -71,11 +75,14 @@ class JobTrace:
             "directory where you can create files."
         )
 
-    # --- What happens.
+    # --- Events.
 
     def enter(self, phase: str) -> None:
         """Note that the launcher begins a phase, and ends the one before."""
-        self._phases.append((phase, time.monotonic_ns()))
+        now = time.monotonic_ns()
+        if self._phases:
+            self._phases[-1] = replace(self._phases[-1], ended_ns=now)
+        self._phases.append(LaunchPhase(name=phase, began_ns=now))
 
     def begin_attempt(self, number: int, host_names: Mapping[int, str]) -> None:
         """Note that another attempt begins, with the host of each instance."""
@@ -83,42 +90,35 @@ class JobTrace:
 
     def listen(self, event: Event) -> None:
         """Take in an event of the job."""
-        now = time.monotonic_ns()
+        now, attempt = time.monotonic_ns(), self._attempt
         match event:
             case Started(rank=rank, pid=pid):
-                host, attempt = self._host_names[rank], self._attempt
-                life = InstanceLife(
+                self._lives[attempt, rank] = InstanceLife(
                     rank=rank,
                     pid=pid,
-                    host=host,
+                    host=self._host_names[rank],
                     attempt=attempt,
                     began_ns=now,
-                    ended_ns=0,
-                    end="",
                 )
-                self._lives[attempt, rank] = life
-            case Exited(rank=rank, status=status, at_ns=at_ns) if (
-                self._attempt,
-                rank,
-            ) in self._lives:
-                life = self._lives[self._attempt, rank]
-                end = f"exit code {exit_code(status)}"
-                ended = replace(life, ended_ns=at_ns, end=end)
-                self._lives[self._attempt, rank] = ended
+            case Exited(rank=rank) if life := self._lives.get((attempt, rank)):
+                end = f"exit code {exit_code(event.status)}"
+                ended = replace(life, ended_ns=event.at_ns, end=end)
+                self._lives[attempt, rank] = ended
             case MpirunStarted():
-                self._mpirun.append((now, 0))
+                self._mpirun.append(LaunchPhase(name="mpirun", began_ns=now))
             case MpirunExited() if self._mpirun:
-                self._mpirun[-1] = (self._mpirun[-1][0], now)
+                self._mpirun[-1] = replace(self._mpirun[-1], ended_ns=now)
 
     def add_piece(self, host: str, name: str, piece: bytes) -> None:
-        """Take in some more of a file of records."""
-        key = self._attempt, host, name
-        self._files.setdefault(key, bytearray()).extend(piece)
+        """Append to a file of records."""
+        if (stem := stem_of(name)) is not None:
+            files = self._files.setdefault((self._attempt, host, stem), {})
+            files.setdefault(name, bytearray()).extend(piece)
 
     def collect(self, hosts: Sequence[HostLink], directory: str) -> None:
-        """Take in what the processes of all hosts have recorded in their directories.
+        """Read the records of the processes of all hosts.
 
-        Those of this host are removed next.
+        The directory with the records of this host is removed next.
         """
         for host in hosts:
             pieces: Iterable[tuple[str, bytes]] = record_pieces(directory)
@@ -143,10 +143,11 @@ class JobTrace:
         return ""
 
     def gap(self) -> str:
-        """Return a sentence about calls that no process had room for; "" of none."""
+        """Return a sentence about calls for which there was no room, "" for none."""
         lost = sum(
             lost_calls(bytes(data[: HEADER.size]))
-            for (_, _, name), data in self._files.items()
+            for files in self._files.values()
+            for name, data in files.items()
             if name.endswith(CALLS_SUFFIX)
         )
         if not lost:
@@ -164,10 +165,9 @@ class JobTrace:
             OSError: It cannot be written.
         """
         about = json.dumps(self._about())
+        head = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": ['
         with replaced_file(self._path) as file:
-            file.write(
-                f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": ['.encode()
-            )
+            file.write(head.encode())
             separator = "\n"
             for event in self._events():
                 file.write(f"{separator}{json.dumps(event)}".encode())
@@ -183,64 +183,56 @@ class JobTrace:
         return {"poprun": __version__, "complete": complete, **clocks}
 
     def _events(self) -> Iterator[timeline.Event]:
-        ends = [began for _, began in self._phases[1:]] + [self._end_ns]
-        phases = [
-            LaunchPhase(name=name, began_ns=began, ended_ns=ended or began)
-            for (name, began), ended in zip(self._phases, ends, strict=False)
-        ]
-        end = self._end_ns or time.monotonic_ns()
-        lives = [
-            life if life.ended_ns else replace(life, ended_ns=end)
-            for life in self._lives.values()
-        ]
-        mpirun = [
-            LaunchPhase(name="mpirun", began_ns=began, ended_ns=ended or end)
-            for began, ended in self._mpirun
-        ]
+        end_ns = self._end_ns or time.monotonic_ns()
         return timeline.timeline(
-            self._begin_ns, phases, mpirun, lives, self._processes()
+            self._begin_ns,
+            _until(end_ns, self._phases),
+            _until(end_ns, self._mpirun),
+            _until(end_ns, self._lives.values()),
+            self._processes(),
         )
 
     def _processes(self) -> list[Traced]:
         """Return what the processes of the job have recorded."""
-        stems = {
-            (attempt, host, stem): None
-            for attempt, host, name in self._files
-            if (stem := stem_of(name)) is not None
-        }
         processes: list[Traced] = []
-        rows: dict[int, int] = {}
-        for attempt, host, stem in stems:
+        num_processes: Counter[int] = Counter()
+        for (attempt, host, stem), files in self._files.items():
             calls, notes = (
-                bytes(self._files.get((attempt, host, stem + suffix), b""))
+                bytes(files.get(stem + suffix, b""))
                 for suffix in (CALLS_SUFFIX, NOTES_SUFFIX)
             )
             profiles = [
                 bytes(data)
-                for (number, place, name), data in self._files.items()
-                if (number, place, stem_of(name)) == (attempt, host, stem)
-                and name.endswith(PROFILE_SUFFIX)
+                for name, data in files.items()
+                if name.endswith(PROFILE_SUFFIX)
             ]
-            process = read_process(calls, notes, profiles)
-            if process is None:
+            records = read_process(calls, notes, profiles)
+            if records is None:
                 continue
-            further = rows.get(process.rank, 0)
-            rows[process.rank] = further + 1
-            life = self._lives.get((attempt, process.rank))
-            if life is not None and life.pid == process.pid:
-                row = timeline.row_of(process.rank)
-            else:
-                row = timeline.row_of(process.rank, further + 1)
-            clock = self._clocks.get(host, Clock())
-            processes.append(
-                Traced(
-                    records=process, host=host, clock=clock, row=row, attempt=attempt
-                )
+            num_processes[records.rank] += 1
+            life = self._lives.get((attempt, records.rank))
+            is_program = life is not None and life.pid == records.pid
+            further = 0 if is_program else num_processes[records.rank]
+            process = Traced(
+                records=records,
+                host=host,
+                clock=self._clocks.get(host, Clock()),
+                row=timeline.row_of(records.rank, further),
+                attempt=attempt,
             )
+            processes.append(process)
         return processes
 
 
-# STATE: that of this process; what ends poprun early finds it here.
+_Slice = TypeVar("_Slice", LaunchPhase, InstanceLife)
+
+
+def _until(end_ns: int, slices: Iterable[_Slice]) -> list[_Slice]:
+    """Return slices with an end: those without one last until now."""
+    return [s if s.ended_ns else replace(s, ended_ns=end_ns) for s in slices]
+
+
+# STATE: the trace of this process, which note_stop writes.
 _current: JobTrace | None = None
 
 

@@ -1,4 +1,4 @@
-"""The page of `popctl trace --html`: what a timeline tells -> HTML in one file. Pure.
+"""The page of `popctl trace --html`: a summary of a timeline -> HTML. Pure.
 
 It needs no network and no scripts, so that it can be passed on and opened anywhere.
 """
@@ -13,7 +13,6 @@ from poprun.trace.analysis import (
     conclusion,
     gap,
     in_time,
-    incompleteness,
     name_of,
 )
 from poprun.trace.tables import Cell, TraceTable, tables
@@ -25,12 +24,12 @@ WIDTH, LEFT, ROW, BAR = 1200, 130, 30, 16
 # More calls than this are drawn as shares of time, in so many columns.
 MOST_CALLS, COLUMNS = 4000, 600
 MOST_SPANS = 4000
-# Of the tables: calls, names of spans, instances that others have waited for.
+# The most calls, names of spans and columns of instances in the tables.
 SLOWEST, MOST_NAMES, MOST_INSTANCES = 20, 50, 1000
 # At most so many parts of the axis have a length of 1, 2 or 5.
 MOST_TICKS = 10
 
-# By the name of a table: its title, and what stands there if it has no rows.
+# The title of each table by its name, and the text if it has no rows.
 _SECTIONS = {
     "instances": ("Instances", "There are none."),
     "waits": ("Who waited for whom", "No instance waited for another."),
@@ -65,22 +64,18 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--text); }
 
 def as_page(summary: TraceSummary, title: str) -> str:
     """Return the page."""
+    sentence = gap(summary)
+    missing_calls = f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n"
-        f'<p class="conclusion">'
-        f"{escape(incompleteness(summary) or conclusion(summary))}</p>\n"
-        f"{_gap(summary)}"
+        f'<p class="conclusion">{escape(conclusion(summary))}</p>\n'
+        f"{missing_calls}"
         f"<h2>Timeline</h2>\n{_picture(summary)}\n"
         f"{''.join(map(_table, tables(summary, SLOWEST, MOST_NAMES, MOST_INSTANCES)))}"
         "</body></html>\n"
     )
-
-
-def _gap(summary: TraceSummary) -> str:
-    sentence = gap(summary)
-    return f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
 
 
 # --- The picture
@@ -155,11 +150,8 @@ def tick_length(end: float) -> float:
 
 def _row(summary: TraceSummary, row: int, top: float) -> Iterator[str]:
     end = summary.end
-    for name, slices in (("life", summary.lives), ("phase", summary.phases)):
-        for one in slices:
-            if one.row == row:
-                title = f"{one.name}: {in_time(one.ended - one.began)}"
-                yield _bar(name, one.began, one.ended, end, top, BAR, title)
+    yield from _bars("life", summary.lives, row, end, top, BAR)
+    yield from _bars("phase", summary.phases, row, end, top, BAR)
     calls = [call for call in summary.calls if call.row == row]
     if len(summary.calls) > MOST_CALLS:
         yield from _shares(calls, end, top)
@@ -167,11 +159,16 @@ def _row(summary: TraceSummary, row: int, top: float) -> Iterator[str]:
         for call in calls:
             yield from _call(call, end, top)
     if len(summary.spans) <= MOST_SPANS:
-        for span in summary.spans:
-            if span.row == row:
-                title = f"{span.name}: {in_time(span.ended - span.began)}"
-                at = top + BAR + 2
-                yield _bar("span", span.began, span.ended, end, at, 5, title)
+        yield from _bars("span", summary.spans, row, end, top + BAR + 2, 5)
+
+
+def _bars(
+    name: str, slices: Sequence[Slice], row: int, end: float, top: float, height: float
+) -> Iterator[str]:
+    for one in slices:
+        if one.row == row:
+            title = f"{one.name}: {in_time(one.ended - one.began)}"
+            yield _bar(name, one.began, one.ended, end, top, height, title)
 
 
 def _bar(
@@ -193,7 +190,7 @@ def _bar(
 
 
 def _call(call: Slice, end: float, top: float) -> Iterator[str]:
-    """Yield a call: as a rule it waits first, and moves then."""
+    """Yield the bars of a call: most calls wait first, and then move data."""
     waited = min(call.args["waited_us"], call.ended - call.began)
     title = (
         f"{call.args['call']}: {call.name} of {size(call.args['bytes'])}, waited "
@@ -238,24 +235,18 @@ def _add(columns: list[float], began: float, ended: float, each: float) -> None:
 
 def _table(table: TraceTable) -> str:
     title, nothing = _SECTIONS[table.name]
-    parts = [f"<h2>{title}</h2>\n"]
+    content = f"<p>{nothing}</p>\n"
     if table.rows:
-        rows = [map(_head_cell, table.head), *(map(_cell, row) for row in table.rows)]
+        head = [f"<th>{escape(text)}</th>" for text in table.head]
+        rows = [head, *(map(_cell, row) for row in table.rows)]
         lines = "".join(f"<tr>{''.join(row)}</tr>\n" for row in rows)
-        parts.append(f'<table id="{table.name}">{lines}</table>\n')
-    else:
-        parts.append(f"<p>{nothing}</p>\n")
-    if table.note:
-        parts.append(f"<p>{table.note}</p>\n")
-    return "".join(parts)
-
-
-def _head_cell(text: str) -> str:
-    return f"<th>{escape(text)}</th>"
+        content = f'<table id="{table.name}">{lines}</table>\n'
+    note = f"<p>{table.note}</p>\n" if table.note else ""
+    return f"<h2>{title}</h2>\n{content}{note}"
 
 
 def _cell(cell: Cell) -> str:
-    """Return a cell whose colour shows how much of the most its value is."""
+    """Return a cell whose colour shows how large its value is."""
     heat = f"background: rgba(232, 89, 12, {0.75 * cell.share:.2f})"
     style = f' style="{heat}"' if cell.share > 0.02 else ""
     return f"<td{style}>{escape(cell.text)}</td>"

@@ -1,7 +1,7 @@
 """The records that processes of a job leave in a folder: bytes -> values. Pure.
 
-What it reads may end in the middle of anything: its writer may have been killed. Its
-program may have written over it.
+The bytes may end anywhere, because a process may have been killed while it wrote. The
+program may have overwritten them.
 """
 
 import json
@@ -13,11 +13,11 @@ from popdist import call_records as records
 
 
 class Call(NamedTuple):
-    """A call of a process; times are in ns, by CLOCK_MONOTONIC of its host.
+    """A call of a process; times are in ns on CLOCK_MONOTONIC of its host.
 
     ended_ns is 0 for a call in which the process has ended, and status is one of
-    popdist.engine.spec.operations.Status. No record: of a process there are up to
-    131071, and each takes two fifths of the memory and of the time.
+    popdist.engine.spec.operations.Status. A tuple: a process has up to 131071 of them,
+    and as dataclasses they would take 2.5 times the memory and the time.
     """
 
     group: int
@@ -37,17 +37,22 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span of the program; ended_ns is 0 if the process has ended in it."""
+    """A span of the program, or an event of torch.profiler with its category.
+
+    thread: The number of the thread, or its name in torch.profiler.
+    ended_ns: 0 if the process has ended in the span.
+    """
 
     name: str
-    thread: int
+    thread: int | str
     began_ns: int
     ended_ns: int
+    category: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGroup:
-    """A group as one of its members knows it; the identity is that of all members."""
+    """A group as one member knows it; all members know the same identity."""
 
     identity: str
     purpose: str
@@ -55,21 +60,10 @@ class RecordedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
-    """Something that torch.profiler has seen, of a thread as that is called there."""
-
-    name: str
-    category: str
-    thread: str
-    began_ns: int
-    ended_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecords:
-    """What one process has recorded.
+    """The records of one process.
 
-    lost: How many more calls it has made than its file had room for.
+    lost: The number of later calls for which its file had no room.
     """
 
     rank: int
@@ -79,7 +73,7 @@ class ProcessRecords:
     spans: Sequence[Span]
     names: Mapping[int, str]
     lost: int
-    profiled: Sequence[Profiled] = ()
+    profiled: Sequence[Span] = ()
 
 
 def stem_of(file_name: str) -> str | None:
@@ -114,9 +108,9 @@ def lost_calls(header: bytes) -> int:
 def read_process(
     calls: bytes, notes: bytes, profiles: Sequence[bytes] = ()
 ) -> ProcessRecords | None:
-    """Return what a process has recorded; None where it has not even begun to.
+    """Return the records of a process; None if it has not begun to record.
 
-    Notes that are not those of popdist count as none.
+    Notes that popdist has not written count as none.
     """
     try:
         return _read_process(calls, _notes(notes), profiles)
@@ -130,7 +124,9 @@ def _read_process(
     if not by_kind.get(records.PROCESS):
         return None
     process = by_kind[records.PROCESS][0]
-    names = [note["names"] for note in by_kind.get(records.NAMES, ())]
+    ends = {note["span"]: int(note["at"]) for note in by_kind.get(records.END, ())}
+    # From times by CLOCK_REALTIME, which torch.profiler uses, to CLOCK_MONOTONIC.
+    difference_ns = process["monotonic"] - process["realtime"]
     return ProcessRecords(
         rank=int(process["rank"]),
         pid=int(process["pid"]),
@@ -143,67 +139,57 @@ def _read_process(
             for note in by_kind.get(records.GROUP, ())
         },
         calls=list(_calls(calls)),
-        spans=_spans(by_kind),
-        names={int(number): name for each in names for number, name in each.items()},
+        spans=[
+            Span(
+                name=note["name"],
+                thread=note["thread"],
+                began_ns=int(note["at"]),
+                ended_ns=ends.get(note["span"], 0),
+            )
+            for note in by_kind.get(records.BEGIN, ())
+        ],
+        names={
+            int(number): name
+            for note in by_kind.get(records.NAMES, ())
+            for number, name in note["names"].items()
+        },
         lost=lost_calls(calls),
         profiled=[
-            one
-            for profile in profiles
-            for one in _profiled(profile, process["monotonic"] - process["realtime"])
+            span for profile in profiles for span in _profiled(profile, difference_ns)
         ],
     )
 
 
-def _profiled(profile: bytes, from_realtime_ns: int) -> Iterator[Profiled]:
-    """Yield what torch.profiler has seen.
-
-    Args:
-        from_realtime_ns: What is added to CLOCK_REALTIME for CLOCK_MONOTONIC.
-    """
+def _profiled(profile: bytes, difference_ns: int) -> Iterator[Span]:
+    """Yield the events of torch.profiler."""
     try:
         document = json.loads(profile)
-        base_ns = int(document.get("baseTimeNanoseconds", 0)) + from_realtime_ns
+        base_ns = int(document.get("baseTimeNanoseconds", 0)) + difference_ns
         for event in document["traceEvents"]:
             if event.get("ph") != "X":
                 continue
             began_ns = base_ns + int(1000 * event["ts"])
-            yield Profiled(
+            yield Span(
                 name=str(event["name"]),
-                category=str(event.get("cat", "")),
                 thread=str(event["tid"]),
                 began_ns=began_ns,
                 ended_ns=began_ns + int(1000 * event["dur"]),
+                category=str(event.get("cat", "")),
             )
     except (ValueError, KeyError, TypeError, AttributeError):
-        # The program may have written anything there.
-        return
+        return  # the program has written something else there
 
 
-# Any, because a note has whatever its kind says.
-def _notes(data: bytes) -> dict[str, list[Any]]:
+def _notes(data: bytes) -> Mapping[str, Sequence[Any]]:
     by_kind: dict[str, list[Any]] = {}
     for line in data.splitlines():
         try:
             note = json.loads(line)
         except ValueError:
-            # The last one, of a disk that is full.
-            continue
+            continue  # the last one, on a disk that is full
         if isinstance(note, dict):
             by_kind.setdefault(note["kind"], []).append(note)
     return by_kind
-
-
-def _spans(by_kind: Mapping[str, Sequence[Any]]) -> list[Span]:
-    ends = {note["span"]: int(note["at"]) for note in by_kind.get(records.END, ())}
-    return [
-        Span(
-            name=note["name"],
-            thread=note["thread"],
-            began_ns=int(note["at"]),
-            ended_ns=ends.get(note["span"], 0),
-        )
-        for note in by_kind.get(records.BEGIN, ())
-    ]
 
 
 def _calls(data: bytes) -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""The tables of `popctl trace`: what a timeline tells -> rows, and their text. Pure."""
+"""The tables of `popctl trace`: a summary of a trace -> rows, and their text. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,22 +9,21 @@ from poprun.trace.analysis import (
     conclusion,
     gap,
     in_time,
-    incompleteness,
     name_of,
     slowest,
     spans_by_name,
 )
 from poprun.words import size
 
-# Of the text: a table of who waited for whom has at most so many columns, one of spans
-# so many names.
+# The most columns of the table of waits, and the most names of the table of spans, if
+# they are printed.
 MOST_COLUMNS = 8
 MOST_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A text, and its share of the largest value of its kind, which the page shows."""
+    """A text, and its share of the largest value in the table, which the page shows."""
 
     text: str
     share: float = 0.0
@@ -38,14 +37,14 @@ class TraceTable:
     head: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
     num_names: int = 1
-    # What comes below it.
+    # A line below the table.
     note: str = ""
 
 
 def tables(
     summary: TraceSummary, number_of_calls: int, most_names: int, most_columns: int
 ) -> Iterator[TraceTable]:
-    """Yield all tables; those of which there is nothing to tell have no rows."""
+    """Yield all tables; some may have no rows."""
     yield _instances(summary)
     yield _waits(summary, most_columns)
     yield _spans(summary, most_names)
@@ -54,7 +53,7 @@ def tables(
 
 def as_text(summary: TraceSummary, number_of_calls: int) -> str:
     """Return the text of all tables that have rows."""
-    head = (incompleteness(summary) or conclusion(summary), gap(summary))
+    head = (conclusion(summary), gap(summary))
     parts = [f"{sentence}\n" for sentence in head if sentence]
     for each in tables(summary, number_of_calls, MOST_NAMES, MOST_COLUMNS):
         if each.rows:
@@ -91,7 +90,7 @@ def _instances(summary: TraceSummary) -> TraceTable:
 
 
 def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
-    """Return who has waited for whom, for those waited for most."""
+    """Return the table of waits, with a column for each of the latest instances."""
     totals: dict[int, float] = {}
     for (_, last), us in summary.waits.items():
         totals[last] = totals.get(last, 0.0) + us
