@@ -24,7 +24,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # The command, its guard and its shims import this package, too, and must not wait.
     if name in __all__:
-        from poprun import python_calls
+        from poprun import python_calls  # noqa: PLC0415
 
         return getattr(python_calls, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

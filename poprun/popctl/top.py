@@ -74,7 +74,7 @@ def _show_screen(job: str | None, interval_ms: int) -> str:
             "object, without one."
         )
     try:
-        from poprun.popctl.top_screen import show
+        from poprun.popctl.top_screen import show  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(("textual", "rich")):
             raise

@@ -40,7 +40,7 @@ def launch(
         num_replicas = num_instances
     words = _check_launch(function, num_instances, num_replicas, options)
     try:
-        import cloudpickle
+        import cloudpickle  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(
             "poprun.launch copies functions with cloudpickle, which is not installed. "
@@ -100,7 +100,7 @@ def _check_launch(
 
 def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
     """Return what the instances have returned, if all of them have succeeded."""
-    import cloudpickle
+    import cloudpickle  # noqa: PLC0415
 
     if ended.exit_code:
         # Where poprun was killed, it has named no instance.
@@ -128,7 +128,7 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
 
 def _exception_in(data: bytes) -> BaseException | None:
     """Return what an instance has raised, if it has written that."""
-    import cloudpickle
+    import cloudpickle  # noqa: PLC0415
 
     try:
         state, value = cloudpickle.loads(data)

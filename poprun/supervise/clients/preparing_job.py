@@ -109,7 +109,7 @@ class PreparingJob:
 
     def _open(self) -> None:
         # The server shows views of this module.
-        from poprun.supervise.clients.server import Clients
+        from poprun.supervise.clients.server import Clients  # noqa: PLC0415
 
         clients = Clients(self._identity)
         clients.show(self._view, OutputTap())
