@@ -32,9 +32,8 @@ from poprun.reach.program import find_program
 from poprun.reach.silence import Silence, acknowledges_nothing, ends_of
 from poprun.reach.srun_port import LAUNCH_ADDRESS, SRUN, SrunPort
 from poprun.wire import messages, protocol
-from poprun.wire.channel import Channel
+from poprun.wire.channel import Channel, PipeChannel
 from poprun.wire.messages import AgentHello
-from poprun.wire.pipe_channel import PipeChannel
 
 SSH_CONNECTION = "SSH_CONNECTION"
 # Gets what the message says, and the environment of the agent.
@@ -63,7 +62,7 @@ class HostAgent:
 
     def __init__(
         self,
-        channel: PipeChannel,
+        channel: Channel,
         wake: int,
         environ: Mapping[str, str],
         *,
@@ -118,10 +117,10 @@ class HostAgent:
 
     def _interests(self, now: float) -> Iterator[Interest]:
         yield Interest(self._wake, READ, self._on_signals)
-        yield Interest(self._channel.read_descriptor, READ, self._on_poprun)
+        yield Interest(self._channel.fileno(), READ, self._on_poprun)
         if self._channel.has_unsent:
             flush = self._channel.flush
-            yield Interest(self._channel.write_descriptor, WRITE, flush)
+            yield Interest(self._channel.write_fileno(), WRITE, flush)
         if self._guard is not None:
             yield Interest(self._guard.fileno(), READ, self._on_guard)
         if self._job is not None:
@@ -201,7 +200,7 @@ class HostAgent:
         )
         try:
             if self._guard is None:
-                self._guard = go_on_below_guard(self._channel.write_descriptor)
+                self._guard = go_on_below_guard(self._channel.write_fileno())
             job.start(self._guard)
         except PoprunError as error:
             self._refuse(error)

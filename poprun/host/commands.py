@@ -13,7 +13,7 @@ from functools import partial
 from poprun.helpers import processes
 from poprun.output.waiter import READ, Interest
 from poprun.wire import messages, protocol
-from poprun.wire.pipe_channel import PipeChannel
+from poprun.wire.channel import Channel
 
 PIECE = 1 << 16
 
@@ -38,7 +38,7 @@ class Commands:
 
     def __init__(
         self,
-        channel: PipeChannel,
+        channel: Channel,
         environment: Mapping[bytes, bytes],
         blocked: Sequence[int] = (),
     ) -> None:

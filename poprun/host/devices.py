@@ -4,13 +4,13 @@ from poprun.vipu import liveness
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import messages, protocol
-from poprun.wire.pipe_channel import PipeChannel
+from poprun.wire.channel import Channel
 
 
 class ForwardedDevices:
     """Asks poprun to attach processes of this host, and to detach them."""
 
-    def __init__(self, channel: PipeChannel, devices: InstanceDevices) -> None:
+    def __init__(self, channel: Channel, devices: InstanceDevices) -> None:
         self._channel = channel
         self._devices = devices
         # Of the processes that poprun was asked for, by instance and pid.

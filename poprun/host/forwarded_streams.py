@@ -11,7 +11,7 @@ from functools import partial
 from poprun.output.stream_ends import STREAMS, DescriptorSink, OutputSource
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.wire import messages, protocol
-from poprun.wire.pipe_channel import PipeChannel
+from poprun.wire.channel import Channel
 
 PIECE = 1 << 16
 
@@ -19,7 +19,7 @@ PIECE = 1 << 16
 class ForwardedOutput:
     """The stdouts and stderrs of the host's instances: read and sent to poprun."""
 
-    def __init__(self, channel: PipeChannel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._open: dict[tuple[int, int], OutputSource] = {}
         self._credit: dict[tuple[int, int], int] = {}
@@ -89,7 +89,7 @@ class ForwardedInput:
         ranks: The instances to which poprun sends something.
     """
 
-    def __init__(self, channel: PipeChannel, ranks: Collection[int]) -> None:
+    def __init__(self, channel: Channel, ranks: Collection[int]) -> None:
         self._channel = channel
         self._ranks = ranks
         self._sinks: dict[int, DescriptorSink] = {}

@@ -235,10 +235,10 @@ class RemoteHost:
     def interests(self, now: float) -> Iterator[Interest]:
         if self._is_lost:
             return
-        yield Interest(self._channel.read_descriptor, READ, self._on_agent)
+        yield Interest(self._channel.fileno(), READ, self._on_agent)
         if self._channel.has_unsent:
             flush = self._channel.flush
-            yield Interest(self._channel.write_descriptor, WRITE, flush)
+            yield Interest(self._channel.write_fileno(), WRITE, flush)
 
     def deadline(self, now: float) -> float:
         if self._is_lost:

@@ -27,7 +27,6 @@ from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import event_codec, messages, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
-from poprun.wire.pipe_channel import PipeChannel
 
 # How long it is waited for processes before poprun is told that this host is alive.
 WAIT_S = 3.0
@@ -45,7 +44,7 @@ class ServedJob:
 
     def __init__(
         self,
-        channel: PipeChannel,
+        channel: Channel,
         value: Mapping[str, Any],
         specs: Sequence[bytes],
         environ: Mapping[str, str],

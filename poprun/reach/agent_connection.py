@@ -21,8 +21,8 @@ from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor
 from poprun.reach.srun_port import SRUN, failures_in
 from poprun.wire import messages
+from poprun.wire.channel import Channel
 from poprun.wire.messages import AgentHello
-from poprun.wire.pipe_channel import PipeChannel
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
@@ -83,8 +83,7 @@ class AgentConnection:
             ) from None
         finally:
             theirs.close()
-        descriptor = ours.detach()
-        self.channel = PipeChannel(descriptor, descriptor, messages.MOST_RECEIVED)
+        self.channel = Channel(ours, messages.MOST_RECEIVED)
 
     @property
     def start(self) -> int:
@@ -92,7 +91,7 @@ class AgentConnection:
         return processes.start_time(self.pid)
 
     def fileno(self) -> int:
-        return self.channel.read_descriptor
+        return self.channel.fileno()
 
     def receive_hello(self) -> bool:
         """Read what has come before the job; return whether the agent has answered.

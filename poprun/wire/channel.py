@@ -1,7 +1,7 @@
-"""One end of a unix socket between poprun, its guard and its shims.
+"""One end of a connection between poprun, its helpers and its agents.
 
-Whole messages and the descriptors that come with them; it never waits. Shims and the
-guard use it too, so it imports next to nothing.
+It carries whole messages, and on a unix socket the descriptors that come with them; it
+never waits. Shims and the guard use it too, so it imports next to nothing.
 """
 
 import _socket
@@ -13,6 +13,8 @@ from poprun.wire import protocol
 
 # More descriptors than any message brings.
 MOST_DESCRIPTORS = 4
+# How much is read at once.
+PIECE = 1 << 16
 
 
 class Channel:
@@ -25,14 +27,14 @@ class Channel:
     def __init__(self, sock: _socket.socket, limit: int = protocol.MAX_LENGTH) -> None:
         sock.setblocking(False)
         self.sock = sock
-        # What has come and has not been taken: descriptors come with the first byte
+        # Received descriptors that have not been taken: they come with the first byte
         # of their message, which may be long before its last. Some may be missing: the
         # kernel drops those that this process has no number left for.
         self.descriptors: list[int] = []
         self._decoder = protocol.Decoder(limit)
         # What could not be sent at once: bytes, and the descriptors that go with the
         # first of them, which are duplicates of the caller's.
-        self._unsent: list[tuple[bytes, tuple[int, ...]]] = []
+        self._unsent: list[tuple[memoryview, tuple[int, ...]]] = []
 
     @classmethod
     def of(cls, descriptor: int) -> "Channel":
@@ -41,6 +43,10 @@ class Channel:
 
     def fileno(self) -> int:
         return self.sock.fileno()
+
+    def write_fileno(self) -> int:
+        """Return the descriptor to wait for when there are unsent bytes."""
+        return self.fileno()
 
     @property
     def has_unsent(self) -> bool:
@@ -63,25 +69,33 @@ class Channel:
 
     def receive(self) -> list[tuple[int, list[bytes]]] | None:
         """Return the messages that have come; None when the other end is gone."""
-        room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)
-        try:
-            data, ancillary, _, _ = self.sock.recvmsg(1 << 16, room)
-        except BlockingIOError:
+        data = self.read()
+        if data is None:
             return []
-        except OSError:
-            return None
-        for _, _, packed in ancillary:
-            for at in range(0, len(packed) - 3, 4):
-                descriptor = int.from_bytes(packed[at : at + 4], sys.byteorder)
-                os.set_inheritable(descriptor, False)
-                self.descriptors.append(descriptor)
-        # More than its messages can need: the peer would use up our descriptors.
+        # More descriptors than its messages can need: the peer would use up ours.
         if not data or len(self.descriptors) > MOST_DESCRIPTORS:
             return None
         try:
-            return self._decoder.feed(data)
+            return self.feed(data)
         except ValueError:
             return None
+
+    def read(self) -> bytes | None:
+        """Return bytes that have come; None for nothing now, b"" at the end."""
+        try:
+            return self._read()
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def feed(self, data: bytes) -> list[tuple[int, list[bytes]]]:
+        """Return the messages that are whole with bytes that `read` has returned.
+
+        Raises:
+            ValueError: They are no messages.
+        """
+        return self._decoder.feed(data)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send now what can be sent now; `flush` sends the rest.
@@ -89,10 +103,11 @@ class Channel:
         Raises:
             OSError: The message has to wait, and a descriptor cannot be duplicated.
         """
-        sent = 0 if self._unsent else self._send(message, descriptors)
+        rest = memoryview(message)
+        sent = 0 if self._unsent else self._send(rest, descriptors)
         if sent < len(message):
             waiting = () if sent else tuple(os.dup(d) for d in descriptors)
-            self._unsent.append((message[sent:], waiting))
+            self._unsent.append((rest[sent:], waiting))
 
     def flush(self) -> None:
         """Send more of what could not be sent at once."""
@@ -104,20 +119,33 @@ class Channel:
             for descriptor in descriptors:
                 os.close(descriptor)
             if sent < len(message):
-                self._unsent[0] = (message[sent:], ())
-                return
-            self._unsent.pop(0)
+                self._unsent[0] = message[sent:], ()
+            else:
+                self._unsent.pop(0)
 
-    def _send(self, message: bytes, descriptors: tuple[int, ...]) -> int:
-        """Return how many bytes of a message the socket has taken."""
-        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
+    def _send(self, message: memoryview, descriptors: tuple[int, ...]) -> int:
+        """Return how many bytes of a message have been sent now."""
         try:
-            return self.sock.sendmsg([message], rights)
+            return self._write(message, descriptors)
         except BlockingIOError:
             return 0
         except OSError:  # the peer is gone, as receive says: nothing has to wait
             return len(message)
+
+    def _read(self) -> bytes:
+        room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)
+        data, ancillary, _, _ = self.sock.recvmsg(PIECE, room)
+        for _, _, packed in ancillary:
+            for at in range(0, len(packed) - 3, 4):
+                descriptor = int.from_bytes(packed[at : at + 4], sys.byteorder)
+                os.set_inheritable(descriptor, False)
+                self.descriptors.append(descriptor)
+        return data
+
+    def _write(self, message: memoryview, descriptors: tuple[int, ...]) -> int:
+        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
+        return self.sock.sendmsg([message], rights)
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -127,7 +155,38 @@ class Channel:
                 os.close(descriptor)
         self.descriptors.clear()
         self._unsent.clear()
+        self._close()
+
+    def _close(self) -> None:
         self.sock.close()
+
+
+class PipeChannel(Channel):
+    """A channel on two descriptors of any kind, which carries no descriptors."""
+
+    def __init__(self, read: int, write: int) -> None:
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self._ends = read, write
+        self.descriptors = []
+        self._decoder = protocol.Decoder()
+        self._unsent = []
+
+    def fileno(self) -> int:
+        return self._ends[0]
+
+    def write_fileno(self) -> int:
+        return self._ends[1]
+
+    def _read(self) -> bytes:
+        return os.read(self._ends[0], PIECE)
+
+    def _write(self, message: memoryview, _: tuple[int, ...]) -> int:
+        return os.write(self._ends[1], message)
+
+    def _close(self) -> None:
+        for descriptor in self._ends:
+            os.close(descriptor)
 
 
 def connect(control: bytes) -> tuple[_socket.socket, bytes]:

@@ -10,7 +10,7 @@ from poprun.vipu import liveness
 from poprun.vipu.launch.held_devices import Answer
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import messages
-from poprun.wire.pipe_channel import PipeChannel
+from poprun.wire.channel import PipeChannel
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
 from poprun.reach.agent_connection import AgentConnection
 from poprun.wire import event_codec, messages, protocol
+from poprun.wire.channel import Channel
 from poprun.wire.events import (
     AcceptFailed,
     Clean,
@@ -29,7 +30,6 @@ from poprun.wire.events import (
     HostLost,
     NotUndone,
 )
-from poprun.wire.pipe_channel import PipeChannel
 
 NONSENSE = "its agent has sent an invalid message"
 
@@ -49,8 +49,7 @@ class Played:
 
     def __init__(self) -> None:
         ours, self.agent = socket.socketpair()
-        descriptor = ours.detach()
-        channel = PipeChannel(descriptor, descriptor, messages.MOST_RECEIVED)
+        channel = Channel(ours, messages.MOST_RECEIVED)
         connection: Any = SimpleNamespace(
             channel=channel,
             hello=SimpleNamespace(ssh_connection=""),

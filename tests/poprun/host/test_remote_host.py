@@ -1,6 +1,6 @@
 """What poprun does with the devices of instances that another host's agent asks for."""
 
-import os
+import socket
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,8 +13,8 @@ from poprun.host.remote_host import RemoteHost
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import messages, protocol
+from poprun.wire.channel import Channel
 from poprun.wire.events import Event, HostLost
-from poprun.wire.pipe_channel import PipeChannel
 
 THEIRS = ProcessIdentity(7, 5, "another boot", "pid:[1]")
 
@@ -42,9 +42,7 @@ class FakeAgent:
     """The agent's end of a connection, and the link that poprun has to it."""
 
     def __init__(self, devices: FakeDevices | None, *, is_traced: bool = False) -> None:
-        to_agent, to_poprun = os.pipe(), os.pipe()
-        self.channel = PipeChannel(to_agent[0], to_poprun[1])
-        ours = PipeChannel(to_poprun[0], to_agent[1])
+        self.channel, ours = map(Channel, socket.socketpair())
         hello = SimpleNamespace(hostname="h1", ssh_connection="")
         connection: Any = SimpleNamespace(
             hello=hello,
@@ -71,8 +69,7 @@ class FakeAgent:
         self.host.take_in_losses()
 
     def hang_up(self) -> None:
-        os.close(self.channel.write_descriptor)
-        self.channel.write_descriptor = os.dup(self.channel.read_descriptor)
+        self.channel.sock.shutdown(socket.SHUT_WR)
         self.host.take_in_losses()
 
     def close(self) -> None:
