@@ -8,10 +8,9 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 
-from poprun.output.kept_output import KeptOutput, Piece, share
+from poprun.output.kept_output import KeptOutput
 from poprun.output.lines.console import Console
 from poprun.output.lines.pending_stream import PendingStream
 from poprun.output.lines.screen import Screen
@@ -29,15 +28,6 @@ TAIL = 16384
 LINES_IN_SIGHT = 100
 # How often the status is looked at; it is drawn only when it has changed.
 STATUS_INTERVAL_S = 0.25
-Key = tuple[int, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Output:
-    """What poprun writes to, and what decides what is written there when."""
-
-    sink: Sink
-    console: Console
 
 
 class OutputRouter:
@@ -53,50 +43,46 @@ class OutputRouter:
     ) -> None:
         self._routes = routes
         self._screens = screens or {}
-        # poprun's own text is written to stderr. A terminal gets both, and then one
-        # queue keeps them in order.
-        self._out = self._err = self._open("stdout", stdout)
+        # poprun's own text is written to stderr. A terminal gets both streams, and then
+        # one queue keeps them in order.
+        self.sinks = [Sink(stdout)]
+        self._consoles = [self._open_console("stdout", stdout)]
         if not _same_file(stdout, stderr):
-            self._err = self._open("stderr", stderr)
+            self.sinks.append(Sink(stderr))
+            self._consoles.append(self._open_console("stderr", stderr))
+        out, self._err = self._consoles[0], self._consoles[-1]
         # By stream of the instances.
-        self._outputs = {"stdout": self._out, "stderr": self._err}
+        self._by_stream = {"stdout": out, "stderr": out if routes.xml else self._err}
         if routes.xml:
-            self._outputs["stderr"] = self._out
-            self._out.sink.write(b"<mpirun>\n")
+            self.sinks[0].write(b"<mpirun>\n")
         # What to show on stderr while nothing else is on its line, and when next.
         self._status = status
         # When an instance last wrote something.
         self._last_output = -inf
         self._status_due = 0.0 if status else inf
         self._stderr = stderr
+        self._streams: dict[tuple[int, str], PendingStream] = {}
+        # The stream by which the instances' stderr comes, and its end by instance.
+        self._error_stream = "stdout" if routes.merged else "stderr"
         self._tails: dict[int, bytes] = {}
         self._files = OutputFiles(routes.directory) if routes.directory else None
         # The output of instances that are shown only if they fail.
         self._kept: dict[int, KeptOutput] = {}
-        # The stream that was written to stderr last.
-        self._last: Key | None = None
 
-    def _open(self, name: str, descriptor: int) -> _Output:
+    def _open_console(self, name: str, descriptor: int) -> Console:
+        """Return the console of the sink that was added last."""
         routes, is_tagged = self._routes, self._routes.is_tagged(name)
         # What a program may read, and what a person has asked for in PopRun's form,
         # has each line with its tag.
         is_for_person = os.isatty(descriptor) and name in routes.template_streams
-        console = Console(
+        return Console(
+            self.sinks[-1].write,
             self._screens.get(name),
             joins_same=not (routes.xml or routes.is_quiet)
             and (not is_tagged or is_for_person),
             names_instances=not is_tagged,
             library=os.fsencode(routes.library),
         )
-        return _Output(sink=Sink(descriptor), console=console)
-
-    @property
-    def _different(self) -> list[_Output]:
-        return [self._out] if self._err is self._out else [self._out, self._err]
-
-    @property
-    def sinks(self) -> list[Sink]:
-        return [output.sink for output in self._different]
 
     def interests(self) -> Iterator[Interest]:
         """Yield what to wait for in order to write what is unwritten."""
@@ -130,7 +116,7 @@ class OutputRouter:
     @property
     def closed(self) -> bool:
         """Whether the reader of stdout has ended."""
-        return self._out.sink.failure == errno.EPIPE
+        return self.sinks[0].failure == errno.EPIPE
 
     @property
     def failure(self) -> tuple[str, int] | None:
@@ -143,16 +129,6 @@ class OutputRouter:
     def open(self, rank: int, stream: str) -> None:
         """Route a stream from now on."""
         routes = self._routes
-        if routes.is_kept(rank):
-            kept = self._kept.setdefault(rank, KeptOutput(share(len(routes.writers))))
-            kept.streams.append(stream)
-        else:
-            self._open_on_console(rank, stream)
-        if self._files is not None:
-            self._files.open(rank, stream, routes.mark_in_file(rank, stream))
-
-    def _open_on_console(self, rank: int, stream: str) -> None:
-        routes = self._routes
         on_terminal = stream in self._screens
         pending = PendingStream(
             routes.mark_on_console(rank, stream, on_terminal=on_terminal),
@@ -160,7 +136,13 @@ class OutputRouter:
             is_stderr=stream == "stderr",
             reads_terminal=rank == routes.terminal_reader,
         )
-        self._outputs[stream].console.open((rank, stream), pending)
+        self._streams[rank, stream] = pending
+        if routes.is_kept(rank):
+            self._kept.setdefault(rank, KeptOutput(len(routes.writers)))
+        else:
+            self._by_stream[stream].open(pending)
+        if self._files is not None:
+            self._files.open(rank, stream, routes.mark_in_file(rank, stream))
 
     def feed(
         self, rank: int, stream: str, data: bytes, now: float, written: float = 0.0
@@ -178,14 +160,13 @@ class OutputRouter:
         if rank in self._kept:
             self._kept[rank].add(stream, data, written)
         elif self._routes.is_shown(rank) or self._routes.is_kept(rank):
-            self._feed_console(
-                rank, Piece(stream=stream, data=data, written=written), now
-            )
+            self._feed_console(rank, stream, data, now, written)
 
-    def _feed_console(self, rank: int, piece: Piece, now: float) -> None:
-        output = self._outputs[piece.stream]
-        output.console.feed((rank, piece.stream), piece.data, now, piece.written)
-        self._write(output)
+    def _feed_console(
+        self, rank: int, stream: str, data: bytes, now: float, written: float
+    ) -> None:
+        pending = self._streams[rank, stream]
+        self._by_stream[stream].feed(pending, data, now, written)
 
     def show_prompt_of(self, rank: int | None) -> None:
         """Let other instances wait while the debugger of one shows a prompt.
@@ -193,25 +174,25 @@ class OutputRouter:
         Args:
             rank: None when the prompt is over.
         """
-        for output in self._different:
-            output.console.show_prompt_of(rank, time.monotonic())
-            self._write(output)
+        for console in self._consoles:
+            console.show_prompt_of(rank, time.monotonic())
 
     def show_failed(self, rank: int) -> None:
         """Write what was kept of an instance that has failed, and from now on all."""
         kept = self._kept.pop(rank, None)
         if kept is None:
             return
-        for stream in kept.streams:
-            self._open_on_console(rank, stream)
-        pieces = list(kept.take())
+        for stream in STREAMS:
+            if (rank, stream) in self._streams:
+                self._by_stream[stream].open(self._streams[rank, stream])
+        pieces = kept.take()
         if kept.num_dropped and not self._routes.is_quiet:
             self.say(
                 f"poprun: the first {kept.num_dropped} bytes that instance {rank} "
                 "has written are not shown: only its last output is kept.\n"
             )
-        for piece in pieces:
-            self._feed_console(rank, piece, time.monotonic())
+        for stream, data, written in pieces:
+            self._feed_console(rank, stream, data, time.monotonic(), written)
         for stream in kept.ended:
             self._close_on_console(rank, stream)
 
@@ -225,29 +206,27 @@ class OutputRouter:
             self._files.close(rank, stream)
 
     def _close_on_console(self, rank: int, stream: str) -> None:
-        self._outputs[stream].console.close((rank, stream), time.monotonic())
-        self._write(self._outputs[stream])
+        self._by_stream[stream].close(self._streams[rank, stream], time.monotonic())
 
     def tick(self, now: float) -> None:
-        for output in self._different:
-            if output.sink.full:
-                output.console.pause(now)
+        for sink, console in zip(self.sinks, self._consoles, strict=True):
+            if sink.full:
+                console.pause(now)
             else:
-                output.console.tick(now)
-                self._write(output)
+                console.tick(now)
 
-        is_full = self._err.sink.full
+        is_full = self.sinks[-1].full
         if now >= self._status_due and self._status is not None and not is_full:
             self._status_due = now + STATUS_INTERVAL_S
             may_draw = is_foreground(self._stderr)
             status = self._status(now, self._last_output)
-            self._show(status if may_draw else "")
+            self._err.show(status.encode() if may_draw else b"")
 
     def deadline(self) -> float:
         # poll() reports when a full sink is read.
-        waiting = [o.console for o in self._different if not o.sink.full]
-        status_due = inf if self._err.sink.full else self._status_due
-        return min([status_due, *(console.deadline() for console in waiting)])
+        pairs = zip(self.sinks, self._consoles, strict=True)
+        dues = [console.deadline() for sink, console in pairs if not sink.full]
+        return min([inf if self.sinks[-1].full else self._status_due, *dues])
 
     @property
     def shows_status(self) -> bool:
@@ -255,13 +234,9 @@ class OutputRouter:
 
     def hide_status(self, *, forever: bool = False) -> None:
         """Erase the status; it comes back unless that is for ever."""
-        self._show("")
+        self._err.show(b"")
         if forever:
             self._status, self._status_due = None, inf
-
-    def _show(self, status: str) -> None:
-        self._err.console.show(status.encode())
-        self._write(self._err)
 
     def resize(self) -> None:
         """Take in that the terminal may have another size."""
@@ -270,13 +245,12 @@ class OutputRouter:
 
     def say(self, text: str) -> None:
         """Write lines of poprun's own."""
-        self._err.console.say(text.encode(errors="backslashreplace"))
-        self._write(self._err)
+        self._err.say(text.encode(errors="backslashreplace"))
 
     def end(self) -> None:
         """Take in that nothing more comes from the instances."""
         if self._routes.xml:
-            self._out.sink.write(b"</mpirun>\n")
+            self.sinks[0].write(b"</mpirun>\n")
 
     def tail(self, rank: int) -> bytes:
         """Return the end of an instance's stderr, shown or not."""
@@ -288,20 +262,11 @@ class OutputRouter:
         It is if it was written last; a traceback, which names its instance, may have
         other lines below it.
         """
-        console = self._outputs[self._error_stream].console
-        is_near = console.lines_since_traceback(rank) <= LINES_IN_SIGHT
-        return is_near or self._last == (rank, self._error_stream)
-
-    @property
-    def _error_stream(self) -> str:
-        return "stdout" if self._routes.merged else "stderr"
-
-    def _write(self, output: _Output) -> None:
-        for key, data in output.console.take():
-            output.sink.write(data)
-            # Without a key it is poprun's own text, or the end of a broken line.
-            if output is self._err and key is not None:
-                self._last = key  # type: ignore[assignment]
+        last, stream = self._err.last_stream, self._error_stream
+        if last is not None and last is self._streams.get((rank, stream)):
+            return True
+        console = self._by_stream[stream]
+        return console.lines_since_traceback(rank) <= LINES_IN_SIGHT
 
 
 def _same_file(one: int, other: int) -> bool:

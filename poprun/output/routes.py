@@ -1,10 +1,9 @@
 """How the output of a job is marked, and where it is shown."""
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from poprun.output.lines.tags import POPRUN, Mark, Prefix, Tag, Writer, Xml
+from poprun.output.lines.tags import POPRUN, Mark, Prefix, Writer, Xml
 from poprun.output.selection import Selection
 from poprun.output.stream_ends import STREAMS
 
@@ -45,9 +44,7 @@ class Routes:
         """Return what marks the lines of a stream in its file."""
         if self.xml:
             return Xml(rank, stream)
-        if self.tag or self.timestamp:
-            return Prefix(self._tag_of_mpirun(rank, stream))
-        return None
+        return self._prefix(rank, stream) if self.tag or self.timestamp else None
 
     def mark_on_console(
         self, rank: int, stream: str, *, on_terminal: bool = False
@@ -57,12 +54,13 @@ class Routes:
             return Xml(rank, stream)
         if not self.is_tagged(stream):
             return None
-        colored = stream in self.colored_streams
-        if stream in self.template_streams:
-            tag = self._writer(rank, stream).tag(self.template, colored=colored)
-        else:
-            tag = self._tag_of_mpirun(rank, stream, colored=colored)
-        return Prefix(tag, on_terminal=on_terminal)
+        return self._prefix(
+            rank,
+            stream,
+            template=self.template if stream in self.template_streams else None,
+            colored=stream in self.colored_streams,
+            on_terminal=on_terminal,
+        )
 
     def is_tagged(self, stream: str) -> bool:
         """Return whether the lines of a stream have tags or times on the console."""
@@ -90,13 +88,20 @@ class Routes:
         """Return whether the output of an instance is shown only if that fails."""
         return not self.only_files and self.selection.failed and not self.is_shown(rank)
 
-    def _writer(self, rank: int, stream: str) -> Writer:
-        return replace(self.writers[rank], stream=stream)
-
-    def _tag_of_mpirun(self, rank: int, stream: str, *, colored: bool = False) -> Tag:
-        template = POPRUN if self.tag else "<{stream}>:"
-        tag = Writer(instance=rank, stream=stream).tag(template, colored=colored)
-        assert isinstance(tag, bytes)
-        if not self.timestamp:
-            return tag
-        return lambda seconds: time.ctime(seconds).encode() + tag
+    def _prefix(
+        self,
+        rank: int,
+        stream: str,
+        *,
+        template: str | None = None,
+        colored: bool = False,
+        on_terminal: bool = False,
+    ) -> Prefix:
+        """Return a tag in a template's form, or in the form of mpirun without one."""
+        timestamp = self.timestamp and template is None
+        if template is None:
+            template = POPRUN if self.tag else "<{stream}>:"
+        writer = self.writers[rank] if self.writers else Writer(instance=rank)
+        writer = replace(writer, stream=stream)
+        tag = writer.tag(template, colored=colored, timestamp=timestamp)
+        return Prefix(tag, on_terminal=on_terminal)

@@ -42,11 +42,10 @@ class PendingStream:
         self.is_stderr = is_stderr
         self.reads_terminal = reads_terminal
         self.tracebacks = Tracebacks() if is_stderr else None
-        # Whole lines, and the beginning of one; when each of the former was written,
-        # and the last piece of the latter, in seconds since 1970.
-        self.lines: list[bytes] = []
-        self.unfinished: list[bytes] = []
-        self._lines_written: list[float] = []
+        # Whole lines, with the time when each was written in seconds since 1970, and
+        # the pieces of an unfinished line, with the time of the last piece.
+        self._lines: list[tuple[float, bytes]] = []
+        self._unfinished: list[bytes] = []
         self._unfinished_written = 0.0
         self.lines_size = self.unfinished_size = 0
         # The length of the unfinished line when `forget_overwritten` last read it.
@@ -92,40 +91,42 @@ class PendingStream:
         cut = data.rfind(b"\n") + 1
         if cut:
             lines = data if cut == len(data) else data[:cut]
-            if self.unfinished:
-                lines = b"".join([*self.unfinished, lines])
-                self.unfinished, self.unfinished_size = [], 0
-            self.lines.append(lines)
-            self._lines_written.append(written)
+            if self._unfinished:
+                lines = b"".join([*self._unfinished, lines])
+                self._unfinished, self.unfinished_size = [], 0
+            self._lines.append((written, lines))
             self.lines_size += len(lines)
             if self.tracebacks is not None:
                 self.tracebacks.see(lines, now)
         if cut < len(data):
-            self.unfinished.append(data[cut:])
+            self._unfinished.append(data[cut:])
             self.unfinished_size += len(data) - cut
             self._unfinished_written = written
 
+    def whole_text(self) -> bytes:
+        """Return the whole lines that wait, with the last line of an ended stream."""
+        lines = [lines for _, lines in self._lines]
+        return b"".join(lines + (self._unfinished if self.ended else []))
+
     def take_out(self, *, partial: bool) -> list[tuple[float, bytes]]:
         """Return what is waiting, and when it was written: one piece if no tag says."""
-        times, self._lines_written = self._lines_written, []
-        pieces, self.lines, self.lines_size = self.lines, [], 0
-        if (partial or self.ended) and self.unfinished:
-            pieces.append(b"".join(self.unfinished))
-            times.append(self._unfinished_written)
-            self.unfinished, self.unfinished_size = [], 0
+        pieces, self._lines, self.lines_size = self._lines, [], 0
+        if (partial or self.ended) and self._unfinished:
+            pieces.append((self._unfinished_written, b"".join(self._unfinished)))
+            self._unfinished, self.unfinished_size = [], 0
         is_timed = self.mark is not None and self.mark.is_timed
         if len(pieces) > 1 and not is_timed:
-            return [(times[-1], b"".join(pieces))]
-        return list(zip(times, pieces, strict=True))
+            return [(pieces[-1][0], b"".join([data for _, data in pieces]))]
+        return pieces
 
     def forget_overwritten(self) -> None:
         """Keep only the last state of a bar that is not on the console."""
         # A long line is joined only when it has doubled, or each piece would copy it.
         if OWN_TURN_BYTES < self.unfinished_size < 2 * self.size_when_checked:
             return
-        line = b"".join(self.unfinished)
+        line = b"".join(self._unfinished)
         at = line.rstrip(b"\r").rfind(b"\r")
         if at > 0 and b"\x1b" not in line[:at]:
             line = line[at:]
-        self.unfinished, self.unfinished_size = [line], len(line)
+        self._unfinished, self.unfinished_size = [line], len(line)
         self.size_when_checked = len(line)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from string import Formatter
+from time import ctime
 from typing import Protocol
 
 from poprun.color import INSTANCES
@@ -106,26 +107,30 @@ class Writer:
     """One stream of one instance, as its tags name it."""
 
     instance: int
-    stream: str
+    stream: str = ""
     host: str = ""
     local_instance: int = 0
 
-    def tag(self, template: str, *, colored: bool = False) -> Tag:
-        """Return the tag that a template makes; where it tells the time, a function."""
+    def tag(
+        self, template: str, *, colored: bool = False, timestamp: bool = False
+    ) -> Tag:
+        """Return the tag that a template makes; where it tells the time, a function.
+
+        Args:
+            timestamp: Begin with the time in mpirun's form.
+        """
         before = after = ""
         if colored:
             before = f"\x1b[{INSTANCES[self.instance % len(INSTANCES)]}m"
             after = "\x1b[39m"
-
         fields = asdict(self)
 
-        def render(time: object = None) -> bytes:
-            text = template.format(**fields, time=time)
-            return f"{before}{text}{after}".encode(errors="surrogateescape")
+        def render(seconds: float) -> bytes:
+            time = ctime(seconds) if timestamp else ""
+            text = template.format(**fields, time=_Time(seconds))
+            return f"{time}{before}{text}{after}".encode(errors="surrogateescape")
 
-        if "{time" not in template:
-            return render()
-        return lambda time: render(_Time(time))
+        return render if timestamp or "{time" in template else render(0.0)
 
 
 class _Time:

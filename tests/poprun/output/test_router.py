@@ -262,7 +262,7 @@ def test_the_time_stands_before_the_tag(
     whose: bytes,
 ) -> None:
     ctime = {1.5: "Sun Nov  2 07:14:12 2026", 2.0: "Sun Nov  2 07:14:13 2026"}
-    monkeypatch.setattr("poprun.output.router.time.ctime", ctime.__getitem__)
+    monkeypatch.setattr("poprun.output.lines.tags.ctime", ctime.__getitem__)
     router = relays(Routes(tag=tag, timestamp=True), out.write, err.write)
     router.feed(0, "stdout", b"one\n", 0.0, 1.5)
     router.feed(0, "stdout", b"two\n", 0.0, 2.0)

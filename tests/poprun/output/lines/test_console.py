@@ -2,8 +2,9 @@ from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
+from named_console import NamedConsole
 
-from poprun.output.lines.console import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
+from poprun.output.lines.console import MAX_LINE_BYTES, MAX_WAITING_BYTES
 from poprun.output.lines.pending_stream import PendingStream
 from poprun.output.lines.screen import Screen as Cursor
 from poprun.output.lines.tags import Prefix
@@ -13,17 +14,17 @@ class Screen:
     """A console with streams, named by letters, and what has come out of it."""
 
     def __init__(self, *names: str, tags: bool = False) -> None:
-        self.console = Console()
+        self.console = NamedConsole()
         for name in names:
             tag = f"[{name}]".encode()
-            self.console.open(name, PendingStream(Prefix(tag) if tags else None))
+            self.console.add(name, PendingStream(Prefix(tag) if tags else None))
 
     def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
-        self.console.feed(name, data, now)
+        self.console.bring(name, data, now)
         return self.shown()
 
     def ends(self, name: str, now: float = 0.0) -> bytes:
-        self.console.close(name, now)
+        self.console.end(name, now)
         return self.shown()
 
     def at(self, now: float) -> bytes:
@@ -31,7 +32,7 @@ class Screen:
         return self.shown()
 
     def shown(self) -> bytes:
-        return b"".join(data for _, data in self.console.take())
+        return self.console.take()
 
 
 def test_a_whole_line_goes_out_at_once() -> None:
@@ -253,14 +254,14 @@ def test_each_stream_comes_out_as_it_went_in(
     for name, data, pause in speeches:
         now += pause
         screen.console.tick(now)
-        screen.console.feed(name, data, now)
+        screen.console.bring(name, data, now)
         said[name] += data
     for name in "bca":
-        screen.console.close(name)
+        screen.console.end(name)
 
     came = dict.fromkeys("abc", b"")
-    for key, data in screen.console.take():
-        came[str(key)] += data
+    for name, data in screen.console.written:
+        came[name] += data
     assert came == said
 
 
@@ -271,7 +272,7 @@ def test_lines_that_keep_coming_never_mix(cuts: list[tuple[str, int]]) -> None:
     text = {name: (name.encode() * 7 + b"\n") * 100 for name in "abc"}
     at = dict.fromkeys("abc", 0)
     for name, size in cuts:
-        screen.console.feed(name, text[name][at[name] : at[name] + size], 0.0)
+        screen.console.bring(name, text[name][at[name] : at[name] + size], 0.0)
         screen.console.tick(0.04)
         at[name] += size
 
@@ -289,9 +290,11 @@ class Errors(Screen):
     def __init__(
         self, *names: str, joins_same: bool = True, names_instances: bool = True
     ) -> None:
-        self.console = Console(joins_same=joins_same, names_instances=names_instances)
+        self.console = NamedConsole(
+            joins_same=joins_same, names_instances=names_instances
+        )
         for name in names:
-            self.console.open(name, PendingStream(instance=int(name), is_stderr=True))
+            self.console.add(name, PendingStream(instance=int(name), is_stderr=True))
 
 
 def traceback(error: bytes) -> bytes:
@@ -487,7 +490,7 @@ def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
 
 def test_what_an_instance_prints_comes_after_its_traceback() -> None:
     screen = Errors("0", "1")
-    screen.console.open("out", PendingStream(instance=0))
+    screen.console.add("out", PendingStream(instance=0))
     screen.says("0", traceback(b"a"))
 
     assert screen.says("out", b"retry\n") == traceback(b"a") + b"retry\n"
@@ -534,9 +537,9 @@ def test_time_in_which_nothing_could_be_written_does_not_count() -> None:
 class OnTerminal(Screen):
     def __init__(self, *names: str) -> None:
         super().__init__()
-        self.console = Console(Cursor(columns=40))
+        self.console = NamedConsole(Cursor(columns=40))
         for name in names:
-            self.console.open(name, PendingStream())
+            self.console.add(name, PendingStream())
 
 
 def test_lines_appear_above_the_bar_of_another_at_once() -> None:
@@ -604,7 +607,7 @@ def test_on_a_terminal_no_line_begins_behind_a_prompt() -> None:
 def test_no_line_is_ended_for_the_instance_whose_prompt_was_answered() -> None:
     screen = OnTerminal("b")
     for name in ("stdout", "stderr"):
-        screen.console.open(name, PendingStream(reads_terminal=True))
+        screen.console.add(name, PendingStream(reads_terminal=True))
     screen.says("stderr", b"Name? ")
     screen.at(0.05)
 
@@ -615,7 +618,7 @@ def test_no_line_is_ended_for_the_instance_whose_prompt_was_answered() -> None:
 def test_a_bar_of_the_instance_that_reads_is_drawn_below_its_lines() -> None:
     screen = OnTerminal()
     for name in ("stdout", "stderr"):
-        screen.console.open(name, PendingStream(reads_terminal=True))
+        screen.console.add(name, PendingStream(reads_terminal=True))
     screen.says("stderr", b"\r10%")
     screen.at(0.05)
 
@@ -628,10 +631,10 @@ def test_a_bar_of_the_instance_that_reads_is_drawn_below_its_lines() -> None:
 def prompting(*, on_terminal: bool) -> Screen:
     """Return a screen on which instance 0 shows a prompt, and 1 writes, too."""
     screen = Screen()
-    screen.console = Console(Cursor() if on_terminal else None)
+    screen.console = NamedConsole(Cursor() if on_terminal else None)
     for instance, name in enumerate("ab"):
         mark = Prefix(f"[{name}]".encode(), on_terminal=on_terminal)
-        screen.console.open(name, PendingStream(mark, instance))
+        screen.console.add(name, PendingStream(mark, instance))
     screen.console.show_prompt_of(0, 1.0)
     return screen
 

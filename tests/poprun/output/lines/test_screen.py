@@ -6,8 +6,8 @@ import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from named_console import NamedConsole
 
-from poprun.output.lines.console import Console
 from poprun.output.lines.pending_stream import PendingStream
 from poprun.output.lines.screen import ERASE, Screen
 from poprun.output.lines.tags import Prefix
@@ -153,19 +153,19 @@ pieces = st.lists(
 def test_a_status_changes_nothing_that_a_program_draws(
     pieces: list[tuple[bytes, float, bytes | None]],
 ) -> None:
-    console = Console(Screen(COLUMNS))
-    console.open("a", PendingStream())
+    console = NamedConsole(Screen(COLUMNS))
+    console.add("a", PendingStream())
     now, drawn, whole = 0.0, b"", b""
     for data, pause, status in pieces:
         now += pause
         console.tick(now)
-        console.feed("a", data, now)
+        console.bring("a", data, now)
         whole += data
         if status is not None:
             console.show(status)
-    console.close("a")
+    console.end("a")
     console.show(b"")
-    drawn = b"".join(data for _, data in console.take())
+    drawn = console.take()
 
     assert seen(drawn) == seen(whole)
 
@@ -175,11 +175,11 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     steps: list[tuple[str, int]],
 ) -> None:
     """Each draws a bar, and says a line now and then."""
-    console = Console(Screen(COLUMNS))
+    console = NamedConsole(Screen(COLUMNS))
     for name in "ab":
         tag = f"[{name}]".encode()
-        console.open(name, PendingStream(Prefix(tag, on_terminal=True)))
-        console.open(
+        console.add(name, PendingStream(Prefix(tag, on_terminal=True)))
+        console.add(
             name + " lines",
             PendingStream(Prefix(tag, on_terminal=True)),
         )
@@ -187,17 +187,17 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     for name, number in steps:
         now += 0.06
         console.tick(now)
-        console.feed(name, b"\r%d0%%" % number, now)
+        console.bring(name, b"\r%d0%%" % number, now)
         if number == 9:
             lines.append(f"[{name}]line of {name}")
-            console.feed(name + " lines", f"line of {name}\n".encode(), now)
+            console.bring(name + " lines", f"line of {name}\n".encode(), now)
     for name in "ab":
-        console.feed(name, b"\r100%\n", now)
+        console.bring(name, b"\r100%\n", now)
         lines.append(f"[{name}]100%")
     for name in ("a", "b", "a lines", "b lines"):
-        console.close(name)
+        console.end(name)
 
-    shown, _, row = seen(b"".join(data for _, data in console.take()))
+    shown, _, row = seen(console.take())
     assert sorted(shown[:row]) == sorted(lines)
     assert row == len(lines)
 
@@ -214,21 +214,21 @@ def test_an_end_that_shows_nothing_leaves_the_line_free(end: bytes) -> None:
 def test_after_ends_that_show_nothing_the_prompt_is_at_the_beginning_of_a_line() -> (
     None
 ):
-    console = Console(Screen(COLUMNS))
+    console = NamedConsole(Screen(COLUMNS))
     for name in "ab":
         mark = Prefix(f"[{name}]".encode(), on_terminal=True)
-        console.open(name, PendingStream(mark))
-        console.feed(name, b"\x1b[?25l", 0.0)
+        console.add(name, PendingStream(mark))
+        console.bring(name, b"\x1b[?25l", 0.0)
     console.tick(1.0)
     for name in "ab":
-        console.feed(name, b"\r\x1b[2K100%\r\n", 1.0)
-        console.feed(name, b"\x1b[?25h", 1.0)
+        console.bring(name, b"\r\x1b[2K100%\r\n", 1.0)
+        console.bring(name, b"\x1b[?25h", 1.0)
     console.tick(2.0)
     console.say(b"poprun: done\n")
     for name in "ab":
-        console.close(name, 3.0)
+        console.end(name, 3.0)
 
-    shown, column, row = seen(b"".join(data for _, data in console.take()))
+    shown, column, row = seen(console.take())
     assert shown[:3] == ["[a]100%", "[b]100%", "poprun: done"]
     assert (column, row) == (0, 3)
 
