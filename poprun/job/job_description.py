@@ -24,6 +24,7 @@ from poprun.mpirun.environment import (
     without_many,
 )
 from poprun.options.settings import Settings
+from poprun.output.routes import Routes
 from poprun.output.terminal import Terminals
 from poprun.plan import slurm
 from poprun.plan.host_facts import HostFacts
@@ -44,6 +45,7 @@ def make_job(
     paths: Sequence[str],
     environ: Mapping[str, str],
     *,
+    routes: Routes | None = None,
     terminals: Terminals | None = None,
     umask: int = 0o022,
 ) -> Job:
@@ -70,7 +72,7 @@ def make_job(
         for facts in request.facts
     ]
     limits = _raise_descriptor_limit(request)
-    terminals = Terminals() if terminals is None else terminals
+    terminals = terminals or Terminals()
     spec = _common_spec(request, settings["grace"], terminals, limits, umask)
     return Job(
         control=plan.attempt.control,
@@ -79,6 +81,7 @@ def make_job(
         mpirun_environment=_mpirun_environment(plan, environ, directory),
         specs=_specs(spec, plan, paths, inherited),
         stdin=request.stdin,
+        routes=routes or Routes(),
         terminals=terminals,
         merge_stderr=request.arguments.job.merge_stderr,
         grace=settings["grace"],

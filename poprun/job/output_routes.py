@@ -1,12 +1,16 @@
 """How the output of a job is marked, and where it is shown: settings -> Routes."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from popdist import environment
-from poprun.color import uses_color
+from poprun.color import is_dumb, uses_color
+from poprun.job.values import Job
 from poprun.options.settings import Settings
+from poprun.output import terminal
+from poprun.output.lines.screen import Screen
 from poprun.output.lines.tags import POPRUN, Writer
+from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
 from poprun.output.selection import Selection
 from poprun.output.stream_ends import STREAMS
@@ -51,6 +55,30 @@ def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes
         terminal_reader=request.stdin.rank if os.isatty(0) else None,
         is_quiet=settings["quiet"],
         library=os.path.dirname(environment.__file__),
+    )
+
+
+def make_router(
+    job: Job,
+    environ: Mapping[str, str],
+    status: Callable[[float, float], str] | None,
+) -> OutputRouter:
+    """Return the router of an attempt's output to poprun's own streams.
+
+    Args:
+        status: Returns the status line of the job; None for no line.
+    """
+    # What the user types on the terminal would appear after the status.
+    is_typed_in = job.stdin.is_own and os.isatty(0)
+    has_status = terminal.has_status_line(environ) and not is_typed_in
+    columns = terminal.own_size()[1]
+    screens = {
+        stream: Screen(columns)
+        for number, stream in enumerate(STREAMS, start=1)
+        if os.isatty(number) and not is_dumb(environ)
+    }
+    return OutputRouter(
+        job.routes, screens=screens, status=status if has_status else None
     )
 
 

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from poprun.helpers.end_actions import EndAction
+from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
 from poprun.vipu.launch.held_devices import HeldDevices
@@ -69,6 +70,8 @@ class Job:
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
     stdin: Stdin = field(default_factory=Stdin)
+    # How the instances' output is marked, and where it is shown.
+    routes: Routes = field(default_factory=Routes)
     terminals: Terminals = field(default_factory=Terminals)
     merge_stderr: bool = False
     grace: float = 5.0

@@ -9,6 +9,7 @@ from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
 from poprun.mpirun.find import site_packages
 from poprun.mpirun.values import Mpi
+from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
 from poprun.plan.slurm import node_environment, read_job
@@ -26,7 +27,7 @@ from poprun.reach.srun_port import SRUN
 from poprun.reach.ssh import Ssh, find_ssh
 from poprun.reach.ssh_key import distribute_key
 from poprun.reach.synchronised_folder import folder_copy
-from poprun.wire import messages
+from poprun.wire import messages, protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,46 @@ class HostAccess:
     synchronises_python: bool = False
     # The absolute path of the folder of --sync; "" for none.
     synchronised_folder: str = ""
+
+
+def open_hosts_of_settings(
+    settings: Settings,
+    environ: Mapping[str, str],
+    log: Log,
+    show_phase: Callable[[str], None],
+    tell: Callable[[bytes], None],
+    hosts: Sequence[HostSpec],
+    *,
+    again: bool = False,
+) -> Sequence[Preflight]:
+    """Return what looks things up on each host; this one needs no ssh.
+
+    Args:
+        show_phase: Says what poprun does; "" for nothing.
+        tell: Sends a message to the guard.
+        again: Whether an attempt has run before this one: its instances may have
+            written to the folder of --sync, which is not copied then.
+    """
+    names = [host.name for host in hosts]
+    is_named = settings.is_given("host") or settings.is_given("hostfile")
+    if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
+        return [LocalPreflight()]
+    folder = None if again else settings["sync"]
+    mark = os.urandom(16).hex()
+    # The guard ends what has it, if poprun is killed meanwhile.
+    tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
+    access = HostAccess(
+        ssh=settings["ssh"],
+        tell=tell,
+        log=log,
+        show_phase=show_phase,
+        distributes_key=settings["distribute-ssh-key"],
+        synchronises_python=settings["synchronise-python-venv"],
+        synchronised_folder="" if folder is None else os.path.abspath(folder),
+    )
+    opened = open_hosts(hosts, {**environ, MARK: mark}, access)
+    show_phase("checking the hosts")
+    return opened
 
 
 class RemotePreflight:

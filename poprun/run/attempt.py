@@ -1,6 +1,6 @@
 """One attempt to run a job, from the start of its mpirun to the exit code.
 
-Job -> AttemptEnd -> Verdict -> Attempted
+Job -> AttemptEnd -> Verdict
 """
 
 import os
@@ -8,24 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from popdist.durations import read_duration
-from poprun.color import is_dumb, uses_color
-from poprun.errors import LaunchError
+from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
-from poprun.job import output_routes as output
+from poprun.host.local_host import LocalHost
+from poprun.job.output_routes import make_router
 from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
 from poprun.log import Log
-from poprun.options.settings import Settings
 from poprun.output import terminal
-from poprun.output.lines.screen import Screen
 from poprun.output.output_tap import OutputTap
 from poprun.output.router import OutputRouter
-from poprun.output.stdin import describe_unread
+from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
@@ -34,6 +31,8 @@ from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.progress import Progress
 from poprun.result.verdict import Verdict, may_restart
+from poprun.run.context import RunContext, make_log
+from poprun.run.links import open_links
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
@@ -51,257 +50,218 @@ from poprun.wire.events import (
     Started,
 )
 
-if TYPE_CHECKING:
-    from poprun.run.stages import RunContext
-
-Listener = Callable[[Event], None]
 # As in popdist/settings.py.
 STALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempted:
-    """How an attempt ended, and whether another one is to follow."""
+class Successor:
+    """What another attempt takes over from one that has failed."""
 
-    exit_code: int
-    # Why, as the report says it; "" for a success.
-    cause: str = ""
-    # The guard that has what the attempts of the job share; None if no other follows.
-    successor: StartedGuard | None = None
-    # And the clients of the job, who may stop it meanwhile.
-    clients: Clients | None = None
+    # Undoes what the attempts share, should poprun end before that attempt.
+    guard: StartedGuard
+    # They may stop the job meanwhile.
+    clients: Clients
+    # Whether the attempt has lost a host.
     lost_hosts: bool = False
 
 
-class _Succession:
-    """Hands what the attempts share over to another guard, if another attempt follows.
-
-    Args:
-        judge: Returns how the attempt went, from what is known of its end.
-        start: Starts a guard; None if there are no attempts left.
-    """
-
-    def __init__(
-        self,
-        mpirun: MpirunProcess,
-        limits: tuple[int, int],
-        judge: Callable[[AttemptEnd], Verdict],
-        start: Callable[[], StartedGuard] | None,
-    ) -> None:
-        self._mpirun = mpirun
-        self._limits = limits
-        self._judge = judge
-        self._start = start
-        self.guard: StartedGuard | None = None
-        # Why there is none, should that be an error.
-        self.failure = ""
-
-    def hand_over(self, ended: AttemptEnd) -> None:
-        if self._start is None or not may_restart(ended):
-            return
-        if not self._judge(ended).has_failed:
-            return
-        try:
-            # It gets the limit that the first guard got.
-            with caller_limits(self._limits):
-                self.guard = self._start()
-        except LaunchError as error:
-            self.failure = str(error)
-        else:
-            self._mpirun.hand_over(self.guard)
-
-
-def supervise_attempt(
+def run_attempt(
     job: Job,
-    mpirun: MpirunProcess,
-    hosts: Sequence[HostLink],
+    guard: StartedGuard,
     plan: Plan,
-    context: "RunContext",
-    memory_before: Mapping[HostSpec, MemoryCounters],
+    context: RunContext,
     *,
     may_follow: bool = False,
     clients: Clients | None = None,
-) -> Attempted:
-    """Supervise a job whose mpirun starts, and report how it went.
+) -> tuple[Verdict, Successor | None]:
+    """Run one attempt of a job to its end, and report how it went.
 
     Args:
-        memory_before: The counters of each host before mpirun was started.
         may_follow: Whether another attempt may follow if this one fails.
-        clients: Those of the attempt before.
+        clients: The clients that the job had before, if it has served any.
     """
-    settings, environ = context.settings, context.caller_environ
-    progress = Progress(len(job.specs), time.monotonic())
-    router = _make_router(plan, settings, environ, progress)
-    has_color = uses_color(settings["color"], environ, 2)
-    log = Log(
-        settings.verbosity,
-        router.say,
-        has_color=has_color,
-        is_quiet=settings["quiet"],
-    )
-    stall_s = _stall_timeout(environ)
-    listeners: list[Listener] = [
-        progress.listen,
-        partial(_show_failed, router),
-        partial(_warn_of_stalls, progress, stall_s, log),
-    ]
-    listeners += _listeners(job, plan, context, hosts, log)
-    clients = _clients_of(plan, clients)
-    supervisor = Supervisor(
-        job, mpirun, hosts, router, partial(_tell, listeners), clients
-    )
-    judge = partial(conclusion.judge_attempt, plan=plan, router=router)
-    start = partial(start_guard, environ) if may_follow else None
-    succession = _Succession(mpirun, job.descriptor_limits, judge, start)
+    if context.recorder is not None:
+        context.recorder.begin_attempt(plan)
+    # The shell may have put poprun in the background while it waited for IPUs.
+    wait_for_stdin(job.stdin)
+    hosts = plan.request.hosts
+    memory_before = context.hosts.read_memory_counters(hosts)
+    several = plan.request.names_hosts
+    here = os.uname().nodename if several else hosts[0].name
+    mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
+    links: Sequence[HostLink]
+    if several:
+        links = open_links(job, plan, context.hosts, mpirun.add_shim, here)
+    else:
+        host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
+        host.listen()
+        links = [host]
+    mpirun.start()
+    attempt = _RunningAttempt(job, plan, context, mpirun, links, may_follow=may_follow)
+    return attempt.run(clients or Clients(plan.request.identity), memory_before)
 
-    def before_end(ended: AttemptEnd) -> None:
-        succession.hand_over(ended)
+
+def wait_for_stdin(stdin: Stdin) -> None:
+    """Wait until poprun may read its terminal, if an instance gets its stdin.
+
+    Raises:
+        OptionError: poprun is in the background, and no shell can continue it.
+    """
+    if stdin.is_own and not terminal.wait_until_readable(0):
+        raise OptionError(
+            "--stdin would read the terminal, which another job is using, and no shell "
+            "could continue poprun when it is free. Run poprun in the foreground, or "
+            "give it another input, such as < /dev/null."
+        )
+
+
+class _RunningAttempt:
+    """An attempt whose mpirun has been told to start."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        context: RunContext,
+        mpirun: MpirunProcess,
+        hosts: Sequence[HostLink],
+        *,
+        may_follow: bool,
+    ) -> None:
+        self._job, self._plan, self._context = job, plan, context
+        self._mpirun, self._hosts, self._may_follow = mpirun, hosts, may_follow
+        settings, environ = context.settings, context.caller_environ
+        self._progress = Progress(len(job.specs), time.monotonic())
+        self._router = make_router(
+            job, environ, self._progress.text if settings.shows_progress else None
+        )
+        self._log = make_log(settings, environ, self._router.say)
+        # The guard of the next attempt, or why it cannot be started.
+        self._next_guard: StartedGuard | None = None
+        self._failure = ""
+
+    def run(
+        self, clients: Clients, memory_before: Mapping[HostSpec, MemoryCounters]
+    ) -> tuple[Verdict, Successor | None]:
+        """Supervise the job, and report how it went.
+
+        Args:
+            memory_before: The counters of each host before mpirun was started.
+        """
+        tap = OutputTap()
+        clients.show(JobView(self._plan, tap.last_line), tap)
+        listen = partial(_tell, list(self._listeners()))
+        supervisor = Supervisor(
+            self._job, self._mpirun, self._hosts, self._router, listen, clients
+        )
+        supervisor.start()
+        try:
+            end = supervisor.run(self._before_end)
+        finally:
+            self._router.hide_status(forever=True)
+        self._router.end()
+        verdict = self._conclude(end, memory_before, supervisor)
+        # A signal may have come after the guard of the next attempt was started.
+        may_follow = may_restart(end) and not supervisor.was_stopped
+        if self._next_guard is not None and may_follow:
+            clients.pause()
+            lost_hosts = any(isinstance(event, HostLost) for event in end.events)
+            return verdict, Successor(
+                guard=self._next_guard, clients=clients, lost_hosts=lost_hosts
+            )
+        if self._next_guard is not None:
+            # The router has written its last.
+            log = Log(0, partial(write_text, 2), is_quiet=self._log.is_quiet)
+            for failure in undo_job(self._job, self._next_guard):
+                log.warn(failure)
+        clients.end(verdict.exit_code, verdict.sentence)
+        return verdict, None
+
+    def _listeners(self) -> Iterator[Callable[[Event], None]]:
+        """Yield the functions that are called with each event."""
+        context, job = self._context, self._job
+        yield self._progress.listen
+        yield partial(_show_failed, self._router)
+        # popdist refuses a value that is no duration.
+        timeout = context.caller_environ.get(env.STALL_TIMEOUT, "")
+        stall_s = read_duration(timeout) or STALL_S
+        yield partial(_warn_of_stalls, self._progress, stall_s, self._log)
+        yield EventLog(
+            self._log,
+            keep_going=job.keep_going,
+            names_hosts=len(self._hosts) > 1,
+            debugged=job.stdin.debugged,
+        ).listen
+        if context.recorder is not None:
+            yield context.recorder.listen
         if context.trace is not None:
-            context.trace.collect(hosts, job.directory)
+            names = {rank: host.name for host in self._hosts for rank in host.ranks}
+            context.trace.begin_attempt(self._plan.attempt.number, names)
+            yield context.trace.listen
 
-    supervisor.start()
-    try:
-        ended = supervisor.run(before_end)
-    finally:
-        router.hide_status(forever=True)
-    router.end()
-    if succession.failure:
-        log.warn(f"The job is not started again: {succession.failure}")
-    verdict = judge(ended)
-    if ended.course.cause == Cause(reason=Reason.TIMEOUT):
-        sentences = [verdict.sentence, *progress.describe_waits()]
-        verdict = replace(verdict, sentence=" ".join(sentences))
-    cause = _report(verdict, ended, plan, context, router, log, memory_before)
-    supervisor.write_out()
-    supervisor.close()
-    if context.recorder is not None:
-        name = outcome_name(ended.course, verdict)
-        context.recorder.end_attempt(name, verdict, cause)
-    end = _attempt_end(job, ended, verdict, cause, succession.guard, supervisor, log)
-    if end.successor is None:
-        clients.end(verdict.exit_code, cause)
-        return end
-    clients.pause()
-    return replace(end, clients=clients)
+    def _before_end(self, end: AttemptEnd) -> None:
+        """Start the guard of the next attempt, if one follows, and collect the trace.
 
+        All instances and mpirun have ended. The next guard gets what the attempts
+        share before this one undoes what is left.
+        """
+        may_restart_now = self._may_follow and may_restart(end)
+        if may_restart_now and self._judge(end).has_failed:
+            try:
+                # It gets the limit that the first guard got.
+                with caller_limits(self._job.descriptor_limits):
+                    self._next_guard = start_guard(self._context.caller_environ)
+            except LaunchError as error:
+                self._failure = str(error)
+            else:
+                self._mpirun.hand_over(self._next_guard)
+        if self._context.trace is not None:
+            self._context.trace.collect(self._hosts, self._job.directory)
 
-def _clients_of(plan: Plan, clients: Clients | None) -> Clients:
-    """Return the clients of the attempt, who are shown its instances.
+    def _judge(self, end: AttemptEnd) -> Verdict:
+        return conclusion.judge_attempt(end, self._plan, self._router)
 
-    Args:
-        clients: Those of the attempt before.
-    """
-    tap = OutputTap()
-    clients = clients or Clients(plan.request.identity)
-    clients.show(JobView(plan, tap.last_line), tap)
-    return clients
-
-
-def _listeners(
-    job: Job,
-    plan: Plan,
-    context: "RunContext",
-    hosts: Sequence[HostLink],
-    log: Log,
-) -> Iterator[Listener]:
-    """Yield what writes events down: to the log, and to files that are asked for."""
-    yield EventLog(
-        log,
-        keep_going=job.keep_going,
-        names_hosts=len(hosts) > 1,
-        debugged=job.stdin.debugged,
-    ).listen
-    if context.recorder is not None:
-        yield context.recorder.listen
-    if context.trace is not None:
-        host_names = {rank: host.name for host in hosts for rank in host.ranks}
-        context.trace.begin_attempt(plan.attempt.number, host_names)
-        yield context.trace.listen
-
-
-def _tell(listeners: Sequence[Listener], event: Event) -> None:
-    for listen in listeners:
-        listen(event)
-
-
-def _stall_timeout(environ: Mapping[str, str]) -> float:
-    """Return after how many seconds popdist reports a wait.
-
-    popdist refuses a value that is no duration.
-    """
-    return read_duration(environ.get(env.STALL_TIMEOUT, "")) or STALL_S
-
-
-def _warn_of_stalls(progress: Progress, least_s: float, log: Log, event: Event) -> None:
-    if isinstance(event, AllMeasured):
-        for sentence in progress.new_stalls(least_s):
-            log.warn(f"{sentence} 'popctl dump' shows where each of them is.")
-
-
-def _show_failed(router: OutputRouter, event: Event) -> None:
-    match event:
-        case Exited(rank=rank, status=status, by_itself=True) if status:
-            router.show_failed(rank)
-        case FailedInFinalize(rank=rank):
-            router.show_failed(rank)
-
-
-def _report(
-    verdict: Verdict,
-    ended: AttemptEnd,
-    plan: Plan,
-    context: "RunContext",
-    router: OutputRouter,
-    log: Log,
-    memory_before: Mapping[HostSpec, MemoryCounters],
-) -> str:
-    """Say how an attempt went; return the cause."""
-    settings = context.settings
-    stdin = plan.request.stdin
-    if not (settings.is_given("stdin") or stdin.debugs):
-        _warn_of_unread_input(log)
-    _warn_of_missing_debugger(log, stdin.debugged, ended.events)
-    columns = terminal.own_size()[1] if os.isatty(2) else None
-    asked = settings["summary"]
-    if asked is None and settings["quiet"]:
-        asked = False
-    return conclusion.report_attempt(
-        verdict,
-        ended,
-        plan,
-        router,
-        log,
-        memory_before,
-        lambda host: context.hosts[host].read_memory_counters(),
-        debug=settings["debug"],
-        summary_text=conclusion.summarize(verdict, ended, asked=asked, columns=columns),
-    )
-
-
-def _attempt_end(
-    job: Job,
-    ended: AttemptEnd,
-    verdict: Verdict,
-    cause: str,
-    successor: StartedGuard | None,
-    supervisor: Supervisor,
-    log: Log,
-) -> Attempted:
-    """Return how an attempt ended; no other follows if a signal came since."""
-    # What came after the guard had been started counts, too.
-    is_stopped = supervisor.was_stopped or not may_restart(ended)
-    if successor is not None and is_stopped:
-        # The router has written its last.
-        late_log = Log(0, lambda text: write_text(2, text), is_quiet=log.is_quiet)
-        for failure in undo_job(job, successor):
-            late_log.warn(failure)
-        successor = None
-    return Attempted(
-        exit_code=verdict.exit_code,
-        cause=cause,
-        successor=successor,
-        lost_hosts=any(isinstance(event, HostLost) for event in ended.events),
-    )
+    def _conclude(
+        self,
+        end: AttemptEnd,
+        memory_before: Mapping[HostSpec, MemoryCounters],
+        supervisor: Supervisor,
+    ) -> Verdict:
+        """Report and record how the attempt went; return it with its cause."""
+        if self._failure:
+            self._log.warn(f"The job is not started again: {self._failure}")
+        verdict = self._judge(end)
+        if end.course.cause == Cause(reason=Reason.TIMEOUT):
+            sentences = [verdict.sentence, *self._progress.describe_waits()]
+            verdict = replace(verdict, sentence=" ".join(sentences))
+        settings, stdin = self._context.settings, self._plan.request.stdin
+        if not (settings.is_given("stdin") or stdin.debugs):
+            _warn_of_unread_input(self._log)
+        _warn_of_missing_debugger(self._log, stdin.debugged, end.events)
+        is_quiet = settings["summary"] is None and settings["quiet"]
+        cause = conclusion.report_attempt(
+            verdict,
+            end,
+            self._plan,
+            self._router,
+            self._log,
+            memory_before,
+            lambda host: self._context.hosts[host].read_memory_counters(),
+            debug=settings["debug"],
+            summary_text=conclusion.summarize(
+                verdict,
+                end,
+                asked=False if is_quiet else settings["summary"],
+                columns=terminal.own_size()[1] if os.isatty(2) else None,
+            ),
+        )
+        supervisor.write_out()
+        supervisor.close()
+        if self._context.recorder is not None:
+            name = outcome_name(end.course, verdict)
+            self._context.recorder.end_attempt(name, verdict, cause)
+        return replace(verdict, sentence=cause)
 
 
 def undo_job(job: Job, guard: StartedGuard) -> list[str]:
@@ -321,29 +281,23 @@ def undo_job(job: Job, guard: StartedGuard) -> list[str]:
     return failures
 
 
-def _make_router(
-    plan: Plan,
-    settings: Settings,
-    environ: Mapping[str, str],
-    progress: Progress,
-) -> OutputRouter:
-    has_status = settings.shows_progress and terminal.has_status_line(environ)
-    # What the user types on the terminal would appear after the status.
-    has_status &= not (plan.request.stdin.is_own and os.isatty(0))
-    return OutputRouter(
-        output.routes(plan, settings, environ),
-        screens=_screens(environ),
-        status=progress.text if has_status else None,
-    )
+def _tell(listeners: Sequence[Callable[[Event], None]], event: Event) -> None:
+    for listen in listeners:
+        listen(event)
 
 
-def _screens(environ: Mapping[str, str]) -> dict[str, Screen]:
-    """Return what is known of the terminals that poprun writes to."""
-    if is_dumb(environ):
-        return {}
-    _, columns = terminal.own_size()
-    named = (("stdout", 1), ("stderr", 2))
-    return {name: Screen(columns) for name, number in named if os.isatty(number)}
+def _warn_of_stalls(progress: Progress, least_s: float, log: Log, event: Event) -> None:
+    if isinstance(event, AllMeasured):
+        for sentence in progress.new_stalls(least_s):
+            log.warn(f"{sentence} 'popctl dump' shows where each of them is.")
+
+
+def _show_failed(router: OutputRouter, event: Event) -> None:
+    match event:
+        case Exited(rank=rank, status=status, by_itself=True) if status:
+            router.show_failed(rank)
+        case FailedInFinalize(rank=rank):
+            router.show_failed(rank)
 
 
 def _warn_of_missing_debugger(

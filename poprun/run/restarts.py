@@ -18,7 +18,9 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.plan.values import Plan
 from poprun.result.recorder import Recorder
-from poprun.run.attempt import Attempted, undo_job
+from poprun.result.verdict import Verdict
+from poprun.run.attempt import Successor, undo_job
+from poprun.supervise.clients.server import Clients
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.supervisor import (
     CALLER_INTERRUPT,
@@ -51,7 +53,7 @@ class Steps:
     # Gets the number of the attempt, and that port.
     prepare: Callable[[int, int], tuple[Plan, Job]]
     # The stage run_attempt, with the context that the attempts share.
-    run: Callable[..., Attempted]
+    run: Callable[..., tuple[Verdict, Successor | None]]
     # The environment of a guard.
     environ: Mapping[str, str]
     # Shows on a terminal what poprun does, and nothing for "".
@@ -59,52 +61,47 @@ class Steps:
 
 
 class Restarts:
-    """The attempts of one job after its first.
-
-    Args:
-        began: When the first attempt was started.
-    """
+    """The attempts of one job."""
 
     def __init__(
-        self,
-        steps: Steps,
-        most: int,
-        log: Log,
-        began: float,
-        recorder: "Recorder | None" = None,
+        self, steps: Steps, most: int, log: Log, recorder: Recorder | None = None
     ) -> None:
         self._steps = steps
         self._most = most
         self._log = log
-        self._began = began
         self._recorder = recorder
-        # Of each attempt so far.
+        # When the first attempt was started.
+        self._began = time.monotonic()
+        # The cause of each attempt so far, and the number of the next one.
         self._causes: list[str] = []
         self._number = 0
 
-    def run(self, end: Attempted, job: Job) -> int:
+    def run(
+        self, job: Job, guard: StartedGuard, plan: Plan, clients: Clients | None
+    ) -> int:
         """Run attempts until none follows, and return the exit code of the last.
 
         Args:
-            end: How the first one ended.
+            clients: The clients that the job has had so far, if it has served any.
 
         Raises:
             PoprunError: An attempt cannot be started.
         """
+        verdict, successor = self._attempt(job, guard, plan, clients)
         refusal: PoprunError | None = None
-        while end.successor is not None:
-            self._causes.append(end.cause)
+        while successor is not None:
+            self._causes.append(verdict.sentence)
             self._number += 1
-            self._guard = end.successor
-            assert end.clients is not None
-            self._clients = end.clients
-            wait = self._wait_before(end)
-            if wait >= self._time_left(job):
+            self._guard, self._clients = successor.guard, successor.clients
+            wait = self._wait_before(had_lost_hosts=successor.lost_hosts)
+            if wait >= self._began + job.timeout - time.monotonic():
                 self._record(refusal)
-                return self._give_up(job, end.exit_code, "--timeout leaves no time.")
+                return self._give_up(
+                    job, verdict.exit_code, "--timeout leaves no time."
+                )
             try:
                 with _signals_raise():
-                    self._sleep(wait, job, had_lost_hosts=end.lost_hosts)
+                    self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
                     port = self._steps.reopen(self._guard)
                     plan, job = self._steps.prepare(self._number, port)
                     self._steps.show("")
@@ -117,38 +114,39 @@ class Restarts:
                     self._record(refusal)
                     return self._give_up(job, error.exit_code, str(error))
                 self._log.error(str(error))
-                end = replace(end, cause=str(error), exit_code=error.exit_code)
-                end = replace(end, successor=self._guard)
+                verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
+                successor = replace(successor, guard=self._guard)
                 continue
             except Exception as error:
-                # A restart does not mend it. Who catches it reports and records it.
+                # No restart would repair this error; the caller reports it.
                 exit_code = getattr(error, "exit_code", 1)
                 self._end_job(job, exit_code, str(error) or repr(error))
                 raise
             refusal = None
-            used = time.monotonic() - self._began
-            job = replace(job, timeout_used=used)
-            may_follow = self._number < self._most
-            end = self._steps.run(
-                job, self._guard, plan, may_follow=may_follow, clients=self._clients
-            )
-        self._causes.append(end.cause)
-        self._tell_causes()
-        return end.exit_code
+            verdict, successor = self._attempt(job, self._guard, plan, self._clients)
+        if self._causes:
+            self._causes.append(verdict.sentence)
+            self._show_causes()
+        return verdict.exit_code
+
+    def _attempt(
+        self, job: Job, guard: StartedGuard, plan: Plan, clients: Clients | None
+    ) -> tuple[Verdict, Successor | None]:
+        if self._number:
+            job = replace(job, timeout_used=time.monotonic() - self._began)
+        may_follow = self._number < self._most
+        return self._steps.run(job, guard, plan, may_follow=may_follow, clients=clients)
 
     def _record(self, refusal: PoprunError | None) -> None:
         """Write the result of a job whose last attempt could not be started."""
         if refusal is not None and self._recorder is not None:
             self._recorder.refuse(refusal.exit_code, str(refusal))
 
-    def _wait_before(self, end: Attempted) -> float:
+    def _wait_before(self, *, had_lost_hosts: bool) -> float:
         # Instances of a host that is cut off end by then, and not before.
-        least = CUT_OFF_S if end.lost_hosts else 0.0
+        least = CUT_OFF_S if had_lost_hosts else 0.0
         seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
-
-    def _time_left(self, job: Job) -> float:
-        return self._began + job.timeout - time.monotonic()
 
     def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
         """Wait, with a guard that lives all the time."""
@@ -200,9 +198,9 @@ class Restarts:
             self._log.warn(failure)
         self._clients.end(exit_code, why)
         self._causes.append(f"not started: {why}")
-        self._tell_causes()
+        self._show_causes()
 
-    def _tell_causes(self) -> None:
+    def _show_causes(self) -> None:
         lines = [
             f"    attempt {number}: {cause or 'succeeded'}"
             for number, cause in enumerate(self._causes)

@@ -33,7 +33,8 @@ make_job = job_description.make_job
 def with_lease(*arguments, **settings):
     job = make_job(*arguments, **settings)
     make = lambda: open("lease", "x").close()
-    return replace(job, job_resources=[*job.job_resources, Resource(make, action)])
+    lease = Resource(make=make, end_action=action)
+    return replace(job, job_resources=[*job.job_resources, lease])
 
 job_description.make_job = with_lease
 sys.exit(cli.main())

@@ -14,10 +14,13 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import RemovePath
 from poprun.job.values import Job, Resource
 from poprun.log import Log
+from poprun.result.verdict import Verdict
 from poprun.run import restarts
-from poprun.run.attempt import Attempted
+from poprun.run.attempt import Successor
 from poprun.run.restarts import Restarts, Steps
 from poprun.vipu.leases import CUT_OFF_S
+
+End = tuple[Verdict, Successor | None]
 
 FAILED = "Instance 0 on localhost exited with code 3."
 
@@ -57,8 +60,9 @@ class Played:
     """The steps of a run, with attempts that end as a list says."""
 
     def __init__(
-        self, ends: Sequence[Attempted], refusals: Sequence[Exception | None] = ()
+        self, ends: Sequence[End], refusals: Sequence[Exception | None] = ()
     ) -> None:
+        # How the attempts after the first end.
         self.ends = list(ends)
         self.refusals = list(refusals)
         self.calls: list[object] = []
@@ -104,8 +108,8 @@ class Played:
         plan: Any,
         *,
         may_follow: bool,
-        clients: PlayedClients,
-    ) -> Attempted:
+        clients: PlayedClients | None,
+    ) -> End:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("last" if not may_follow else "run")
         return self.ends.pop(0)
@@ -123,15 +127,22 @@ class Played:
             wait_for_restart=lambda seconds: None,
             refuse=lambda code, cause, **_: self.recorded.append((code, cause)),
         )
-        began = restarts.time.monotonic()
-        restarted = Restarts(steps, most, log, began, recorder)
-        return restarted.run(failed(**first), job or self.job)
+        self.ends.insert(0, failed(**first))
+        guard: Any = GUARD
+        plan: Any = "plan"
+        return Restarts(steps, most, log, recorder).run(
+            job or self.job, guard, plan, None
+        )
 
 
-def failed(**fields: Any) -> Attempted:
-    own = {"exit_code": 3, "cause": FAILED, "successor": GUARD}
-    fields = {**own, "clients": PlayedClients(), **fields}
-    return Attempted(**fields)
+def failed(**fields: Any) -> End:
+    """Return the end of an attempt that has failed, and that another one follows."""
+    successor = {"guard": GUARD, "clients": PlayedClients(), **fields}
+    return Verdict(exit_code=3, sentence=FAILED), Successor(**successor)
+
+
+LAST_FAILED = Verdict(exit_code=3, sentence=FAILED), None
+SUCCEEDED = Verdict(exit_code=0), None
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +168,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
-    played = Played([*(failed() for _ in range(8)), failed(successor=None)])
+    played = Played([*(failed() for _ in range(8)), LAST_FAILED])
 
     assert played.run(9) == 3
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -170,10 +181,18 @@ def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
 
 
 def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
-    played = Played([failed(), Attempted(exit_code=0)])
+    played = Played([failed(), SUCCEEDED])
 
     assert played.run(2) == 0
-    assert played.calls == ["reopen", (1, 4711), "run", "reopen", (2, 4711), "last"]
+    assert played.calls == [
+        "run",
+        "reopen",
+        (1, 4711),
+        "run",
+        "reopen",
+        (2, 4711),
+        "last",
+    ]
     assert played.said[-1] == (
         f"poprun: the attempts of the job:\n    attempt 0: {FAILED}\n"
         f"    attempt 1: {FAILED}\n    attempt 2: succeeded\n"
@@ -183,7 +202,7 @@ def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
 def test_after_the_loss_of_a_host_its_instances_have_ended_first(
     waits: list[float],
 ) -> None:
-    played = Played([Attempted(exit_code=0)])
+    played = Played([SUCCEEDED])
     played.run(1, lost_hosts=True)
 
     assert waits == [CUT_OFF_S]
@@ -193,7 +212,7 @@ def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(
     waits: list[float],
 ) -> None:
     away = HostUnreachableError("The host b cannot be used.")
-    played = Played([Attempted(exit_code=0)], [away, away, None])
+    played = Played([SUCCEEDED], [away, away, None])
 
     assert played.run(3) == 0
     assert waits == [1, 2, 4]
@@ -278,7 +297,7 @@ def test_a_signal_during_the_wait_ends_and_undoes_the_job(
         monkeypatch.setattr(restarts.time, "sleep", stop)
 
     assert played.run(9) == code
-    assert played.calls == []
+    assert played.calls == ["run"]
     assert played.undone == ["the job"]
     assert played.said[-1].endswith(
         f"attempt 1: not started: Stopped by {name} before attempt 1 was started.\n"
@@ -290,9 +309,9 @@ def test_a_guard_that_has_died_is_replaced_by_one_that_knows_what_to_undo(
 ) -> None:
     dead = Guard(4_000_000)
     monkeypatch.setattr(restarts, "start_guard", lambda environ: GUARD)
-    played = Played([Attempted(exit_code=0)])
+    played = Played([SUCCEEDED])
 
-    assert played.run(1, successor=dead) == 0
+    assert played.run(1, guard=dead) == 0
     assert "guard was killed" in played.said[1]
     assert b"/nowhere/of/this/test" in TOLD[0]
 
@@ -305,6 +324,6 @@ def test_a_client_stops_a_job_that_waits_for_its_next_attempt() -> None:
 
     why = "Stopped by popctl (PID 7) before attempt 1 was started."
     assert clients.ended == [(130, why)]
-    assert played.calls == []
+    assert played.calls == ["run"]
     assert played.undone == ["the job"]
     assert why in played.said[-1]

@@ -1,8 +1,10 @@
 """The order of the stages of a run, and what is given back when one of them fails."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,11 +15,12 @@ from poprun.options import grammar, sources
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
-from poprun.run.attempt import Attempted
-from poprun.run.stages import RunContext, Stages
+from poprun.result.verdict import Verdict
+from poprun.run.context import RunContext
+from poprun.run.stages import Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
-GUARD: Any = object()
+GUARD: Any = Mock()
 JOB: Any = object()
 
 
@@ -75,10 +78,10 @@ class Played:
 
     def run_attempt(
         self, job: Any, guard: Any, plan: Any, *, context: RunContext, **_: Any
-    ) -> Attempted:
+    ) -> tuple[Verdict, None]:
         assert (job, guard) == (JOB, GUARD)
         self.note("run_attempt", context.caller_environ)
-        return Attempted(exit_code=7)
+        return Verdict(exit_code=7), None
 
 
 def settings(*words: str) -> Settings:
@@ -173,7 +176,7 @@ def test_a_dry_run_reserves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_print", lambda *_: 74)
+    monkeypatch.setattr("poprun.plan.show.write_text", lambda *_: errno.EIO)
     played = Played()
 
     assert play(played, "--print-topology=yes") == 74

@@ -5,8 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from poprun.output.stdin import Stdin
-from poprun.run import stages
-from poprun.run.attempt import Attempted
+from poprun.run import attempt
 
 
 def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
@@ -16,14 +15,15 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 
     host = Mock(listen=lambda: calls.append("listen"))
     mpirun = Mock(start=lambda: calls.append("start mpirun"))
-    monkeypatch.setattr(stages, "LocalHost", lambda *_: host)
-    monkeypatch.setattr(stages, "MpirunProcess", lambda *_: mpirun)
-    end = Attempted(exit_code=7)
-    monkeypatch.setattr(stages, "supervise_attempt", lambda *_, **named: end)
+    monkeypatch.setattr(attempt, "LocalHost", lambda *_: host)
+    monkeypatch.setattr(attempt, "MpirunProcess", lambda *_: mpirun)
+    end = Mock()
+    running = Mock(run=lambda *_: end)
+    monkeypatch.setattr(attempt, "_RunningAttempt", lambda *_, **named: running)
     job = Mock(stdin=Stdin(), specs=[b"spec"])
     plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
     preflights = Mock(read_memory_counters=lambda hosts: calls.append("read memory"))
     context = Mock(hosts=preflights)
 
-    assert stages.run_attempt(job, Mock(), plan, context) is end
+    assert attempt.run_attempt(job, Mock(), plan, context, clients=Mock()) is end
     assert calls == ["read memory", "listen", "start mpirun"]

@@ -1,0 +1,62 @@
+"""What the stages of a run and its attempts have in common."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from poprun.color import uses_color
+from poprun.log import Log
+from poprun.options.settings import Settings
+from poprun.output.phase_line import PhaseLine
+from poprun.plan.values import Request
+from poprun.reach.hosts import Preflight, Preflights
+from poprun.result.recorder import Recorder
+from poprun.supervise.clients.preparing_job import PreparingJob
+from poprun.supervise.guard_start import StartedGuard
+from poprun.trace.job_trace import JobTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    settings: Settings
+    # The environment that poprun was started with, and what the instances get of it.
+    caller_environ: Mapping[str, str]
+    environ: Mapping[str, str]
+    # The caller's.
+    umask: int
+    log: Log
+    # Shows on a terminal what poprun does before the job runs.
+    phase_line: PhaseLine
+    hosts: Preflights
+    # Reaches hosts; gets what tells the guard of what is started there, and the hosts.
+    open_hosts: Callable[..., Sequence[Preflight]]
+    # Serves clients until the first attempt.
+    preparing: PreparingJob
+    # Writes the files of --result and --events.
+    recorder: Recorder | None = None
+    # Writes the file of --trace.
+    trace: JobTrace | None = None
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase of the run in the trace."""
+        if self.trace is not None:
+            self.trace.enter(phase)
+
+    def reopen_hosts(self, request: Request, guard: StartedGuard) -> int:
+        """Reach the hosts again before another attempt; return a port for rank 0."""
+        reopen = partial(self.open_hosts, guard.tell, again=True)
+        self.hosts.reopen(request.hosts, reopen)
+        self.hosts.check_mpi(request.mpi)
+        return self.hosts.describe(request.hosts[:1])[0].free_port
+
+
+def make_log(
+    settings: Settings, environ: Mapping[str, str], write: Callable[[str], object]
+) -> Log:
+    """Return poprun's log, which writes to its stderr by a function."""
+    return Log(
+        settings.verbosity,
+        write,
+        has_color=uses_color(settings["color"], environ, 2),
+        is_quiet=settings["quiet"],
+    )
