@@ -6,7 +6,7 @@ IPUs and can get no inventory runs without them.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,6 @@ from poprun.output.phase_line import PhaseLine
 from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import HostServers, PartitionVariables, Request
-from poprun.supervise.guard_start import StartedGuard
 from poprun.users import user_name
 from poprun.vipu import liveness
 from poprun.vipu.errors import (
@@ -78,12 +77,12 @@ class DeviceReservation:
             job, job_resources=[*job.job_resources, devices], devices=self.devices
         )
 
-    def cancel(self, guard: StartedGuard) -> None:
+    def cancel(self, tell_guard: Callable[[bytes], None]) -> None:
         """Release the IPUs of a job that does not start after all."""
         if self.devices is None or self.end_action is None:
             return
         if self.devices.release():
-            guard.tell(EndActions().withdraw(self.end_action))
+            tell_guard(EndActions().withdraw(self.end_action))
 
 
 class _Waiting:
@@ -104,11 +103,15 @@ class _Waiting:
 def reserve(
     request: Request,
     environ: Mapping[str, str],
-    guard: StartedGuard,
+    tell_guard: Callable[[bytes], None],
+    guard_pid: int,
     log: Log,
     phase_line: PhaseLine,
 ) -> DeviceReservation:
     """Reserve the IPUs that a job asks for.
+
+    Args:
+        tell_guard: Sends a message to the guard, which releases them if poprun dies.
 
     Raises:
         VipuError: It cannot have them.
@@ -118,7 +121,9 @@ def reserve(
         return DeviceReservation()
     phase_line.show("allocating the partition")
     try:
-        return _reserve(request, options, environ, guard, log, phase_line)
+        return _reserve(
+            request, options, environ, tell_guard, guard_pid, log, phase_line
+        )
     except InventoryError as error:
         if isinstance(error, InventoryBusyError) and options.server is None:
             error.add_note("Use --vipu-server-timeout to wait longer.")
@@ -218,7 +223,8 @@ def _reserve(
     request: Request,
     options: "PartitionOptions",
     environ: Mapping[str, str],
-    guard: StartedGuard,
+    tell_guard: Callable[[bytes], None],
+    guard_pid: int,
     log: Log,
     phase_line: PhaseLine,
 ) -> DeviceReservation:
@@ -228,12 +234,12 @@ def _reserve(
     job = _job_request(request, options)
     end_action = _end_action(job.lease, options, inventory.location, environ)
     # Before anything is reserved: poprun may be killed at any time.
-    guard.tell(EndActions().register(end_action))
+    tell_guard(EndActions().register(end_action))
     try:
         grant = reserve_devices(inventory, job, log, _Waiting(log, phase_line).show)
     except BaseException:
         inventory.close()
-        guard.tell(EndActions().withdraw(end_action))
+        tell_guard(EndActions().withdraw(end_action))
         raise
     devices = HeldDevices(open_again, grant, options.timeout_s)
     reservation = DeviceReservation(
@@ -242,11 +248,11 @@ def _reserve(
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
-            inventory.attach(job.lease, PARENT, liveness.identify(guard.pid))
+            inventory.attach(job.lease, PARENT, liveness.identify(guard_pid))
         inventory.close()
         granted, lines = _describe(grant, request, options)
     except BaseException:
-        reservation.cancel(guard)
+        reservation.cancel(tell_guard)
         raise
     return replace(reservation, partition=granted, lines=lines)
 

@@ -172,7 +172,9 @@ def _run_job(
     context.enter("check")
     files = check(request, context)
     context.enter("reserve IPUs")
-    reserved = stages.reserve(request, context.environ, guard, log, phase_line)
+    reserved = stages.reserve(
+        request, context.environ, guard.tell, guard.pid, log, phase_line
+    )
 
     def prepare(number: int, port: int) -> tuple[Plan, Job]:
         attempt = new_attempt(request.identity, number, port)
@@ -189,7 +191,7 @@ def _run_job(
         starts = True
     finally:
         if not starts:
-            reserved.cancel(guard)
+            reserved.cancel(guard.tell)
     context.enter("run")
     steps = Steps(
         reopen=partial(context.reopen_hosts, request),

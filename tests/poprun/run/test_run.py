@@ -33,8 +33,8 @@ class Devices:
     def with_devices(self, job: Any) -> Any:
         return job
 
-    def cancel(self, guard: Any) -> None:
-        assert guard is GUARD
+    def cancel(self, tell_guard: Any) -> None:
+        assert tell_guard is GUARD.tell
         self.calls.append("cancel")
 
     lines = (("I", "The devices."),)
