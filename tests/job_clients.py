@@ -13,7 +13,7 @@ from poprun.options.programs import Program
 from poprun.output import waiter
 from poprun.output.output_tap import OutputTap
 from poprun.plan.topology import Topology
-from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
@@ -35,7 +35,7 @@ def make_clients(size: int, identity: str | None = None, **request: Any) -> Clie
     )
     tap = OutputTap()
     clients = Clients(plan.request.identity)
-    clients.show(JobView(plan, tap.last_line), tap)
+    clients.show(AttemptView(plan, tap.last_line), tap)
     _opened.append(clients)
     return clients
 

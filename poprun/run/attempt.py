@@ -33,7 +33,7 @@ from poprun.result.progress import Progress
 from poprun.result.verdict import Verdict, may_restart
 from poprun.run.context import RunContext, make_log
 from poprun.run.links import open_links
-from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
@@ -150,7 +150,7 @@ class _RunningAttempt:
             memory_before: The counters of each host before mpirun was started.
         """
         tap = OutputTap()
-        clients.show(JobView(self._plan, tap.last_line), tap)
+        clients.show(AttemptView(self._plan, tap.last_line), tap)
         listen = partial(_tell, list(self._listeners()))
         supervisor = Supervisor(
             self._job, self._mpirun, self._hosts, self._router, listen, clients

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from poprun.helpers.processes import exit_code
@@ -45,25 +45,93 @@ class _InstanceState:
 
 
 class JobView:
-    """One job, as its clients see it.
+    """A job before its first attempt, as its clients see it: it has no plan yet.
+
+    Args:
+        shape: How many instances and replicas it has, 0 if that is not known yet.
+    """
+
+    # The names of the job's hosts.
+    hosts: Sequence[str] = ()
+
+    def __init__(
+        self,
+        identity: str,
+        program: Sequence[str],
+        directory: str,
+        shape: tuple[int, int],
+    ) -> None:
+        self._identity, self._directory = identity, directory
+        # In JSON there are no bytes, and no surrogates that stand for them.
+        self._program = list(map(json_text, program))
+        self.num_instances, self.num_replicas = shape
+        self._began, self._began_at = time.monotonic(), time.time()
+        # What poprun does before the first attempt.
+        self.step = ""
+
+    def listen(self, event: Event) -> None:
+        """Take in an event of the job."""
+
+    def has_ended(self, rank: int) -> bool:
+        return False
+
+    def as_json(self, phase: Phase | None, *, with_instances: bool) -> bytes:
+        """Return the job as JSON.
+
+        Args:
+            phase: That of the attempt, None between two.
+        """
+        value = {
+            "version": VERSION,
+            "id": self._identity,
+            "attempt": 0,
+            "pid": os.getpid(),
+            "program": self._program,
+            "directory": self._directory,
+            "started": self._began_at,
+            "elapsed": time.monotonic() - self._began,
+            "phase": "preparing",
+            "step": self.step,
+            "hosts": self.hosts,
+            "num_instances": self.num_instances,
+            "num_running": 0,
+            "num_ended": 0,
+            "num_replicas": self.num_replicas,
+            "num_ipus": 0,
+            "partition": None,
+            "output_directory": None,
+        } | self._of_attempt(phase)
+        if with_instances:
+            value["instances"] = self._describe_instances()
+        return json.dumps(value).encode()
+
+    def _of_attempt(self, phase: Phase | None) -> dict[str, Any]:
+        return {}
+
+    def _describe_instances(self) -> list[dict[str, Any]]:
+        return []
+
+
+class AttemptView(JobView):
+    """A job in one of its attempts.
 
     Args:
         last_line: Returns the last line that an instance has written.
     """
 
     def __init__(self, plan: Plan, last_line: Callable[[int], str]) -> None:
+        super().__init__(
+            plan.request.identity,
+            words_of(plan.request.programs),
+            plan.assignments[0].cwd,
+            (len(plan.assignments), plan.topology.num_replicas),
+        )
         self._plan = plan
         self._last_line = last_line
-        self._began = time.monotonic()
-        self._began_at = time.time()
         self._instances = [_InstanceState() for _ in plan.assignments]
         self._group_calls = GroupCalls()
         names = (assignment.host.name for assignment in plan.assignments)
         self.hosts = list(dict.fromkeys(names))
-
-    @property
-    def num_instances(self) -> int:
-        return len(self._instances)
 
     def listen(self, event: Event) -> None:
         now = time.monotonic()
@@ -90,41 +158,21 @@ class JobView:
     def has_ended(self, rank: int) -> bool:
         return self._instances[rank].ended is not None
 
-    def as_json(self, phase: Phase | None, *, with_instances: bool) -> bytes:
-        """Return the job as JSON.
-
-        Args:
-            phase: That of the attempt, None between two.
-        """
-        plan, topology = self._plan, self._plan.topology
+    def _of_attempt(self, phase: Phase | None) -> dict[str, Any]:
+        plan, partition = self._plan, self._plan.partition
         phases = [instance.phase for instance in self._instances]
-        num_ipus = topology.num_ipus if plan.partition is not None else 0
-        value: dict[str, Any] = {
-            "version": VERSION,
-            "id": plan.request.identity,
+        return {
             "attempt": plan.attempt.number,
-            "pid": os.getpid(),
-            # In JSON there are no bytes, and no surrogates that stand for them.
-            "program": list(map(json_text, words_of(plan.request.programs))),
-            "directory": plan.assignments[0].cwd,
-            "started": self._began_at,
-            "elapsed": time.monotonic() - self._began,
             "phase": self._phase(phase, phases),
-            # What poprun does before the first attempt.
-            "step": "",
-            "hosts": self.hosts,
-            "num_instances": self.num_instances,
             "num_running": phases.count("running"),
             "num_ended": phases.count("ended"),
-            "num_replicas": topology.num_replicas,
-            "num_ipus": num_ipus,
-            "partition": plan.partition.name if plan.partition is not None else None,
+            "num_ipus": 0 if partition is None else plan.topology.num_ipus,
+            "partition": None if partition is None else partition.name,
             "output_directory": self._output_directory(),
         }
-        if with_instances:
-            ranks = range(self.num_instances)
-            value["instances"] = [self._describe_instance(rank) for rank in ranks]
-        return json.dumps(value).encode()
+
+    def _describe_instances(self) -> list[dict[str, Any]]:
+        return [self._describe_instance(rank) for rank in range(self.num_instances)]
 
     def _describe_instance(self, rank: int) -> dict[str, Any]:
         instance, plan = self._instances[rank], self._plan

@@ -1,28 +1,21 @@
-"""A job before its first attempt, as popctl sees it: a view, and what serves clients.
+"""Serves the clients of a job before its first attempt.
 
 It is listed from the first phase on that waits for others. What poprun waits for then,
 a name server, a host or IPUs, knows nothing of clients: a thread serves them.
 """
 
 import errno
-import json
 import os
 import signal
-import time
 from collections.abc import Sequence
 from math import inf
 from threading import Thread
-from typing import TYPE_CHECKING, Any
 
 from poprun.errors import LaunchError, PoprunError, explain_errno
 from poprun.output.output_tap import OutputTap
-from poprun.supervise.clients.job_view import VERSION
-from poprun.supervise.stopping import Phase
-from poprun.wire.events import Event
+from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.clients.server import Clients
 from poprun.words import json_text
-
-if TYPE_CHECKING:
-    from poprun.supervise.clients.server import Clients
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
@@ -31,53 +24,6 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # STATE: who has stopped the job, for the sentence with which this process ends.
 stopped_by = ""
-
-
-class PreparingView:
-    """What clients are told of such a job: as JobView, but it has no plan yet."""
-
-    hosts: Sequence[str] = ()
-
-    def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
-        self._identity = identity
-        self._program = program
-        self.num_instances, self.num_replicas = shape
-        # The directory may be deleted while the job waits.
-        self._directory = json_text(os.getcwd())
-        self._began, self._began_at = time.monotonic(), time.time()
-        # What poprun does at the moment.
-        self.step = ""
-
-    def listen(self, event: "Event") -> None:
-        """Do nothing: the job has no events yet."""
-
-    def has_ended(self, rank: int) -> bool:
-        return False
-
-    def as_json(self, phase: "Phase | None", *, with_instances: bool) -> bytes:
-        value: dict[str, Any] = {
-            "version": VERSION,
-            "id": self._identity,
-            "attempt": 0,
-            "pid": os.getpid(),
-            "program": [json_text(word) for word in self._program],
-            "directory": self._directory,
-            "started": self._began_at,
-            "elapsed": time.monotonic() - self._began,
-            "phase": "preparing",
-            "step": self.step,
-            "hosts": [],
-            "num_instances": self.num_instances,
-            "num_running": 0,
-            "num_ended": 0,
-            "num_replicas": self.num_replicas,
-            "num_ipus": 0,
-            "partition": None,
-            "output_directory": None,
-        }
-        if with_instances:
-            value["instances"] = []
-        return json.dumps(value).encode()
 
 
 class PreparingJob:
@@ -89,7 +35,9 @@ class PreparingJob:
 
     def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
         self._identity = identity
-        self._view = PreparingView(identity, program, shape)
+        # The directory may be deleted while the job waits.
+        directory = json_text(os.getcwd())
+        self._view = JobView(identity, program, directory, shape)
         self._clients: Clients | None = None
         self._thread: Thread | None = None
         # What is written to it ends the thread.
@@ -134,7 +82,7 @@ class PreparingJob:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._clients, self._thread, self._end = clients, thread, end
 
-    def hand_over(self) -> "Clients | None":
+    def hand_over(self) -> Clients | None:
         """Return the clients for the first attempt to serve; None if there are none."""
         self._is_over = True
         if self._thread is not None:
@@ -159,12 +107,12 @@ class PreparingJob:
             clients.close()
         self._clients = None
 
-    def _serve(self, clients: "Clients", end: int) -> None:
+    def _serve(self, clients: Clients, end: int) -> None:
         """Answer clients until the end is written to a descriptor."""
         if client := clients.wait(inf, until=end):
             self._stop(clients, client)
 
-    def _stop(self, clients: "Clients", client: str) -> None:
+    def _stop(self, clients: Clients, client: str) -> None:
         """End this process as a signal would, before any instance was started."""
         global stopped_by
         stopped_by = client

@@ -18,7 +18,6 @@ from poprun.output.output_tap import OutputTap, Watcher
 from poprun.output.waiter import READ, Interest
 from poprun.supervise.clients.connection import ClientConnection
 from poprun.supervise.clients.job_view import JobView
-from poprun.supervise.clients.preparing_job import PreparingView
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import Phase
 from poprun.wire import protocol
@@ -107,7 +106,7 @@ class Clients:
         # Who has asked to stop the job between two attempts.
         self._stopped_by = ""
 
-    def show(self, view: "JobView | PreparingView", tap: OutputTap) -> None:
+    def show(self, view: JobView, tap: OutputTap) -> None:
         """Take in what clients are shown of the attempt that begins."""
         self._view = view
         self.tap = tap

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_clients import LIMIT_S, TestClient, close_opened, serve
 
 from poprun.errors import HostUnreachableError, LaunchError
 from poprun.popctl.jobs import listening_names
-from poprun.supervise.clients.preparing_job import PreparingJob, PreparingView
+from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.wire import protocol
 
 IDENTITY = os.urandom(16).hex()
@@ -33,12 +34,17 @@ def job() -> Iterator[PreparingJob]:
     close_opened()
 
 
-def answer(client: TestClient) -> str:
-    """Return the step that a client is shown, however long that takes."""
+def shown_to(client: TestClient) -> Any:
+    """Return the job that a client is shown, however long that takes."""
     assert select.select([client.channel], [], [], LIMIT_S)[0]
     [(kind, fields)] = client.messages()
     assert kind == protocol.JOB_SHOWN
-    step: str = json.loads(fields[0])["step"]
+    return json.loads(fields[0])
+
+
+def answer(client: TestClient) -> str:
+    """Return the step that a client is shown."""
+    step: str = shown_to(client)["step"]
     return step
 
 
@@ -61,9 +67,7 @@ def test_clients_are_told_the_numbers_that_auto_stands_for(job: PreparingJob) ->
     job.set_shape(6, 12)
 
     client.ask(protocol.SHOW_JOB, 0, 0)
-    assert select.select([client.channel], [], [], LIMIT_S)[0]
-    [(_, fields)] = client.messages()
-    shown = json.loads(fields[0])
+    shown = shown_to(client)
     assert (shown["num_instances"], shown["num_replicas"]) == (6, 12)
 
 
@@ -81,11 +85,14 @@ def test_clients_are_told_a_directory_that_is_deleted_meanwhile(
 ) -> None:
     (directory := tmp_path / "work").mkdir()
     monkeypatch.chdir(directory)
-    view = PreparingView(IDENTITY, ["echo"], (2, 4))
-    directory.rmdir()
+    with PreparingJob(IDENTITY, ["echo"], (2, 4)) as job:
+        directory.rmdir()
+        job.enter("waiting for IPUs")
+        client = TestClient(IDENTITY)
+        client.ask(protocol.SHOW_JOB, 0, 0)
 
-    shown = json.loads(view.as_json(None, with_instances=False))
-    assert shown["directory"] == str(directory)
+        assert shown_to(client)["directory"] == str(directory)
+    close_opened()
 
 
 def test_signals_are_the_main_threads(job: PreparingJob) -> None:
