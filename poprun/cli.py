@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from poprun.options.programs import Program
     from poprun.options.settings import Settings
     from poprun.options.types import Item
+    from poprun.result.recorder import Recorder
 
 _COMPLETION = "_POPRUN_COMPLETE"
+
+# STATE: what writes the files of --result and --events, once they are open.
+_recorder: "Recorder | None" = None
 
 
 def main(
@@ -97,8 +101,7 @@ def _record_refusal(
     line: "CommandLine", environ: Mapping[str, str], error: PoprunError
 ) -> None:
     """Write the result of a job that an error has ended, if it is asked for."""
-    module = sys.modules.get("poprun.result.recorder")
-    recorder = None if module is None else module.current
+    recorder = _recorder
     if recorder is None:
         try:
             # It may not be possible to make settings of all options.
@@ -199,11 +202,11 @@ def _start(
 
     from poprun.supervise.guard_start import continue_guards, start_guard
 
-    recorder = None
+    global _recorder
     if not settings["dry-run"] and _is_recorded(settings):
         from poprun.result.recorder import open_recorder
 
-        recorder = open_recorder(
+        _recorder = open_recorder(
             line.words,
             result=settings["result"],
             events=settings["events"],
@@ -221,9 +224,9 @@ def _start(
 
     try:
         code = run.run(
-            settings, programs, guard, environ, recorder=recorder, trace=trace
+            settings, programs, guard, environ, recorder=_recorder, trace=trace
         )
-        for sentence in recorder.finish(code) if recorder else ():
+        for sentence in _recorder.finish(code) if _recorder else ():
             _report("error", sentence)
         return code
     except PoprunError as error:

@@ -6,7 +6,6 @@ and --trace are open when one comes, and say that it came.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
-import sys
 import time
 
 # The name is the type checker's; importing typing or types would take milliseconds,
@@ -36,6 +35,15 @@ _MOST_CHECKS = 30
 # STATE: the CPU time of this process at the last check, and the checks to come.
 _cpu_s = 0.0
 _checks_left = _MOST_CHECKS
+
+# STATE: the functions that are called when a signal ends poprun: those that make the
+# terminal and the guards ready for the end, and those that get the exit code and the
+# sentence for the files of --result, --events and --trace.
+_before_message: "list[Callable[[], object]]" = []
+_after_message: "list[Callable[[int, str], object]]" = []
+
+# STATE: the client of popctl that has stopped the job, instead of a signal.
+stopped_by = ""
 
 # STATE: how this process ends with an exit code.
 _exit: "Callable[[int], object]" = os._exit
@@ -71,6 +79,17 @@ def block_until_options_are_read(
         _signal.setitimer(_signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
     else:
         unblock()
+
+
+def call_before_message(function: "Callable[[], object]") -> None:
+    """Call a function when a signal ends poprun, before its message is written."""
+    if function not in _before_message:
+        _before_message.append(function)
+
+
+def call_after_message(function: "Callable[[int, str], object]") -> None:
+    """Call a function with the exit code and the message when a signal ends poprun."""
+    _after_message.append(function)
 
 
 def _unblock_if_idle(number: int, frame: "FrameType | None") -> None:
@@ -115,20 +134,14 @@ def stop(number: int, frame: "FrameType | None") -> None:
     for each in twins:
         _signal.signal(each, _signal.SIG_DFL if each == number else _signal.SIG_IGN)
     code = 128 + twins[0]
-    # Nothing is imported here. Where a module is not, it has done nothing.
-    module = sys.modules.get("poprun.supervise.clients.preparing_job")
-    by = getattr(module, "stopped_by", "") or _NAMES[number]
+    by = stopped_by or _NAMES[number]
     sentence = f"Stopped by {by} before any instance was started."
+    # Nothing is imported here.
     try:
-        _call("poprun.supervise.guard_start", "continue_guards")
-        _call("poprun.output.phase_line", "erase")
+        for prepare in _before_message:
+            prepare()
         os.write(2, f"poprun: error: {sentence}\n".encode())
-        _call("poprun.result.recorder", "note_stop", code, sentence)
-        _call("poprun.trace.job_trace", "note_stop")
+        for note in _after_message:
+            note(code, sentence)
     finally:
         _exit(code)
-
-
-def _call(module: str, name: str, *arguments: object) -> None:
-    """Call a function of a module, if that is imported."""
-    getattr(sys.modules.get(module), name, lambda *_: None)(*arguments)

@@ -34,6 +34,7 @@ class PhaseLine:
     ) -> None:
         self._is_possible = is_possible
         self._on_phase = on_phase
+        early_signals.call_before_message(erase)
         self._phase = ""
         self._began = 0.0
         # A caller who ignores its signal means that for the instances.

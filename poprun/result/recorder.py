@@ -12,9 +12,10 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from poprun import __version__
+from poprun import __version__, early_signals
 from poprun.errors import OptionError
 from poprun.output.writer import Sink
 from poprun.plan.values import Plan
@@ -269,10 +270,6 @@ class Recorder:
             self._events.write({**head, "attempt": self._attempt, **fields})
 
 
-# That of this process: what ends poprun early finds it here.
-current: Recorder | None = None
-
-
 def open_recorder(
     program: Sequence[str],
     *,
@@ -280,20 +277,14 @@ def open_recorder(
     events: str | None = None,
     on_stdout: bool = False,
 ) -> Recorder:
-    """Return the recorder of this process, from now on.
+    """Return a recorder that also writes the result if a signal ends poprun early.
 
     Raises:
         OptionError: A file cannot be written.
     """
-    global current
-    current = Recorder(program, result=result, events=events, on_stdout=on_stdout)
-    return current
-
-
-def note_stop(exit_code: int, sentence: str) -> None:
-    """Write the result of a job that a signal ends before its first instance."""
-    if current is not None:
-        current.refuse(exit_code, sentence, outcome="interrupted")
+    recorder = Recorder(program, result=result, events=events, on_stdout=on_stdout)
+    early_signals.call_after_message(partial(recorder.refuse, outcome="interrupted"))
+    return recorder
 
 
 def now() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from poprun import early_signals
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
@@ -85,6 +86,7 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     finally:
         theirs.close()
     _pids.append(pid)
+    early_signals.call_before_message(continue_guards)
     older_pids = frozenset(p.pid for p in older)
     return StartedGuard(
         pid=pid,

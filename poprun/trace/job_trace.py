@@ -20,7 +20,7 @@ from popdist.call_records import (
     NOTES_SUFFIX,
     PROFILE_SUFFIX,
 )
-from poprun import __version__
+from poprun import __version__, early_signals
 from poprun.errors import OptionError
 from poprun.helpers.processes import exit_code
 from poprun.host.host_link import HostLink
@@ -232,22 +232,12 @@ def _until(end_ns: int, slices: Iterable[_Slice]) -> list[_Slice]:
     return [s if s.ended_ns else replace(s, ended_ns=end_ns) for s in slices]
 
 
-# STATE: the trace of this process, which note_stop writes.
-_current: JobTrace | None = None
-
-
 def open_trace(path: str) -> JobTrace:
-    """Return the trace of this process, from now on.
+    """Return a trace that is also written if a signal ends poprun early.
 
     Raises:
         OptionError: The file cannot be written.
     """
-    global _current
-    _current = JobTrace(path)
-    return _current
-
-
-def note_stop() -> None:
-    """Write the trace of a job that a signal ends before its first instance."""
-    if _current is not None:
-        _current.write()
+    trace = JobTrace(path)
+    early_signals.call_after_message(lambda exit_code, sentence: trace.write())
+    return trace

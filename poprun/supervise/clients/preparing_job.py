@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import inf
 from threading import Thread
 
+from poprun import early_signals
 from poprun.errors import LaunchError, PoprunError, explain_errno
 from poprun.output.output_tap import OutputTap
 from poprun.supervise.clients.job_view import JobView
@@ -21,9 +22,6 @@ from poprun.words import json_text
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
 # What tells the process to end, by the first that its caller does not ignore.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-# STATE: who has stopped the job, for the sentence with which this process ends.
-stopped_by = ""
 
 
 class PreparingJob:
@@ -114,8 +112,7 @@ class PreparingJob:
 
     def _stop(self, clients: Clients, client: str) -> None:
         """End this process as a signal would, before any instance was started."""
-        global stopped_by
-        stopped_by = client
+        early_signals.stopped_by = client
         number = next(
             (n for n in ENDING_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN),
             signal.SIGKILL,
