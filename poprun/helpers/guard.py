@@ -120,6 +120,9 @@ class Guard:
                 self._leftovers.check_all()
             self._claim()
 
+    def _tell(self, kind: int, *fields: int | bytes) -> None:
+        self._poprun.send(protocol.pack(kind, *fields))
+
     def _watch_poprun(self) -> int:
         """Return a descriptor that is readable once poprun has ended; -1 for none."""
         try:
@@ -156,10 +159,7 @@ class Guard:
             count = int(fields[3])
             if len(self._poprun.descriptors) < 3:
                 # The kernel drops what its receiver has no number left for.
-                message = protocol.pack(
-                    protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()"
-                )
-                self._poprun.send(message)
+                self._tell(protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()")
                 return
             output, read, self._pipe = (
                 self._poprun.descriptors.pop(0) for _ in range(3)
@@ -201,7 +201,7 @@ class Guard:
         """Claim the new files that processes of the job have open."""
         if self._leftovers.has_unclaimed:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
-                self._poprun.send(protocol.pack(protocol.FOUND, path))
+                self._tell(protocol.FOUND, path)
                 message = self._end_actions.register(RemovePath(path))
                 if self._lock >= 0:
                     append(self._lock, message)
@@ -224,31 +224,27 @@ class Guard:
             # mpirun is in the process group of this process, which is not killed: it
             # has the write end too.
             own_process.die_with_pipe(read)
-            fault_read, fault_write = os.pipe()
-            pid = os.fork()
+            pid, fault = processes.fork_program(
+                lambda fault: _become_mpirun(argv, environment, blocked, output, fault),
+                os.pipe(),
+                self._poprun.fileno(),
+            )
         except OSError as error:
-            number = error.errno or 0
-            message = protocol.pack(protocol.MPIRUN_REFUSED, number, b"fork()")
+            self._tell(protocol.MPIRUN_REFUSED, error.errno or 0, b"fork()")
         else:
-            if pid == 0:
-                _become_mpirun(argv, environment, blocked, output, fault_write)
-            os.close(fault_write)
-            fault = processes.read_fault(fault_read, pid, self._poprun.fileno())
             if fault:
                 os.waitpid(pid, 0)
                 # Otherwise it is the file that cannot be executed.
                 is_shortage = int(fault) in (errno.EAGAIN, errno.ENOMEM)
                 call = b"execve()" if is_shortage else b""
-                message = protocol.pack(protocol.MPIRUN_REFUSED, fault, call)
+                self._tell(protocol.MPIRUN_REFUSED, fault, call)
             else:
                 self._mpirun = pid
-                message = protocol.pack(
-                    protocol.MPIRUN_STARTED, pid, processes.start_time(pid)
-                )
+                start = processes.start_time(pid)
+                self._tell(protocol.MPIRUN_STARTED, pid, start)
         finally:
             os.close(output)
             os.close(read)
-        self._poprun.send(message)
 
     def _reap(self) -> None:
         for pid, status in processes.reap():
@@ -256,20 +252,17 @@ class Guard:
                 self._mpirun = 0
                 # Instances may live for a moment, with files open that are not known.
                 self._leftovers.check_all(again=True)
-                self._poprun.send(protocol.pack(protocol.MPIRUN_EXITED, status))
+                self._tell(protocol.MPIRUN_EXITED, status)
 
     def _finish(self) -> None:
         num_found, remaining = processes.end(
             self._tree, FINISH_GRACE_S, LIMIT_S, all_children=True
         )
         for failure in self._undo():
-            self._poprun.send(protocol.pack(protocol.NOT_UNDONE, os.fsencode(failure)))
+            self._tell(protocol.NOT_UNDONE, os.fsencode(failure))
         for p in remaining:
-            self._poprun.send(
-                protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
-            )
-        num_ended = num_found - len(remaining)
-        self._poprun.send(protocol.pack(protocol.FINISHED, num_ended))
+            self._tell(protocol.REMAINS, p.pid, *processes.describe(p))
+        self._tell(protocol.FINISHED, num_found - len(remaining))
 
     def _send_last_message(self) -> None:
         """Tell poprun that its agent is gone, as the connection lasts until the end."""
@@ -364,7 +357,7 @@ def _become_mpirun(
     output: int,
     fault: int,
 ) -> None:
-    """Turn this fork into mpirun; on failure write the errno, and end."""
+    """Turn this fork into mpirun; on failure write the errno."""
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
@@ -374,8 +367,6 @@ def _become_mpirun(
         os.execve(argv[0], argv, processes.read_assignments(environment))
     except OSError as error:
         os.write(fault, b"%d" % (error.errno or 0))
-    finally:
-        os._exit(127)
 
 
 def _raise_open_files() -> None:

@@ -38,13 +38,19 @@ class Process:
         self.start = int(fields[19])
 
 
-def process(pid: int) -> Process | None:
-    """Look one process up; None if there is no such one."""
+def read_proc(pid: int, name: str) -> bytes:
+    """Return a file of a process in /proc; b"" if it has ended, or may not be read."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return Process(pid, file.read())
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
     except OSError:
-        return None
+        return b""
+
+
+def process(pid: int) -> Process | None:
+    """Look one process up; None if it does not exist."""
+    stat = read_proc(pid, "stat")
+    return Process(pid, stat) if stat else None
 
 
 def start_time(pid: int) -> int:
@@ -76,16 +82,11 @@ def descendants(roots: Iterable[int]) -> list[Process]:
 
 def with_variable(assignment: bytes) -> list[Process]:
     """Return the processes that were started with NAME=VALUE in their environment."""
-    marked = []
-    for p in processes().values():
-        try:
-            with open(f"/proc/{p.pid}/environ", "rb") as file:
-                environ = file.read()
-        except OSError:  # another user's, or gone
-            continue
-        if assignment in environ.split(b"\0") and not p.zombie:
-            marked.append(p)
-    return marked
+    return [
+        p
+        for p in processes().values()
+        if assignment in read_proc(p.pid, "environ").split(b"\0") and not p.zombie
+    ]
 
 
 def ignores(pid: int, signal: int) -> bool:
@@ -99,11 +100,7 @@ def catches(pid: int, signal: int) -> bool:
 
 
 def _has_signal(name: bytes, pid: int, signal: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            mask = file.read().partition(name)[2].partition(b"\n")[0]
-    except OSError:
-        return False
+    mask = read_proc(pid, "status").partition(name)[2].partition(b"\n")[0]
     return bool(mask) and bool(int(mask, 16) & 1 << signal - 1)
 
 
@@ -185,16 +182,13 @@ def end(
 
 def describe(p: Process) -> tuple[int, bytes]:
     """Return a process's real user and its command line, for a sentence about it."""
-    try:
-        with open(f"/proc/{p.pid}/status", "rb") as file:
-            status = file.read()
-        with open(f"/proc/{p.pid}/cmdline", "rb") as file:
-            words = file.read(4096).rstrip(b"\0").replace(b"\0", b" ")
-    except OSError:
+    status = read_proc(p.pid, "status")
+    if not status:
         return 0, b""
     user = int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0])
     name = status.partition(b"Name:\t")[2].partition(b"\n")[0]
-    return user, words or name
+    command = read_proc(p.pid, "cmdline")[:4096].rstrip(b"\0").replace(b"\0", b" ")
+    return user, command or name
 
 
 def reap(*, killing: bool = False) -> list[tuple[int, int]]:
@@ -249,44 +243,34 @@ def kill_group_of_ended() -> None:
     Raises:
         ChildProcessError: There are no children.
     """
-    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    ended = ended_child()
     if ended is not None and (group := os.getpgid(ended.si_pid)) != os.getpgrp():
         kill_group(group)
 
 
-def is_at_cpu_limit(child: int) -> bool:
-    """Return whether a child was killed at its limit of CPU time; it is not reaped yet.
+def ended_child(child: int = 0) -> os.waitid_result | None:
+    """Return how a child, or any, has ended, without reaping it; None if it lives.
 
     Raises:
         ChildProcessError: There is no such child.
     """
-    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None or (ended.si_code, ended.si_status) != KILLED:
+    which = os.P_PID if child else os.P_ALL
+    return os.waitid(which, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def is_at_cpu_limit(ended: os.waitid_result) -> bool:
+    """Return whether a child, not reaped yet, was killed at its limit of CPU time."""
+    if (ended.si_code, ended.si_status) != KILLED:
         return False
-    try:
-        with open(b"/proc/%d/limits" % child, "rb") as file:
-            [line] = [each for each in file if each.startswith(b"Max cpu time")]
-        with open(b"/proc/%d/stat" % child, "rb") as file:
-            ticks = sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
-    except OSError:
+    limits = read_proc(ended.si_pid, "limits")
+    limit = limits.partition(b"Max cpu time")[2].split(maxsplit=2)[1:2]
+    stat = read_proc(ended.si_pid, "stat")
+    if not limit or not stat or not limit[0].isdigit():
         return False
-    limit = line.split()[4]
+    ticks = sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
     # The kernel compares ticks with the limit, and shows them here scaled to the exact
     # time, which may be less.
-    used = 2 * ticks / os.sysconf("SC_CLK_TCK")
-    return limit.isdigit() and used >= int(limit)
-
-
-def has_crashed(child: int, signals: Iterable[int]) -> bool:
-    """Return whether one of these signals has ended a child; it is not reaped yet.
-
-    Raises:
-        ChildProcessError: There is no such child.
-    """
-    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None or ended.si_code not in (os.CLD_KILLED, os.CLD_DUMPED):
-        return False
-    return ended.si_status in signals
+    return 2 * ticks / os.sysconf("SC_CLK_TCK") >= int(limit[0])
 
 
 def kill_group(group: int) -> None:
@@ -312,7 +296,7 @@ def has_children() -> bool:
     child before any process can learn of the parent's death.
     """
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ended_child()
     except ChildProcessError:
         return False
     return True
@@ -355,19 +339,38 @@ def spawn(
     )
 
 
-def read_fault(read: int, fork: int, peer: int) -> bytes:
-    """Return what a fork writes about its failure; b"" when it has become a program.
+def fork_program(
+    become: Callable[[int], None], fault_pipe: tuple[int, int], peer: int
+) -> tuple[int, bytes]:
+    """Fork a child that becomes a program; return its pid, and its failure.
 
-    It may be stopped before its exec, and posix_spawn() would wait for that in vain. So
-    it is killed when the peer of a socket is gone.
+    The failure is b"" if the child has become the program.
 
     Args:
-        read: Is closed in the end; the fork's end of the pipe closes at exec.
-        fork: The pid of the fork.
-        peer: The socket.
+        become: Is called in the child with a descriptor. It writes its failure there,
+            or ends by exec.
+        fault_pipe: The pipe for the failure. Both ends are closed in the end.
+        peer: A socket. The child may be stopped before its exec, and posix_spawn()
+            would wait for that in vain; so it is killed when the socket's peer is gone.
+
+    Raises:
+        OSError: There is no child.
     """
+    fault_read, fault_write = fault_pipe
+    try:
+        fork = os.fork()
+        if fork == 0:
+            try:
+                become(fault_write)
+            finally:
+                os._exit(127)
+    except OSError:
+        os.close(fault_read)
+        raise
+    finally:
+        os.close(fault_write)
     poll = select.poll()
-    poll.register(read, select.POLLIN)
+    poll.register(fault_read, select.POLLIN)
     poll.register(peer, 0)  # for POLLHUP, which needs no mask
     fault = b""
     while True:
@@ -375,11 +378,11 @@ def read_fault(read: int, fork: int, peer: int) -> bytes:
             if descriptor == peer:
                 os.kill(fork, _signal.SIGKILL)
                 poll.unregister(peer)
-            elif piece := os.read(read, 4096):
+            elif piece := os.read(fault_read, 4096):
                 fault += piece
             else:
-                os.close(read)
-                return fault
+                os.close(fault_read)
+                return fork, fault
 
 
 def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:

@@ -53,29 +53,30 @@ def start_program(
         StartError: It could not; nothing is left open, and no process.
     """
     opened = _open_descriptors(spec, received)
-    stdin, out_read, out_write, err_read, err_write, *pipes = opened
-    fault_read, fault_write, alive_read, _ = pipes
+    stdin, out_read, out_write, err_read, err_write, alive_read, _, *pipe = opened
     shim = os.getpid()
+    stdio = stdin, out_write, err_write
     try:
-        pid = os.fork()
+        pid, fault = processes.fork_program(
+            lambda fault: _become_program(spec, shim, stdio, fault, alive_read),
+            (pipe[0], pipe[1]),
+            poprun,
+        )
     except OSError as error:
-        _close(opened)
+        _close(opened[:-2])
         raise StartError(error.errno or 0, b"", b"fork()") from error
-    if pid == 0:
-        stdio = (stdin, out_write, err_write)
-        _become_program(spec, shim, stdio, fault_write, alive_read)
-    _close([stdin, out_write, err_write, fault_write, alive_read])
-    fault = processes.read_fault(fault_read, pid, poprun)
+    _close([*stdio, alive_read])
     memory_is_bound = not fault.startswith(UNBOUND)
     if fault := fault.removeprefix(UNBOUND):
         _close([out_read, err_read])
         os.waitpid(pid, 0)
         number, call, about = fault.split(b" ", 2)
         raise StartError(int(number), about, call)
+    streams: tuple[int, ...] = out_read, err_read
     if spec.merge_stderr:
         os.close(err_read)
-        return ProgramProcess(pid, (out_read,), memory_is_bound=memory_is_bound)
-    return ProgramProcess(pid, (out_read, err_read), memory_is_bound=memory_is_bound)
+        streams = (out_read,)
+    return ProgramProcess(pid, streams, memory_is_bound=memory_is_bound)
 
 
 def _open_descriptors(spec: protocol.Spec, received: list[int]) -> list[int]:
@@ -92,10 +93,10 @@ def _open_descriptors(spec: protocol.Spec, received: list[int]) -> list[int]:
             opened += map(os.dup, opened[1:3])
         else:
             opened += _terminal_or_pipe(spec, spec.terminals[1])
-        # For what fails in the fork.
-        opened += os.pipe()
         # When the shim ends, its end of this closes, and that kills the program's
         # process group.
+        opened += os.pipe()
+        # For a failure in the fork.
         opened += os.pipe()
     except OSError as error:
         _close(opened)
@@ -172,7 +173,6 @@ def _become_program(
         os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))
     except BaseException as error:
         os.write(fault, b"0  " + repr(error).encode(errors="replace")[:2048])
-    os._exit(127)
 
 
 def _limit_open_files(soft: int) -> None:

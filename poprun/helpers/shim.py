@@ -45,6 +45,7 @@ SLURM_FINDS_S = 0.2
 
 # What Python's faulthandler handles, if it is enabled.
 FAULTS = (_signal.SIGSEGV, _signal.SIGFPE, _signal.SIGABRT)
+CRASHED = (os.CLD_KILLED, os.CLD_DUMPED)
 FAULTHANDLER = b"PYTHONFAULTHANDLER="
 
 NEVER = float("inf")
@@ -67,18 +68,12 @@ def main(variable: str, rank: int) -> None:
         if _leave_last():
             return
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
-    pid = os.getpid()
-    Shim(sock, wake, sigterm).run(
-        protocol.pack(
-            protocol.HELLO,
-            protocol.VERSION,
-            key,
-            rank,
-            os.fsencode(os.uname().nodename),
-            pid,
-            processes.start_time(pid),
-        )
+    shim, pid, host = Shim(sock, wake, sigterm), os.getpid(), os.uname().nodename
+    start = processes.start_time(pid)
+    shim.tell(
+        protocol.HELLO, protocol.VERSION, key, rank, os.fsencode(host), pid, start
     )
+    shim.run()
 
 
 def _leave_last() -> bool:
@@ -163,9 +158,11 @@ class Shim:
         # Since when this user may signal none of the remaining processes.
         self._refused_since = NEVER
 
-    def run(self, hello: bytes) -> None:
+    def tell(self, kind: int, *fields: int | bytes) -> None:
+        self._poprun.send(protocol.pack(kind, *fields))
+
+    def run(self) -> None:
         """Run the program; return when nothing of it is left, and poprun allows it."""
-        self._poprun.send(hello)
         poll = select.poll()
         poll.register(self._poprun.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -244,7 +241,7 @@ class Shim:
         if not is_of_slurm:
             # Otherwise mpirun ends the job, and its processes may have ended by now.
             if os.getppid() != self._parent and not self._released:
-                self._poprun.send(protocol.pack(protocol.ORPHANED))
+                self.tell(protocol.ORPHANED)
             self._stop(MPI_GRACE_S, protocol.BY_MPI)
             self._released = True
         elif self._program and not self._clean:
@@ -264,8 +261,7 @@ class Shim:
             poprun = self._poprun
             started = start_program(spec, poprun.descriptors, poprun.fileno())
         except StartError as error:
-            fields = error.number, error.about, error.call
-            self._poprun.send(protocol.pack(protocol.REFUSED, *fields))
+            self.tell(protocol.REFUSED, error.number, error.about, error.call)
             return
         pid = self._program = started.pid
         self._started_at = time.monotonic()
@@ -314,7 +310,7 @@ class Shim:
             return
         interpreters.sort(key=lambda p: (p.pid != self._program, p.start))
         pids = b",".join(b"%d" % p.pid for p in interpreters) or b"0"
-        self._poprun.send(protocol.pack(protocol.STACKS, pids))
+        self.tell(protocol.STACKS, pids)
 
     def _signal_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""
@@ -408,27 +404,21 @@ class Shim:
     def _give_up_on(self, remaining: list[processes.Process]) -> None:
         """Report the processes that this user may not signal, and wait no longer."""
         for p in remaining:
-            self._poprun.send(
-                protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
-            )
+            self.tell(protocol.REMAINS, p.pid, *processes.describe(p))
         self._left_behind = max(0, self._left_behind - len(remaining))
         self._report_clean()
 
     def _report_clean(self) -> None:
         self._clean = True
         self._signal_tree_at = self._kill_at = NEVER
-        self._poprun.send(protocol.pack(protocol.CLEAN, self._left_behind))
+        self.tell(protocol.CLEAN, self._left_behind)
 
     def _reap(self) -> None:
         while self._program and not self._clean:
             try:
                 if self._killing:
                     processes.kill_group_of_ended()
-                is_running = not self._ended and self._stopped_by == protocol.BY_ITSELF
-                if is_running and processes.is_at_cpu_limit(self._program):
-                    self._stopped_by = protocol.BY_CPU_LIMIT
-                if not self._ended and processes.has_crashed(self._program, FAULTS):
-                    self._lacks_faulthandler = self._is_python_without_faulthandler()
+                self._look_at_end()
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._report_clean()
@@ -444,6 +434,21 @@ class Shim:
                 due = time.monotonic() + wait
                 self._signal_tree_at = min(self._signal_tree_at, due)
 
+    def _look_at_end(self) -> None:
+        """Find out how the program has ended, while /proc still shows it.
+
+        Raises:
+            ChildProcessError: The program is not a child any more.
+        """
+        ended = None if self._ended else processes.ended_child(self._program)
+        if ended is None:
+            return
+        if self._stopped_by == protocol.BY_ITSELF and processes.is_at_cpu_limit(ended):
+            self._stopped_by = protocol.BY_CPU_LIMIT
+        has_crashed = ended.si_code in CRASHED and ended.si_status in FAULTS
+        if has_crashed:
+            self._lacks_faulthandler = self._is_python_without_faulthandler()
+
     def _is_python_without_faulthandler(self) -> bool:
         words = self._spec.environment if self._spec else []
         is_enabled = any(
@@ -454,15 +459,13 @@ class Shim:
         return is_python and not is_enabled
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
-        self._poprun.send(
-            protocol.pack(
-                protocol.EXITED,
-                status,
-                time.monotonic_ns(),
-                int(usage.ru_utime * 1e6),
-                int(usage.ru_stime * 1e6),
-                usage.ru_maxrss,
-                self._stopped_by,
-                int(self._lacks_faulthandler),
-            )
+        self.tell(
+            protocol.EXITED,
+            status,
+            time.monotonic_ns(),
+            int(usage.ru_utime * 1e6),
+            int(usage.ru_stime * 1e6),
+            usage.ru_maxrss,
+            self._stopped_by,
+            int(self._lacks_faulthandler),
         )

@@ -47,7 +47,7 @@ kind = Late if "late" in sys.argv else kind
 shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
     shim.LINGER_S = 200.0
-kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run(b"")
+kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run()
 """
 LATE = """
 from poprun.helpers import shim
