@@ -1,4 +1,4 @@
-"""How a helper is started: the first words of its command line."""
+"""The begin of the command line of a helper."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entry.py")
 # Isolated, and without site-packages: see entry.py.
 PYTHON = (sys.executable, "-I", "-S", ENTRY)
 
-# A file that is called as ssh is, with a host and a command, and the variable by which
-# it finds this Python.
+# mpirun calls the file REMOTE_SHELL like ssh, with a host and a command. The file finds
+# this Python by the variable.
 PYTHON_VARIABLE = "POPRUN_PYTHON"
 REMOTE_SHELL = os.path.join(os.path.dirname(ENTRY), "remote_shell")

@@ -1,9 +1,9 @@
-"""What must be undone when a job ends, however it ends: values, and how they are done.
+"""End actions: files to remove and commands to run when a job ends, in whatever way.
 
-poprun registers an end action with its guard before it makes what is to be undone, and
-both keep it in the job's lock file. So whichever of the supervisors ends last performs
-it. An end action takes a bounded time. It may be performed more than once, and when
-there is nothing to undo: it succeeds then.
+poprun registers an end action with its guard before it makes the file, and both keep
+the action in the job's lock file. So the last supervisor that ends performs it. An end
+action takes a bounded time. It may be performed more than once, and it succeeds if
+there is nothing to undo.
 
 The guard and the shims import this, so it imports next to nothing.
 """
@@ -30,9 +30,9 @@ KILL_S = 1.0
 
 
 class EndAction:
-    """What is to be undone: equal to another one with the same fields."""
+    """An end action; it is equal to another one with the same fields."""
 
-    # In messages.
+    # The first field of a message about it.
     KIND: bytes
     limit_s: float
 
@@ -91,7 +91,7 @@ class RunCommand(EndAction):
     is run again.
 
     Args:
-        purpose: What it does, to follow "Could not".
+        purpose: Its purpose, to follow "Could not".
         argv: The command line; the first item is the path of the program.
         environment: NAME=VALUE assignments: all that the command gets.
         timeout_s: After so many seconds, of all its runs, its process group is killed.
@@ -164,8 +164,8 @@ _KINDS: dict[bytes, type[RemovePath | RunCommand]] = {
 class EndActions:
     """The end actions of one job, in the order in which they were registered.
 
-    poprun and its guard have one each, with the same contents. As bytes, it is a
-    sequence of the messages that lead to it.
+    poprun and its guard have one each, with the same contents. Its bytes
+    are the messages that register them.
     """
 
     def __init__(self) -> None:
@@ -201,10 +201,10 @@ class EndActions:
         return b"".join(self.register(action) for action in self._actions)
 
     def apply(self, kind: int, fields: list[bytes]) -> None:
-        """Do what a message of `register` or `withdraw` says.
+        """Apply a message of `register` or `withdraw`.
 
         Raises:
-            ValueError: The message makes no sense.
+            ValueError: The message is invalid.
         """
         if kind not in (protocol.END_ACTION, protocol.WITHDRAW):
             raise ValueError(f"a message of kind {kind}")
@@ -218,7 +218,7 @@ class EndActions:
             self.withdraw(action)
 
     def read(self, data: bytes) -> None:
-        """Do what a sequence of messages says, up to the first that makes no sense."""
+        """Apply a sequence of messages, up to the first invalid one."""
         decoder = protocol.Decoder()
         try:
             while data:
@@ -232,7 +232,7 @@ class EndActions:
     def perform(self, *, commands: bool = True) -> list[str]:
         """Perform all, the last registered first; return a sentence for each failure.
 
-        They stay registered: what has been removed may be made again meanwhile.
+        They stay registered: a process may make a removed file again.
 
         Args:
             commands: False to remove paths only.
@@ -271,7 +271,7 @@ def _remove(path: bytes, limit: float) -> OSError | None:
 
 
 def _wait(pid: int, timeout_s: float) -> int | None:
-    """Wait for a command, and kill what is left of its process group.
+    """Wait for a command, and then kill its process group.
 
     Returns its wait status, or None if it was killed because its time was over.
     """

@@ -5,10 +5,9 @@
     python -I -S entry.py local WORD... : WORD...
     python -I -S entry.py remote-shell VARIABLE HOST WORD...
 
-Isolated and without site-packages, so that they start in milliseconds and no
-variable or file of the user's changes what they do. A script, so that the list of
-processes shows which helper it is; all the rest is in modules, which are compiled
-once and cached.
+Isolated and without site-packages, so that they start in milliseconds, and variables
+and files of the user do not affect them. It is a script, so that the list of processes
+shows the kind of helper. The rest is in modules, which are compiled once and cached.
 """
 
 import os

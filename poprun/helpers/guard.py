@@ -1,13 +1,13 @@
-"""The guard: mpirun's parent, which outlives poprun and ends what the job has left.
+"""The guard: the parent of mpirun. It outlives poprun, and ends leftover processes.
 
-It reads a socket whose other end only poprun holds. End of file means that poprun is
+It reads a socket, and only poprun has the other end. End of file means that poprun is
 gone, in whatever way, and then this process ends everything below it. It is a
-subreaper, so what shims and mpirun leave when they are killed becomes its child.
+subreaper, so the children of shims and of an mpirun that are killed become its own.
 A child of poprun holds that end, too, until its exec, and for ever if it is stopped
 before. So this process also watches poprun itself, and kills such a child.
 
-On another host of a job it is the parent of the agent there, which is to it what poprun
-is, and starts no mpirun (host/agent_guard.py).
+On another host of a job it is the parent of the agent there, watches the agent instead
+of poprun, and starts no mpirun (host/agent_guard.py).
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -35,7 +35,7 @@ from poprun.wire.channel import Channel
 _UNWATCHED_LOOK_S = 0.05
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0
-# What is left after so long waits for a disk or a network; it dies when that ends.
+# A process that lives after so long waits for a disk or a network, and dies then.
 LIMIT_S = 30.0
 # Enough for mpirun with a thousand instances. The hard limit may be 2^30, and some MPIs
 # close every number below the limit in each process that they start.
@@ -68,7 +68,7 @@ def main(descriptor: int, poprun: int, inode: int) -> None:
 
 
 class Guard:
-    """One job's mpirun, and all processes that came of it."""
+    """One job's mpirun, and all its descendants."""
 
     def __init__(self, poprun: Channel, wake: int, pid: int, inode: int) -> None:
         self._poprun = poprun
@@ -87,7 +87,8 @@ class Guard:
         self._leftovers = Leftovers()
         self._end_actions = EndActions()
         self._report_to = -1
-        # What poprun is told, and where, if it is an agent whose guard this is.
+        # A message for poprun about the end of the agent, if this is an agent's guard,
+        # and the descriptor to write it to.
         self._last_message, self._last_message_to = b"", -1
         self._lock_path, self._lock = b"", -1
         self._pipe = -1  # the write end of the pipe with which mpirun is killed
@@ -136,7 +137,7 @@ class Guard:
         return ended
 
     def _end_copies(self) -> None:
-        """Kill the processes that still hold the end of poprun, which has ended."""
+        """Kill the processes that still hold poprun's end of the socket."""
         if not self._poprun.is_at_end:
             table = processes.processes().values()
             processes.kill([p for p in table if self._poprun_end in open_files(p.pid)])
@@ -278,8 +279,8 @@ class Guard:
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()
         if self._lock >= 0:
-            # A shim whose program has ended waits for the lock, to remove the files
-            # should this process be killed before it does.
+            # A shim waits for the lock after the end of its program: it removes the
+            # files if this process is killed before.
             release(self._lock)
         self._leftovers.check_all(again=True)
         while self._job_is_alive() and time.monotonic() < began + grace + 0.2:
@@ -287,7 +288,7 @@ class Guard:
             self._claim()
             processes.reap()
             time.sleep(processes.LOOK_AGAIN_S)
-        # What shims that are killed leave behind becomes init's, not this process's.
+        # The children of killed shims become init's, not this process's.
         if self._known:
             processes.end(self._below_known, 0, SHIM_GRACE_S)
         processes.end(self._tree, 0, LIMIT_S, all_children=True)
@@ -303,12 +304,12 @@ class Guard:
         # written files since.
         is_undone = self._lock >= 0 and not os.path.lexists(self._lock_path)
         failures = self._end_actions.perform(commands=not is_undone)
-        # Also those of jobs that were killed whole: of a poprun below this one, say.
+        # Jobs may have been killed with their guards, such as a poprun in this job.
         places = self._end_actions.directories() | usual_places(os.environb)
         return failures + undo_abandoned(places)
 
     def _report(self, failure: str) -> None:
-        """Write a sentence where poprun's stderr was, if that can be done at once."""
+        """Write a sentence to poprun's stderr, unless the write would block."""
         if self._report_to < 0:
             return
         poll = select.poll()
@@ -345,7 +346,7 @@ class Guard:
 
 
 def _living(starts: dict[int, int]) -> list[processes.Process]:
-    """Return those of some processes, by pid and start time, that are alive."""
+    """Return the living ones of some processes, given by pid and start time."""
     looked_up = map(processes.process, starts)
     return [p for p in looked_up if p and p.start == starts[p.pid] and not p.zombie]
 

@@ -1,9 +1,9 @@
 """The files that a job leaves on disk and in shared memory, and its lock file.
 
 Most files are below directories that were made for this job alone. The others are in
-directories that all users share, under names that do not identify the job: such a
-file is the job's if a process of the job has it open. Processes are killed without a
-warning, so that is looked up when the file is made and not when it is to be removed.
+directories of all users, and their names do not identify the job: such a file is the
+job's if a process of the job has it open. Processes are killed without a warning, so
+this is looked up when the file is made and not when it is removed.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ class Leftovers:
         self._dismissed: set[bytes] = set()
 
     def watch(self, prefixes: Iterable[bytes]) -> None:
-        """Detect files made from now on whose paths begin like this."""
+        """Detect files with these prefixes that are made from now on."""
         self._prefixes = tuple(prefixes)
         places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
         self.descriptor, self._directories = own_process.watch(places)
@@ -90,11 +90,11 @@ class Leftovers:
 
     @property
     def has_unclaimed(self) -> bool:
-        """Whether there are files of which it is not known yet which job has them."""
+        """Whether there are files that may still prove to be this job's."""
         return bool(self._unclaimed)
 
     def claim(self, pids: Iterable[int]) -> list[bytes]:
-        """Return those of the unclaimed files that these processes have open."""
+        """Return the unclaimed files that these processes have open."""
         opened = {path for pid in pids for path in open_files(pid)}
         claimed = [path for path in self._unclaimed if path in opened]
         self.paths += claimed
@@ -122,10 +122,10 @@ def open_files(pid: int) -> Iterator[bytes]:
             continue
 
 
-# --- The files of jobs whose supervisors have all died.
+# --- The files of a job after the end of its supervisors.
 
-# In a job's directory: the job's end actions, as EndActions packs them. As long as they
-# live poprun, its guard and its shims hold a shared lock on it.
+# The lock file in a job's directory. It has the job's end actions, as EndActions packs
+# them. poprun, its guard and its shims hold a shared lock on it until they end.
 LOCK = b"supervisors"
 # How the names of jobs' directories begin.
 PREFIX = b"poprun-"
@@ -192,7 +192,8 @@ def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
             end_actions.read(os.pread(descriptor, status.st_size, 0))
         except OSError:  # a supervisor lives
             return None
-        # The directory with the lock last: what is left when this is killed has a lock.
+        # The directory with the lock last: if this process is killed, the lock stays
+        # with the other files.
         directory_removal = RemovePath(directory)
         end_actions.withdraw(directory_removal)
         failures = end_actions.perform()
@@ -204,7 +205,7 @@ def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
-    """Return whether a file is of a kind, and no other user can have written it."""
+    """Return whether a file has a kind, and no other user can have written it."""
     is_private = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     is_kind = stat.S_IFMT(status.st_mode) == kind
     return is_kind and is_private and status.st_uid == os.geteuid()
@@ -240,7 +241,7 @@ def usual_places(environ: Mapping[bytes, bytes]) -> set[bytes]:
 
 
 def undo_abandoned(places: Iterable[bytes]) -> list[str]:
-    """Perform the end actions of this user's jobs whose supervisors have all died.
+    """Perform the end actions of this user's jobs that have no supervisor any more.
 
     Returns a sentence for each failure.
     """

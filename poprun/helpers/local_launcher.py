@@ -15,7 +15,7 @@ import time
 
 from poprun.helpers import own_process, processes
 
-# As Open MPI 5 does: so long from SIGTERM to SIGKILL.
+# The time from SIGTERM to SIGKILL; Open MPI 5 has the same.
 TERM_GRACE_S = 0.25
 # From the failure of a process to the end of the others. When poprun knows of the
 # failure it stops them itself within this time.

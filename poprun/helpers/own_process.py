@@ -1,7 +1,7 @@
-"""What poprun and its helpers ask the Linux kernel for themselves and their children.
+"""Requests of poprun and its helpers to the Linux kernel about their own processes.
 
-Shims and the guard import this, and start in milliseconds: no ctypes, no signal, only
-what is built in or one small shared object.
+Shims and the guard import this, and start in milliseconds: so it imports built-in
+modules and one small shared object, and neither ctypes nor signal.
 """
 
 import _ctypes
@@ -28,13 +28,13 @@ CALLER_INTERRUPT = int(_signal.SIGRTMIN) + 6
 HIGH_DESCRIPTOR = 100
 # How long an agent or a guard may be stopped when nothing else continues it.
 CONTINUE_S = 1.0
-# What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
+# In the C locale Python sets LC_CTYPE in its own environment to one of these.
 PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
-# What shims and the guard handle: the ends of their children, and signals that are
-# meant for poprun, which tells them what follows by messages.
+# The signals that shims and the guard handle: about the ends of their children, and
+# signals for poprun, which sends them messages about these.
 HELPER_SIGNALS = (
     _signal.SIGCHLD,
     _signal.SIGTERM,
@@ -129,7 +129,7 @@ def die_with_pipe(read: int) -> None:
     import fcntl
 
     try:
-        # Where a script that numbers its own files is not in its way.
+        # Scripts choose low numbers for their own files.
         number = fcntl.fcntl(read, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
     except OSError:  # the limit of open files is lower
         number = os.dup(read)
@@ -150,7 +150,7 @@ def kill_group_with_pipe(read: int, group: int) -> None:
 
 
 def bind_memory(nodes: Iterable[int]) -> bool:
-    """Allocate memory on these NUMA nodes only; False where that cannot be asked."""
+    """Allocate memory on these NUMA nodes only; False if the kernel refuses."""
     number = SYS_SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
         return False
@@ -168,7 +168,7 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
     """Ask for an event for every file that is made in one of these directories.
 
     Returns a descriptor to read inotify's events from, -1 if the kernel has none left,
-    and which number in an event stands for which directory.
+    and the directories by their numbers in the events.
     """
     flags = (os.O_NONBLOCK | os.O_CLOEXEC,)
     descriptor = int(_ctypes.call_function(_inotify_init1, flags))
@@ -183,8 +183,8 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
 def signal_new_files(directories: Iterable[bytes]) -> None:
     """Ask for a SIGIO when a file is made in one of these directories.
 
-    This is dnotify, which has no limit of its own where inotify has none left. It does
-    not tell which file it is, and some kernels lack it.
+    It uses dnotify, for hosts with no inotify instance left: dnotify has no such limit.
+    It does not tell the name of the file, and some kernels lack it.
     """
     import fcntl
 
@@ -256,7 +256,7 @@ def end_wake_up(read: int) -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Stand for a handler: the byte in the pipe is all that is wanted."""
+    """Stand for a handler: only the byte in the pipe matters."""
 
 
 def ignored_signals() -> list[int]:

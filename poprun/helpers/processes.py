@@ -1,7 +1,7 @@
-"""Other processes: how they are looked up in /proc, started, signalled and ended.
+"""Other processes: looks them up in /proc, and starts, signals and ends them.
 
-Shims and the guard import this, and start in milliseconds: no ctypes, no signal, no
-subprocess, only what is built in.
+Shims and the guard import this, and start in milliseconds: so it imports built-in
+modules only, and not signal or subprocess.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -236,8 +236,8 @@ def poll_timeout(seconds: float) -> int:
 def kill_group_of_ended() -> None:
     """SIGKILL the process group of a child that has ended, before it is reaped.
 
-    A chain of processes, each of which starts the next and ends, is faster than any
-    look at /proc. The kernel signals a process group in one step, in which no member
+    A chain of processes that each start the next one and end is faster than any look
+    at /proc. The kernel signals a process group in one step, in which no member
     can fork, and does not reuse the group's number before the child is reaped.
 
     Raises:
@@ -386,11 +386,11 @@ def fork_program(
 
 
 def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:
-    """Return the argv by which a shell runs a command.
+    """Return the argv of a shell that runs a command.
 
     Args:
-        keeps_mask: Whether what is blocked in the shell must stay so. Some shells, as
-            dash, unblock everything.
+        keeps_mask: Keep the caller's signal mask. Some shells, such as dash, unblock
+            all signals.
     """
     if keeps_mask and os.access(BASH, os.X_OK):
         # Without --posix it would read a file of the user's.

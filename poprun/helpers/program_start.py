@@ -10,7 +10,7 @@ import os
 from poprun.helpers import own_process, processes
 from poprun.wire import protocol
 
-# What a fork writes to the shim if memory cannot be bound; it goes on without.
+# A fork writes this to the shim if memory cannot be bound, and goes on.
 UNBOUND = b"memory is not bound\n"
 
 
@@ -32,7 +32,7 @@ class StartError(Exception):
     Args:
         number: The errno.
         about: The path that it is about, empty if `call` says it.
-        call: What failed, empty for the open, chdir or exec of that path.
+        call: The call that failed, empty for the open, chdir or exec of that path.
     """
 
     def __init__(self, number: int, about: bytes, call: bytes) -> None:
@@ -142,7 +142,7 @@ def _become_program(
     """Turn this fork into the program; on failure say why, and end.
 
     Args:
-        alive: A pipe whose write end only the shim has.
+        alive: A pipe; only the shim has its write end.
     """
     about, call = b"", b"setsid()"
     try:
@@ -187,7 +187,7 @@ def _environment(
 ) -> dict[bytes, bytes]:
     environment = processes.read_assignments(spec.environment)
     if not stdout_is_terminal:
-        # Or what Python prints would come in large pieces, and late.
+        # Otherwise Python's output would come in large pieces, and late.
         environment.setdefault(b"PYTHONUNBUFFERED", b"1")
     # MPI's values count for more in its own variables: they name its server.
     from_mpi = {k: v for k, v in os.environb.items() if spec.is_set_by_mpi(k)}

@@ -1,4 +1,4 @@
-"""What mpirun calls instead of ssh: runs a command on another host of the job.
+"""Runs a command on another host of the job: mpirun calls this instead of ssh.
 
     remote_shell HOST WORD...
 

@@ -35,15 +35,15 @@ REST_OF_TREE_S = 0.02
 MPI_GRACE_S = 0.1
 # The grace period when poprun or mpirun has died.
 ORPHAN_GRACE_S = 1.0
-# And then a shim waits at most so long until the guard and the other shims have ended,
-# or have removed the job's files.
+# After that a shim waits at most so long for the guard and the other shims to end or to
+# remove the job's files.
 ORPHAN_LIMIT_S = 30.0
 
 # Slurm may have looked for the processes of a job before it signals them. It may miss a
 # program that has been started so short a time before.
 SLURM_FINDS_S = 0.2
 
-# What Python's faulthandler handles, if it is enabled.
+# The signals that Python's faulthandler handles, and the codes of an end by a signal.
 FAULTS = (_signal.SIGSEGV, _signal.SIGFPE, _signal.SIGABRT)
 CRASHED = (os.CLD_KILLED, os.CLD_DUMPED)
 FAULTHANDLER = b"PYTHONFAULTHANDLER="
@@ -77,7 +77,7 @@ def main(variable: str, rank: int) -> None:
 
 
 def _leave_last() -> bool:
-    """Wait until the other shims have ended their programs, and undo what is left.
+    """Wait until the other shims have ended their programs; perform the end actions.
 
     For a shim that poprun and its guard have told nothing before they died: when it
     leaves first, mpirun kills the others, which are ending their programs.
@@ -142,7 +142,7 @@ class Shim:
         self._left_behind = 0
         # Whether it is a Python that a fault has ended, without its faulthandler.
         self._lacks_faulthandler = False
-        # The signal by which poprun or mpirun stops the program, 0 before that.
+        # The signal with which poprun or mpirun stops the program, 0 before.
         self._stopping = 0
         # Whether the program has surely got the SIGTERM that Slurm sends to all.
         self._is_ended_by_slurm = False
@@ -169,7 +169,7 @@ class Shim:
         poll.register(self._sigterm, select.POLLIN)
         while not self._is_done():
             ready = poll.poll(self._wait_ms())
-            # It explains what has come with it: an end, or what poprun asks for.
+            # It explains the events that have come with it.
             self._on_sigterm()
             for descriptor, _ in ready:
                 if descriptor == self._wake:
@@ -324,8 +324,8 @@ class Shim:
     def _ignores_sigint(self) -> bool:
         """Return whether no process of the program would act on SIGINT.
 
-        Those that a shell has started in the background ignore it. Some programs, such
-        as time, ignore it and leave it to the one that they start.
+        A shell starts programs in the background with SIGINT ignored. Some programs,
+        such as time, ignore it and leave it to their child.
         """
         if self._ended or not processes.ignores(self._program, _signal.SIGINT):
             return False
@@ -372,8 +372,8 @@ class Shim:
         has_got_signal = (p.pid, p.start) in self._signalled
         self._signalled.add((p.pid, p.start))
         if self._ended:
-            # Ctrl-C does not reach what a shell has started in the background. As long
-            # as the program lives it may want to end its children in its own way.
+            # Ctrl-C does not reach what a shell has started in the background. Until
+            # its end the program may want to end its children in its own way.
             is_ignored = number == _signal.SIGINT and processes.ignores(p.pid, number)
             has_got_signal = has_got_signal and not is_ignored
             number = _signal.SIGTERM

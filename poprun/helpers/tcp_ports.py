@@ -1,7 +1,6 @@
 """Finds a TCP port of this host on which instances may listen.
 
-Here, because the module `socket` takes 4 ms to import, and a launch needs no more of it
-than this.
+It uses _socket, because the module `socket` takes 4 ms to import.
 """
 
 import _socket
@@ -9,7 +8,7 @@ import os
 
 # Where instances may listen: above the ports of well-known servers.
 FIRST_PORT = 10_000
-# Where Linux says which ports it assigns to sockets by itself: the first, the last.
+# The first and the last of the ports that Linux assigns to sockets by itself.
 ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 # How many ports to try before one that the kernel assigns is taken.
 MOST_DRAWS = 100

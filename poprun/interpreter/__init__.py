@@ -1,1 +1,1 @@
-"""What poprun adds to the Python interpreters of instances; poprun never imports it."""
+"""Code for the Python interpreters of instances; poprun never imports it."""

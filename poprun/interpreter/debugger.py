@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: F401  # in type comments only
 
-# As in poprun/wire/protocol.py.
+# The same number as in poprun/wire/protocol.py.
 DEBUGGER = 44
 READY, PROMPT = b"0", b"1"
 # So long the program waits at most for a poprun that does not answer.
@@ -69,7 +69,8 @@ class Prompt:
         # type: (bytes) -> int
         """Tell poprun something, and wait until it knows; return the connection.
 
-        What it shows of the program changes with that, so no output may overtake it.
+        poprun shows the program in another way from then on, so no output may overtake
+        the message.
         """
         try:
             connection = int(self._tell(DEBUGGER, [state]))
@@ -116,7 +117,7 @@ def watch_prompts(prompt):
 
 
 class PostMortem:
-    """Shows where an exception comes from that ends the program."""
+    """Shows a prompt at the uncaught exception that ends the program."""
 
     def __init__(self, prompt):
         # type: (Prompt) -> None
@@ -133,7 +134,7 @@ class PostMortem:
 
     def on_end(self):
         # type: () -> None
-        """Do it for a program that has a hook of its own for exceptions."""
+        """Show the prompt for a program with its own hook for exceptions."""
         traceback = getattr(sys, "last_traceback", None)
         if traceback is not self._shown:
             self._show(getattr(sys, "last_type", Exception), traceback)

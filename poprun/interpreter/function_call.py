@@ -2,8 +2,8 @@
 
 python -m poprun.interpreter.function_call CALL RESULT...
 
-CALL is a file in memory of poprun's caller with the function and its arguments; each
-instance has a RESULT, which gets what it returns or raises.
+CALL is a file in memory of poprun's caller with the function and its arguments. Each
+instance has a RESULT, a file for the value or the exception.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
+"""Tells poprun the exit status of an MPI rank before the rank waits in MPI_Finalize.
 
 It also makes the stand-ins that popdist.sdk.finder names importable
 (--emulate-sdk), says where --torch-backend has no effect, has popdist give TensorFlow a
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any  # noqa: F401  # in type comments only
 
 HERE = os.path.dirname(__file__)
-# What poprun puts in front of the caller's value, and instead of no or an empty one:
-# all three mean this folder.
+# poprun puts the first in front of the caller's value, and the others in place of an
+# empty value or of none: all three mean this folder.
 BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 
 # Spelled in popdist/environment.py too, which not every Python can import.
@@ -29,7 +29,7 @@ CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
 PDB = "POPDIST_PDB"
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 NUM_LOCAL_REPLICAS = "POPDIST_NUM_LOCAL_REPLICAS"
-# As in popdist/sdk/finder.py.
+# The same names as in popdist/sdk/finder.py.
 STAND_INS = (
     "poptorch",
     "horovod",
@@ -42,7 +42,7 @@ STAND_INS = (
     "tensorflow.python.ipu",
     "tensorflow.compiler.plugin",
 )
-# As in poprun/wire/protocol.py.
+# The same numbers as in poprun/wire/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
 RANKS_IN_MPI = ("PMI_RANK", "PMIX_RANK")
@@ -93,8 +93,8 @@ def restore_path():
 
 # --- How an MPI rank ends.
 #
-# mpi4py calls MPI_Finalize at the end of the interpreter, and a rank that has failed
-# may wait there for ranks that wait for it. Only exit() of libc knows for certain what
+# mpi4py calls MPI_Finalize at the end of the interpreter. A rank that has failed may
+# wait there for ranks that wait for it. Only exit() of libc knows for certain what
 # Python ends with. So exit() is made to write its status to poprun and then to call
 # MPI_Finalize, in place of mpi4py, which would call it an instant earlier.
 
@@ -108,7 +108,7 @@ def take_finalize_over(ranks):
     rc = sys.modules["mpi4py"].rc
     finalizes = rc.initialize if rc.finalize is None else rc.finalize
     with open("/proc/self/maps") as maps:
-        # What uses MPI already may have initialized it, and finalizes it then.
+        # A library that uses MPI may have initialized it, and finalizes it then.
         is_loaded = any(name in line for line in maps for name in MPI_LIBRARIES)
     # The main() of another program goes on after the end of the interpreter.
     is_python = os.path.realpath(sys.executable) == os.readlink("/proc/self/exe")
@@ -180,8 +180,8 @@ def keep_connections():
     # type: () -> None
     """Keep the network connections of this process open until it has ended.
 
-    An instance that has failed would close them by leaving its groups, and its peers
-    could fail because of that, and end, before it does.
+    An instance that has failed would close them by leaving its groups. Its peers could
+    fail for this reason, and end before it does.
     """
     import _socket as socket
 
@@ -210,7 +210,7 @@ def is_of_gloo(group):
     )
 
 
-# --- What the program can import.
+# --- Imports of the program.
 
 
 class Finder:
@@ -250,7 +250,7 @@ class Finder:
 
     def _find_tensorflow(self):
         # type: () -> Any
-        """Return where TensorFlow is, which gets logical CPUs at its import then."""
+        """Find TensorFlow, and let it get logical CPUs at its import."""
         # The search below asks this finder again.
         if self._finds_tensorflow or "tensorflow" in sys.modules:
             return None
@@ -321,7 +321,7 @@ def has_entry_point():
 
 def missing(name, request, needed="popdist"):
     # type: (str, str, str) -> ModuleNotFoundError
-    """Return the error for a Python that lacks what an option asks for."""
+    """Return the error for a Python that lacks a package for an option."""
     text = (
         request + ", but it needs {}, which {} does not have. Install poprun for this "
         "Python, or run the program with a Python that has it."
@@ -349,14 +349,13 @@ def tell(control, rank, kind, fields=(), left_out=0):
     Raises:
         OSError: There is no poprun.
     """
-    # Not socket: it makes a namedtuple, and that makes CPython forget that it is to end
-    # by SIGINT.
+    # Not socket: it makes a namedtuple, and then CPython forgets to end by SIGINT.
     import _socket as socket
     import fcntl
     import struct
 
     name, _, key = os.fsencode(control).partition(b"/")
-    # As poprun/wire/protocol.py packs it.
+    # The format of poprun/wire/protocol.py.
     sender = [b"%d" % VERSION, key, os.fsencode(rank)]
     message = bytes([kind])
     for field in sender + list(fields):
@@ -372,8 +371,8 @@ def tell(control, rank, kind, fields=(), left_out=0):
             raise PermissionError(name)
         flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         sock.send(message[: len(message) - left_out], flags)
-        # Buffers that the end of the interpreter flushes may belong to lower
-        # descriptors that the program has closed.
+        # The program may have closed lower descriptors, and the interpreter flushes
+        # the buffers of these at its end.
         lowest = min(HIGH_DESCRIPTOR, os.sysconf("SC_OPEN_MAX") // 2)
         return int(fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
     finally:
@@ -386,7 +385,7 @@ def show_stacks_on_signal():
     import _signal
     import faulthandler
 
-    # What the end of the interpreter restores: a late signal is ignored then.
+    # The end of the interpreter restores this: a late signal is ignored then.
     _signal.signal(STACKS_SIGNAL, _signal.SIG_IGN)
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
 
@@ -410,7 +409,7 @@ def debug(tell_poprun):
 
 def quietly(function, *arguments):
     # type: (Any, Any) -> None
-    """Call a function whose failure is none of the program's."""
+    """Call a function, and ignore its failure: it must not affect the program."""
     try:
         function(*arguments)
     except Exception:
@@ -419,7 +418,7 @@ def quietly(function, *arguments):
 
 def observe(control, rank, sdk):
     # type: (str, str, str | None) -> None
-    """Watch for what the program imports, and for signals that poprun sends."""
+    """Watch for imports of the program, and for signals of poprun."""
     import atexit
 
     # By pid, because a process that is forked from a rank later is none: whether
@@ -448,7 +447,7 @@ def observe(control, rank, sdk):
 
 def is_supported():
     # type: () -> bool
-    """Return whether this interpreter is one whose end is understood."""
+    """Return whether the end of this interpreter is understood."""
     if sys.version_info < (3, 6):  # noqa: UP036  # it is not the one that runs poprun
         return False
     return sys.implementation.name == "cpython" and CONTROL in os.environ

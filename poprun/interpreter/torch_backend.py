@@ -2,8 +2,8 @@
 
 torch calls register() in every program of an environment that has poprun, as an entry
 point of the group torch.backends. So this module imports nothing that torch has not
-imported, and does nothing outside poprun unless POPDIST_TORCH_BACKEND is set. What it
-registers imports popdist.torch when a program makes its first group.
+imported, and does nothing outside poprun unless POPDIST_TORCH_BACKEND is set. The
+backend imports popdist.torch when a program makes its first group.
 """
 
 import logging
@@ -66,7 +66,7 @@ def _rendezvous(*args: Any, **kwargs: Any) -> Any:
 
 
 def _replace_init(setting: str | None) -> None:
-    """Import popdist.torch before a program's first group, if that is of this backend.
+    """Import popdist.torch before a program's first group with this backend.
 
     It registers how the members meet, too, which they do first.
     """
@@ -125,8 +125,8 @@ def _replace_gloo(setting: str) -> None:
         ours = dist.Backend(BACKEND)
         group, store = usual(size, rank, ranks, ours, *args, **kwargs)
         if store is not None:
-            # What get_backend() returns: programs choose devices and calls by it, and
-            # new_group() the backend of the next group.
+            # get_backend() returns this: programs choose devices and calls by it, and
+            # new_group() chooses the backend of the next group.
             world = distributed_c10d._world
             world.pg_map[group] = (backend, store)
             world.pg_backend_config[group] = str(config)

@@ -1,8 +1,8 @@
 """Shows poprun which collectives of torch.distributed this process is in, with gloo.
 
 Each call writes some numbers to a file in memory, which poprun reads from outside:
-popdist/call_records.py has the layout. That adds 3 us to a call, which is little next
-to its waiting for others.
+popdist/call_records.py has the layout. This adds 3 us to a call, which is
+little compared with the wait for others.
 """
 
 import mmap
