@@ -6,22 +6,21 @@ Plain ANSI sequences, because importing a library for them would slow each launc
 import os
 from collections.abc import Mapping
 
-CHOICES = ("auto", "always", "never")
 BOLD, RED, YELLOW, CYAN = "1", "1;31", "1;33", "36"
-# Of the tags of instances 0, 1, 2 and so on, and then again from the first. Without
-# red, which is for errors, and dark blue, which cannot be read on black.
+# The colours of the tags of instances 0, 1, 2 and so on; after the last one the first
+# follows again. Red is for errors, and dark blue is hard to read on black.
 INSTANCES = ("36", "33", "32", "35", "94", "96", "93", "92", "95")
 
 
 def uses_color(choice: str, environ: Mapping[str, str], descriptor: int) -> bool:
-    """Return whether what is written to a descriptor is to have colours.
+    """Return whether a descriptor gets text with colours.
 
     Args:
-        choice: The value of --color, which counts for more than the variables.
+        choice: The value of --color: always and never override the variables.
     """
-    if choice != "auto":
+    if choice in ("always", "never"):
         return choice == "always"
-    # As no-color.org and force-color.org have it: the empty text is as good as unset.
+    # no-color.org and force-color.org say that an empty text is the same as unset.
     if environ.get("NO_COLOR"):
         return False
     if forced := environ.get("FORCE_COLOR"):

@@ -3,7 +3,7 @@
 import errno
 import os
 
-# The exit codes that are no instance's. The first one is that of popctl and vipu.
+# The exit codes of poprun itself, and REQUEST_FAILED for popctl and vipu.
 REQUEST_FAILED = 1
 INVALID = 2
 UNWRITTEN = 74
@@ -16,9 +16,22 @@ OUTPUT_CLOSED = 141
 
 
 class PoprunError(Exception):
-    """The base class of the errors that poprun raises."""
+    """The base class of the errors that poprun raises.
+
+    Args:
+        hint: A way out, which is shown on a line of its own.
+    """
 
     exit_code = INVALID
+
+    def __init__(self, sentence: str = "", hint: str = "") -> None:
+        super().__init__(sentence)
+        if hint:
+            self.add_note(hint)
+
+    @property
+    def hints(self) -> list[str]:
+        return getattr(self, "__notes__", [])
 
 
 class OptionError(PoprunError):

@@ -1,10 +1,31 @@
 """The words for true and false, and texts: numbers, sizes, ranges, JSON, terminals."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # In lower case, as options, files and variables may write them.
 TRUE_WORDS = ("yes", "on", "true", "1")
 FALSE_WORDS = ("no", "off", "false", "0")
+
+# The rule of is_variable_name, for messages.
+NAME_RULE = (
+    "a name consists of letters, digits and '_', and does not begin with a digit"
+)
+
+
+def is_variable_name(text: str) -> bool:
+    """Return whether every shell and every program can read a variable of this name."""
+    return text.isascii() and text.isidentifier()
+
+
+def quoted(text: str) -> str:
+    """Quote a text, shortened to 100 characters."""
+    return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Write `a, b or c`."""
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def counted(number: int, noun: str) -> str:
@@ -20,7 +41,7 @@ def three_digits(number: float) -> str:
 def size(num_bytes: float) -> str:
     """Write a number of bytes: 12 B, 1.5 KiB, 3 MiB."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    # What would be rounded to 1024 is 1 of the next unit.
+    # 1023.5 would be rounded to 1024, which is 1 of the next unit.
     while num_bytes >= 1023.5 and len(units) > 1:
         num_bytes /= 1024
         units.pop(0)

@@ -6,7 +6,6 @@ python scripts/document_options.py
 import re
 from pathlib import Path
 
-from poprun.options.help import default_text, spelling
 from poprun.options.table import GROUPS
 from poprun.options.types import Option, variable
 
@@ -40,7 +39,7 @@ def page() -> str:
 
 def row(option: Option) -> str:
     environment = f"`{variable(option.name)}`" if option.in_environment else "-"
-    cells = [f"`{spelling(option)}`", environment, default_text(option), option.help]
+    cells = [f"`{option.spelling}`", environment, option.default_text, option.help]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -129,8 +128,8 @@ def manual() -> str:
 
 
 def manual_entry(option: Option) -> str:
-    default = f"Default: {default_text(option)}."
-    lines = [".TP", rf"\fB{roff(spelling(option))}\fR", roff(option.help)]
+    default = f"Default: {option.default_text}."
+    lines = [".TP", rf"\fB{roff(option.spelling)}\fR", roff(option.help)]
     if option.name not in ("help", "version"):
         lines.append(roff(default))
     if option.in_environment:

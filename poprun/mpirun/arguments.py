@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
 from poprun.mpirun.option_table import (
@@ -27,7 +28,7 @@ from poprun.mpirun.values import (
     OPENMPI5,
     MpirunArguments,
 )
-from poprun.options.variables import NAME_RULE, OF_THE_JOB, is_name
+from poprun.words import NAME_RULE, is_variable_name
 
 _TITLES = {
     OPENMPI4: "Open MPI 4",
@@ -249,13 +250,13 @@ class _Reader:
             )
         name, equals, value = assignment.partition("=")
         stem = name if equals else name.removesuffix("*")
-        if not is_name(stem):
+        if not is_variable_name(stem):
             raise self._error(
                 f"-x {assignment!r}, but {name!r} cannot be the name of a variable: "
                 f"{NAME_RULE}. Write -x NAME, -x NAME=VALUE, or -x NAME* for all names "
                 "that begin with NAME."
             )
-        if name in OF_THE_JOB:
+        if name in (*TOPOLOGY_VARIABLES, *JOB_VARIABLES):
             raise self._error(
                 f"-x {assignment!r}, but {name} is set by "
                 "poprun for each instance. Leave it out."

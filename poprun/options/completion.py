@@ -1,24 +1,86 @@
-"""Shell completion: the words that may continue a command line. Pure."""
+"""Shell completion, and poprun as a click command for tools that look for one.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+No job imports this module, because click takes long to import.
+"""
 
+from collections.abc import Callable, Sequence
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from poprun.errors import OptionError, PoprunError
 from poprun.options.grammar import find_option, parse_beginning
-from poprun.options.table import BY_NAME, OF_ONE_PROGRAM
+from poprun.options.table import BY_NAME, OF_ONE_PROGRAM, OPTIONS
 from poprun.options.types import Option, read_boolean, read_path, read_wait
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One continuation; of kind `file` or `dir`, the shell looks for it itself."""
+def make_command(
+    carry_out: Callable[[Sequence[str]], int], get_page: Callable[[], str]
+) -> click.Command:
+    """Return a command with the options of the table.
 
-    text: str
-    kind: str = "plain"
-    help: str = ""
+    Args:
+        carry_out: Is called with the command's argv.
+        get_page: Returns the page of --help.
+    """
+
+    class Command(click.Command):
+        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+            return [
+                click.Option(
+                    [option.flag, option.name.replace("-", "_")],
+                    help=option.help,
+                    metavar=option.metavar,
+                    multiple=option.multiple,
+                    is_flag=not option.takes_value,
+                )
+                for option in OPTIONS.values()
+            ]
+
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            ctx.args = args
+            return args
+
+        def invoke(self, ctx: click.Context) -> int:
+            return carry_out(ctx.args)
+
+        def get_help(self, ctx: click.Context) -> str:
+            return get_page()
+
+    return Command("poprun")
 
 
-def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
+def answer_shell(command: click.Command, variable: str, instruction: str) -> str:
+    """Return a shell's script, or the words that can stand at the cursor.
+
+    Args:
+        variable: The environment variable that the instruction was read from.
+
+    Raises:
+        OptionError: The instruction is none of click's.
+    """
+    name, _, action = instruction.partition("_")
+    shell = get_completion_class(name)
+    if shell is None or action not in ("source", "complete"):
+        raise OptionError(
+            f"{variable} is {instruction!r}, but must be bash_source, zsh_source "
+            "or fish_source."
+        )
+    answer = shell(command, {}, "poprun", variable)
+    if action == "source":
+        return answer.source()
+    try:
+        items = complete(*answer.get_completion_args())
+    except PoprunError:
+        # There is nothing to offer; the error is reported when the line is run.
+        return ""
+    return "".join(f"{answer.format_completion(item)}\n" for item in items)
+
+
+def complete(argv: Sequence[str], prefix: str) -> list[CompletionItem]:
     """Return the words that begin with a prefix, and may stand after an argv.
+
+    Where the type is `file` or `dir`, the shell looks for the words itself.
 
     Raises:
         OptionError: The argv is not the beginning of a valid command line.
@@ -29,16 +91,15 @@ def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
     beginning = parse_beginning(argv)
     line = beginning.last
     if line.pending:
-        return _value_candidates(line.pending, prefix, "")
+        return _complete_value(line.pending, prefix, "")
     if line.in_program or not prefix.startswith("-"):
-        return [Candidate(text=prefix, kind="file")]
+        return [CompletionItem(prefix, type="file")]
     name, equals, text = prefix[2:].partition("=")
     if equals:
-        return _value_candidates(
-            find_option(name), text, "" if is_split else f"--{name}="
-        )
+        before = "" if is_split else f"--{name}="
+        return _complete_value(find_option(name), text, before)
     return [
-        Candidate(text=f"--{name}", help=option.help.partition(". ")[0])
+        CompletionItem(f"--{name}", help=option.help.partition(". ")[0])
         for name, option in BY_NAME.items()
         if f"--{name}".startswith(prefix)
         and (not beginning.others or option.name in OF_ONE_PROGRAM)
@@ -58,11 +119,11 @@ def _join_split_options(argv: Sequence[str]) -> list[str]:
     return joined
 
 
-def _value_candidates(option: Option, prefix: str, before: str) -> list[Candidate]:
+def _complete_value(option: Option, prefix: str, before: str) -> list[CompletionItem]:
+    if option.read is read_path:
+        kind = "dir" if option.metavar == "DIR" else "file"
+        return [CompletionItem(prefix, type=kind)]
     texts = option.choices
     if option.read in (read_boolean, read_wait):
         texts = ("yes", "no")
-    if option.read is read_path:
-        kind = "dir" if option.metavar == "DIR" else "file"
-        return [Candidate(text=prefix, kind=kind)]
-    return [Candidate(text=before + text) for text in texts if text.startswith(prefix)]
+    return [CompletionItem(before + text) for text in texts if text.startswith(prefix)]

@@ -11,10 +11,11 @@ import yaml
 from yaml import MappingNode, Node
 
 from poprun.errors import OptionError
-from poprun.options.refusals import did_you_mean, quoted, refusal
+from poprun.options.grammar import did_you_mean
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
 from poprun.options.table import BY_NAME, BY_SHORT, OPTIONS
 from poprun.options.types import Option
+from poprun.words import quoted
 
 _LARGEST_FILE = 1_000_000
 _TAG = "tag:yaml.org,2002:"
@@ -37,7 +38,7 @@ def read_file(path: str) -> Layer:
         line = key.start_mark.line + 1
         option = _option_of_file(key, f"{path}:{line}")
         if earlier := lines.get(option.name):
-            raise refusal(
+            raise OptionError(
                 f"{path}:{line}: {option.name} is given twice; the first "
                 f"is in line {earlier}.",
                 "Leave one of them out.",
@@ -54,11 +55,11 @@ def _read(path: str) -> str:
         with open(path, "rb") as file:
             data = file.read(_LARGEST_FILE + 1)
     except OSError as error:
-        raise refusal(
+        raise OptionError(
             f"The configuration file {path} cannot be read: {error.strerror}."
         ) from None
     if len(data) > _LARGEST_FILE:
-        raise refusal(
+        raise OptionError(
             f"The configuration file {path} has more than {_LARGEST_FILE} bytes.",
             "Name a smaller one.",
         )
@@ -66,72 +67,70 @@ def _read(path: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise refusal(f"{path}:{line}: this is not valid UTF-8.") from None
+        raise OptionError(f"{path}:{line}: this is not valid UTF-8.") from None
 
 
-def _compose(path: str, text: str) -> "MappingNode | None":
+def _compose(path: str, text: str) -> MappingNode | None:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise refusal(
-            f"{path}:{line}: this is not valid YAML: {error.problem}."
-        ) from None
+        line, reason = mark.line + 1 if mark else 1, error.problem
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise refusal(
-            f"{path}:{line}: this is not valid YAML: {error.reason}."
-        ) from None
+        line, reason = text.count("\n", 0, error.position) + 1, error.reason
     except RecursionError:
-        raise refusal(f"{path}:1: this is nested too deeply.") from None
-    if root is None or isinstance(root, yaml.MappingNode):
-        return root
-    raise refusal(
-        f"{path}:{root.start_mark.line + 1}: the file is {_kind(root)}, but "
-        "must map long names of options to values, such as num-replicas: 8."
-    )
+        raise OptionError(f"{path}:1: this is nested too deeply.") from None
+    else:
+        if root is None or isinstance(root, MappingNode):
+            return root
+        raise OptionError(
+            f"{path}:{root.start_mark.line + 1}: the file is {_kind(root)}, but "
+            "must map long names of options to values, such as num-replicas: 8."
+        )
+    raise OptionError(f"{path}:{line}: this is not valid YAML: {reason}.")
 
 
-def _option_of_file(key: "Node", place: str) -> Option:
+def _option_of_file(key: Node, place: str) -> Option:
     name = key.value
     if not isinstance(name, str):
-        raise refusal(f"{place}: the name of an option is missing before the colon.")
+        raise OptionError(
+            f"{place}: the name of an option is missing before the colon."
+        )
     option = BY_NAME.get(name)
     if option is None:
         word = name.lstrip("-")
         hint = did_you_mean(word, BY_NAME)
         if short := BY_SHORT.get(word):
             hint = f"Write its long name, {short.name}."
-        raise refusal(f"{place}: poprun has no option named {quoted(name)}.", hint)
+        raise OptionError(f"{place}: poprun has no option named {quoted(name)}.", hint)
     if not option.in_file:
-        raise refusal(
+        raise OptionError(
             f"{place}: {name} is not allowed in a configuration file.",
             "Give it on the command line.",
         )
     return option
 
 
-def _texts(option: Option, node: "Node", path: str) -> Iterator[tuple[str, str]]:
+def _texts(option: Option, node: Node, path: str) -> Iterator[tuple[str, str]]:
     label = f"{path}:{node.start_mark.line + 1}: {option.name}"
     listed = node.tag == _TAG + "seq"
     if listed and not option.multiple:
-        raise refusal(f"{label} is a list, but must be a single value.")
+        raise OptionError(f"{label} is a list, but must be a single value.")
     for child in node.value if listed else [node]:
         label = f"{path}:{child.start_mark.line + 1}: {option.name}"
         if child.tag == _TAG + "null":
-            raise refusal(f"{label} has no value.", "Give it one, or leave it out.")
+            raise OptionError(f"{label} has no value.", "Give it one, or leave it out.")
         if not isinstance(child.value, str):
             rule = "a single value"
             if option.multiple and not listed:
                 rule = "a value or a list of values"
-            raise refusal(f"{label} is {_kind(child)}, but must be {rule}.")
+            raise OptionError(f"{label} is {_kind(child)}, but must be {rule}.")
         if child.tag.removeprefix(_TAG) not in _SCALARS:
-            raise refusal(f"{label} has the tag {child.tag}, but must have none.")
+            raise OptionError(f"{label} has the tag {child.tag}, but must have none.")
         yield child.value, label
 
 
-def _kind(node: "Node") -> str:
+def _kind(node: Node) -> str:
     if isinstance(node.value, str):
         return "a single value"
     is_pairs = bool(node.value) and isinstance(node.value[0], tuple)
@@ -153,7 +152,7 @@ def export(settings: Settings, path: str, *, overwrite: bool) -> None:
                 os.fchmod(file.fileno(), 0o600)
             file.write(text)
     except FileExistsError:
-        raise refusal(
+        raise OptionError(
             f"The file {path} of --export-config exists already.",
             "To replace it, add --overwrite-config=yes.",
         ) from None

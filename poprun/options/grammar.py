@@ -1,20 +1,20 @@
 """The grammar of the command line: argv -> options with their texts, and programs.
 
-Pure. It assigns the words to options, and finds where each program begins; what the
-text of an option means follows from the table of options.
+It assigns the words to options, and finds where each program begins; the table of
+options says what the text of an option means. Pure.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from poprun.errors import OptionError
 from poprun.options import types
 from poprun.options.other_launchers import ADVICE, explain
-from poprun.options.refusals import alternatives, did_you_mean, quoted, refusal
 from poprun.options.table import ADDED, BY_NAME, BY_SHORT, OF_ONE_PROGRAM
 from poprun.options.types import Option
+from poprun.words import alternatives, quoted
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -36,6 +36,9 @@ _PLAIN_VALUES = (
     types.read_subnet,
 )
 
+# An option with its text.
+Given = tuple[Option, str]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
@@ -45,12 +48,11 @@ class CommandLine:
     before the first one.
     """
 
-    # The options with their texts.
-    options: tuple[tuple[Option, str], ...] = ()
+    options: tuple[Given, ...] = ()
     program: tuple[str, ...] = ()
     # Whether the options have ended, and what follows belongs to the program.
     in_program: bool = False
-    # The option at the end whose value is still to come.
+    # The option at the end, if the command line ends before its value.
     pending: Option | None = None
     # Each has the options and the program that follow a `:`.
     others: "tuple[CommandLine, ...]" = ()
@@ -69,18 +71,21 @@ class CommandLine:
         return words
 
 
-def parse(argv: Sequence[str]) -> CommandLine:
+def parse(argv: Sequence[str], options: list[Given] | None = None) -> CommandLine:
     """Take a command line apart.
+
+    Args:
+        options: Gets the options before the first program, even if an error follows.
 
     Raises:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
-    line = parse_beginning(argv)
+    line = parse_beginning(argv, options)
     if pending := line.last.pending:
         raise _missing_value(pending, "")
     for part in (line, *line.others) if line.others else ():
         if not part.program:
-            raise refusal(
+            raise OptionError(
                 f"The program {'before' if part is line else 'after'} ':' is missing.",
                 "Several programs are written as: poprun -n 1 a.py : -n 3 b.py. "
                 f"{COLON_AS_ARGUMENT}",
@@ -88,32 +93,17 @@ def parse(argv: Sequence[str]) -> CommandLine:
     return line
 
 
-def parse_beginning(argv: Sequence[str]) -> CommandLine:
-    """Take apart what may be the beginning of a command line.
-
-    Raises:
-        OptionError: A word is no option of poprun, or an option lacks its value.
-    """
-    options: list[tuple[Option, str]] = []
-    return _parse_into(options, argv)
-
-
-def options_before_error(argv: Sequence[str]) -> list[tuple[Option, str]]:
-    """Return the options of a command line, up to what is no option, if it is wrong."""
-    options: list[tuple[Option, str]] = []
-    with suppress(OptionError):
-        _parse_into(options, argv)
-    return options
-
-
-def _parse_into(options: list[tuple[Option, str]], argv: Sequence[str]) -> CommandLine:
-    line, rest = _parse_part(options, list(argv))
+def parse_beginning(
+    argv: Sequence[str], options: list[Given] | None = None
+) -> CommandLine:
+    """Take the beginning of a command line apart, as `parse` does."""
+    line, rest = _parse_part(list(argv), [] if options is None else options)
     others: list[CommandLine] = []
     while rest is not None:
-        other, rest = _parse_part([], rest)
+        other, rest = _parse_part(rest, [])
         for option in (*(option for option, _ in other.options), other.pending):
             if option is not None and option.name not in OF_ONE_PROGRAM:
-                raise refusal(
+                raise OptionError(
                     f"{option.flag} comes after ':', but it applies to the whole job.",
                     "Write it before the first program. Only -n, --num-instances, "
                     "--env and --cwd can follow ':'.",
@@ -123,26 +113,19 @@ def _parse_into(options: list[tuple[Option, str]], argv: Sequence[str]) -> Comma
 
 
 def _parse_part(
-    options: list[tuple[Option, str]], words: list[str]
+    words: list[str], options: list[Given]
 ) -> tuple[CommandLine, list[str] | None]:
-    """Return the options before a program with it, and what follows `:` after it.
+    """Return the options before a program with it, and the words after its `:`.
 
-    After `--` that is a word of the program, as all others are.
+    Behind `--`, `:` is an argument of the program.
     """
     while words:
-        word = words.pop(0)
-        if word == "--":
-            return CommandLine(
-                options=tuple(options), program=tuple(words), in_program=True
-            ), None
-        if not is_option(word):
-            _refuse_other_dashes(word)
-            words.insert(0, word)
-            end = words.index(SEPARATOR) if SEPARATOR in words else len(words)
-            line = CommandLine(
-                options=tuple(options), program=tuple(words[:end]), in_program=True
-            )
-            return line, words[end + 1 :] if end < len(words) else None
+        word = words[0]
+        if not is_option(word) or word == "--":
+            program, rest = _split_programs(words)
+            line = CommandLine(options=tuple(options), program=program, in_program=True)
+            return line, rest
+        del words[0]
         for option, text in _read_word(word, words):
             if text is None and not words:
                 return CommandLine(options=tuple(options), pending=option), None
@@ -152,12 +135,23 @@ def _parse_part(
     return CommandLine(options=tuple(options)), None
 
 
+def _split_programs(words: list[str]) -> tuple[tuple[str, ...], list[str] | None]:
+    """Return the words of the first program, and the words after its `:`."""
+    if words[0] == "--":
+        return tuple(words[1:]), None
+    _refuse_other_dashes(words[0])
+    if SEPARATOR not in words:
+        return tuple(words), None
+    end = words.index(SEPARATOR)
+    return tuple(words[:end]), words[end + 1 :]
+
+
 def is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
 def find_option(name: str, following: Sequence[str] = ()) -> Option:
-    """Find the option of this long name, or the only one whose name begins so.
+    """Find the option with this long name, or the only one with this prefix.
 
     Args:
         following: The words after it, for the error.
@@ -174,7 +168,7 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
         return candidates[0]
     if candidates:
         flags = [option.flag for option in candidates]
-        raise refusal(
+        raise OptionError(
             f"--{name} is ambiguous: it can be {alternatives(flags)}.",
             f"Did you mean -{name}?" if name in BY_SHORT else "",
         )
@@ -192,14 +186,14 @@ def _read_word(
     # mpirun's spelling, and not -n with the value p.
     if word.startswith("--") or flag == "-np":
         name, after = flag.lstrip("-"), [text] if equals else following
-        option = _as_typed(find_option(name, after), flag)
+        option = replace(find_option(name, after), flag=flag)
         yield option, text if equals else _implied(option)
         return
     for position, letter in enumerate(word[1:], start=1):
         known = BY_SHORT.get(letter)
         if known is None:
             raise _unknown(word, following)
-        option = _as_typed(known, f"-{letter}")
+        option = replace(known, flag=f"-{letter}")
         value = word[position + 1 :]
         if option.takes_value and value:
             _refuse_long_with_one_hyphen(word, following)
@@ -210,17 +204,12 @@ def _read_word(
 
 def _refuse_long_with_one_hyphen(word: str, following: Sequence[str]) -> None:
     """Refuse -npernode 2: it is another launcher's, and not -n with a value."""
-    if word[2:3].isalpha() and (
-        word[1:].partition("=")[0] in BY_NAME or explain(word, following)
-    ):
+    name = word[1:].partition("=")[0]
+    if word[2:3].isalpha() and (name in BY_NAME or explain(word, following)):
         raise _unknown(word, following)
 
 
-def _as_typed(option: Option, flag: str) -> Option:
-    return option if flag == option.flag else replace(option, typed=flag)
-
-
-def with_typed_names(text: str, options: Iterable[tuple[Option, str]]) -> str:
+def with_typed_names(text: str, options: Iterable[Given]) -> str:
     """Return a message with the names of options as the user wrote them."""
     flags = {option.name: option.flag for option, _ in options}
     if "num-processes" in flags:
@@ -240,20 +229,16 @@ def _implied(option: Option) -> str | None:
 
 def _check_value(option: Option, word: str) -> str:
     """Accept any word as a value that is not itself one of our options."""
-    if word == "--" or _is_known_option(word):
+    is_long = word.startswith("--") and word[2:].partition("=")[0] in BY_NAME
+    is_short = len(word) > 1 and word[0] == "-" and all(c in BY_SHORT for c in word[1:])
+    if word == "--" or is_long or is_short:
         raise _missing_value(option, word)
     return word
 
 
-def _is_known_option(word: str) -> bool:
-    if word.startswith("--"):
-        return word[2:].partition("=")[0] in BY_NAME
-    return len(word) > 1 and word[0] == "-" and all(c in BY_SHORT for c in word[1:])
-
-
 def _missing_value(option: Option, following: str) -> OptionError:
     where = f"before {following}" if following else "at the end of the line"
-    example = "yes" if option.read is types.read_boolean else option.metavar or "VALUE"
+    example = "yes" if option.read is types.read_boolean else option.metavar
     if option.choices:
         example = option.choices[0]
     # A short option and its value are two words.
@@ -261,14 +246,22 @@ def _missing_value(option: Option, following: str) -> OptionError:
     hint = f"Write {flag}{example}."
     if following not in ("", "--") and option.read not in _PLAIN_VALUES:
         hint += f" If {following} is the value, write --{option.name}={following}."
-    return refusal(f"The value of {option.flag} is missing {where}.", hint)
+    return OptionError(f"The value of {option.flag} is missing {where}.", hint)
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return a question with the name nearest to a mistyped one, or nothing."""
+    tidy = word.lower().replace("_", "-")
+    nearest = get_close_matches(tidy, list(names), n=1, cutoff=0.7)
+    return f"Did you mean {nearest[0]}?" if nearest else ""
 
 
 def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
     flags = [f"--{name}" for name in BY_NAME]
     own = f"-{word.partition('=')[0]}"
-    return refusal(
-        f"poprun has no option {_quoted_if_unprintable(word)}.",
+    is_plain = word.isascii() and word.isprintable()
+    return OptionError(
+        f"poprun has no option {word if is_plain else quoted(word)}.",
         (f"Did you mean {own}?" if own in flags and own[1:] not in ADVICE else "")
         or explain(word, following)
         or did_you_mean(word, flags)
@@ -276,15 +269,11 @@ def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
     )
 
 
-def _quoted_if_unprintable(word: str) -> str:
-    return word if word.isascii() and word.isprintable() else quoted(word)
-
-
 def _refuse_other_dashes(word: str) -> None:
     if word.startswith(tuple(_OTHER_DASHES)):
         name = word.lstrip(_OTHER_DASHES + "-").partition("=")[0]
         hint = f"Did you mean --{name}?" if name in BY_NAME else ""
-        raise refusal(
+        raise OptionError(
             f"{quoted(word)} begins with a dash that is not a hyphen, as in "
             "text copied from a document.",
             hint or "Type the hyphens, or put -- before a program of this name.",

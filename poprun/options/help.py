@@ -1,6 +1,6 @@
-"""What poprun says about itself: the usage of a bare poprun and the full help.
+"""The usage of a bare poprun and the full help.
 
-Plain ASCII throughout, so that no locale can spoil it.
+The texts are plain ASCII, so that no locale can spoil them.
 """
 
 import re
@@ -71,13 +71,13 @@ def painted(page: str) -> str:
     """Return a page of help with colours for its titles, options and commands."""
     title = r"^(?:[A-Z].*:$|Usage:)"
     page = re.sub(title, lambda m: paint(m[0], BOLD), page, flags=re.MULTILINE)
-    # Two spaces end what is to be typed.
+    # Two spaces end a command or an option.
     typed = r"^(  )(-.*?|(?:poprun|popctl|vipu|man) .*?)(?=  |$)"
     return re.sub(typed, lambda m: m[1] + paint(m[2], CYAN), page, flags=re.MULTILINE)
 
 
 def _entry(option: Option, width: int) -> list[str]:
-    head = f"  {spelling(option)}"
+    head = f"  {option.spelling}"
     margin = " " * _COLUMN
     lines = [margin + line for line in _wrapped(_description(option), width - _COLUMN)]
     if len(head) + 2 > _COLUMN:
@@ -90,29 +90,8 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-def default_text(option: Option) -> str:
-    """Return the default value as help shows it."""
-    match option.default:
-        case None | ():
-            return option.unset
-        case bool(on):
-            return "yes" if on else "no"
-        case float(seconds):
-            return f"{seconds:g}"
-        case value:
-            return str(value)
-
-
-def spelling(option: Option) -> str:
-    short = [f"-{option.short}"] if option.short else []
-    names = ", ".join([*short, *(f"--{name}" for name in option.names)])
-    metavar = option.metavar or "|".join(option.choices)
-    space = "" if metavar.startswith("[=") else " "
-    return f"{names}{space}{metavar}".rstrip()
-
-
 def _description(option: Option) -> str:
-    default = default_text(option)
+    default = option.default_text
     # Users expect that a flag is off, and an optional value missing, by default.
     if default == "none" or (not option.takes_value and default in ("no", "0")):
         return option.help

@@ -5,20 +5,30 @@ whole job.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from poprun.errors import OptionError
 from poprun.options.grammar import COLON_AS_ARGUMENT, SEPARATOR, CommandLine
-from poprun.options.refusals import refusal
-from poprun.options.settings import Settings
-from poprun.options.sources import resolve_settings
-from poprun.options.table import OF_ONE_PROGRAM, OPTIONS
-from poprun.options.types import AUTO, Option
+from poprun.options.settings import Settings, resolve_settings
+from poprun.options.table import IPU_OPTIONS, OF_ONE_PROGRAM, OPTIONS
+from poprun.options.types import AUTO
 
 NUMBERS = ("num-instances", "num-processes")
 SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
 # The options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+# PopRun's options whose long names hardly any program has.
+_OWN_NAMES = """
+    num-instances print-topology topology-format process-placement numa-aware
+    host-subnet synchronise-python-venv synchronise-poplar-sdk distribute-ssh-key
+    mpi-global-args mpi-local-args instance-mpi-local-args allow-run-as-root
+    only-output-from-instance offline-mode executable-cache-path emulate-sdk
+"""
+_OWN = frozenset([*_OWN_NAMES.split(), *IPU_OPTIONS])
+# These have such options of their own.
+_OWN_PROGRAMS = ("poprun", "popctl", "vipu", "vipu-admin", "vipu-server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +44,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """By what a user knows it: the script, where an interpreter runs one."""
+        """A short name for users: the script, where an interpreter runs one."""
         return name_of(self.argv)
 
 
@@ -48,7 +58,7 @@ def resolve_programs(
     """
     if not line.others:
         settings = resolve_settings(line.options, environ)
-        # How many there are may follow from the hosts.
+        # Their number may follow from the hosts.
         return settings, [_program(line.program, settings, range(0))]
     parts = (line, *line.others)
     common = [pair for pair in line.options if pair[0].name not in OF_ONE_PROGRAM]
@@ -59,15 +69,18 @@ def resolve_programs(
         own = [pair for pair in part.options if pair[0].name in OF_ONE_PROGRAM]
         settings = resolve_settings([*common, *own], environ)
         if settings["num-instances"] == AUTO:
-            raise refusal(
+            raise OptionError(
                 f"The number of instances of {name_of(part.program)!r} is auto, which "
                 "is for a job of one program. Write a number."
             )
         instances = range(first, first + settings["num-instances"])
         programs.append(_program(part.program, settings, instances))
         first = instances.stop
-    total = _total(parts, first)
-    return resolve_settings([*common, total], environ), programs
+    # With -n each instance is one replica, unless --num-replicas is given.
+    names = {option.name for part in parts for option, _ in part.options}
+    total = "num-processes" if "num-processes" in names else "num-instances"
+    settings = resolve_settings([*common, (OPTIONS[total], str(first))], environ)
+    return settings, programs
 
 
 def _program(argv: Sequence[str], settings: Settings, instances: range) -> Program:
@@ -78,22 +91,12 @@ def _program(argv: Sequence[str], settings: Settings, instances: range) -> Progr
 
 def _check_number(part: CommandLine) -> None:
     if not any(option.name in NUMBERS for option, _ in part.options):
-        raise refusal(
+        raise OptionError(
             f"The program {name_of(part.program)!r} has no number of instances. Where "
             "':' separates several programs, each has its own: poprun -n 1 a.py : -n 3 "
             "b.py",
             COLON_AS_ARGUMENT,
         )
-
-
-def _total(parts: Sequence[CommandLine], number: int) -> tuple[Option, str]:
-    """Return the option that gives the number of all instances.
-
-    With -n each of them is one replica, unless --num-replicas is given.
-    """
-    names = {option.name for part in parts for option, _ in part.options}
-    name = "num-processes" if "num-processes" in names else "num-instances"
-    return OPTIONS[name], str(number)
 
 
 def words_of(programs: Sequence[Program]) -> list[str]:
@@ -121,3 +124,26 @@ def name_of(argv: Sequence[str]) -> str:
         elif not word.startswith("-"):
             return os.path.basename(word.rstrip("/"))
     return name
+
+
+def explain_misplaced(words: Sequence[str], given: Collection[str] = ()) -> list[str]:
+    """Return a sentence about options of poprun after the program, if there are any.
+
+    Args:
+        words: The program with its arguments.
+        given: The names of options given to poprun: the program may have them as well.
+    """
+    found: dict[str, None] = {}
+    for word in words:
+        if word == "--" or os.path.basename(word) in _OWN_PROGRAMS:
+            break
+        name = word.removeprefix("--").partition("=")[0]
+        if word.startswith("--") and name in _OWN and name not in given:
+            found[f"--{name}"] = None
+    *most, last = found or [""]
+    if most:
+        names = f"{', '.join(most)} and {last}"
+        problem = f"{names} come after the program, so they are passed to the program."
+    else:
+        problem = f"{last} comes after the program, so it is passed to the program."
+    return [f"{problem} Write poprun's options before the program."] if found else []

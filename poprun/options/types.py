@@ -1,30 +1,35 @@
-"""What an option is, and the rules by which its text becomes a value.
+"""An option, and the rules that turn its text into a value.
 
-One rule for each kind of option, wherever the text stands: on the command line, in a
-variable or in a configuration file.
+The rules are the same on the command line, in a variable and in a configuration file.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 from popdist.durations import EXAMPLES, read_duration
+from popdist.environment import JOB_VARIABLES, PLACE_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import OptionError
-from poprun.options import variables
-from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.output import selection
 from poprun.output.lines import tags
 from poprun.output.selection import Selection
-from poprun.words import FALSE_WORDS, TRUE_WORDS
+from poprun.words import (
+    FALSE_WORDS,
+    NAME_RULE,
+    TRUE_WORDS,
+    alternatives,
+    is_variable_name,
+    quoted,
+)
 
 Item = (
     bool | int | float | str | tuple[int, str] | tuple[str, str, str | None] | Selection
 )
 Value = Item | tuple[Item, ...] | None
 
-# The number of instances that follows from the CPUs, and the number of replicas that
-# follows from that of the instances.
+# One instance for each CPU, or one replica for each instance.
 AUTO = "auto"
 
 # No count, port or time in a job comes near this, and int() stays cheap below it.
@@ -35,16 +40,17 @@ LARGEST = 10**9
 class Option:
     """One option, wherever it is written."""
 
-    # Reads a text of it, as `item` does: one of the functions below.
-    read: "Callable[[Option, str, str], Item]"
+    # Reads a text of the option: one of the functions below.
+    read: "Callable[[Option, str], Item]"
     name: str
-    help: str
-    # What stands for its value in the help; "" for its choices.
+    # All names and the placeholder of the value, as the help shows them.
+    spelling: str
+    help: str = ""
     metavar: str = ""
     # Whether the next word belongs to the option, when it has no `=`.
     takes_value: bool = True
     default: Value = None
-    # What happens without the option, in words, where no value says it.
+    # The default in words, where `default` does not say it.
     unset: str = "none"
     short: str = ""
     aliases: tuple[str, ...] = ()
@@ -54,29 +60,27 @@ class Option:
     multiple: bool = False
     minimum: int = 1
     maximum: int = LARGEST
-    # Another option about the same thing. Given nearer to the user (say, on the
-    # command line), either of them silences the other farther away (in a file).
-    rival: str = ""
-    # The rival may not be given in the same place at all.
-    exclusive: bool = False
     in_environment: bool = True
     in_file: bool = True
-    # As the user wrote its name on the command line, where that is another: -n.
-    typed: str = ""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Option) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    @property
-    def flag(self) -> str:
-        return self.typed or f"--{self.name}"
+    # The user's spelling on the command line, such as -n or --time.
+    flag: str = field(compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+    @property
+    def default_text(self) -> str:
+        """The default value as help shows it."""
+        match self.default:
+            case None | ():
+                return self.unset
+            case bool(on):
+                return "yes" if on else "no"
+            case float(seconds):
+                return f"{seconds:g}"
+            case value:
+                return str(value)
 
 
 def variable(name: str) -> str:
@@ -84,24 +88,34 @@ def variable(name: str) -> str:
     return "POPRUN_" + name.upper().replace("-", "_")
 
 
-# --- From text to value. `label` is where the text stands, for the error: the
-# option on the command line, a variable, or a line of a file.
-
-
 def item(option: Option, text: str, label: str) -> Item:
     """Read one text of an option.
+
+    Args:
+        label: The place of the text, for the error: the option on the command line, a
+            variable, or a line of a file.
 
     Raises:
         OptionError: The text is not valid for this option.
     """
     if "\0" in text:
         # A file can have it, and no path, argument or variable can.
-        raise refusal(f"{label} is {quoted(text)}, but must not contain a NUL byte.")
-    return option.read(option, text, label)
+        raise OptionError(
+            f"{label} is {quoted(text)}, but must not contain a NUL byte."
+        )
+    try:
+        return option.read(option, text)
+    except InvalidTextError as error:
+        hint = error.hint
+        is_yes_or_no = option.read is read_boolean or "yes" in option.choices
+        if is_yes_or_no and label == option.flag:
+            # Without an equals sign it may have taken the program for its value.
+            hint = f"Write {label}=yes or {label}=no."
+        raise OptionError(f"{label} {error}", hint) from None
 
 
 def combine(option: Option, items: Sequence[Item]) -> Value:
-    """Make one value of all that was given in one place, in that order."""
+    """Make one value of all items from one place, in their order."""
     if option.multiple:
         return tuple(items)
     if option.read is read_count:
@@ -109,71 +123,75 @@ def combine(option: Option, items: Sequence[Item]) -> Value:
     return items[-1]
 
 
-def read_whole(option: Option, text: str, label: str) -> int:
+class InvalidTextError(Exception):
+    """A text is not valid. The message is a sentence without its subject.
+
+    Args:
+        hint: How to correct the text.
+    """
+
+    def __init__(self, predicate: str, hint: str = "") -> None:
+        super().__init__(predicate)
+        self.hint = hint
+
+
+def _must_be(text: str, rule: str, hint: str = "") -> InvalidTextError:
+    return InvalidTextError(f"is {quoted(text)}, but must be {rule}.", hint)
+
+
+def read_whole(option: Option, text: str) -> int:
     """Read a whole number within the option's limits."""
     if not _is_whole(text):
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be a whole number "
-            f"in plain digits, such as {max(option.minimum, 4)}."
-        )
-    digits = text.removeprefix("-").lstrip("0")
+        example = max(option.minimum, 4)
+        raise _must_be(text, f"a whole number in plain digits, such as {example}")
+    digits = text.lstrip("-0")
     number = LARGEST + 1 if len(digits) > 10 else int(digits or "0")
     if text.startswith("-"):
         number = -number
-    if not option.minimum <= number <= option.maximum:
-        shortened = text if len(text) <= 20 else text[:20] + "..."
-        raise refusal(f"{label} is {shortened}, but must be {_range(option, number)}.")
-    return number
+    if option.minimum <= number <= option.maximum:
+        return number
+    if option.maximum < LARGEST:
+        rule = f"from {option.minimum} to {option.maximum}"
+    elif number < option.minimum:
+        rule = f"{option.minimum} or more"
+    else:
+        rule = f"at most {LARGEST}"
+    shortened = text if len(text) <= 20 else text[:20] + "..."
+    raise InvalidTextError(f"is {shortened}, but must be {rule}.")
 
 
 def _is_whole(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and text != "-0"
+    return re.fullmatch("-?[0-9]+", text) is not None and text != "-0"
 
 
-def read_whole_or_auto(option: Option, text: str, label: str) -> int | str:
+def read_whole_or_auto(option: Option, text: str) -> int | str:
     """Read a whole number within the option's limits, or auto."""
     if text.lower() == AUTO:
         return AUTO
     if _is_whole(text):
-        return read_whole(option, text, label)
-    raise refusal(
-        f"{label} is {quoted(text)}, but must be a whole number in plain digits, such "
-        "as 4, or auto."
-    )
+        return read_whole(option, text)
+    raise _must_be(text, "a whole number in plain digits, such as 4, or auto")
 
 
-def _range(option: Option, number: int) -> str:
-    if option.maximum < LARGEST:
-        return f"from {option.minimum} to {option.maximum}"
-    return (
-        f"{option.minimum} or more" if number < option.minimum else f"at most {LARGEST}"
-    )
-
-
-def read_seconds(option: Option, text: str, label: str) -> float:
+def read_seconds(option: Option, text: str) -> float:
     """Read a duration in seconds."""
     seconds = read_duration(text)
-    if seconds is None or seconds >= LARGEST:
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be a number of seconds from 0 to "
-            f"{LARGEST - 1}, such as 5 or 0.5, or a duration such as {EXAMPLES}."
-        )
-    return seconds
+    if seconds is not None and seconds < LARGEST:
+        return seconds
+    rule = f"a number of seconds from 0 to {LARGEST - 1}, such as 5 or 0.5"
+    raise _must_be(text, f"{rule}, or a duration such as {EXAMPLES}")
 
 
-def read_whole_seconds(option: Option, text: str, label: str) -> int:
+def read_whole_seconds(option: Option, text: str) -> int:
     """Read a duration of whole seconds."""
     seconds = read_duration(text)
-    if seconds is None or not seconds.is_integer():
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be a whole number of seconds, such "
-            f"as 10, or a duration such as {EXAMPLES}."
-        )
-    return read_whole(option, str(int(seconds)), label)
+    if seconds is not None and seconds.is_integer():
+        return read_whole(option, str(int(seconds)))
+    rule = "a whole number of seconds, such as 10, or a duration such as"
+    raise _must_be(text, f"{rule} {EXAMPLES}")
 
 
-def read_boolean(option: Option, text: str, label: str) -> bool:
+def read_boolean(option: Option, text: str) -> bool:
     """Read yes or no, or what means the same."""
     word = text.lower()
     # An empty text is a yes to the original.
@@ -181,103 +199,112 @@ def read_boolean(option: Option, text: str, label: str) -> bool:
         return True
     if word in FALSE_WORDS:
         return False
-    raise refusal(
-        f"{label} is {quoted(text)}, but must be yes or no "
-        "(on and off, true and false, 1 and 0 mean the same).",
-        # Without an equals sign it may have taken the program for its value.
-        _yes_or_no(label) if label == option.flag else "",
-    )
+    rule = "yes or no (on and off, true and false, 1 and 0 mean the same)"
+    raise _must_be(text, rule)
 
 
-def _yes_or_no(label: str) -> str:
-    return f"Write {label}=yes or {label}=no."
-
-
-def read_wait(option: Option, text: str, label: str) -> bool | float:
+def read_wait(option: Option, text: str) -> bool | float:
     """Read yes, no or a duration in seconds."""
     # 1 is a number of seconds here.
     if text != "1" and text.lower() in ("", *TRUE_WORDS, *FALSE_WORDS):
-        return read_boolean(option, text, label)
+        return read_boolean(option, text)
     try:
-        return read_seconds(option, text, label)
-    except OptionError:
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be yes, no, or a number of seconds, "
-            f"such as 600, or a duration such as {EXAMPLES}."
-        ) from None
+        return read_seconds(option, text)
+    except InvalidTextError:
+        rule = "yes, no, or a number of seconds, such as 600, or a duration such as"
+        raise _must_be(text, f"{rule} {EXAMPLES}") from None
 
 
-def read_count(option: Option, text: str, label: str) -> int:
-    """Read a number, or yes for 1: what is given several times is added up."""
+def read_count(option: Option, text: str) -> int:
+    """Read a number, or yes for 1: `combine` adds up several of them."""
     if text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
-        return int(read_boolean(option, text, label))
-    return read_whole(option, text, label)
+        return int(read_boolean(option, text))
+    return read_whole(option, text)
 
 
-def read_text(option: Option, text: str, label: str) -> str:
+def read_text(option: Option, text: str) -> str:
     """Read any text that is not empty."""
-    if not text:
-        raise refusal(
-            f"{label} is empty.",
-            "Give it a value, or leave it out. Perhaps a variable of your shell is not "
-            "set.",
-        )
-    return text
+    if text:
+        return text
+    raise InvalidTextError(
+        "is empty.",
+        "Give it a value, or leave it out. Perhaps a variable of your shell is not "
+        "set.",
+    )
 
 
-def read_path(option: Option, text: str, label: str) -> str:
+def read_path(option: Option, text: str) -> str:
     """Read the path of a file or directory."""
     # A shell expands it only at the beginning of a word, not in --option=~/path.
-    path = read_text(option, text, label)
+    path = read_text(option, text)
     is_home = path == "~" or path.startswith("~/")
     return os.path.expanduser(path) if is_home else path
 
 
-def read_choice(option: Option, text: str, label: str) -> str:
+def read_choice(option: Option, text: str) -> str:
     """Read one of the option's choices."""
     word = text.lower()
-    if word in option.choices:
-        return word
-    if option.prefixes:
-        for prefix in option.prefixes:
-            word = word.removeprefix(prefix)
-        for choice in option.choices:
-            if _letters(choice) == _letters(word):
-                return choice
-    raise refusal(
-        f"{label} is {quoted(text)}, but must be {alternatives(option.choices)}.",
-        # Without an equals sign it may have taken the program for its value.
-        _yes_or_no(label) if "yes" in option.choices and label == option.flag else "",
-    )
+    for choice in option.choices:
+        if word == choice:
+            return choice
+    for prefix in option.prefixes:
+        word = word.removeprefix(prefix)
+    for choice in option.choices if option.prefixes else ():
+        if choice.replace("-", "") == word.replace("-", "").replace("_", ""):
+            return choice
+    raise _must_be(text, alternatives(option.choices))
 
 
-def _letters(word: str) -> str:
-    return word.replace("-", "").replace("_", "")
-
-
-def read_instances(option: Option, text: str, label: str) -> Selection:
+def read_instances(option: Option, text: str) -> Selection:
     """Read a set of instances."""
     try:
         return selection.parse(text)
     except ValueError as error:
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be a set of instances, such as 0,4-7 "
-            "or first,failed.",
-            f"{str(error)[:1].upper()}{str(error)[1:]}." if str(error) else "",
+        why = str(error)
+        hint = f"{why[0].upper()}{why[1:]}." if why else ""
+        rule = "a set of instances, such as 0,4-7 or first,failed"
+        raise _must_be(text, rule, hint) from None
+
+
+def read_environment(option: Option, text: str) -> tuple[str, str, str | None]:
+    """Read a variable for instances: [INSTANCES:]NAME[=VALUE].
+
+    Return the set of instances, the name and the value. The set is "" for all
+    instances. The value is None where poprun's own environment has it; the name may
+    then end in `*`, for all names with that beginning. An error does not show the
+    value, which may be a secret.
+    """
+    head, equals, value = read_text(option, text).partition("=")
+    instances, colon, name = head.rpartition(":")
+    if colon:
+        _check_instances(instances)
+    if not is_variable_name(name if equals else name.removesuffix("*")):
+        raise InvalidTextError(
+            f"names {name[:100]!r}, which cannot be the name of a variable: "
+            f"{NAME_RULE}. Write NAME=VALUE, NAME for the value that poprun's own "
+            "environment has, or NAME* for all names that begin with NAME."
+        )
+    if name in (*TOPOLOGY_VARIABLES, *JOB_VARIABLES, *PLACE_VARIABLES):
+        raise InvalidTextError(
+            f"names {name}, which poprun sets itself for each instance. Leave it out."
+        )
+    return instances, name, value if equals else None
+
+
+def _check_instances(text: str) -> None:
+    try:
+        if selection.FAILED in text.lower().split(","):
+            raise ValueError("no instance has failed before the job starts")
+        selection.parse(text)
+    except ValueError as error:
+        why = f": {error}" if str(error) else ""
+        raise InvalidTextError(
+            f"has {text[:100]!r} before the colon, which must be a set of instances, "
+            f"such as 0,4-7:NAME=VALUE{why}."
         ) from None
 
 
-def read_environment(
-    option: Option, text: str, label: str
-) -> tuple[str, str, str | None]:
-    """Read a variable to pass to all instances, or to some."""
-    try:
-        return variables.parse(read_text(option, text, label))
-    except ValueError as error:
-        raise refusal(f"{label} {error}") from None
-
-
-def read_tag_format(option: Option, text: str, label: str) -> str:
+def read_tag_format(option: Option, text: str) -> str:
     """Read the name of a form of tags, or a template."""
     if text.lower() in option.choices:
         return text.lower()
@@ -285,14 +312,12 @@ def read_tag_format(option: Option, text: str, label: str) -> str:
         tags.check_template(text)
     except ValueError as error:
         fields = " ".join(f"{{{name}}}" for name in tags.FIELDS)
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be {alternatives(option.choices)}, "
-            f"or a template with one of {fields} in it: {error}."
-        ) from None
+        rule = f"{alternatives(option.choices)}, or a template with one of {fields}"
+        raise _must_be(text, f"{rule} in it: {error}") from None
     return text
 
 
-def read_subnet(option: Option, text: str, label: str) -> str:
+def read_subnet(option: Option, text: str) -> str:
     """Read a network in CIDR notation."""
     try:
         if "/" in text:
@@ -300,37 +325,31 @@ def read_subnet(option: Option, text: str, label: str) -> str:
             return text
     except ValueError:
         pass
-    raise refusal(
-        f"{label} is {quoted(text)}, but must be a network in CIDR notation, such as "
-        "10.5.0.0/16."
-    )
+    raise _must_be(text, "a network in CIDR notation, such as 10.5.0.0/16")
 
 
-def read_mpi_arguments(option: Option, text: str, label: str) -> str:
+def read_mpi_arguments(option: Option, text: str) -> str:
     """Read arguments for mpirun, which are split into words later."""
-    _refuse_bare_x(option, text, label, text)
+    _refuse_bare_x(option, text, text)
     return text
 
 
-def read_instance_arguments(option: Option, text: str, label: str) -> tuple[int, str]:
+def read_instance_arguments(option: Option, text: str) -> tuple[int, str]:
     """Read the index of an instance, and arguments for mpirun about it."""
     index, colon, arguments = text.partition(":")
-    plain = index.isascii() and index.isdigit() and len(index) <= 9
-    if not (colon and plain):
-        raise refusal(
-            f"{label} is {quoted(text)}, but must be the index of an instance, a "
-            'colon, and arguments for mpirun, such as "1:-x NAME=VALUE".'
-        )
-    _refuse_bare_x(option, text, label, arguments)
+    if not (colon and re.fullmatch("[0-9]{1,9}", index)):
+        rule = "the index of an instance, a colon, and arguments for mpirun, such as"
+        raise _must_be(text, f'{rule} "1:-x NAME=VALUE"')
+    _refuse_bare_x(option, text, arguments)
     return int(index), arguments
 
 
-def _refuse_bare_x(option: Option, text: str, label: str, arguments: str) -> None:
+def _refuse_bare_x(option: Option, text: str, arguments: str) -> None:
     # The shell cuts --mpi-local-args=-x A=B at the space, and A=B would be taken
     # for the program.
     if arguments.split()[-1:] == ["-x"]:
-        raise refusal(
-            f"{label} is {quoted(text)}, which ends in -x with no variable after it.",
+        raise InvalidTextError(
+            f"is {quoted(text)}, which ends in -x with no variable after it.",
             "Put the whole value in quotes, "
             f'as in {option.flag}="{text.strip()} NAME=VALUE".',
         )

@@ -12,8 +12,7 @@ from poprun.helpers.own_process import open_umask, without_own_changes
 from poprun.job import output_routes, reservation
 from poprun.job.values import Job
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
-from poprun.options.misplaced import explain_misplaced, find_misplaced
-from poprun.options.programs import Program, words_of
+from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.output import terminal
@@ -63,7 +62,7 @@ def run(
     check_current_directory()
     words, identity = words_of(programs), os.urandom(16).hex()
     given = set(filter(settings.is_given, settings.entries))
-    misplaced = explain_misplaced(find_misplaced(words, given))
+    misplaced = explain_misplaced(words, given)
     settings = with_tasks_of_slurm(settings, caller_environ)
     preparing = PreparingJob(identity, words, _known_shape(settings))
     phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import IO
 
 import click
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import poprun
-from poprun import cli
+from poprun import cli, dispatch
 from poprun.errors import (
     OptionError,
     PoprunError,
@@ -24,7 +23,6 @@ from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
 from poprun.reach import versions
-from poprun.supervise import guard_start
 
 
 @dataclass
@@ -49,16 +47,11 @@ class Pipeline:
         return self.exit_code
 
 
-def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> None:
-    monkeypatch.setitem(sys.modules, f"poprun.{name}", fake)
-    monkeypatch.setattr(poprun, name, fake, raising=False)
-
-
 @pytest.fixture(autouse=True)
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
     fake = Pipeline()
-    put_in_place(monkeypatch, "run", fake)
-    monkeypatch.setattr(guard_start, "start_guard", lambda environ: None)
+    monkeypatch.setattr(dispatch, "run", fake)
+    monkeypatch.setattr(dispatch, "start_guard", lambda environ: None)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -321,8 +314,6 @@ def test_a_wrong_command_line_ends_in_a_sentence_and_exit_code_2(
 def test_an_error_of_the_pipeline_has_its_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from poprun.errors import ProgramNotFoundError
-
     def run(self: Pipeline, *arguments: object, **named: object) -> int:
         raise ProgramNotFoundError("There is no program x.")
 
@@ -379,36 +370,34 @@ def test_the_command_has_the_environment_that_it_is_made_with(
 # --- As a process.
 
 
-def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
+def test_a_page_of_text_imports_nothing_that_a_job_needs() -> None:
     code = (
-        "import sys, types; from poprun import cli;"
-        "sys.modules['poprun.run'] = cli;"
-        "cli.run = lambda *arguments, **named: 0; cli.main(sys.argv[1:]);"
-        "print(*sorted(sys.modules), file=sys.stderr)"
+        "import sys; from poprun import cli; cli.main(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr)"
     )
-    heavy = {
-        "asyncio",
-        "click",
-        "importlib.metadata",
-        "multiprocessing",
-        "json",
-        "psutil",
-        "subprocess",
-    }
-
-    for words in (["--help"], ["--version"], [], ["--show-config"], ["-v", "x"]):
-        process = subprocess.run(
-            [sys.executable, "-c", code, *words],
-            env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        loaded = set(process.stderr.split())
+    for words in (["--help"], ["--version"], []):
+        loaded = modules_after(code, *words)
         assert "poprun.cli" in loaded
-        assert loaded & (heavy | {"yaml", "numpy"}) == set()
-        # A page of text needs it, a job does not.
-        assert "textwrap" not in loaded or words != ["-v", "x"]
+        assert not loaded & {"poprun.run", "click", "json", "subprocess", "yaml"}
+
+
+def test_a_job_imports_nothing_that_it_may_not_need() -> None:
+    loaded = modules_after("import sys, poprun.dispatch; print(*sys.modules)")
+
+    assert not loaded & {"click", "importlib.metadata", "numpy", "yaml"}
+
+
+def modules_after(code: str, *words: str) -> set[str]:
+    """Return the last line of a program that prints its modules."""
+    process = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return set(process.stdout.split())
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--show-config"]])
@@ -650,15 +639,16 @@ def test_an_error_names_the_option_as_it_was_typed(
 
 
 def test_what_is_found_later_names_the_option_as_it_was_typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(*arguments: object, **named: object) -> int:
         error = PoprunError("--hostfile out: it is full. No --hostfiles.")
         error.add_note("Leave --hostfile out.")
         raise error
 
-    put_in_place(monkeypatch, "run", ModuleType("run"))
-    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+    monkeypatch.setattr(pipeline, "run", refuse)
 
     assert cli.main(["--host-file", "out", "x"], {}) == 2
     assert capsys.readouterr().err == (
@@ -668,13 +658,14 @@ def test_what_is_found_later_names_the_option_as_it_was_typed(
 
 
 def test_the_number_of_instances_is_named_as_it_was_typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(*arguments: object, **named: object) -> int:
         raise PoprunError("Ask for fewer by --num-instances.")
 
-    put_in_place(monkeypatch, "run", ModuleType("run"))
-    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+    monkeypatch.setattr(pipeline, "run", refuse)
     for words in (["-n", "4"], ["--num-processes=4"], ["--num-instances=4"]):
         assert cli.main([*words, "x"], {}) == 2
     assert capsys.readouterr().err == (
@@ -685,13 +676,14 @@ def test_the_number_of_instances_is_named_as_it_was_typed(
 
 
 def test_a_bare_number_may_be_meant_as_that_of_instances(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(*arguments: object, **named: object) -> int:
         raise ProgramNotFoundError("There is no program '2'.")
 
-    put_in_place(monkeypatch, "run", ModuleType("run"))
-    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+    monkeypatch.setattr(pipeline, "run", refuse)
 
     assert cli.main(["2", "python", "t.py"], {}) == 127
     assert capsys.readouterr().err == (

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from poprun.options import sources
 from poprun.options.grammar import parse
+from poprun.options.settings import resolve_settings
 from poprun.output.selection import Selection
 
 
@@ -18,7 +18,7 @@ def meaning(line: str) -> tuple[dict[str, object], list[str]]:
     command, *words = shlex.split(line.replace("\\\n", ""))
     assert command == "poprun"
     parsed = parse(words)
-    settings = sources.resolve_settings(parsed.options, {})
+    settings = resolve_settings(parsed.options, {})
     given: dict[str, object] = {
         name: setting.value
         for name, setting in settings.entries.items()

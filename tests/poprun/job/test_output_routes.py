@@ -6,7 +6,7 @@ from plans import FACTS, make_request, planned
 from poprun.job.output_routes import routes
 from poprun.mpirun.values import MpirunArguments
 from poprun.options import grammar
-from poprun.options.sources import resolve_settings
+from poprun.options.settings import resolve_settings
 from poprun.plan.hosts import HostSpec
 from poprun.plan.topology import Topology
 from poprun.plan.values import GivenArguments

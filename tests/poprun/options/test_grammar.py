@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import OptionError
-from poprun.options.completion import Candidate, complete
+from poprun.options.completion import complete
 from poprun.options.grammar import parse
 from poprun.options.other_launchers import ADVICE
 from poprun.options.table import BY_NAME, OPTIONS
@@ -326,19 +326,23 @@ def test_any_words_are_taken_apart_or_refused_in_a_sentence(words: list[str]) ->
 
 @given(st.lists(WORDS, max_size=6))
 def test_completion_offers_something_or_refuses_any_words(words: list[str]) -> None:
-    candidates: list[Candidate] = []
+    kinds: set[str] = set()
     sentence = "."
     try:
-        candidates = complete(words, "")
+        kinds = {item.type for item in complete(words, "")}
     except OptionError as error:
         sentence = str(error)
 
     assert sentence.endswith(".")
-    assert {candidate.kind for candidate in candidates} <= {"plain", "file", "dir"}
+    assert kinds <= {"plain", "file", "dir"}
 
 
 def texts(words: list[str], begun: str) -> list[str]:
-    return [candidate.text for candidate in complete(words, begun)]
+    return [item.value for item in complete(words, begun)]
+
+
+def kinds(words: list[str], begun: str) -> list[tuple[str, str]]:
+    return [(item.value, item.type) for item in complete(words, begun)]
 
 
 def test_names_of_options_complete() -> None:
@@ -359,12 +363,10 @@ def test_choices_and_yes_or_no_complete_in_every_spelling() -> None:
 
 
 def test_files_directories_and_programs_are_left_to_the_shell() -> None:
-    assert complete(["--hostfile"], "/e") == [Candidate(text="/e", kind="file")]
-    assert complete(["--executable-cache-path"], "/t") == [
-        Candidate(text="/t", kind="dir")
-    ]
-    assert complete(["-v"], "pyt") == [Candidate(text="pyt", kind="file")]
-    assert complete(["-v", "python"], "--num") == [Candidate(text="--num", kind="file")]
+    assert kinds(["--hostfile"], "/e") == [("/e", "file")]
+    assert kinds(["--executable-cache-path"], "/t") == [("/t", "dir")]
+    assert kinds(["-v"], "pyt") == [("pyt", "file")]
+    assert kinds(["-v", "python"], "--num") == [("--num", "file")]
 
 
 def test_numbers_have_no_completion() -> None:

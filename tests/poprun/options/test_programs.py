@@ -1,6 +1,8 @@
 """Several programs in one command line: poprun -n 1 a : -n 3 b."""
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,13 @@ import pytest
 from poprun.errors import OptionError
 from poprun.options.completion import complete
 from poprun.options.grammar import parse
-from poprun.options.programs import Program, name_of, resolve_programs, words_of
+from poprun.options.programs import (
+    Program,
+    explain_misplaced,
+    name_of,
+    resolve_programs,
+    words_of,
+)
 from poprun.options.settings import Settings
 
 
@@ -175,8 +183,62 @@ def test_a_program_is_known_by_its_script(line: str, name: str) -> None:
 
 
 def test_after_a_colon_completion_offers_the_options_of_one_program() -> None:
-    names = [candidate.text for candidate in complete(["-n", "1", "a", ":"], "--")]
+    names = [item.value for item in complete(["-n", "1", "a", ":"], "--")]
 
     assert {"--num-instances", "--np", "--env", "--cwd"} < set(names)
     assert not {"--host", "--verbose", "--sync"} & set(names)
-    assert [c.kind for c in complete(["-n", "1", "a", ":", "-n", "1"], "")] == ["file"]
+    assert [item.type for item in complete(["-n", "1", "a", ":", "-n", "1"], "")] == [
+        "file"
+    ]
+
+
+# --- Options of poprun after the program, where they have no effect.
+
+
+def misplaced(words: Sequence[str], given: Collection[str] = ()) -> list[str]:
+    """Return the options that the sentence names."""
+    return re.findall(r"--[\w-]+", " ".join(explain_misplaced(words, given)))
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        ("echo hi --num-instances 4", ["--num-instances"]),
+        (
+            "x --num-replicas=4 --vipu-partition p",
+            ["--num-replicas", "--vipu-partition"],
+        ),
+        ("x --num-replicas 4 --num-replicas 8", ["--num-replicas"]),
+        # Programs have such options of their own.
+        ("x --timeout 5 --verbose -n 4 --log-dir d --host a --trace t --np 2", []),
+        ("x --num-instance 4 --Num-Instances num-instances -num-instances", []),
+        ("sh -c 'x --num-instances 4'", []),
+        # What stands there is for another program.
+        ("/opt/bin/poprun --num-instances 4 x", []),
+        ("python -m poprun --num-instances 4 x", []),
+        ("x -- --num-instances 4", []),
+        ("x --lr 1 poprun --num-instances 4", []),
+    ],
+)
+def test_long_names_of_poprun_alone_are_found(program: str, flags: list[str]) -> None:
+    assert misplaced(shlex.split(program)) == flags
+
+
+def test_options_that_poprun_has_got_may_be_the_programs_too() -> None:
+    program = ["x", "--num-replicas=4", "--num-instances=2"]
+
+    assert misplaced(program, {"num-replicas"}) == ["--num-instances"]
+
+
+def test_one_sentence_names_them_all() -> None:
+    flags = ["--num-ilds", "--num-replicas", "--vipu-partition"]
+
+    assert explain_misplaced([]) == []
+    assert explain_misplaced(["x", flags[0]]) == [
+        "--num-ilds comes after the program, so it is passed to the program. Write "
+        "poprun's options before the program."
+    ]
+    assert explain_misplaced(["x", *flags]) == [
+        "--num-ilds, --num-replicas and --vipu-partition come after the program, so "
+        "they are passed to the program. Write poprun's options before the program."
+    ]

@@ -5,16 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import OptionError
-from poprun.options import config_file, sources, types
+from poprun.options import config_file, types
 from poprun.options.grammar import parse
-from poprun.options.settings import Settings
-from poprun.options.show_config import as_object, as_table
-from poprun.options.table import OPTIONS
+from poprun.options.settings import Settings, resolve_settings, show_object, show_table
+from poprun.options.table import EXCLUSIVE, OPTIONS
 from poprun.options.types import Option
 
 
 def resolve(*words: str, **environ: str) -> Settings:
-    return sources.resolve_settings(parse([*words, "program"]).options, environ)
+    return resolve_settings(parse([*words, "program"]).options, environ)
 
 
 def refused(*words: str, **environ: str) -> tuple[str, list[str]]:
@@ -543,7 +542,7 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
             return anything.filter(lambda text: "-x" not in text)
 
 
-EXPORTABLE = [o for o in OPTIONS.values() if o.in_file and not o.exclusive]
+EXPORTABLE = [o for o in OPTIONS.values() if o.in_file and o.name not in EXCLUSIVE]
 GIVEN = st.lists(
     st.sampled_from(
         # --quiet contradicts the options that log.
@@ -557,10 +556,10 @@ GIVEN = st.lists(
 def test_what_is_exported_is_imported_with_the_same_values(
     given: list[tuple[Option, str]],
 ) -> None:
-    settings = sources.resolve_settings(given, {})
+    settings = resolve_settings(given, {})
 
     config_file.export(settings, "out.yaml", overwrite=True)
-    imported = sources.resolve_settings([(OPTIONS["import-config"], "out.yaml")], {})
+    imported = resolve_settings([(OPTIONS["import-config"], "out.yaml")], {})
 
     assert values(imported) | {"import-config": None} == values(settings)
 
@@ -576,7 +575,7 @@ def test_the_table_shows_every_option_its_value_and_its_origin() -> None:
         POPRUN_GRACE="2.50",
     )
 
-    lines = [line.split(maxsplit=1) for line in as_table(settings).splitlines()]
+    lines = [line.split(maxsplit=1) for line in show_table(settings).splitlines()]
     rows = {name: " ".join(rest.split()) for name, rest in lines}
 
     assert list(rows) == [f"--{name}" for name in OPTIONS]
@@ -609,12 +608,12 @@ def test_the_table_shows_whether_the_job_runs_offline(
     settings = resolve(*words)
     [row] = [
         line.split()
-        for line in as_table(settings).splitlines()
+        for line in show_table(settings).splitlines()
         if line.startswith("--offline-mode ")
     ]
 
     assert row[1] == shown
-    assert as_object(settings)["offline-mode"]["value"] is value
+    assert show_object(settings)["offline-mode"]["value"] is value
 
 
 @pytest.mark.parametrize(
@@ -667,7 +666,7 @@ def test_processes_without_ipus_are_exported_as_such() -> None:
 
 
 def test_the_table_shows_what_counts_in_the_place_of_a_default() -> None:
-    table = as_table(resolve("--numa-aware=no"))
+    table = show_table(resolve("--numa-aware=no"))
 
     [row] = [line for line in table.splitlines() if "--process-placement " in line]
     assert row.split() == ["--process-placement", "see", "--numa-aware", "default"]
@@ -685,7 +684,7 @@ def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
         "POPRUN_NUM_ILDS": "1",
     }
 
-    assert sources.resolve_settings([], given).warnings == [
+    assert resolve_settings([], given).warnings == [
         "The variable POPRUN_NUM_REPLICA is not an option of poprun and has no effect. "
         "Did you mean POPRUN_NUM_REPLICAS?",
         "The variable POPRUN_HOSTS is not an option of poprun and has no effect. "
@@ -740,7 +739,9 @@ def test_a_leading_tilde_is_the_home_directory_in_every_path(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     paths = [
-        o for o in OPTIONS.values() if o.read is types.read_path and o.rival != "host"
+        o
+        for o in OPTIONS.values()
+        if o.read is types.read_path and o.name != "hostfile"
     ]
     for option in paths:
         if option.name != "import-config":

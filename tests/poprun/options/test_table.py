@@ -3,7 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import OptionError
-from poprun.options.table import ADDED, BY_NAME, BY_SHORT, GROUPS, OPTIONS
+from poprun.options.table import (
+    ADDED,
+    BY_NAME,
+    BY_SHORT,
+    EXCLUSIVE,
+    GROUPS,
+    OPTIONS,
+    RIVALS,
+)
 from poprun.options.types import Option, combine, item, variable
 from poprun.output.selection import Selection
 
@@ -137,9 +145,8 @@ def test_no_name_stands_twice() -> None:
 
 
 def test_rivals_know_each_other() -> None:
-    rivals = {o.name: o.rival for o in OPTIONS.values() if o.rival}
-
-    assert {rivals[rival]: rival for rival in rivals.values()} == rivals
+    assert {RIVALS[rival]: rival for rival in RIVALS.values()} == RIVALS
+    assert OPTIONS.keys() >= RIVALS.keys() > EXCLUSIVE
 
 
 def test_a_default_is_what_its_own_text_means() -> None:

@@ -1,7 +1,13 @@
 import pytest
 
 from popdist import environment as env
-from poprun.options.variables import parse
+from poprun.errors import OptionError
+from poprun.options.table import OPTIONS
+from poprun.options.types import Item, item
+
+
+def read(text: str) -> Item:
+    return item(OPTIONS["env"], text, "--env")
 
 
 @pytest.mark.parametrize(
@@ -21,18 +27,19 @@ from poprun.options.variables import parse
 def test_a_variable_has_a_name_a_value_and_instances(
     text: str, parts: tuple[str, str, str | None]
 ) -> None:
-    assert parse(text) == parts
+    assert read(text) == parts
 
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A.B", "é", "", "A B", "A*"])
 @pytest.mark.parametrize("before", ["", "0:"])
 def test_a_name_that_no_shell_can_read_is_refused(name: str, before: str) -> None:
-    with pytest.raises(ValueError, match="names") as refused:
-        parse(f"{before}{name}=secret")
+    with pytest.raises(OptionError, match="names") as refused:
+        read(f"{before}{name}=secret")
 
     assert str(refused.value) == (
-        f"names {name!r}, which cannot be the name of a variable: a name consists of "
-        "letters, digits and '_', and does not begin with a digit. Write NAME=VALUE, "
+        f"--env names {name!r}, which cannot be the name of a variable: a name "
+        "consists of letters, digits and '_', and does not begin with a digit. Write "
+        "NAME=VALUE, "
         "NAME for the value that poprun's own environment has, or NAME* for all names "
         "that begin with NAME."
     )
@@ -43,8 +50,10 @@ def test_a_name_that_no_shell_can_read_is_refused(name: str, before: str) -> Non
 )
 @pytest.mark.parametrize("text", ["{}=7", "{}", "0:{}=7"])
 def test_what_poprun_sets_for_each_instance_cannot_be_set(name: str, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^names {name}, which poprun sets itself"):
-        parse(text.format(name))
+    with pytest.raises(
+        OptionError, match=f"^--env names {name}, which poprun sets itself"
+    ):
+        read(text.format(name))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +68,10 @@ def test_what_poprun_sets_for_each_instance_cannot_be_set(name: str, text: str) 
     ],
 )
 def test_what_is_no_set_of_instances_is_refused(instances: str, why: str) -> None:
-    with pytest.raises(ValueError, match="has") as refused:
-        parse(f"{instances}:NAME=secret")
+    with pytest.raises(OptionError, match="has") as refused:
+        read(f"{instances}:NAME=secret")
 
     assert str(refused.value) == (
-        f"has {instances!r} before the colon, which must be a set of instances, such "
-        f"as 0,4-7:NAME=VALUE{why}."
+        f"--env has {instances!r} before the colon, which must be a set of instances, "
+        f"such as 0,4-7:NAME=VALUE{why}."
     )

@@ -6,7 +6,6 @@ import pytest
 from plans import FACTS, make_request, planned
 
 from popdist import environment as env
-from poprun.options.variables import OF_THE_JOB
 from poprun.plan.assignments import (
     compact,
     target_options,
@@ -51,7 +50,11 @@ def test_what_says_which_instance_this_is_cannot_be_set_by_the_user() -> None:
     job_plan = plan(two_hosts, P64, threads=[1] * 4)
 
     variables = set(job_plan.assignments[0].variables)
-    assert variables - REPLACEABLE <= {*OF_THE_JOB, *env.PLACE_VARIABLES}
+    assert variables - REPLACEABLE <= {
+        *env.TOPOLOGY_VARIABLES,
+        *env.JOB_VARIABLES,
+        *env.PLACE_VARIABLES,
+    }
 
 
 def in_order(variables: Mapping[str, str]) -> list[str]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from poprun.options import grammar, sources
+from poprun.options import grammar
+from poprun.options.settings import resolve_settings
 from poprun.plan.partition import choose_host_servers
 from poprun.plan.values import HostServers
 from poprun.vipu.launch.values import PartitionOptions
@@ -25,7 +26,7 @@ def chosen(
         asked.append(num_ipus)
         return servers
 
-    settings = sources.resolve_settings(grammar.parse([*words, "program"]).options, {})
+    settings = resolve_settings(grammar.parse([*words, "program"]).options, {})
     names = choose_host_servers(settings, {}, find)
     assert list(names) == POD128.names[: len(names)]
     return len(names), asked

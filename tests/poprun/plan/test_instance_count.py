@@ -7,9 +7,9 @@ import pytest
 from plans import FACTS
 
 from poprun.errors import TopologyError
-from poprun.options import grammar, sources
+from poprun.options import grammar
 from poprun.options.programs import Program
-from poprun.options.settings import Settings
+from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.hosts import HostSpec, parse_hosts
 from poprun.plan.instance_count import settle_auto, with_tasks_of_slurm
@@ -21,7 +21,7 @@ FOUR_TASKS = {**TWO_NODES, "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
 
 
 def settings(*words: str, environ: Mapping[str, str] = {}) -> Settings:
-    return sources.resolve_settings(grammar.parse([*words, "x"]).options, environ)
+    return resolve_settings(grammar.parse([*words, "x"]).options, environ)
 
 
 def with_cpus(count: int, quota: float | None = None) -> HostFacts:

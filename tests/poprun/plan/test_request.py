@@ -18,9 +18,9 @@ from poprun.errors import (
     PoprunError,
     TopologyError,
 )
-from poprun.options import grammar, sources
+from poprun.options import grammar
 from poprun.options.programs import Program
-from poprun.options.settings import Settings
+from poprun.options.settings import Settings, resolve_settings
 from poprun.output.output_files import OutputFolder
 from poprun.output.stdin import Stdin
 from poprun.plan import partition
@@ -44,7 +44,7 @@ HOSTS = Preflights()
 
 
 def settings(*words: str) -> Settings:
-    return sources.resolve_settings(grammar.parse([*words, "program"]).options, {})
+    return resolve_settings(grammar.parse([*words, "program"]).options, {})
 
 
 def plan_of(*words: str, environ: Mapping[str, str] = PATH) -> Plan:

@@ -11,9 +11,9 @@ import pytest
 from poprun import run
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
 from poprun.job.reservation import DeviceReservation
-from poprun.options import grammar, sources
+from poprun.options import grammar
 from poprun.options.programs import Program
-from poprun.options.settings import Settings
+from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.values import Plan, Request
 from poprun.result.verdict import Verdict
 from poprun.run.context import RunContext
@@ -86,7 +86,7 @@ class Played:
 
 def settings(*words: str) -> Settings:
     size = ("--num-instances", "2", "--num-replicas", "2", "--mpirun", "local")
-    return sources.resolve_settings(grammar.parse([*size, *words, "true"]).options, {})
+    return resolve_settings(grammar.parse([*size, *words, "true"]).options, {})
 
 
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
