@@ -13,7 +13,7 @@ import click
 
 from popdist.durations import EXAMPLES, read_duration
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
-from poprun.texts.stdout import OutputError, discard_unwritten, write
+from poprun.texts.stdout import OutputError, discard_unwritten, write, write_error
 from poprun.words import printable
 
 # The options for which click itself writes a page.
@@ -49,8 +49,8 @@ def carry_out(
 
     Args:
         name: The command's, which begins its messages.
-        argv: By default that of this process.
-        obj: What the subcommands find in their context.
+        argv: By default the words after the name of this process.
+        obj: The object in the context of the subcommands.
         code_of: Returns the exit code of an error, and may add hints to it.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -58,13 +58,13 @@ def carry_out(
     try:
         result = command.main(arguments, prog_name=name, standalone_mode=False, obj=obj)
     except click.exceptions.NoArgsIsHelpError as error:
-        _report(error.format_message() + "\n")
+        write_error(error.format_message() + "\n")
         return INVALID
     except click.UsageError as error:
         return refuse(error.format_message(), INVALID)
     except PoprunError as error:
         code = code_of(error)
-        return refuse(str(error), code, getattr(error, "__notes__", ()))
+        return refuse(str(error), code, error.hints)
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
     except OutputError as error:
@@ -98,12 +98,7 @@ def _refuse(
         value = {"version": 1, "error": sentence, "exit_code": code}
         with suppress(OutputError):
             write(json.dumps({**value, "hints": list(hints)}, indent=2) + "\n")
-    _report(f"{name}: error: {printable(sentence)}\n")
+    write_error(f"{name}: error: {printable(sentence)}\n")
     for hint in hints:
-        _report(f"{name}: hint: {printable(hint)}\n")
+        write_error(f"{name}: hint: {printable(hint)}\n")
     return code
-
-
-def _report(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
