@@ -1,9 +1,9 @@
 """The agent: runs on another host of a job, and is to its shims what poprun is here.
 
-poprun starts it by ssh or srun, whose stdin and stdout are the connection. It answers
-poprun's questions about its host, then serves the instances of that host. All of their
-processes descend from it: when poprun or its host is gone, it ends them, undoes what
-the job has made here, and ends itself.
+poprun starts it by a command such as ssh, whose stdin and stdout are the connection.
+It answers poprun's questions about its host, then serves the instances of that host.
+All of their processes descend from it: when poprun or its host is gone, it ends them,
+undoes what the job has made here, and ends itself.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -24,20 +24,18 @@ from poprun.output import waiter
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.plan.directories import check_directory
 from poprun.reach import facts
-from poprun.reach.addresses import own_address_towards
+from poprun.reach.caller import SSH_CONNECTION, Caller, find_caller
 from poprun.reach.directories import private_directory_places, temporary_failure
 from poprun.reach.out_of_memory import read_host
 from poprun.reach.own_facts import machine_id, own_facts
 from poprun.reach.program import find_program
-from poprun.reach.silence import Silence, acknowledges_nothing, ends_of
-from poprun.reach.srun_port import LAUNCH_ADDRESS, SRUN, SrunPort
+from poprun.reach.silence import Silence
 from poprun.wire import messages, protocol
 from poprun.wire.channel import Channel, PipeChannel
 from poprun.wire.messages import AgentHello
 
-SSH_CONNECTION = "SSH_CONNECTION"
-# Gets what the message says, and the environment of the agent.
-Question = Callable[[Any, Mapping[str, str]], Any]
+# Gets what the message says, and what is known of the caller.
+Question = Callable[[Any, Caller], Any]
 
 
 def main() -> None:
@@ -53,39 +51,24 @@ def main() -> None:
     os.dup2(2, 1)
     os.close(nothing)
     environ = own_process.without_own_changes(os.environ)
-    HostAgent(channel, wake, environ, by_srun=sys.argv[1:] == [SRUN]).run()
+    HostAgent(channel, wake, find_caller(sys.argv[1], environ)).run()
     os._exit(0)
 
 
 class HostAgent:
     """Serves poprun until that closes the connection, or is lost."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        wake: int,
-        environ: Mapping[str, str],
-        *,
-        by_srun: bool = False,
-    ) -> None:
+    def __init__(self, channel: Channel, wake: int, caller: Caller) -> None:
         self._channel = channel
         self._wake = wake
-        self._environ = environ
+        self._caller = caller
         self._guard: Channel | None = None  # from the start of the job on
         self._job: ServedJob | None = None
         self._is_connected = True
-        self._by_srun = by_srun
-        if by_srun:
-            # poprun may have come to its host by ssh.
-            self._environ = {n: v for n, v in environ.items() if n != SSH_CONNECTION}
-            self._silence = Silence(SrunPort(environ).is_gone, time.monotonic())
-        else:
-            client, server = ends_of(environ.get(SSH_CONNECTION, ""))
-            is_gone = acknowledges_nothing(server, client)
-            self._silence = Silence(is_gone, time.monotonic())
+        self._silence = Silence(caller.is_gone, time.monotonic())
 
     def run(self) -> None:
-        hello = messages.pack(messages.HELLO, asdict(_hello(self._environ)))
+        hello = messages.pack(messages.HELLO, asdict(_hello(self._caller)))
         self._channel.send(messages.PREAMBLE)
         self._channel.send(hello)
         try:
@@ -129,7 +112,7 @@ class HostAgent:
     def _on_signals(self) -> None:
         numbers = os.read(self._wake, 4096)
         if _signal.SIGTERM in numbers or _signal.SIGHUP in numbers:
-            if self._by_srun:
+            if self._caller.is_slurm:
                 # Slurm sends it to all processes of a job that it ends; poprun, which
                 # may be none of them, decides what follows. It may soon be gone.
                 if self._job is not None:
@@ -177,7 +160,7 @@ class HostAgent:
 
     def _answer(self, question: Question, fields: list[bytes]) -> None:
         try:
-            value = question(messages.unpack(fields[0]), self._environ)
+            value = question(messages.unpack(fields[0]), self._caller)
         except PoprunError as error:
             self._refuse(error)
         except OSError as error:
@@ -195,8 +178,8 @@ class HostAgent:
             self._channel,
             messages.unpack(fields[0]),
             fields[1:],
-            self._environ,
-            is_in_slurm=self._by_srun,
+            self._caller.environ,
+            is_in_slurm=self._caller.is_slurm,
         )
         try:
             if self._guard is None:
@@ -230,7 +213,7 @@ def _continue_ancestors(count: int) -> None:
         pid = ancestor.parent
 
 
-def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
+def _describe(cwd: str, caller: Caller) -> Any:
     try:
         os.chdir(cwd)
     except OSError as error:
@@ -239,22 +222,13 @@ def _describe(cwd: str, environ: Mapping[str, str]) -> Any:
             f"{error.strerror}. Create it there with mkdir -p, let --sync . copy it, "
             "or start poprun in a directory that the hosts share."
         ) from None
-    places = list(private_directory_places(environ))
-    return facts.pack(own_facts(_own_address(environ), places))
+    places = list(private_directory_places(caller.environ))
+    return facts.pack(own_facts(caller.address, places))
 
 
-def _own_address(environ: Mapping[str, str]) -> str:
-    """Return the address by which other hosts reach this one, "" if it is unknown."""
-    if SSH_CONNECTION in environ:
-        _, server = ends_of(environ[SSH_CONNECTION])
-        return server.partition(" ")[0]
-    launcher = environ.get(LAUNCH_ADDRESS)
-    return own_address_towards(launcher) if launcher else ""
-
-
-def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
+def _check_mpi(question: list[str], caller: Caller) -> Any:
     path, title, packages = question
-    own = find_mpirun(path, environ, packages).title
+    own = find_mpirun(path, caller.environ, packages).title
     if own != title:
         raise MpiNotFoundError(
             f"{path} belongs to {own}, but on poprun's host it belongs to {title}. "
@@ -262,13 +236,13 @@ def _check_mpi(question: list[str], environ: Mapping[str, str]) -> Any:
         )
 
 
-def _find_program(question: list[Any], _: Mapping[str, str]) -> Any:
+def _find_program(question: list[Any], _: Caller) -> Any:
     argv, search_path, cwd = question
     check_directory(cwd)
     return find_program(argv, search_path, cwd)
 
 
-def _read_memory(question: None, _: Mapping[str, str]) -> Any:
+def _read_memory(question: None, _: Caller) -> Any:
     return list(astuple(read_host()))
 
 
@@ -280,7 +254,7 @@ _QUESTIONS: Mapping[int, Question] = {
 }
 
 
-def _hello(environ: Mapping[str, str]) -> AgentHello:
+def _hello(caller: Caller) -> AgentHello:
     return AgentHello(
         version=__version__,
         python=".".join(map(str, sys.version_info[:3])),
@@ -288,8 +262,8 @@ def _hello(environ: Mapping[str, str]) -> AgentHello:
         user=os.geteuid(),
         machine=machine_id(),
         clock=time.time(),
-        environ=dict(environ),
-        ssh_connection=environ.get(SSH_CONNECTION, ""),
-        address=_own_address(environ),
-        temporary_failure=temporary_failure(environ),
+        environ=dict(caller.environ),
+        ssh_connection=caller.environ.get(SSH_CONNECTION, ""),
+        address=caller.address,
+        temporary_failure=temporary_failure(caller.environ),
     )

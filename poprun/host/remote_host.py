@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from math import inf
 
 from poprun.job.values import HostJob
@@ -18,13 +17,7 @@ from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.reach.agent_connection import AgentConnection
-from poprun.reach.silence import (
-    Silence,
-    acknowledges_nothing,
-    ends_of,
-    peer_of_process_is_gone,
-)
-from poprun.reach.srun_port import SRUN
+from poprun.reach.silence import Silence
 from poprun.trace.clocks import ClockReading
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
@@ -189,13 +182,7 @@ class RemoteHost:
         # By instance: the process there that is attached or is to be.
         self._attached: dict[int, int] = {}
         self._is_lost = False
-        if connection.tool == SRUN:
-            self._silence = Silence(
-                partial(peer_of_process_is_gone, connection.pid), time.monotonic()
-            )
-        else:
-            ends = ends_of(connection.hello.ssh_connection)
-            self._silence = Silence(acknowledges_nothing(*ends), time.monotonic())
+        self._silence = Silence(connection.loss_check(), time.monotonic())
         # How much of each stream may have come and not been read.
         self.most_unread = messages.OUTPUT_WINDOW
         # Pieces of the files in which the processes there have recorded their calls.
@@ -474,7 +461,7 @@ class RemoteHost:
             self._detach(rank, pid)
 
     def _lose_connection(self) -> None:
-        text = self._connection.ssh_text.rstrip(".")
+        text = self._connection.stderr_text.rstrip(".")
         self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
 
     def _lose(self, why: str) -> None:

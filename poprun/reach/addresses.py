@@ -3,9 +3,9 @@
 Agents import this, so it does without the modules `socket` and `ipaddress`.
 """
 
-import _socket
 import array
 import fcntl
+import socket
 import struct
 
 # ioctls of Linux: all IPv4 addresses, and how long the entry of one is; the address of
@@ -18,10 +18,10 @@ DISCARD = 9
 
 def own_address_towards(peer: str) -> str:
     """Return the address that this host sends from to another, "" if it has none."""
-    family = _socket.AF_INET6 if ":" in peer else _socket.AF_INET
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     sock = None
     try:
-        sock = _socket.socket(family, _socket.SOCK_DGRAM)
+        sock = socket.socket(family, socket.SOCK_DGRAM)
         sock.connect((peer, DISCARD))
         return str(sock.getsockname()[0])
     except OSError:
@@ -48,7 +48,7 @@ def _ipv4_addresses() -> list[str]:
             break
         entries *= 2
     return [
-        _socket.inet_ntoa(buffer[at + 20 : at + 24].tobytes())
+        socket.inet_ntoa(buffer[at + 20 : at + 24].tobytes())
         for at in range(0, length, IFREQ_BYTES)
     ]
 
@@ -59,12 +59,12 @@ def _ipv6_addresses() -> list[str]:
             digits = [line.split()[0] for line in file]
     except OSError:  # a kernel without IPv6
         return []
-    return [_socket.inet_ntop(_socket.AF_INET6, bytes.fromhex(d)) for d in digits]
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(d)) for d in digits]
 
 
 def network_of(address: str) -> str:
     """Return the IPv4 network of an address of this host, "" if it is unknown."""
-    for _, name in _socket.if_nameindex():
+    for _, name in socket.if_nameindex():
         interface = struct.pack("256s", name.encode()[:15])
         try:
             if _address_in(_ask(SIOCGIFADDR, interface)) != address:
@@ -74,13 +74,13 @@ def network_of(address: str) -> str:
             continue
         bits = _number(mask)
         network = (_number(address) & bits).to_bytes(4, "big")
-        return f"{_socket.inet_ntoa(network)}/{bits.bit_count()}"
+        return f"{socket.inet_ntoa(network)}/{bits.bit_count()}"
     return ""
 
 
 def _ask(number: int, request: bytes) -> bytes:
     """Return what the kernel answers to an ioctl about IPv4."""
-    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         return fcntl.ioctl(sock.fileno(), number, request)
     finally:
@@ -89,8 +89,8 @@ def _ask(number: int, request: bytes) -> bytes:
 
 def _address_in(answer: bytes) -> str:
     """Return the address in the kernel's answer about an interface."""
-    return _socket.inet_ntoa(answer[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
 def _number(address: str) -> int:
-    return int.from_bytes(_socket.inet_aton(address), "big")
+    return int.from_bytes(socket.inet_aton(address), "big")

@@ -1,7 +1,7 @@
 """poprun's end of the connection to the agent of one host.
 
-The agent is started by ssh or srun, whose stdin and stdout are the connection: it is
-authenticated by that, and needs no port and no key.
+The agent is started by a command such as ssh. The stdin and stdout of the command are
+the connection, which needs no port and no key of its own.
 """
 
 import fcntl
@@ -9,29 +9,28 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from poprun import errors
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor
-from poprun.reach.srun_port import SRUN, failures_in
+from poprun.reach.connector import Connector, errors_in
 from poprun.wire import messages
 from poprun.wire.channel import Channel
 from poprun.wire.messages import AgentHello
 
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
-# How long srun may take to end when its agent does.
-SRUN_END_S = 5.0
 # How long an agent may take to answer a question before the job, and to start the job.
 REPLY_S = 5.0
 START_S = 30.0
-# How much is kept of what ssh and the agent's host write to ssh's stderr.
+# How much is kept of what the command and the agent's host write to stderr.
 MOST_ERRORS = 1 << 14
 
 
@@ -40,12 +39,11 @@ class OtherVersionError(ConnectionError):
 
 
 class AgentConnection:
-    """A process of ssh or srun, and what comes and goes by it.
+    """A process of ssh, srun or another command, and the messages that it transports.
 
     Args:
         name: The host, as errors name it.
         argv: The command that runs the agent on the host.
-        tool: What it is: ssh or srun.
 
     Raises:
         LaunchError: It cannot be started.
@@ -56,10 +54,10 @@ class AgentConnection:
         name: str,
         argv: Sequence[str],
         environ: Mapping[str, str],
-        tool: str = "ssh",
+        connector: Connector,
     ) -> None:
         self.name = name
-        self.tool = tool
+        self.connector = connector
         self._is_open = True
         self.hello: AgentHello | None = None
         # What came before the agent's first byte, and whether that has come.
@@ -70,25 +68,27 @@ class AgentConnection:
         # Messages that have come and have not been taken.
         self._received: deque[tuple[int, list[bytes]]] = deque()
         self._errors = _bounded_file()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        pairs = {os.fsencode(n): os.fsencode(v) for n, v in environ.items() if n}
-        try:
-            words = [os.fsencode(word) for word in argv]
-            self.pid = _start(words, pairs, theirs.fileno(), self._errors)
-        except OSError as error:
-            ours.close()
-            os.close(self._errors)
-            raise LaunchError(
-                f"{argv[0]} cannot be run: {errors.explain_errno(error.errno or 0)}"
-            ) from None
-        finally:
-            theirs.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = _start(argv, environ, theirs.fileno(), self._errors)
+            except (OSError, subprocess.SubprocessError) as error:
+                ours.close()
+                os.close(self._errors)
+                reason = errors.explain_errno(getattr(error, "errno", 0) or 0)
+                raise LaunchError(f"{argv[0]} cannot be run: {reason}") from None
+        self.pid = self._process.pid
         self.channel = Channel(ours, messages.MOST_RECEIVED)
 
     @property
     def start(self) -> int:
-        """When the process of ssh was started: with its pid, it is never another's."""
+        """When the process was started: with its pid, it is never another's."""
         return processes.start_time(self.pid)
+
+    def loss_check(self) -> Callable[[], bool] | None:
+        """Return a function that detects that the host is lost, once it is silent."""
+        assert self.hello is not None
+        return self.connector.loss_check(self.pid, self.hello.ssh_connection)
 
     def fileno(self) -> int:
         return self.channel.fileno()
@@ -96,7 +96,7 @@ class AgentConnection:
     def receive_hello(self) -> bool:
         """Read what has come before the job; return whether the agent has answered.
 
-        It never waits: meanwhile other hosts may answer.
+        It never waits: other hosts may answer meanwhile.
 
         Raises:
             OtherVersionError: It is the agent of another version of poprun.
@@ -117,8 +117,7 @@ class AgentConnection:
             self.hello = AgentHello(**messages.unpack(fields[0]))
         except (ValueError, IndexError, TypeError):
             raise OtherVersionError from None
-        if self.tool == SRUN:
-            self._end_helper_of_srun()
+        self.connector.on_hello(self.pid)
         return True
 
     def _without_banner(self, data: bytes) -> bytes:
@@ -170,8 +169,9 @@ class AgentConnection:
                 return messages.unpack(fields[0]) if fields else None
             refusal = self._refusal([messages.printable(field) for field in fields])
         except (ConnectionError, ValueError):
-            lines = [line.strip() for line in self.ssh_text.splitlines()]
-            words = f" {self.tool} says: '{'; '.join(lines[-2:])}'." if lines else ""
+            lines = [line.strip() for line in self.stderr_text.splitlines()]
+            speaker = self.connector.name
+            words = f" {speaker} says: '{'; '.join(lines[-2:])}'." if lines else ""
             raise LaunchError(
                 f"The host {self.name} was lost before the job started: the "
                 f"connection to it has ended.{words}"
@@ -230,105 +230,77 @@ class AgentConnection:
         return self._received.popleft()
 
     @property
-    def ssh_text(self) -> str:
-        """What ssh or srun has written to its stderr."""
+    def stderr_text(self) -> str:
+        """What the command has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
         # ssh ends lines as for a terminal.
-        return failures_in(messages.printable(written.replace(b"\r\n", b"\n")))
-
-    def exit_code(self) -> int | None:
-        """Return ssh's exit code if it has ended, at once; None if it has not."""
-        try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        return processes.exit_code(status) if pid else None
+        return errors_in(messages.printable(written.replace(b"\r\n", b"\n")))
 
     def wait_for_exit(self, seconds: float) -> int | None:
-        """Return ssh's exit code once it has ended; None if it has not by then."""
-        limit = time.monotonic() + seconds
-        while (code := self.exit_code()) is None and time.monotonic() < limit:
-            time.sleep(processes.LOOK_AGAIN_S)
-        return code
-
-    def _end_helper_of_srun(self) -> None:
-        """End the child of srun that kills the agent's step when srun is killed.
-
-        The agent notices that itself, ends its part of the job and removes its files,
-        for which a SIGKILL leaves it no time.
-        """
-        for child in processes.descendants([self.pid]):
-            processes.send(9, child)
+        """Return the command's exit code once it has ended; None if it has not."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code
 
     def hang_up(self) -> None:
-        """Close the connection, whereupon the agent ends, and srun after it."""
+        """Close the connection, whereupon the agent ends, and the command after it."""
         if self._is_open:
             self._is_open = False
             self.channel.close()
 
     def end(self) -> None:
-        """End ssh, what it has started to reach a jump host, and wait for it."""
+        """End the command and its descendants, such as the ssh to a jump host."""
         self.hang_up()
-        if self.tool == SRUN and self._is_child():
-            # Slurm would take a step whose srun was killed for one that has failed.
-            self.wait_for_exit(SRUN_END_S)
-        if self._is_child():
+        if self.connector.exit_s:
+            self.wait_for_exit(self.connector.exit_s)
+        process = processes.process(self.pid)
+        # The supervisor reaps the children of poprun. The number may be another's then.
+        if process is not None and process.parent == os.getpid():
             # The leader of a session is the leader of a group, too.
             processes.kill_group(self.pid)
-            processes.wait_for(self.pid)
+        self._process.wait()
         os.close(self._errors)
-
-    def _is_child(self) -> bool:
-        process = processes.process(self.pid)
-        return process is not None and process.parent == os.getpid()
 
 
 def _start(
-    argv: list[bytes], environment: Mapping[bytes, bytes], stdio: int, stderr: int
-) -> int:
-    """Start a program that the kernel kills when this process ends; return its pid.
+    argv: Sequence[str], environ: Mapping[str, str], stdio: int, stderr: int
+) -> "subprocess.Popen[bytes]":
+    """Start a program that the kernel kills when this process ends.
 
     To a host that is cut off, ssh goes on without poprun and without its guard for as
     long as TCP does.
 
     Raises:
-        OSError: It cannot be started.
+        OSError, SubprocessError: It cannot be started.
     """
     parent = os.getpid()
-    failure, report = os.pipe()
-    pid = _fork()
-    if not pid:
-        try:
-            if own_process.die_with_parent(signal.SIGKILL, parent):
-                # A Ctrl-C is poprun's to act on, and ssh finds no terminal to ask for a
-                # password on.
-                os.setsid()
-                for target, descriptor in enumerate((stdio, stdio, stderr)):
-                    os.dup2(descriptor, target)
-                own_process.default_signals()
-                # Slurm sends it to all processes of a job that it ends. ssh, which
-                # would end by it, is still needed then.
-                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-                os.execve(argv[0], argv, environment)
-        except OSError as error:
-            os.write(report, b"%d" % (error.errno or 0))
-        finally:
+
+    def prepare() -> None:
+        if not own_process.die_with_parent(signal.SIGKILL, parent):
             os._exit(127)
-    os.close(report)
-    with open(failure, "rb") as file:
-        number = file.read()
-    if number:
-        os.waitpid(pid, 0)
-        raise OSError(int(number), os.strerror(int(number)))
-    return pid
+        own_process.default_signals()
+        # Slurm sends it to all processes of a job that it ends. ssh, which would end
+        # by it, is still needed then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
-
-def _fork() -> int:
     # From Python 3.12 on it warns of threads, such as the one that serves popctl. The
     # child takes no lock of theirs before exec.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        return subprocess.Popen(
+            argv,
+            # exec accepts no variable without a name.
+            env={name: value for name, value in environ.items() if name},
+            stdin=stdio,
+            stdout=stdio,
+            stderr=stderr,
+            # A Ctrl-C is poprun's to act on, and ssh finds no terminal to ask for a
+            # password on.
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
 
 
 def _bounded_file() -> int:

@@ -1,4 +1,4 @@
-"""Starts an agent on each other host of a job over ssh or srun, all at once.
+"""Starts an agent on each other host of a job, all at once.
 
 The connections stay: they are the agents' until the job ends.
 """
@@ -16,15 +16,12 @@ from poprun.helpers import processes
 from poprun.helpers.load import timeout_factor
 from poprun.plan.hosts import HostSpec
 from poprun.reach.agent_connection import AgentConnection, OtherVersionError
-from poprun.reach.srun import Srun
-from poprun.reach.srun_port import SRUN
-from poprun.reach.ssh import Ssh
-from poprun.reach.ssh_failures import SshFailure
+from poprun.reach.connector import Connector, Failure
 from poprun.wire.messages import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
 LIMIT_S = 5.5
-# How long an ssh whose output has ended may take to end itself.
+# How long a command whose output has ended may take to end itself.
 EXIT_S = 0.5
 # When to try again what an sshd has dropped: at different times, as others were too.
 AGAIN_S = (0.1, 0.4)
@@ -39,11 +36,11 @@ class _AgentStart:
     """The start of an agent on one host, which may be tried again."""
 
     def __init__(
-        self, host: HostSpec, tool: Ssh | Srun, environ: Mapping[str, str]
+        self, host: HostSpec, connector: Connector, environ: Mapping[str, str]
     ) -> None:
         self._host = host
-        self._tool = tool
-        self._environ = tool.environment(environ)
+        self._connector = connector
+        self._environ = connector.environment(environ)
         self.connection: AgentConnection | None = None
         # When to try again while there is no connection.
         self.again_at = 0.0
@@ -58,18 +55,22 @@ class _AgentStart:
         return not self.failure and not has_answered
 
     def begin(self) -> None:
-        """Start ssh or srun.
+        """Start the command.
 
         Raises:
             LaunchError: It cannot be started.
         """
-        agent = [sys.executable, "-I", "-S", ENTRY]
-        argv = self._tool.agent_argv(self._host, agent)
-        tool = "ssh" if isinstance(self._tool, Ssh) else SRUN
-        self.connection = AgentConnection(self._host.name, argv, self._environ, tool)
+        connector = self._connector
+        agent = [sys.executable, "-I", "-S", ENTRY, connector.name]
+        self.connection = AgentConnection(
+            self._host.name,
+            connector.argv(self._host, agent),
+            self._environ,
+            connector,
+        )
 
     def receive(self) -> None:
-        """Read what the agent or ssh has written."""
+        """Read what the agent or the command has written."""
         assert self.connection is not None
         try:
             if not self.connection.receive_hello():
@@ -80,34 +81,29 @@ class _AgentStart:
             self._on_end(self.connection)
         else:
             assert self.connection.hello is not None
-            self.failure = _check(self._host, self.connection.hello, self._tool)
+            self.failure = _check(self._host, self.connection.hello, self._connector)
 
     def _on_end(self, connection: AgentConnection) -> None:
-        exit_code, text = connection.wait_for_exit(EXIT_S), connection.ssh_text
-        sentence = self._explain(exit_code, text)
+        exit_code = connection.wait_for_exit(EXIT_S)
+        failure = Failure(exit_code=exit_code, text=connection.stderr_text)
+        sentence = self._connector.explain(self._host, failure, ENTRY)
         self.end()
-        is_ssh = isinstance(self._tool, Ssh)
-        if is_ssh and SshFailure(exit_code=exit_code, text=text).was_dropped:
+        if self._connector.is_temporary(failure):
             self._last = sentence
             self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
         else:
             self.failure = sentence
 
-    def _explain(self, exit_code: int | None, text: str) -> str:
-        if isinstance(self._tool, Srun):
-            return self._tool.explain(self._host, text, ENTRY)
-        ended = SshFailure(exit_code=exit_code, text=text)
-        return ended.explain(self._host, self._tool, ENTRY)
-
     def give_up(self, limit_s: float) -> None:
         """Take in that the host has not answered in so many seconds."""
-        if self.connection is None or not (text := self.connection.ssh_text):
+        if self.connection is not None and (text := self.connection.stderr_text):
+            failure = Failure(exit_code=None, text=text)
+            self.failure = self._connector.explain(self._host, failure, ENTRY)
+        else:
             self.failure = self._last or (
                 f"The host {self._host.name} cannot be used: it does not answer "
-                f"within {limit_s:.0f} s. See: {self._tool.shown(self._host)}"
+                f"within {limit_s:.0f} s. See: {self._connector.shown(self._host)}"
             )
-        else:
-            self.failure = self._explain(None, text)
 
     def end(self) -> None:
         if self.connection is not None:
@@ -117,23 +113,23 @@ class _AgentStart:
 
 def open_agents(
     hosts: Sequence[HostSpec],
-    tools: Sequence[Ssh | Srun],
+    connectors: Sequence[Connector],
     environ: Mapping[str, str],
     show_phase: Callable[[str], None] = lambda phase: None,
 ) -> list[AgentConnection]:
     """Start an agent on each host, and return the connections to them.
 
     Args:
-        tools: What reaches each host.
+        connectors: The connector to each host.
 
     Raises:
         HostUnreachableError: A host does not answer, or not as it must; names all.
-        LaunchError: ssh or srun cannot be started.
+        LaunchError: A connector cannot be started.
     """
     limit_s = LIMIT_S * timeout_factor()
     starts = [
-        _AgentStart(host, tool, environ)
-        for host, tool in zip(hosts, tools, strict=True)
+        _AgentStart(host, connector, environ)
+        for host, connector in zip(hosts, connectors, strict=True)
     ]
     try:
         _wait_for_all(starts, limit_s, show_phase)
@@ -177,7 +173,7 @@ def _wait_for_all(
         start.give_up(limit_s)
 
 
-def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
+def _check(host: HostSpec, hello: AgentHello, connector: Connector) -> str:
     """Return why a host whose agent has answered cannot be used, "" if it can."""
     if hello.version != __version__ or hello.python != _python():
         there = f"poprun {hello.version} in Python {hello.python}"
@@ -189,12 +185,12 @@ def _check(host: HostSpec, hello: AgentHello, tool: Ssh | Srun) -> str:
             f"The host {host.name} cannot be used: its clock is {abs(difference):.0f} "
             f"s {direction} the clock of this host, so files and certificates would "
             "have wrong times. Set both clocks with NTP; see: "
-            f"{tool.shown(host, 'timedatectl')}"
+            f"{connector.shown(host, 'timedatectl')}"
         )
     if hello.temporary_failure:
         return (
             f"The host {host.name} cannot be used: {hello.temporary_failure}; "
-            f"see: {tool.shown(host, 'df -h /tmp')}"
+            f"see: {connector.shown(host, 'df -h /tmp')}"
         )
     return ""
 

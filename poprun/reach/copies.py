@@ -1,4 +1,8 @@
-"""Copies folders to the same paths on other hosts with rsync."""
+"""Copies folders to the same paths on other hosts with rsync.
+
+These are the folder of --sync, and the virtual environments of
+--synchronise-python-venv.
+"""
 
 import os
 import re
@@ -13,20 +17,24 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
+from poprun.reach.connector import MOST_LINES, Connector
 from poprun.reach.remote_commands import Ran, run_all
-from poprun.reach.srun import Srun
-from poprun.reach.srun_port import failures_in
-from poprun.reach.ssh import CONNECT_S, Ssh
-from poprun.reach.ssh_failures import SshFailure
+from poprun.reach.ssh import LIMIT_S
 from poprun.words import printable
 
-LIMIT_S = CONNECT_S + 1.5
 # How long rsync waits for a host that accepts no data before it gives up.
 STALLED_S = 60
 MOST_COPIES_AT_ONCE = 16
 # rsync's exit code if files were removed here while it ran.
 VANISHED = 24
 MARKER = ".poprun-"
+# The file that makes a directory a virtual environment.
+CONFIGURATION = "pyvenv.cfg"
+# What --sync leaves out: histories, caches, and what belongs to one machine.
+EXCLUDED = (
+    *(".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".nox", ".tox", ".venv"),
+)
 
 # Sends a message to the guard.
 Tell = Callable[[bytes], None]
@@ -44,10 +52,65 @@ class Copy:
     options: Sequence[str]
 
 
+def environment_copies(environ: Mapping[str, str]) -> list[Copy]:
+    """Return the copies of the virtual environments that are active.
+
+    Raises:
+        OptionError: There is none.
+    """
+    noun, option = "virtual environment", "--synchronise-python-venv"
+    options = ("--archive", "--delete")
+    return [
+        Copy(directory=directory, noun=noun, option=option, options=options)
+        for directory in active_environments(environ)
+    ]
+
+
+def active_environments(
+    environ: Mapping[str, str], prefix: str = sys.prefix, base: str = sys.base_prefix
+) -> list[str]:
+    """Return the virtual environments that are active: the shell's, and poprun's own.
+
+    Raises:
+        OptionError: There is none.
+    """
+    candidates = [environ.get("VIRTUAL_ENV", ""), prefix if prefix != base else ""]
+    environments = [
+        os.path.normpath(path)
+        for path in candidates
+        if os.path.isabs(path) and os.path.exists(os.path.join(path, CONFIGURATION))
+    ]
+    if not environments:
+        raise OptionError(
+            "--synchronise-python-venv copies the active virtual environment, but none "
+            "is active. Activate one with '. DIRECTORY/bin/activate' and install "
+            "poprun in it, or leave the option out."
+        )
+    return list(dict.fromkeys(environments))
+
+
+def folder_copy(directory: str) -> Copy:
+    """Return the copy of the folder of --sync: nothing is deleted on the other hosts.
+
+    Files named .rsync-filter exclude more, by rsync's own rules. Sockets and devices
+    are left out.
+    """
+    with os.scandir(directory) as entries:
+        environments = [
+            # rsync reads these characters in a pattern as a shell does.
+            "/" + re.sub(r"([*?[\\])", r"\\\1", entry.name)
+            for entry in entries
+            if os.path.exists(os.path.join(entry.path, CONFIGURATION))
+        ]
+    excluded = [*EXCLUDED, f"{MARKER}*", *environments]
+    options = ["--archive", "--no-D", "-F", *(f"--exclude={e}" for e in excluded)]
+    return Copy(directory=directory, noun="folder", option="--sync", options=options)
+
+
 def copy_to_hosts(
     copies: Sequence[Copy],
     hosts: Sequence[HostSpec],
-    tool: Ssh | Srun,
+    connector: Connector,
     environ: Mapping[str, str],
     tell: Tell,
     log: Log,
@@ -58,7 +121,7 @@ def copy_to_hosts(
         OptionError: There is no rsync.
         HostUnreachableError: A host cannot be reached, or a copy fails; names all.
     """
-    environ = tool.environment(environ)
+    environ = connector.environment(environ)
     rsync = shutil.which("rsync", path=environ.get("PATH", os.defpath))
     for copy in copies:
         if rsync is None:
@@ -67,12 +130,32 @@ def copy_to_hosts(
                 "Install it with: apt install rsync"
             )
         with marker_in(copy.directory, tell) as marker:
-            others = _without_marker(hosts, tool, environ, copy, marker)
+            others = _without_marker(hosts, connector, environ, copy, marker)
         if not others:
             continue
         names = ", ".join(host.name for host in others)
         log.info(f"Copying the {copy.noun} {copy.directory} to {names}")
-        _copy(copy, others, rsync, tool, environ)
+        commands = [
+            [
+                rsync,
+                *copy.options,
+                "--protect-args",
+                f"--timeout={STALLED_S}",
+                f"--rsh={shlex.join(connector.remote_shell)}",
+                "--",
+                f"{copy.directory}/",
+                f"{_rsync_target(host)}:{copy.directory}/",
+            ]
+            for host in others
+        ]
+        results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
+        failures = [
+            _sentence(host, copy, ran, _advice(host, copy, ran, connector))
+            for host, ran in zip(others, results, strict=True)
+            if ran.exit_code not in (0, VANISHED)
+        ]
+        if failures:
+            raise HostUnreachableError("\n".join(failures))
 
 
 @contextmanager
@@ -97,7 +180,7 @@ def marker_in(directory: str, tell: Tell) -> Iterator[str]:
 
 def _without_marker(
     hosts: Sequence[HostSpec],
-    tool: Ssh | Srun,
+    connector: Connector,
     environ: Mapping[str, str],
     copy: Copy,
     marker: str,
@@ -114,13 +197,13 @@ def _without_marker(
         f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
         f"mkdir -p {shlex.quote(copy.directory)} && "
         f"if command -v rsync >/dev/null; then echo {shlex.quote(ready)}; "
-        f"else echo {shlex.quote(no_rsync)}; fi; fi"
+        f"else echo {shlex.quote(no_rsync)}; fi; fi\n"
     )
-    command = f"exec sh -c {shlex.quote(script)}"
-    commands = [tool.argv(host, command) for host in hosts]
+    commands = [connector.argv(host, ["sh"]) for host in hosts]
+    results = run_all(commands, environ, LIMIT_S, stdin=script)
     others: list[HostSpec] = []
     failures: list[str] = []
-    for host, ran in zip(hosts, run_all(commands, environ, LIMIT_S), strict=True):
+    for host, ran in zip(hosts, results, strict=True):
         lines = ran.output.splitlines()
         if ready in lines:
             others.append(host)
@@ -129,60 +212,22 @@ def _without_marker(
                 f"The host {host.name} has no rsync, which {copy.option} needs. "
                 "Install it there with: apt install rsync"
             )
+        elif same not in lines and "mkdir" in ran.errors:
+            failures.append(_sentence(host, copy, ran, f"See: {connector.shown(host)}"))
         elif same not in lines:
-            failures.append(_explain_unready(host, ran, tool, copy))
+            failures.append(connector.explain(host, ran.failure))
     if failures:
         raise HostUnreachableError("\n".join(failures))
     return others
 
 
-def _explain_unready(host: HostSpec, ran: Ran, tool: Ssh | Srun, copy: Copy) -> str:
-    if "mkdir" in ran.errors:
-        return _sentence(host, copy, ran, f"See: {tool.shown(host)}")
-    if isinstance(tool, Srun):
-        return tool.explain(host, failures_in(ran.errors), sys.executable)
-    failure = SshFailure(exit_code=ran.exit_code, text=ran.errors)
-    return failure.explain(host, tool, "")
-
-
-def _copy(
-    copy: Copy,
-    hosts: Sequence[HostSpec],
-    rsync: str,
-    tool: Ssh | Srun,
-    environ: Mapping[str, str],
-) -> None:
-    shell = shlex.join(tool.remote_shell)
-    commands = [
-        [
-            rsync,
-            *copy.options,
-            "--protect-args",
-            f"--timeout={STALLED_S}",
-            f"--rsh={shell}",
-            "--",
-            f"{copy.directory}/",
-            f"{_rsync_target(host)}:{copy.directory}/",
-        ]
-        for host in hosts
-    ]
-    results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
-    failures = [
-        _sentence(host, copy, ran, _advice(host, copy, ran, tool))
-        for host, ran in zip(hosts, results, strict=True)
-        if ran.exit_code not in (0, VANISHED)
-    ]
-    if failures:
-        raise HostUnreachableError("\n".join(failures))
-
-
-def _advice(host: HostSpec, copy: Copy, ran: Ran, tool: Ssh | Srun) -> str:
+def _advice(host: HostSpec, copy: Copy, ran: Ran, connector: Connector) -> str:
     if re.search(r"\[sender\] .*Permission denied", ran.errors):
         return "The file is on this host: make it readable, or remove it."
     command = "df -h"
     if "Permission denied" in ran.errors:
         command = f"ls -ld {shlex.quote(copy.directory)}"
-    return f"See: {tool.shown(host, command)}"
+    return f"See: {connector.shown(host, command)}"
 
 
 def _rsync_target(host: HostSpec) -> str:
@@ -192,9 +237,8 @@ def _rsync_target(host: HostSpec) -> str:
 
 
 def _sentence(host: HostSpec, copy: Copy, ran: Ran, advice: str) -> str:
-    errors = failures_in(ran.errors)
-    lines = [line.rstrip(".") for line in errors.splitlines() if line.strip()]
-    words = f" It says: '{printable('; '.join(lines[:2]))}'." if lines else ""
+    quotation = printable("; ".join(ran.failure.lines[:MOST_LINES]))
+    words = f" It says: '{quotation}'." if quotation else ""
     return (
         f"The {copy.noun} {copy.directory} cannot be copied to the host {host.name}."
         f"{words} {advice}"

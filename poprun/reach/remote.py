@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from poprun.errors import HostError, ProgramNotFoundError
 from poprun.log import Log
@@ -12,21 +13,18 @@ from poprun.mpirun.values import Mpi
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
-from poprun.plan.slurm import node_environment, read_job
+from poprun.plan.slurm import read_job
 from poprun.reach import facts
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.agents import open_agents
-from poprun.reach.copies import copy_to_hosts
+from poprun.reach.connector import Connector
+from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_copy
 from poprun.reach.hosts import MARK, LocalPreflight, Preflight
+from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.own_facts import machine_id
-from poprun.reach.python_environment import environment_copies
-from poprun.reach.srun import Srun, find_srun
-from poprun.reach.srun_port import SRUN
-from poprun.reach.ssh import Ssh, find_ssh
-from poprun.reach.ssh_key import distribute_key
-from poprun.reach.synchronised_folder import folder_copy
+from poprun.reach.srun import find_srun
 from poprun.wire import messages, protocol
 
 
@@ -102,11 +100,10 @@ class RemotePreflight:
         hello = self.connection.hello
         assert hello is not None
         value = self.connection.ask(messages.DESCRIBE, os.getcwd())
-        environ = dict(hello.environ)
-        if self.connection.tool == SRUN:
-            environ = node_environment(environ, self._environ)
-            # Of srun, which passes its environment on.
-            environ.pop(MARK, None)
+        connector = self.connection.connector
+        environ = connector.host_environment(hello.environ, self._environ)
+        # srun passes its environment on.
+        environ.pop(MARK, None)
         return facts.unpack(value, environ)
 
     def check_mpi(self, mpi: Mpi) -> None:
@@ -142,8 +139,7 @@ class RemotePreflight:
         return self.connection.pid, self.connection.start
 
     def hang_up(self) -> None:
-        if self.connection.tool == SRUN:
-            self.connection.hang_up()
+        self.connection.hang_up()
 
     def close(self) -> None:
         self.connection.end()
@@ -167,9 +163,9 @@ def open_hosts(
     others = [h for h in _on_other_machines(hosts) if h.name != slurm_name]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:
-        tools = _tools(others, environ, access.ssh)
-        _make_ready(others, tools, environ, access)
-        opened = open_agents(others, tools, environ, access.show_phase)
+        connectors = _connectors(others, environ, access.ssh)
+        _make_ready(others, connectors, environ, access)
+        opened = open_agents(others, connectors, environ, access.show_phase)
         connections = dict(zip(others, opened, strict=True))
     towards = next((_address(c) for c in connections.values() if _address(c)), "")
     local = LocalPreflight(own_address_towards(towards) if towards else "")
@@ -184,51 +180,43 @@ def open_hosts(
         raise
 
 
-def _tools(
+def _connectors(
     hosts: Sequence[HostSpec], environ: Mapping[str, str], command: str
-) -> list[Ssh | Srun]:
-    """Return what reaches each host: srun the nodes of poprun's Slurm job."""
+) -> list[Connector]:
+    """Return the connector to each host: srun for the nodes of poprun's Slurm job."""
     try:
         srun = find_srun(read_job(environ), environ)
     except HostError:
         srun = None
-    ssh: Ssh | None = None
-    tools: list[Ssh | Srun] = []
-    for host in hosts:
-        if srun is not None and srun.reaches(host):
-            tools.append(srun)
-        else:
-            ssh = ssh or find_ssh(command, environ)
-            tools.append(ssh)
-    return tools
+    other = cache(lambda: find_command(command, environ))
+    return [
+        srun if srun is not None and srun.reaches(host) else other() for host in hosts
+    ]
 
 
 def _make_ready(
     hosts: Sequence[HostSpec],
-    tools: Sequence[Ssh | Srun],
+    connectors: Sequence[Connector],
     environ: Mapping[str, str],
     access: HostAccess,
 ) -> None:
-    """Let hosts accept the user's key, and copy what they are to have.
-
-    Hosts that srun reaches need no key.
-    """
-    by_tool: dict[Ssh | Srun, list[HostSpec]] = {}
-    for host, tool in zip(hosts, tools, strict=True):
-        by_tool.setdefault(tool, []).append(host)
-    for tool, group in by_tool.items():
-        if access.distributes_key and isinstance(tool, Ssh):
+    """Let hosts accept the user's key, and copy what they are to have."""
+    copies: dict[str, Callable[[], list[Copy]]] = {}
+    if access.synchronises_python:
+        copies["virtual environment"] = lambda: environment_copies(environ)
+    if access.synchronised_folder:
+        copies["folder"] = lambda: [folder_copy(access.synchronised_folder)]
+    for connector in dict.fromkeys(connectors):
+        group = [h for h, c in zip(hosts, connectors, strict=True) if c == connector]
+        if access.distributes_key:
             # ssh may ask for a password.
             access.show_phase("")
-            distribute_key(group, tool, environ, access.log)
-        if access.synchronises_python:
-            access.show_phase("copying the virtual environment to the hosts")
-            copies = environment_copies(environ)
-            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
-        if access.synchronised_folder:
-            access.show_phase("copying the folder to the hosts")
-            copies = [folder_copy(access.synchronised_folder)]
-            copy_to_hosts(copies, group, tool, environ, access.tell, access.log)
+            connector.distribute_key(group, environ, access.log)
+        for noun, find_copies in copies.items():
+            access.show_phase(f"copying the {noun} to the hosts")
+            copy_to_hosts(
+                find_copies(), group, connector, environ, access.tell, access.log
+            )
 
 
 def _remote_connections(

@@ -11,18 +11,22 @@ from functools import partial
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers.load import timeout_factor
+from poprun.reach.connector import Failure, errors_in
 
 MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a command ended."""
+    """How a command ended. Without an exit code it took too long, and was killed."""
 
-    # None: it was ended, as it took too long.
     exit_code: int | None
     output: str
     errors: str
+
+    @property
+    def failure(self) -> Failure:
+        return Failure(exit_code=self.exit_code, text=self.errors)
 
 
 def run_all(
@@ -30,28 +34,37 @@ def run_all(
     environ: Mapping[str, str],
     limit_s: float | None = None,
     at_once: int = MOST_AT_ONCE,
+    stdin: str = "",
 ) -> list[Ran]:
     """Run some commands, and return how each ended.
 
     Args:
         limit_s: How long each may take, times timeout_factor().
+        stdin: The standard input of each.
 
     Raises:
         LaunchError: One cannot be started.
     """
     if limit_s is not None:
         limit_s *= timeout_factor()
-    run = partial(_run, environ=environ, limit_s=limit_s)
+    run = partial(
+        _run, environ=environ, limit_s=limit_s, stdin=os.fsencode(stdin) or None
+    )
     with ThreadPoolExecutor(max(1, min(at_once, len(commands)))) as pool:
         return list(pool.map(run, commands))
 
 
-def _run(argv: Sequence[str], environ: Mapping[str, str], limit_s: float | None) -> Ran:
+def _run(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    limit_s: float | None,
+    stdin: bytes | None,
+) -> Ran:
     try:
         process = subprocess.Popen(
             argv,
             env=environ,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             # Without a terminal to ask on.
@@ -62,7 +75,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], limit_s: float | None)
         raise LaunchError(f"{argv[0]} cannot be run: {reason}") from None
     exit_code: int | None
     try:
-        output, errors = process.communicate(timeout=limit_s)
+        output, errors = process.communicate(stdin, limit_s)
         exit_code = process.returncode
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
@@ -72,5 +85,5 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], limit_s: float | None)
     return Ran(
         exit_code=exit_code,
         output=output.decode(errors="backslashreplace"),
-        errors=errors.decode(errors="backslashreplace").strip(),
+        errors=errors_in(errors.decode(errors="backslashreplace")),
     )

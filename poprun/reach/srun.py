@@ -4,14 +4,18 @@ Each agent is a step of the job with one task, which shares the node with all ot
 """
 
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from poprun.helpers import processes
+from poprun.log import Log
 from poprun.plan.hosts import HostSpec
-from poprun.plan.slurm import SlurmJob, is_of_slurm
-from poprun.reach.srun_port import SRUN
-from poprun.words import printable
+from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
+from poprun.reach.connector import MOST_LINES, Failure, unusable
+from poprun.reach.silence import peer_of_process_is_gone
 
 OPTIONS = (
     # The step takes nothing from others, and has all that the job has on the node: its
@@ -31,16 +35,19 @@ OPTIONS = (
 )
 # These lead srun to Slurm. The others are defaults for its options, such as those of
 # the step that poprun itself runs in.
-_MOST_LINES = 2
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srun:
-    """What starts agents on the nodes of a job."""
+    """The Connector to the nodes of a Slurm job."""
 
     path: str
     allocation: SlurmJob
+
+    name = "srun"
+    # Slurm would take a step whose srun was killed for one that has failed.
+    exit_s = 5.0
 
     def reaches(self, host: HostSpec) -> bool:
         """Return whether a host is a node of the job, and its user the job's."""
@@ -49,19 +56,12 @@ class Srun:
 
     @property
     def remote_shell(self) -> list[str]:
-        """The words before a node and a command: a remote shell, for rsync."""
         return [self.path, f"--jobid={self.allocation.job_id}", *OPTIONS, "--nodelist"]
 
-    def argv(self, host: HostSpec, command: str) -> list[str]:
-        """Return the argv that runs a shell command on a node."""
-        return [*self.remote_shell, host.name, "sh", "-c", command]
-
-    def agent_argv(self, host: HostSpec, words: Sequence[str]) -> list[str]:
-        """Return the argv that runs an agent on a node."""
-        return [*self.remote_shell, host.name, *words, SRUN]
+    def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
+        return [*self.remote_shell, host.name, *program]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of srun, which becomes that of the agent."""
         return {
             name: value
             for name, value in environ.items()
@@ -69,41 +69,50 @@ class Srun:
         }
 
     def shown(self, host: HostSpec, command: str = "true") -> str:
-        """Return a command for the user to type."""
         job = self.allocation.job_id
         return f"srun --jobid={job} --overlap -n1 -w {host.name} {command}"
 
-    def explain(self, host: HostSpec, text: str, entry: str) -> str:
-        """Return a sentence about an srun that could not start an agent.
+    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+        meaning = "srun cannot start a step on it"
+        advice = f"Try: {self.shown(host)}"
+        missing = [f for f in (sys.executable, entry) if f and f in failure.text]
+        if missing and failure.has("no such file"):
+            meaning = f"it has no {missing[0]}"
+            advice = "Install the same Python and poprun at the same paths there."
+        return unusable(host, meaning, self.name, failure.lines[:MOST_LINES], advice)
 
-        Args:
-            text: What it has written.
-            entry: The file of the agent.
+    def is_temporary(self, failure: Failure) -> bool:
+        return False
+
+    def distribute_key(
+        self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
+    ) -> None:
+        """Do nothing: srun needs no key."""
+
+    def on_hello(self, pid: int) -> None:
+        """End the child of srun that kills the agent's step when srun is killed.
+
+        The agent detects the end of srun itself, ends its part of the job and removes
+        its files, for which a SIGKILL leaves it no time.
         """
-        lines = [line.strip().rstrip(".") for line in text.splitlines()]
-        words = printable("; ".join(filter(None, lines[:_MOST_LINES])))
-        said = f" srun says: '{words}'." if words else ""
-        files = [file for file in (sys.executable, entry) if file in text]
-        if files and "o such file" in text:
-            return (
-                f"The host {host.name} cannot be used: it has no {files[0]}.{said} "
-                "Install the same Python and poprun at the same paths there."
-            )
-        return (
-            f"The host {host.name} cannot be used: srun cannot start a step on "
-            f"it.{said} Try: {self.shown(host)}"
-        )
+        for child in processes.descendants([pid]):
+            processes.send(9, child)
+
+    def host_environment(
+        self, agent: Mapping[str, str], own: Mapping[str, str]
+    ) -> dict[str, str]:
+        return node_environment(agent, own)
+
+    def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool]:
+        return partial(peer_of_process_is_gone, pid)
 
 
 def find_srun(allocation: SlurmJob | None, environ: Mapping[str, str]) -> Srun | None:
-    """Return what starts agents in a job; None outside one, or if there is no srun.
+    """Return the Connector of a job; None outside one, or if there is no srun.
 
     Containers often have none; then ssh reaches the nodes, if anything does.
     """
-    if allocation is None:
+    path = shutil.which("srun", path=environ.get("PATH", os.defpath))
+    if allocation is None or path is None:
         return None
-    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(directory, SRUN)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return Srun(path=path, allocation=allocation)
-    return None
+    return Srun(path=path, allocation=allocation)

@@ -1,12 +1,22 @@
-"""The command that reaches other hosts: ssh, or what --ssh names."""
+"""Reaches hosts by ssh, or by what --ssh names with ssh in it.
+
+ssh asks questions in one case only: while it installs the user's key on other hosts,
+for --distribute-ssh-key.
+"""
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from poprun.errors import OptionError
+from poprun.errors import HostUnreachableError, OptionError
+from poprun.log import Log
 from poprun.plan.hosts import HostSpec
+from poprun.reach import ssh_failures
+from poprun.reach.connector import Failure, unusable
+from poprun.reach.remote_commands import run_all
+from poprun.reach.silence import acknowledges_nothing, ends_of
 
 # How long ssh tries to connect. It ends, and says why, before poprun gives up.
 CONNECT_S = 4
@@ -29,38 +39,169 @@ OPTIONS = (
     "-o",
     "ServerAliveInterval=0",
 )
+ASKING = tuple("BatchMode=no" if o == "BatchMode=yes" else o for o in OPTIONS)
+# How long one ssh may take to run a short command.
+LIMIT_S = CONNECT_S + 1.5
+# Adds its input to the keys that are accepted, in a line of its own.
+ACCEPT_KEY = (
+    "cd && umask 077 && mkdir -p .ssh && "
+    '{ test -z "$(tail -c 1 .ssh/authorized_keys 2>/dev/null)" || '
+    "echo >>.ssh/authorized_keys; } && cat >>.ssh/authorized_keys && "
+    "{ restorecon -F .ssh .ssh/authorized_keys >/dev/null 2>&1; true; }"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ssh:
-    """A program that runs a command on another host, and options for it."""
+    """The Connector that is OpenSSH's ssh."""
 
+    # The command, and the same as the user writes it.
     words: tuple[str, ...]
-    # As the user writes it.
     text: str
 
-    def argv(
-        self, host: HostSpec, command: str, options: Sequence[str] = OPTIONS
-    ) -> list[str]:
-        """Return the argv that runs a shell command on a host."""
-        return [*self.words, *options, "--", target(host), command]
+    name = "ssh"
+    exit_s = 0.0
 
     @property
     def remote_shell(self) -> list[str]:
-        """The words before a host and a command: a remote shell, for rsync."""
         return [*self.words, *OPTIONS]
 
-    def agent_argv(self, host: HostSpec, words: Sequence[str]) -> list[str]:
-        """Return the argv that runs an agent on a host."""
-        return self.argv(host, f"exec {shlex.join(words)}")
+    def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
+        command = f"exec {shlex.join(program)}"
+        return [*self.remote_shell, "--", target(host), command]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment in which it is to run."""
-        return without_questions(environ)
+        # Without windows that ask questions: an ssh that connects to a jump host does
+        # not get BatchMode.
+        return {**environ, "SSH_ASKPASS_REQUIRE": "never"}
 
     def shown(self, host: HostSpec, command: str = "true") -> str:
-        """Return a command for the user to type."""
         return f"{self.text} {target(host)} {command}"
+
+    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+        login = self.shown(host)
+        lines = ssh_failures.telling_lines(failure)
+        if failure.exit_code in (ssh_failures.SSH_FAILED, None):
+            meaning, advice = ssh_failures.explain(
+                failure, host.name, target(host), login
+            )
+            return unusable(host, meaning, self.name, lines, advice)
+        meaning, advice = failure.missing_software(entry) or (
+            f"its login shell, or poprun's agent, ended with exit code "
+            f"{failure.exit_code}",
+            f"See: {login}",
+        )
+        return unusable(host, meaning, "It", lines, advice)
+
+    def is_temporary(self, failure: Failure) -> bool:
+        return ssh_failures.was_dropped(failure)
+
+    def on_hello(self, pid: int) -> None:
+        """Do nothing: ssh is ready for the job."""
+
+    def host_environment(
+        self, agent: Mapping[str, str], own: Mapping[str, str]
+    ) -> dict[str, str]:
+        return dict(agent)
+
+    def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
+        return acknowledges_nothing(*ends_of(ssh_connection))
+
+    def distribute_key(
+        self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
+    ) -> None:
+        """Install the user's public key on the hosts that do not accept it.
+
+        Raises:
+            HostUnreachableError: A host cannot be reached, or refuses.
+            OptionError: There is no key, or no terminal to ask for passwords on.
+        """
+        refusing = self._find_refusing(hosts, environ)
+        if not refusing:
+            return
+        keys = {host: self._find_public_key(host, environ) for host in refusing}
+        if not _can_ask(environ):
+            names = ", ".join(host.name for host in refusing)
+            raise OptionError(
+                "--distribute-ssh-key must ask for passwords to install your ssh "
+                f"key on {names}, but there is no terminal to ask on. Start poprun "
+                "on a terminal once, or add your key there in another way."
+            )
+        for host, key in keys.items():
+            # Where HOME is shared, one host accepts what was installed on another.
+            if host is not refusing[0] and not self._find_refusing([host], environ):
+                continue
+            log.say(
+                f"Installing your ssh key on {host.name}; ssh may ask for a password."
+            )
+            # In poprun's session: ssh asks on its terminal, not on stdin.
+            command = f"exec sh -c {shlex.quote(ACCEPT_KEY)}"
+            ran = subprocess.run(
+                [*self.words, *ASKING, "--", target(host), command],
+                env=environ,
+                input=f"{key}\n".encode(),
+                stdout=subprocess.DEVNULL,
+                check=False,
+            )
+            if ran.returncode:
+                raise HostUnreachableError(
+                    f"Your ssh key could not be installed on the host {host.name}; "
+                    "the reason is in ssh's message above. Try: "
+                    f"{self.shown(host)}"
+                )
+
+    def _find_refusing(
+        self, hosts: Sequence[HostSpec], environ: Mapping[str, str]
+    ) -> list[HostSpec]:
+        """Return the hosts on which ssh must ask to log in.
+
+        Raises:
+            HostUnreachableError: Others cannot be reached, which no key mends.
+        """
+        commands = [self.argv(host, ["true"]) for host in hosts]
+        results = run_all(commands, self.environment(environ), LIMIT_S)
+        refusing: list[HostSpec] = []
+        failures: list[str] = []
+        for host, ran in zip(hosts, results, strict=True):
+            failure = ran.failure
+            if failure.exit_code not in (None, ssh_failures.SSH_FAILED):
+                # Logged in; a login shell that fails is reported with the agent.
+                continue
+            if ssh_failures.needs_login(failure):
+                refusing.append(host)
+            elif not self.is_temporary(failure):
+                failures.append(self.explain(host, failure))
+        if failures:
+            raise HostUnreachableError("\n".join(failures))
+        return refusing
+
+    def _find_public_key(self, host: HostSpec, environ: Mapping[str, str]) -> str:
+        """Return the public key with which ssh would log in to a host.
+
+        Raises:
+            OptionError: There is none.
+        """
+        show = [*self.words, "-G", "--", target(host)]
+        list_loaded = ["/usr/bin/env", "ssh-add", "-L"]
+        configuration, loaded = run_all([show, list_loaded], environ, LIMIT_S)
+        home = environ.get("HOME", "")
+        for line in configuration.output.splitlines():
+            word, _, path = line.partition(" ")
+            if path.startswith("~/"):
+                path = os.path.join(home, path[2:])
+            if word == "identityfile":
+                try:
+                    with open(f"{path}.pub", encoding="utf-8") as file:
+                        return file.readline().strip()
+                except (OSError, UnicodeDecodeError):
+                    continue
+        if loaded.failure.exit_code == 0 and loaded.output:
+            return loaded.output.splitlines()[0]
+        raise OptionError(
+            "--distribute-ssh-key found no public ssh key of yours, neither in "
+            "a file that ssh would use nor in an ssh-agent. Create one with: "
+            "ssh-keygen -t ed25519"
+        )
 
 
 def target(host: HostSpec) -> str:
@@ -68,34 +209,11 @@ def target(host: HostSpec) -> str:
     return host.name if host.user is None else f"{host.user}@{host.name}"
 
 
-def find_ssh(command: str, environ: Mapping[str, str]) -> Ssh:
-    """Return the command that --ssh names: a program and options, as in a shell.
-
-    Raises:
-        OptionError: There is no such program.
-    """
+def _can_ask(environ: Mapping[str, str]) -> bool:
+    if environ.get("SSH_ASKPASS") and environ.get("SSH_ASKPASS_REQUIRE") == "force":
+        return True
     try:
-        first, *others = shlex.split(command)
-    except ValueError:
-        raise OptionError(
-            f"--ssh {command!r} is not a command: it has no program, or an "
-            "unmatched quotation mark. Write it like --ssh 'ssh -F my_config'."
-        ) from None
-    places = environ.get("PATH", os.defpath).split(os.pathsep)
-    candidates = [first] if "/" in first else [os.path.join(p, first) for p in places]
-    for path in candidates:
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return Ssh(words=(path, *others), text=command)
-    raise OptionError(
-        f"There is no program {first!r} to reach other hosts with. Install "
-        "ssh with 'apt install openssh-client', or name another command "
-        "with --ssh."
-    )
-
-
-def without_questions(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of an ssh that must not open a window to ask anything.
-
-    BatchMode is not passed on to the ssh that connects to a jump host.
-    """
-    return {**environ, "SSH_ASKPASS_REQUIRE": "never"}
+        os.close(os.open("/dev/tty", os.O_RDWR))
+    except OSError:
+        return False
+    return True

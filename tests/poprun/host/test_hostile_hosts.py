@@ -6,6 +6,7 @@ poprun's end of the connection, with a socket for the agent's.
 import json
 import os
 import socket
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
 from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.ssh import Ssh
 from poprun.wire import event_codec, messages, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
@@ -31,6 +33,7 @@ from poprun.wire.events import (
     NotUndone,
 )
 
+SSH = Ssh(words=("/usr/bin/ssh",), text="ssh")
 NONSENSE = "its agent has sent an invalid message"
 
 
@@ -53,9 +56,9 @@ class Played:
         connection: Any = SimpleNamespace(
             channel=channel,
             hello=SimpleNamespace(ssh_connection=""),
-            tool="ssh",
+            loss_check=lambda: None,
             receive=channel.receive,
-            ssh_text="",
+            stderr_text="",
             memory=None,
         )
         self.channel = channel
@@ -281,7 +284,7 @@ def test_whatever_an_agent_sends_poprun_goes_on(
 def test_a_refusal_is_one_of_popruns_own_errors(kind: str) -> None:
     from poprun.errors import LaunchError
 
-    connection = AgentConnection("n1", ["/bin/true"], {})
+    connection = AgentConnection("n1", ["/bin/true"], {}, SSH)
     refusal = connection._refusal([kind, "no"])
     connection.end()
 
@@ -291,25 +294,22 @@ def test_a_refusal_is_one_of_popruns_own_errors(kind: str) -> None:
 def test_ssh_is_started_without_a_warning_of_the_thread_that_serves_popctl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fork = os.fork
+    fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
 
-    def fork_as_python_3_12() -> int:
+    def fork_as_python_3_12(*arguments: object) -> object:
         warnings.warn("multi-threaded", DeprecationWarning, stacklevel=2)
-        return fork()
+        return fork_exec(*arguments)
 
-    monkeypatch.setattr(os, "fork", fork_as_python_3_12)
-    connection = AgentConnection("n1", ["/bin/true"], {})
+    monkeypatch.setattr(subprocess, "_fork_exec", fork_as_python_3_12)
+    connection = AgentConnection("n1", ["/bin/true"], {}, SSH)
     connection.end()
 
 
 def test_what_a_host_writes_beside_the_connection_is_bounded() -> None:
     script = "echo first >&2; head -c 10000000 /dev/zero >&2; echo done"
-    connection = AgentConnection("n1", ["/bin/sh", "-c", script], os.environ)
-    limit = time.monotonic() + 200
-    while connection.exit_code() is None:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    connection = AgentConnection("n1", ["/bin/sh", "-c", script], os.environ, SSH)
+    assert connection.wait_for_exit(200) == 0
 
-    assert connection.ssh_text.startswith("first")
+    assert connection.stderr_text.startswith("first")
     assert os.fstat(connection._errors).st_size <= 1 << 14
     connection.end()

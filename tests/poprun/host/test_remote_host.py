@@ -48,9 +48,9 @@ class FakeAgent:
             hello=hello,
             channel=ours,
             receive=ours.receive,
-            ssh_text="",
+            stderr_text="",
             memory=None,
-            tool="ssh",
+            loss_check=lambda: None,
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices

@@ -15,7 +15,7 @@ from poprun.errors import HostUnreachableError, LaunchError
 from poprun.plan.hosts import HostSpec
 from poprun.reach import agents
 from poprun.reach.agents import open_agents
-from poprun.reach.ssh import find_ssh
+from poprun.reach.other_command import find_command
 from poprun.wire import messages, protocol
 
 A, B = HostSpec(name="a"), HostSpec(name="b")
@@ -36,7 +36,7 @@ class FakeSsh:
         path = directory / "ssh"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o700)
-        self.ssh = find_ssh(str(path), {})
+        self.ssh = find_command(str(path), {})
 
     def open(
         self, *hosts: HostSpec, until: Callable[[], bool] = lambda: True

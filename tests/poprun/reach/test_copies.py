@@ -8,9 +8,8 @@ import pytest
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
-from poprun.reach.copies import copy_to_hosts, marker_in
-from poprun.reach.ssh import find_ssh
-from poprun.reach.synchronised_folder import EXCLUDED, folder_copy
+from poprun.reach.copies import EXCLUDED, copy_to_hosts, folder_copy, marker_in
+from poprun.reach.other_command import find_command
 
 
 def test_virtual_environments_are_left_out_whatever_their_names(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_the_folder_is_the_same_whatever_characters_its_path_has(
     copy_to_hosts(
         [folder_copy(str(folder))],
         [HostSpec(name="h")],
-        find_ssh(str(ssh), environ),
+        find_command(str(ssh), environ),
         environ,
         lambda message: None,
         Log(1, lines.append),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from poprun.errors import OptionError
-from poprun.reach.python_environment import active_environments
+from poprun.reach.copies import active_environments
 
 
 def make_environment(path: Path) -> str:

@@ -5,11 +5,17 @@ from pathlib import Path
 
 from poprun.plan.hosts import HostSpec
 from poprun.plan.slurm import SlurmJob
+from poprun.reach.connector import Failure
 from poprun.reach.srun import Srun, find_srun
 
 NODES = (HostSpec(name="n1", slots=2), HostSpec(name="n2"))
 JOB = SlurmJob(job_id="12", nodes=NODES)
 SRUN = Srun(path="/usr/bin/srun", allocation=JOB)
+
+
+def explain(text: str) -> str:
+    failure = Failure(exit_code=1, text=text)
+    return SRUN.explain(HostSpec(name="n2"), failure, "/agent.py")
 
 
 def test_nodes_of_the_job_are_reached_by_srun_and_other_hosts_are_not() -> None:
@@ -19,13 +25,13 @@ def test_nodes_of_the_job_are_reached_by_srun_and_other_hosts_are_not() -> None:
 
 
 def test_the_agent_is_one_task_that_takes_nothing_from_others() -> None:
-    argv = SRUN.agent_argv(HostSpec(name="n2"), ["python", "agent"])
+    argv = SRUN.argv(HostSpec(name="n2"), ["python", "agent"])
 
     assert argv == [
         *("/usr/bin/srun", "--jobid=12", "--overlap", "--nodes=1"),
         *("--ntasks=1", "--mem=0", "--cpu-bind=none", "--unbuffered", "--export=ALL"),
         *("--chdir=/", "--mpi=none", "--job-name=poprun-agent", "--nodelist", "n2"),
-        *("python", "agent", "srun"),
+        *("python", "agent"),
     ]
 
 
@@ -61,7 +67,7 @@ def test_the_words_of_srun_say_why_a_node_cannot_be_used() -> None:
         "specified.\n"
     )
 
-    assert SRUN.explain(HostSpec(name="n2"), text, "/agent.py") == (
+    assert explain(text) == (
         "The host n2 cannot be used: srun cannot start a step on it. srun "
         "says: 'srun: error: Unable to confirm allocation for job 12: "
         "Invalid job id specified'. Try: srun --jobid=12 --overlap -n1 -w "
@@ -72,7 +78,7 @@ def test_the_words_of_srun_say_why_a_node_cannot_be_used() -> None:
 def test_a_node_without_this_python_is_told_from_other_failures() -> None:
     text = f"slurmstepd: error: execve(): {sys.executable}: No such file or directory\n"
 
-    assert SRUN.explain(HostSpec(name="n2"), text, "/agent.py") == (
+    assert explain(text) == (
         f"The host n2 cannot be used: it has no {sys.executable}. srun "
         f"says: 'slurmstepd: error: execve(): {sys.executable}: No such "
         "file or directory'. Install the same Python and poprun at the "

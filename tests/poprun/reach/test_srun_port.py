@@ -3,8 +3,8 @@
 import socket
 import time
 
-from poprun.reach import srun_port as srun
-from poprun.reach.srun_port import SrunPort
+from poprun.reach import caller
+from poprun.reach.caller import SrunPort
 
 
 def port_at(address: tuple[str, int]) -> SrunPort:
@@ -46,9 +46,9 @@ def test_srun_is_gone_with_its_host() -> None:
             filling.setblocking(False)
             filling.connect_ex(server.getsockname())
         port = port_at(server.getsockname())
-        looks = [port.is_gone() for _ in range(srun.MOST_UNANSWERED + 1)]
+        looks = [port.is_gone() for _ in range(caller.MOST_UNANSWERED + 1)]
 
-    assert looks == [False] * srun.MOST_UNANSWERED + [True]
+    assert looks == [False] * caller.MOST_UNANSWERED + [True]
 
 
 def test_without_a_port_nothing_can_be_said() -> None:

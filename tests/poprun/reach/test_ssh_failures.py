@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from poprun.plan.hosts import HostSpec
+from poprun.reach.connector import Failure
 from poprun.reach.ssh import Ssh
-from poprun.reach.ssh_failures import SSH_FAILED, SshFailure
+from poprun.reach.ssh_failures import SSH_FAILED
 
 HOST = HostSpec(name="h1", user="alice")
 SSH = Ssh(words=("/usr/bin/ssh", "-F", "my_config"), text="ssh -F my_config")
@@ -35,7 +36,7 @@ alice@h1: Permission denied (publickey).
 
 
 def explain(exit_code: int | None, text: str) -> str:
-    return SshFailure(exit_code=exit_code, text=text).explain(HOST, SSH, ENTRY)
+    return SSH.explain(HOST, Failure(exit_code=exit_code, text=text), ENTRY)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,6 @@ def test_only_what_an_sshd_drops_is_tried_again() -> None:
     dropped = "kex_exchange_identification: Connection closed by remote host"
     by_jump_host = f"Host key verification failed.\n{dropped}"
 
-    assert SshFailure(exit_code=SSH_FAILED, text=dropped).was_dropped
-    assert not SshFailure(exit_code=SSH_FAILED, text=by_jump_host).was_dropped
-    assert not SshFailure(exit_code=1, text=dropped).was_dropped
+    assert SSH.is_temporary(Failure(exit_code=SSH_FAILED, text=dropped))
+    assert not SSH.is_temporary(Failure(exit_code=SSH_FAILED, text=by_jump_host))
+    assert not SSH.is_temporary(Failure(exit_code=1, text=dropped))

@@ -1,0 +1,106 @@
+"""Reaches hosts by any command that takes a host, a program and its arguments.
+
+mpirun calls the command of its option plm_rsh_agent in the same way, so a script of the
+MPI Operator that runs `kubectl exec` serves as well.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from poprun.errors import OptionError
+from poprun.log import Log
+from poprun.plan.hosts import HostSpec
+from poprun.reach.connector import MOST_LINES, Connector, Failure, unusable
+from poprun.reach.silence import peer_of_process_is_gone
+from poprun.reach.ssh import Ssh, target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCommand:
+    """The Connector that is started as COMMAND HOST PROGRAM ARGUMENT..."""
+
+    # The command, and the same as the user writes it.
+    words: tuple[str, ...]
+    text: str
+
+    name = "command"
+    exit_s = 0.0
+
+    @property
+    def remote_shell(self) -> Sequence[str]:
+        return self.words
+
+    def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
+        # As mpirun does: commands pass the words to a shell, or run them as they are.
+        return [*self.words, target(host), *map(shlex.quote, program)]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        # What it says of poprun's host is wrong on others.
+        return {n: value for n, value in environ.items() if n != "SSH_CONNECTION"}
+
+    def shown(self, host: HostSpec, command: str = "true") -> str:
+        return f"{self.text} {target(host)} {command}"
+
+    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+        speaker = os.path.basename(self.words[0])
+        see = f"See: {self.shown(host)}"
+        if failure.exit_code is None:
+            meaning, advice = f"{speaker} starts no agent on it", see
+        else:
+            meaning, advice = failure.missing_software(entry) or (
+                f"{speaker} ended with exit code {failure.exit_code}",
+                see,
+            )
+        return unusable(host, meaning, speaker, failure.lines[-MOST_LINES:], advice)
+
+    def is_temporary(self, failure: Failure) -> bool:
+        return False
+
+    def distribute_key(
+        self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
+    ) -> None:
+        raise OptionError(
+            f"--distribute-ssh-key works with ssh only, not with --ssh {self.text!r}. "
+            "Leave it out."
+        )
+
+    def on_hello(self, pid: int) -> None:
+        """Do nothing: the command is ready for the job."""
+
+    def host_environment(
+        self, agent: Mapping[str, str], own: Mapping[str, str]
+    ) -> dict[str, str]:
+        return dict(agent)
+
+    def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool]:
+        return partial(peer_of_process_is_gone, pid)
+
+
+def find_command(text: str, environ: Mapping[str, str]) -> Connector:
+    """Return the command that --ssh names: a program and options, as in a shell.
+
+    It is ssh, and gets ssh's options, if one of its words is the name of ssh.
+
+    Raises:
+        OptionError: There is no such program.
+    """
+    try:
+        first, *others = shlex.split(text)
+    except ValueError:
+        raise OptionError(
+            f"--ssh {text!r} is not a command: it has no program, or an "
+            "unmatched quotation mark. Write it like --ssh 'ssh -F my_config'."
+        ) from None
+    path = shutil.which(first, path=environ.get("PATH", os.defpath))
+    if path is None:
+        raise OptionError(
+            f"There is no program {first!r} to reach other hosts with. Install "
+            "ssh with 'apt install openssh-client', or name another command "
+            "with --ssh."
+        )
+    kind = Ssh if "ssh" in map(os.path.basename, (first, *others)) else OtherCommand
+    return kind(words=(path, *others), text=text)
