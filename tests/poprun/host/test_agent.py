@@ -34,7 +34,7 @@ JOB = {
 @pytest.fixture
 def agent() -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", ENTRY],
+        [sys.executable, "-I", "-S", ENTRY, "ssh"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -65,19 +65,6 @@ def run_until(
         assert piece, "the agent has ended"
         received += decoder.feed(piece)
     return received
-
-
-def test_it_answers_before_it_imports_what_only_jobs_need() -> None:
-    command = [sys.executable, "-I", "-S", "-X", "importtime", ENTRY]
-    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-    names = {line.split("|")[-1].strip() for line in ran.stderr.decode().splitlines()}
-
-    assert messages.PREAMBLE in ran.stdout
-    assert "poprun.host.agent" in names
-    assert names.isdisjoint({"ipaddress", "signal", "socket"})
-    assert not [
-        name for name in names if name.startswith(("poprun.job", "poprun.vipu"))
-    ]
 
 
 NONSENSE = [
