@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from beds.bed import Bed
 from beds.host import Host
 from conftest import BIN, ROOT
@@ -23,7 +24,8 @@ VENV = "/root/job/venv"
 MAKE_VENV = f"""
 mkdir /root/job
 {BIN}/python -m venv --without-pip {VENV}
-cp -r {ROOT}/poprun {ROOT}/popdist {VENV}/lib/python3*/site-packages
+cd {VENV}/lib/python3*/site-packages
+cp -r {ROOT}/poprun {ROOT}/popdist {Path(yaml.__file__).parent} .
 """
 SHOW = "import poprun; print(poprun.__file__)"
 
