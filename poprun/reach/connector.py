@@ -30,7 +30,7 @@ def errors_in(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ConnectorFailure:
     """The end of a command that should have run a program on another host."""
 
     # None: it has not ended.
@@ -102,14 +102,16 @@ class Connector(Protocol):
     def shown(self, host: HostSpec, command: str = "true") -> str:
         """Return a command line for the user to type."""
 
-    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+    def explain(
+        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
+    ) -> str:
         """Return a sentence about a host that cannot be used, and the way out.
 
         Args:
             entry: The file of the agent that was to be started, "" for another program.
         """
 
-    def is_temporary(self, failure: Failure) -> bool:
+    def is_temporary(self, failure: ConnectorFailure) -> bool:
         """Return whether the same may succeed when it is tried again."""
 
     def distribute_key(

@@ -14,7 +14,7 @@ from functools import partial
 from poprun.errors import OptionError
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
-from poprun.reach.connector import MOST_LINES, Connector, Failure, unusable
+from poprun.reach.connector import MOST_LINES, Connector, ConnectorFailure, unusable
 from poprun.reach.silence import peer_of_process_is_gone
 from poprun.reach.ssh import Ssh, target
 
@@ -45,7 +45,9 @@ class OtherCommand:
     def shown(self, host: HostSpec, command: str = "true") -> str:
         return f"{self.text} {target(host)} {command}"
 
-    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+    def explain(
+        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
+    ) -> str:
         speaker = os.path.basename(self.words[0])
         see = f"See: {self.shown(host)}"
         if failure.exit_code is None:
@@ -57,7 +59,7 @@ class OtherCommand:
             )
         return unusable(host, meaning, speaker, failure.lines[-MOST_LINES:], advice)
 
-    def is_temporary(self, failure: Failure) -> bool:
+    def is_temporary(self, failure: ConnectorFailure) -> bool:
         return False
 
     def distribute_key(

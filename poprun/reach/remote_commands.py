@@ -11,7 +11,7 @@ from functools import partial
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers.load import timeout_factor
-from poprun.reach.connector import Failure, errors_in
+from poprun.reach.connector import ConnectorFailure, errors_in
 
 MOST_AT_ONCE = 64
 
@@ -25,8 +25,8 @@ class Ran:
     errors: str
 
     @property
-    def failure(self) -> Failure:
-        return Failure(exit_code=self.exit_code, text=self.errors)
+    def failure(self) -> ConnectorFailure:
+        return ConnectorFailure(exit_code=self.exit_code, text=self.errors)
 
 
 def run_all(

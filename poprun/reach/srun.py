@@ -14,7 +14,7 @@ from poprun.helpers import processes
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
 from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
-from poprun.reach.connector import MOST_LINES, Failure, unusable
+from poprun.reach.connector import MOST_LINES, ConnectorFailure, unusable
 from poprun.reach.silence import peer_of_process_is_gone
 
 OPTIONS = (
@@ -72,7 +72,9 @@ class Srun:
         job = self.allocation.job_id
         return f"srun --jobid={job} --overlap -n1 -w {host.name} {command}"
 
-    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+    def explain(
+        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
+    ) -> str:
         meaning = "srun cannot start a step on it"
         advice = f"Try: {self.shown(host)}"
         missing = [f for f in (sys.executable, entry) if f and f in failure.text]
@@ -81,7 +83,7 @@ class Srun:
             advice = "Install the same Python and poprun at the same paths there."
         return unusable(host, meaning, self.name, failure.lines[:MOST_LINES], advice)
 
-    def is_temporary(self, failure: Failure) -> bool:
+    def is_temporary(self, failure: ConnectorFailure) -> bool:
         return False
 
     def distribute_key(

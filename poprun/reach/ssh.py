@@ -14,7 +14,7 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.log import Log
 from poprun.plan.hosts import HostSpec
 from poprun.reach import ssh_failures
-from poprun.reach.connector import Failure, unusable
+from poprun.reach.connector import ConnectorFailure, unusable
 from poprun.reach.remote_commands import run_all
 from poprun.reach.silence import acknowledges_nothing, ends_of
 
@@ -78,7 +78,9 @@ class Ssh:
     def shown(self, host: HostSpec, command: str = "true") -> str:
         return f"{self.text} {target(host)} {command}"
 
-    def explain(self, host: HostSpec, failure: Failure, entry: str = "") -> str:
+    def explain(
+        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
+    ) -> str:
         login = self.shown(host)
         lines = ssh_failures.telling_lines(failure)
         if failure.exit_code in (ssh_failures.SSH_FAILED, None):
@@ -93,7 +95,7 @@ class Ssh:
         )
         return unusable(host, meaning, "It", lines, advice)
 
-    def is_temporary(self, failure: Failure) -> bool:
+    def is_temporary(self, failure: ConnectorFailure) -> bool:
         return ssh_failures.was_dropped(failure)
 
     def on_hello(self, pid: int) -> None:

@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from poprun.reach.connector import MOST_LINES, Failure
+from poprun.reach.connector import MOST_LINES, ConnectorFailure
 from poprun.words import printable
 
 # ssh's exit code where ssh itself fails.
@@ -62,17 +62,19 @@ _EXPLANATIONS = {
 }
 
 
-def was_dropped(failure: Failure) -> bool:
+def was_dropped(failure: ConnectorFailure) -> bool:
     """Return whether an sshd had too many connections."""
     return failure.exit_code == SSH_FAILED and _pattern_in(failure) == _DROPPED
 
 
-def needs_login(failure: Failure) -> bool:
+def needs_login(failure: ConnectorFailure) -> bool:
     """Return whether an ssh that may ask questions would get further."""
     return _pattern_in(failure) in (_DENIED, _UNVERIFIED_KEY)
 
 
-def explain(failure: Failure, host: str, target: str, login: str) -> tuple[str, str]:
+def explain(
+    failure: ConnectorFailure, host: str, target: str, login: str
+) -> tuple[str, str]:
     """Return the meaning of a failure in ssh itself, and the way out.
 
     Args:
@@ -95,7 +97,7 @@ def explain(failure: Failure, host: str, target: str, login: str) -> tuple[str, 
     )
 
 
-def telling_lines(failure: Failure) -> list[str]:
+def telling_lines(failure: ConnectorFailure) -> list[str]:
     """Return the lines of stderr that say what is wrong."""
     pattern = _pattern_in(failure)
     if pattern == _CHANGED_KEY:
@@ -106,5 +108,5 @@ def telling_lines(failure: Failure) -> list[str]:
     return (telling or lines)[-MOST_LINES:]
 
 
-def _pattern_in(failure: Failure) -> str | None:
+def _pattern_in(failure: ConnectorFailure) -> str | None:
     return next(filter(failure.has, _EXPLANATIONS), None)
