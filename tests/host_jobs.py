@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import NamedTuple
 
 from popdist.environment import INSTANCES_PER_HOST
-from poprun.mpirun.identify import library
+from poprun.mpirun.identify import detect
 from poprun.popctl.machine_checks import mpich_segments, unmapped_segments
 from tests import jobs
 from tests.jobs import ROOT
@@ -221,8 +221,5 @@ def _remove_segments(segments: set[Path]) -> None:
 
 def _library(mpirun: str) -> dict[str, str]:
     """Return the variable by which mpi4py loads the library of this mpirun."""
-    for flavour in ("openmpi5", "hydra"):
-        found = library(mpirun, flavour)
-        if found:
-            return {"MPI4PY_LIBMPI": found}
-    return {}
+    libmpi = detect(mpirun, {}).libmpi
+    return {"MPI4PY_LIBMPI": libmpi} if libmpi else {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from poprun.mpirun.values import Mpi
+from poprun.mpirun.openmpi import OpenMpi5
 from poprun.options.programs import Program
 from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts, Machine, Node
@@ -16,7 +16,7 @@ from poprun.plan.values import Attempt, PartitionVariables, Plan, Request
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
 )
-MPI = Mpi(path="/opt/bin/mpirun", flavour="openmpi5", vendor="Open MPI", version="5")
+MPI = OpenMpi5(path="/opt/bin/mpirun", version="5")
 FACTS = HostFacts(
     machine=Machine(nodes=(Node(index=0, cpus=(0,)),)), free_port=4711, cwd="/"
 )

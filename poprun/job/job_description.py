@@ -16,12 +16,11 @@ from poprun.helpers.own_process import IN_SLURM
 from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import Job, Resource
-from poprun.mpirun import adapter
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
-    instances_environment,
     without_many,
+    without_outer_mpi,
 )
 from poprun.options.settings import Settings
 from poprun.output.routes import Routes
@@ -95,7 +94,7 @@ def make_job(
         job_resources=_cache(plan),
         directory=directory,
         ended_file=ended_file,
-        leftovers=adapter(request.mpi.flavour).LEFTOVERS,
+        leftovers=request.mpi.leftovers,
         is_traced=settings["trace"] is not None,
     )
 
@@ -134,7 +133,8 @@ def _inherited(
         # poprun asks the V-IPU server for all instances.
         for name in (env.VIPU_API_HOST, env.VIPU_API_PORT):
             environ.pop(name, None)
-    return instances_environment(request.mpi, environ, directory)
+    home = {"HOME": directory} if request.mpi.needs_home else {}
+    return home | without_outer_mpi(environ)
 
 
 def _mpirun_environment(
@@ -142,13 +142,13 @@ def _mpirun_environment(
 ) -> dict[bytes, bytes]:
     mpi = plan.request.mpi
     few = without_many(environ)
-    variables = adapter(mpi.flavour).environment(mpi, few, directory)
+    variables = mpi.environment(few, directory)
     variables[env.JOB_ID] = plan.request.identity
     variables[env.CONTROL] = plan.attempt.control
     if slurm.JOB_ID in environ:
         variables[IN_SLURM] = "1"
     if plan.request.names_hosts:
-        variables |= adapter(mpi.flavour).remote_environment(mpi, plan.request.subnet)
+        variables |= mpi.remote_environment(plan.request.subnet)
         variables[PYTHON_VARIABLE] = sys.executable
     return {os.fsencode(name): os.fsencode(v) for name, v in variables.items()}
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
-from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL_ARGS,
@@ -23,19 +22,9 @@ from poprun.mpirun.option_table import (
     REFUSED,
 )
 from poprun.mpirun.tokens import MpiArgument, split_arguments
-from poprun.mpirun.values import (
-    OPENMPI4,
-    OPENMPI5,
-    MpirunArguments,
-)
+from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.words import NAME_RULE, is_variable_name
 
-_TITLES = {
-    OPENMPI4: "Open MPI 4",
-    OPENMPI5: "Open MPI 5",
-    values.HYDRA: "hydra",
-    values.LOCAL: "poprun's own launcher",
-}
 # The words that Open MPI accepts behind a colon after the directory for output.
 _COPY_MODIFIERS = frozenset({"copy", "nocopy"})
 _LAYOUT_MODIFIERS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
@@ -62,7 +51,7 @@ _NUMBER_PER_NODE = r"ppr:([1-9][0-9]*):node"
 
 
 def parse_arguments(
-    text: str, flavour: str, option: str = GLOBAL_ARGS
+    text: str, mpi: type[Mpi], option: str = GLOBAL_ARGS
 ) -> MpirunArguments:
     """Return what arguments for mpirun ask for.
 
@@ -74,7 +63,7 @@ def parse_arguments(
     """
     if not text.strip():
         return MpirunArguments()
-    reader = _Reader(option, flavour)
+    reader = _Reader(option, mpi)
     for argument in split_arguments(text, option):
         reader.read(argument)
     return reader.arguments()
@@ -129,10 +118,9 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
 class _Reader:
     """Reads the arguments of one text."""
 
-    def __init__(self, option: str, flavour: str) -> None:
+    def __init__(self, option: str, mpi: type[Mpi]) -> None:
         self._option = option
-        self._flavour = flavour
-        self._is_open_mpi = flavour in (OPENMPI4, OPENMPI5)
+        self._mpi = mpi
         # The values of the options that poprun carries out, by mpirun's names of them.
         self._values: dict[str, str] = {}
         self._exports: dict[str, str | None] = {}
@@ -160,7 +148,7 @@ class _Reader:
             warnings=tuple(self._warnings),
         )
 
-    def read(self, argument: "MpiArgument") -> None:
+    def read(self, argument: MpiArgument) -> None:
         """Note what an argument asks for."""
         name, flag = argument.name, argument.flag
         value = argument.values[0] if argument.values else ""
@@ -188,10 +176,10 @@ class _Reader:
             case _ if name not in FULFILLED:
                 self._pass_on(argument, value)
 
-    def _pass_on(self, argument: "MpiArgument", value: str) -> None:
+    def _pass_on(self, argument: MpiArgument, value: str) -> None:
         """Keep an argument for mpirun itself."""
         name, flag = argument.name, argument.flag
-        if not self._is_open_mpi:
+        if not self._mpi.takes_any_option:
             if name == "oversubscribe":  # others count no slots
                 return
             if name in NUMBER_OF_VALUES:
@@ -199,7 +187,7 @@ class _Reader:
                 return
             raise self._error(
                 f"{flag!r}, which poprun cannot translate for "
-                f"{_TITLES[self._flavour]}. Leave it out, or choose Open MPI with "
+                f"{self._mpi.launcher}. Leave it out, or choose Open MPI with "
                 "--mpirun."
             )
         if name in ("report-pid", "report-uri") and value in ("-", "+"):
@@ -301,13 +289,13 @@ class _Reader:
                 "cores an instance gets from --process-placement."
             )
 
-    def _set_parameter(self, argument: "MpiArgument") -> None:
+    def _set_parameter(self, argument: MpiArgument) -> None:
         parameter, value = argument.values
         # mpirun has one table for both, and does not start when one is given twice.
         table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(argument.name, argument.name)
         if not self._set(f"{table} {parameter}", value):
             return
-        if self._is_open_mpi and (table == "mca" or self._flavour == OPENMPI5):
+        if argument.name in self._mpi.parameter_options:
             self._passed_on += [argument.flag, parameter, value]
         else:
             self._warn_of_no_effect(f"{argument.flag} {parameter}")
@@ -319,4 +307,4 @@ class _Reader:
         self._warnings.append(f"{self._option} has {problem}")
 
     def _warn_of_no_effect(self, argument: str) -> None:
-        self._warn(f"{argument!r}, which has no effect on {_TITLES[self._flavour]}.")
+        self._warn(f"{argument!r}, which has no effect on {self._mpi.launcher}.")

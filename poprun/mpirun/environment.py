@@ -11,7 +11,6 @@ from typing import AnyStr
 
 from popdist import environment as env
 from poprun.errors import OptionError
-from poprun.mpirun.values import OPENMPI5, Mpi
 
 # What an mpirun sets for its own processes. What users set is not among it
 # (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
@@ -54,7 +53,7 @@ _BATCH_PREFIXES = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LSF_", "COBALT_")
 _BATCH = frozenset({"PE_HOSTFILE", "LOADL_HOSTFILE", "LOADL_STEP_ID"})
 
 # What a process of the job needs in order to find its MPI.
-INSTANCE_PREFIXES = ("HYDI", "I_MPI_", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
+INSTANCE_PREFIXES = ("HYDI", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
 # These steer mpirun itself: an mpirun that the program starts is none of ours.
 MPIRUN_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
 
@@ -138,21 +137,6 @@ def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
         for name, value in environ.items()
         if not _is_stale(os.fsdecode(name), inside=inside)
     }
-
-
-def instances_environment(
-    mpi: Mpi, caller: Mapping[str, str], directory: str
-) -> dict[str, str]:
-    """Return what instances get of the caller's environment.
-
-    Args:
-        directory: Is removed with the job.
-    """
-    environment = without_outer_mpi(caller)
-    if mpi.flavour == OPENMPI5:
-        # Its MPI_Init fails for a user who has no home.
-        environment.setdefault("HOME", directory)
-    return environment
 
 
 def without_many(environ: Mapping[str, str]) -> Mapping[str, str]:

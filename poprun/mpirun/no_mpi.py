@@ -1,68 +1,54 @@
-"""poprun's own launcher, in the place of an mpirun: how it is called."""
+"""poprun's own launcher in the place of an mpirun: how it is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
-from poprun.helpers.command import REMOTE_SHELL
+from poprun import __version__
+from poprun.helpers.command import PYTHON, REMOTE_SHELL
 from poprun.mpirun.environment import without_outer_mpi
-from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
-    LOCAL,
     Context,
     Failure,
     Mpi,
     MpirunArguments,
     MpiVerdict,
+    clean,
 )
 
-LEFTOVERS: Sequence[str] = ()
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLauncher(Mpi):
+    """poprun's own launcher. Its instances get no MPI."""
 
-def launcher(argv: Sequence[str], version: str) -> Mpi:
-    """Describe the launcher that this argv starts as if it were an MPI."""
-    path, *leading = argv
-    title = "poprun's own launcher"
-    return Mpi(
-        path=path,
-        flavour=LOCAL,
-        vendor=title,
-        version=version,
-        leading_arguments=tuple(leading),
-    )
+    path: str = PYTHON[0]
+    version: str = __version__
 
+    vendor: ClassVar[str] = "poprun's own launcher"
+    launcher: ClassVar[str] = "poprun's own launcher"
+    has_mpi: ClassVar[bool] = False
 
-def job_arguments(
-    arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
-) -> list[str]:
-    """Return nothing: the launcher has no options."""
-    del arguments, hosts, as_root
-    return []
+    def job_arguments(
+        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+    ) -> list[str]:
+        """Return what follows Python: the launcher has no options."""
+        del arguments, hosts, as_root
+        return [*PYTHON[1:], "local"]
 
+    def instance_arguments(self, context: Context) -> list[str]:
+        """Return the command that starts an instance on another host, or nothing.
 
-def instance_arguments(context: Context) -> list[str]:
-    """Return what starts an instance on another host, or nothing.
+        python entry.py local shim 0 : remote_shell node-1 shim 1
 
-    python entry.py local shim 0 : remote_shell node-1 shim 1
+        An instance gets its variables by the control channel.
+        """
+        return [] if context.host is None else [REMOTE_SHELL, context.host]
 
-    An instance gets its variables by the control channel.
-    """
-    return [] if context.host is None else [REMOTE_SHELL, context.host]
+    def environment(self, caller: Mapping[str, str], directory: str) -> dict[str, str]:
+        return without_outer_mpi(caller) | {"TMPDIR": directory}
 
-
-def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
-    """Return the launcher's own environment."""
-    del mpi
-    return without_outer_mpi(caller) | {"TMPDIR": directory}
-
-
-def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
-    """Return no variables: each shim is started by a remote shell."""
-    del mpi, subnet
-    return {}
-
-
-def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Return what is known, which is the code, and whether a process has failed."""
-    failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
-    if exit_code and "the local launcher ends the others" in text:
-        failure = Failure.OTHER
-    return MpiVerdict(failure=failure, code=exit_code, text=clean(text))
+    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+        failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+        if exit_code and "the local launcher ends the others" in text:
+            failure = Failure.OTHER
+        return MpiVerdict(failure=failure, code=exit_code, text=clean(text))

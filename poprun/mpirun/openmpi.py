@@ -1,38 +1,19 @@
-"""Open MPI, 4.1 and 5: how its mpirun is called, and what its messages mean."""
+"""Open MPI, 4 and 5: how its mpirun is called, and what its messages mean."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from poprun.helpers.command import REMOTE_SHELL
-from poprun.mpirun.environment import without_batch_system, without_outer_mpi
-from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
-    OPENMPI4,
     Context,
     Failure,
     Mpi,
     MpirunArguments,
     MpiVerdict,
+    clean,
 )
-
-# Where shared memory gets its files. They stay in /dev/shm when processes are
-# killed, in a directory of the job they go with it.
-_BACKING_DIRECTORIES = {
-    True: (
-        "OMPI_MCA_btl_vader_backing_directory",
-        "OMPI_MCA_osc_rdma_backing_directory",
-        "OMPI_MCA_osc_sm_backing_directory",
-    ),
-    False: (
-        "OMPI_MCA_btl_sm_backing_directory",
-        "OMPI_MCA_osc_rdma_backing_directory",
-        "OMPI_MCA_osc_sm_backing_directory",
-        "OMPI_MCA_osc_ucx_backing_directory",
-    ),
-}
-
-# All of them lie in a directory of the job.
-LEFTOVERS: Sequence[str] = ()
 
 _ABORTED = r"(?si)MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)"
 _CALLED_ABORT = r'(?s)process rank (\d+) .*?calling\s+"abort"'
@@ -50,7 +31,7 @@ _INTERFACE_HINT = (
     "Open MPI needs a network interface that is up: see 'ip link', and run 'ip link "
     "set lo up'. --mpirun local needs none."
 )
-# Begins and ends what mpirun has to say; lines that it only logs have none.
+# Begins and ends a message of mpirun; lines that it only logs have none.
 _RULE = r"(?m)^-{50,}$"
 # mpirun counts fewer slots than processes, or does not know an option.
 _NOT_STARTED = (
@@ -59,120 +40,136 @@ _NOT_STARTED = (
 )
 
 
-def job_arguments(
-    arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
-) -> list[str]:
-    """Return mpirun's arguments that count for the whole job."""
-    del hosts  # each instance names its own
-    argv = ["--bind-to", "none"]
-    if arguments.tag_output:
-        argv.append("--tag-output")
-    argv += arguments.passed_on
-    if as_root or arguments.allow_run_as_root:
-        argv.append("--allow-run-as-root")
-    return argv
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMpi(Mpi):
+    """The functions that Open MPI 4 and 5 have in common."""
+
+    vendor: ClassVar[str] = "Open MPI"
+    libraries: ClassVar[Sequence[str]] = ("libmpi.so.40",)
+    takes_any_option: ClassVar[bool] = True
+
+    def job_arguments(
+        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+    ) -> list[str]:
+        del hosts  # each instance names its own
+        argv = ["--bind-to", "none"]
+        if arguments.tag_output:
+            argv.append("--tag-output")
+        argv += arguments.passed_on
+        if as_root or arguments.allow_run_as_root:
+            argv.append("--allow-run-as-root")
+        return argv
+
+    def instance_arguments(self, context: Context) -> list[str]:
+        argv = ["-np", "1"]
+        if context.host is not None:
+            argv += ["--host", context.host]
+        for name, value in context.exports.items():
+            argv += ["-x", name if value is None else f"{name}={value}"]
+        return [*argv, *context.passed_on]
+
+    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+        """Return the reason that mpirun gives for its exit code.
+
+        Under Open MPI 4.1 the message on MPI_Abort is lost now and then; its code is
+        not. The last byte of the code is the exit code. A signal to mpirun, or a
+        process that dies, never leads to exit code 0.
+        """
+        text = clean(text)
+        code: int | None = exit_code
+        rank, hint, if_running = None, "", Failure.UNEXPLAINED
+        reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
+        if match := re.search(_ABORTED, text):
+            failure, rank, code = Failure.ABORTED, int(match[1]), int(match[2])
+        elif match := re.search(_CALLED_ABORT, text):
+            failure, rank = Failure.ABORTED, int(match[1])
+        elif match := re.search(_IMPROPER, text):
+            failure, rank = Failure.NOT_FINALIZED, int(match[1])
+        elif any(re.search(reason, text) for reason in reasons):
+            failure = Failure.OTHER
+        elif re.search(_DAEMON_LOST, text):
+            failure = Failure.DAEMON_LOST
+        elif exit_code:
+            failure = Failure.UNEXPLAINED
+            hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
+        else:
+            failure = Failure.NONE
+            # It prints a message where it could not start a daemon on another host.
+            if not re.search(_RULE, text):
+                if_running = Failure.ABORTED
+        return MpiVerdict(
+            failure=failure,
+            rank=rank,
+            code=code,
+            text=text,
+            hint=hint,
+            if_running=if_running,
+        )
 
 
-def instance_arguments(context: Context) -> list[str]:
-    """Return mpirun's arguments before the argv of one instance."""
-    argv = ["-np", "1"]
-    if context.host is not None:
-        argv += ["--host", context.host]
-    for name, value in context.exports.items():
-        argv += ["-x", name if value is None else f"{name}={value}"]
-    return [*argv, *context.passed_on]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMpi4(OpenMpi):
+    """Open MPI 4."""
 
-
-def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
-    """Return mpirun's own environment.
-
-    Args:
-        directory: One that is removed with the job, better in memory than on disk:
-            shared memory lives in it.
-    """
-    old = mpi.flavour == OPENMPI4
-    variables = dict.fromkeys(_BACKING_DIRECTORIES[old], directory)
-    # There may be more instances than cores: poprun has counted them already. In
-    # argv this would clash with a mapping that a user asks for.
-    if old:
-        variables["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
-        # Or it looks for an ssh, which it does not need on one host.
-        variables["OMPI_MCA_plm"] = "isolated"
-    else:
-        variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    # Open MPI 5 does not start for a user who has no home directory.
-    variables["HOME"] = directory
-    return (
-        variables
-        | without_batch_system(without_outer_mpi(caller))
-        | {"TMPDIR": directory}
+    launcher: ClassVar[str] = "Open MPI 4"
+    version_pattern: ClassVar[str] = r"\((?:Open MPI|OpenRTE)\) (4\.\d\S*)"
+    parameter_options: ClassVar[Sequence[str]] = ("mca", "gmca")
+    # Shared memory has its files there. They stay in /dev/shm when processes are
+    # killed; a directory of the job is removed.
+    directory_variables: ClassVar[Sequence[str]] = (
+        "HOME",
+        "OMPI_MCA_btl_vader_backing_directory",
+        "OMPI_MCA_osc_rdma_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+    )
+    defaults: ClassVar[Mapping[str, str]] = {
+        # There may be more instances than cores: poprun has counted them already. In
+        # argv this would clash with a mapping that a user asks for.
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        # Without this it looks for an ssh, which it does not need on one host.
+        "OMPI_MCA_plm": "isolated",
+    }
+    # mpirun starts all daemons itself: the daemons could not start others.
+    remote_variables: ClassVar[Mapping[str, str]] = {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": REMOTE_SHELL,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        # Without this it cuts names at the first dot.
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+    }
+    network_variables: ClassVar[Sequence[str]] = (
+        "OMPI_MCA_oob_tcp_if_include",
+        "OMPI_MCA_btl_tcp_if_include",
     )
 
 
-def remote_environment(mpi: Mpi, subnet: str) -> dict[str, str]:
-    """Return the variables by which mpirun starts its daemons on other hosts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMpi5(OpenMpi):
+    """Open MPI 5 and newer. The variables do the same as Open MPI 4's."""
 
-    It starts all of them itself: the daemons could not start others.
-    """
-    if mpi.flavour == OPENMPI4:
-        variables = {
-            "OMPI_MCA_plm": "rsh",
-            "OMPI_MCA_plm_rsh_agent": REMOTE_SHELL,
-            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-            # Or it cuts names at the first dot.
-            "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
-        }
-        networks = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include")
-    else:
-        variables = {
-            "PRTE_MCA_plm": "ssh",
-            "PRTE_MCA_plm_ssh_agent": REMOTE_SHELL,
-            "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
-        }
-        networks = ("PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_include")
-    return variables | (dict.fromkeys(networks, subnet) if subnet else {})
-
-
-def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Return the reason that mpirun gives for its exit code.
-
-    Under Open MPI 4.1 the message on MPI_Abort is lost now and then; its code is not.
-    The last byte of that is the exit code, and a signal to mpirun, or a process that
-    dies, never comes to exit code 0.
-    """
-    text = clean(text)
-    # Of a job without failures it prints nothing.
-    if not text:
-        return _without_reason(text, exit_code)
-    if match := re.search(_ABORTED, text):
-        return MpiVerdict(
-            failure=Failure.ABORTED, rank=int(match[1]), code=int(match[2]), text=text
-        )
-    if match := re.search(_CALLED_ABORT, text):
-        return MpiVerdict(
-            failure=Failure.ABORTED, rank=int(match[1]), code=exit_code, text=text
-        )
-    if match := re.search(_IMPROPER, text):
-        return MpiVerdict(
-            failure=Failure.NOT_FINALIZED, rank=int(match[1]), code=exit_code, text=text
-        )
-    reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
-    if any(re.search(reason, text) for reason in reasons):
-        return MpiVerdict(failure=Failure.OTHER, code=exit_code, text=text)
-    if re.search(_DAEMON_LOST, text):
-        return MpiVerdict(failure=Failure.DAEMON_LOST, code=exit_code, text=text)
-    return _without_reason(text, exit_code)
-
-
-def _without_reason(text: str, exit_code: int) -> MpiVerdict:
-    if exit_code:
-        hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
-        return MpiVerdict(
-            failure=Failure.UNEXPLAINED, code=exit_code, text=text, hint=hint
-        )
-    # It says something else where it could not start a daemon on another host.
-    if re.search(_RULE, text):
-        return MpiVerdict(failure=Failure.NONE, code=0, text=text)
-    return MpiVerdict(
-        failure=Failure.NONE, code=0, text=text, if_running=Failure.ABORTED
+    launcher: ClassVar[str] = "Open MPI 5"
+    version_pattern: ClassVar[str] = r"\((?:Open MPI|OpenRTE)\) (\d+\.\d\S*)"
+    parameter_options: ClassVar[Sequence[str]] = (
+        *("mca", "gmca", "prtemca", "pmixmca", "gpmixmca"),
+    )
+    # It does not start for a user who has no home directory.
+    needs_home: ClassVar[bool] = True
+    directory_variables: ClassVar[Sequence[str]] = (
+        "HOME",
+        "OMPI_MCA_btl_sm_backing_directory",
+        "OMPI_MCA_osc_rdma_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+        "OMPI_MCA_osc_ucx_backing_directory",
+    )
+    defaults: ClassVar[Mapping[str, str]] = {
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"
+    }
+    remote_variables: ClassVar[Mapping[str, str]] = {
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": REMOTE_SHELL,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    }
+    network_variables: ClassVar[Sequence[str]] = (
+        "PRTE_MCA_prte_if_include",
+        "OMPI_MCA_btl_tcp_if_include",
     )

@@ -1,38 +1,15 @@
-"""The values of this package: an mpirun, its arguments, and why it has ended."""
+"""An mpirun: how it is called, its arguments, and why it has ended."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
-OPENMPI4 = "openmpi4"
-OPENMPI5 = "openmpi5"
-HYDRA = "hydra"
-# No MPI at all: poprun's own launcher.
-LOCAL = "local"
+from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mpi:
-    """An mpirun that was found, and which MPI it belongs to."""
-
-    path: str
-    flavour: str
-    vendor: str
-    version: str
-    # The library that programs of this mpirun load; None if it is not where it
-    # usually is.
-    libmpi: str | None = None
-    # What always follows path, before any other argument.
-    leading_arguments: Sequence[str] = ()
-
-    @property
-    def has_mpi(self) -> bool:
-        """Whether the instances get an MPI."""
-        return self.flavour != LOCAL
-
-    @property
-    def title(self) -> str:
-        return f"{self.vendor} {self.version}"
+# Open MPI 5 ends some messages with a NUL; escapes have no place in a report.
+_UNPRINTABLE = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +21,21 @@ class MpirunArguments:
     xml: bool = False
     merge_stderr: bool = False
     output_filename: str | None = None
-    # The files of output_filename are all there is: no copy on the console.
+    # The output goes to the files of output_filename only, not to the console.
     output_nocopy: bool = False
-    # Print where the instances run and what they are bound to.
+    # Print the host and the binding of each instance.
     show_instances: bool = False
     allow_run_as_root: bool = False
-    # A value of --process-placement that does what --bind-to asked for.
+    # The value of --process-placement that corresponds to --bind-to.
     placement: str | None = None
     npernode: int | None = None
-    # The directory that instances run in; None for the caller's.
+    # The instances' working directory; None for the caller's.
     wdir: str | None = None
     # In the order given; None stands for the value that the caller has. NAME* stands
-    # for all variables of the caller whose names begin so.
+    # for all variables of the caller whose names begin with NAME.
     exports: Mapping[str, str | None] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
-    # Sentences for the user: what was understood and has no effect here.
+    # Sentences for the user about arguments that have no effect here.
     warnings: Sequence[str] = ()
 
 
@@ -66,19 +43,18 @@ class MpirunArguments:
 class Context:
     """One instance, as mpirun starts it."""
 
-    # What it runs: its shim.
+    # The argv of its shim.
     argv: Sequence[str]
     # None stands for a name that is set in the caller's environment: mpirun warns
     # about others.
     exports: Mapping[str, str | None] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
-    # The host to start it on; None for the one that mpirun runs on, in a job that has
-    # no other.
+    # The host to start it on; None in a job on mpirun's own host only.
     host: str | None = None
 
 
 class Failure(Enum):
-    """What mpirun gives as its reason for a code other than 0."""
+    """The reason that mpirun gives for a code other than 0."""
 
     NONE = "nothing failed"
     ABORTED = "an instance called MPI_Abort"
@@ -96,11 +72,121 @@ class MpiVerdict:
 
     failure: Failure
     rank: int | None = None
-    # Of MPI_Abort the whole error code, if it is known: the exit code is its last byte.
+    # The exit code; after MPI_Abort the whole error code, if it is known.
     code: int | None = None
-    # mpirun's messages, fit for a terminal.
+    # mpirun's messages, without unprintable characters.
     text: str = ""
-    # What mends it where mpirun has started no instance, if that is known.
+    # Advice for an mpirun that has started no instance, if there is any.
     hint: str = ""
-    # What it means that mpirun ends with code 0 while instances run.
+    # The failure if mpirun has ended with code 0 while instances run.
     if_running: Failure = Failure.UNEXPLAINED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mpi:
+    """An mpirun that was found. Each MPI is a subclass in a module of its own."""
+
+    path: str
+    version: str
+    # The library that programs of this mpirun load; None if it is not in a usual place.
+    libmpi: str | None = None
+
+    vendor: ClassVar[str]
+    # The name of its launcher in messages about arguments.
+    launcher: ClassVar[str]
+    # A pattern of the answer to --version, with the version as its group.
+    version_pattern: ClassVar[str] = ""
+    # The names under which programs load the library.
+    libraries: ClassVar[Sequence[str]] = ()
+    # The instances get an MPI.
+    has_mpi: ClassVar[bool] = True
+    # MPI_Init fails for a user who has no home directory.
+    needs_home: ClassVar[bool] = False
+    # mpirun gets the options that poprun does not know.
+    takes_any_option: ClassVar[bool] = False
+    # The options that set one of its parameters.
+    parameter_options: ClassVar[Sequence[str]] = ()
+    # Variables of mpirun that the caller's own override, and the names of variables
+    # for which the same is true and which have the job's directory as their value.
+    defaults: ClassVar[Mapping[str, str]] = {}
+    directory_variables: ClassVar[Sequence[str]] = ()
+    # The variables by which mpirun starts its daemons on other hosts, and the names of
+    # variables for the network between the hosts.
+    remote_variables: ClassVar[Mapping[str, str]] = {}
+    network_variables: ClassVar[Sequence[str]] = ()
+    # The prefixes of paths of files that stay when processes are killed, because no
+    # setting moves them to a directory of the job. The job's name is not in them.
+    leftovers: ClassVar[Sequence[str]] = ()
+    # A pattern of the paths of shared memory that stays then.
+    segment_pattern: ClassVar[str] = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.vendor} {self.version}"
+
+    def command(
+        self, arguments: MpirunArguments, contexts: Sequence[Context], *, as_root: bool
+    ) -> list[str]:
+        """Return the command that starts each context as one process.
+
+        mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
+        """
+        hosts = Counter(each.host for each in contexts if each.host is not None)
+        argv = [self.path, *self.job_arguments(arguments, hosts, as_root=as_root)]
+        for context in contexts:
+            argv += [*self.instance_arguments(context), *context.argv, ":"]
+        return argv[:-1]
+
+    def job_arguments(
+        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+    ) -> list[str]:
+        """Return mpirun's arguments for the whole job.
+
+        Args:
+            hosts: The number of instances of each host; empty in a job on this host.
+        """
+        raise NotImplementedError
+
+    def instance_arguments(self, context: Context) -> list[str]:
+        """Return mpirun's arguments before the argv of one instance."""
+        raise NotImplementedError
+
+    def environment(self, caller: Mapping[str, str], directory: str) -> dict[str, str]:
+        """Return mpirun's own environment.
+
+        Args:
+            directory: It is removed with the job. Shared memory lives in it, so memory
+                is better for it than a disk.
+        """
+        own = dict.fromkeys(self.directory_variables, directory) | dict(self.defaults)
+        caller = without_batch_system(without_outer_mpi(caller))
+        return own | caller | {"TMPDIR": directory}
+
+    def remote_environment(self, subnet: str) -> dict[str, str]:
+        """Return the variables by which mpirun starts processes on other hosts.
+
+        Args:
+            subnet: The network between the hosts, "" if it is not known.
+        """
+        networks = self.network_variables if subnet else ()
+        return {**self.remote_variables, **dict.fromkeys(networks, subnet)}
+
+    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+        """Return the reason that mpirun gives for its exit code."""
+        raise NotImplementedError
+
+    def explain_abort(
+        self, verdict: MpiVerdict, stderr: Iterable[tuple[int, str]]
+    ) -> MpiVerdict:
+        """Return a verdict with the reason of MPI_Abort that only an instance prints.
+
+        Args:
+            stderr: The rank of each instance, and the end of its stderr.
+        """
+        del stderr
+        return verdict
+
+
+def clean(text: str) -> str:
+    """Remove unprintable characters, and empty lines at both ends."""
+    return text.translate(_UNPRINTABLE).strip()

@@ -32,10 +32,8 @@ def read_arguments(
     Raises:
         PoprunError: An argument is unknown, or contradicts another option.
     """
-    job = parse_arguments("\n".join(settings["mpi-global-args"]), mpi.flavour)
-    each = parse_arguments(
-        "\n".join(settings["mpi-local-args"]), mpi.flavour, LOCAL_ARGS
-    )
+    job = parse_arguments("\n".join(settings["mpi-global-args"]), type(mpi))
+    each = parse_arguments("\n".join(settings["mpi-local-args"]), type(mpi), LOCAL_ARGS)
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
     _check_directory_options(programs, job, each)
@@ -109,7 +107,7 @@ def _instance_arguments(
     for rank in texts:
         check_rank(rank, num_instances, f"{INSTANCE_ARGS} names instance {rank}")
     return {
-        rank: parse_arguments("\n".join(own_texts), mpi.flavour, INSTANCE_ARGS)
+        rank: parse_arguments("\n".join(own_texts), type(mpi), INSTANCE_ARGS)
         for rank, own_texts in texts.items()
     }
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from popdist import environment as env
 from poprun.helpers.command import PYTHON
-from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.options.programs import Program
 from poprun.output.output_files import OutputFolder
@@ -257,4 +256,4 @@ class Plan:
 
     def _command(self, contexts: Sequence[Context]) -> list[str]:
         request, as_root = self.request, os.geteuid() == 0
-        return command(request.mpi, request.arguments.job, contexts, as_root=as_root)
+        return request.mpi.command(request.arguments.job, contexts, as_root=as_root)

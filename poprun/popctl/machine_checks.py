@@ -20,7 +20,7 @@ from poprun import __version__
 from poprun.errors import MpiNotFoundError
 from poprun.helpers.job_files import job_directories, undo_abandoned, usual_places
 from poprun.mpirun.find import find_mpirun
-from poprun.mpirun.hydra import SEGMENT_NAME
+from poprun.mpirun.hydra import Hydra
 from poprun.reach.cgroups import read_cpu_quota
 from poprun.reach.directories import (
     ENOUGH_SHARED_MEMORY,
@@ -159,7 +159,7 @@ def check_leftovers() -> Check:
 def mpich_segments() -> list[str]:
     """Return the files in which MPICH shares memory, for all jobs on this machine."""
     paths = glob.glob(f"{SHARED_MEMORY}/*")
-    return [path for path in paths if re.fullmatch(f".*/{SEGMENT_NAME}", path)]
+    return [path for path in paths if re.fullmatch(Hydra.segment_pattern, path)]
 
 
 def unmapped_segments() -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
 from poprun.log import Log
-from poprun.mpirun import adapter, explain_abort
 from poprun.output.router import OutputRouter
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
@@ -30,11 +29,11 @@ def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
     status = end.mpirun_status
     code = 1 if status is None else exit_code(status)
     text = end.mpirun_output.decode(errors="replace")
-    mpirun = adapter(plan.request.mpi.flavour).explain(text, code)
+    mpirun = plan.request.mpi.explain(text, code)
     cause = end.course.cause
     if cause is None or cause.reason in MACHINERY:
         stderr = ((i.rank, i.stderr.decode(errors="replace")) for i in instances)
-        mpirun = explain_abort(plan.request.mpi, mpirun, stderr)
+        mpirun = plan.request.mpi.explain_abort(mpirun, stderr)
     verdict = judge(end, instances, mpirun)
     code = verdict.exit_code
     if not code and router.closed:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from beds.host import Host
 from conftest import mpirun_of
 
-from poprun.mpirun.identify import library
+from poprun.mpirun.identify import detect
 
 SUBNET = "10.31.0.0/16"
 # Open MPI is told the subnet, because without it mpirun has hung after its ranks had
@@ -36,4 +36,4 @@ def command(
     places = ",".join(f"{host.name}:{instances}" for host in hosts)
     words = [mpirun, *OPTIONS[mpi], "-hosts" if mpi == "hydra" else "--host", places]
     words += ["-n", str(instances * len(hosts)), "env"]
-    return [*words, f"MPI4PY_LIBMPI={library(mpirun, mpi)}", *program]
+    return [*words, f"MPI4PY_LIBMPI={detect(mpirun, {}).libmpi}", *program]

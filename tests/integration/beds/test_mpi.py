@@ -7,7 +7,7 @@ import pytest
 from beds.bed import Bed
 from conftest import mpirun_of
 
-from poprun.mpirun.identify import library
+from poprun.mpirun.identify import detect
 
 pytestmark = pytest.mark.mpi
 
@@ -72,7 +72,7 @@ def test_mpirun_starts_processes_on_two_hosts(bed: Bed, mpi: str, user: str) -> 
 
 @pytest.mark.parametrize("mpi", MPIRUNS)
 def test_ranks_on_two_hosts_add_their_numbers(bed: Bed, mpi: str) -> None:
-    libmpi = library(mpirun_of(mpi), mpi)
+    libmpi = detect(mpirun_of(mpi), {}).libmpi
     lines = sorted_output(
         bed, mpi, "env", f"MPI4PY_LIBMPI={libmpi}", sys.executable, "-c", SUM
     )

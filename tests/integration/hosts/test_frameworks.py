@@ -6,7 +6,7 @@ import pytest
 from beds.bed import Bed
 from conftest import ROOT, mpirun_of
 
-from poprun.mpirun.identify import library
+from poprun.mpirun.identify import detect
 
 pytestmark = pytest.mark.mpi
 
@@ -181,7 +181,7 @@ def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
         *("python3", "-c", TORCH, "popdist://"),
         env={
             "PYTHONPATH": str(ROOT),
-            "MPI4PY_LIBMPI": library(mpirun_of("hydra"), "hydra") or "",
+            "MPI4PY_LIBMPI": detect(mpirun_of("hydra"), {}).libmpi or "",
             "TORCHINDUCTOR_CACHE_DIR": "/root/inductor",
         },
         timeout=200,
@@ -214,7 +214,7 @@ def test_horovods_ranks_are_on_hosts_and_across_them(bed: Bed, mpi: str) -> None
 def test_horovod_learns_the_hosts_from_mpi_where_the_launcher_does_not_tell(
     bed: Bed,
 ) -> None:
-    libmpi = library(mpirun_of("hydra"), "hydra") or ""
+    libmpi = detect(mpirun_of("hydra"), {}).libmpi or ""
 
     output = bed.front.output(
         *(mpirun_of("hydra"), "-hosts", "h0:2,h1:2", "-n", "4"),

@@ -13,6 +13,9 @@ from poprun.job.values import Job
 
 # What the user has, and what an outer poprun and its MPI have left.
 from poprun.mpirun.environment import without_outer_poprun
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
+from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
@@ -73,7 +76,7 @@ SETTINGS = {
 
 
 def plan(
-    flavour: str = "openmpi5",
+    mpi: type[Mpi] = OpenMpi5,
     cache: str | None = None,
     binding: Binding | None = None,
     facts: HostFacts = HERE,
@@ -82,7 +85,7 @@ def plan(
     request = make_request(
         Topology(num_instances=2, num_replicas=4),
         facts=[facts],
-        mpi=replace(MPI, flavour=flavour),
+        mpi=mpi(path=MPI.path, version=MPI.version),
         bindings=[binding or Binding()] * 2,
         cache_path=cache,
         cache_is_temporary=True,
@@ -237,15 +240,15 @@ def test_a_users_export_counts_more_than_what_he_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flavour", "has_home"), [("openmpi5", True), ("openmpi4", False), ("hydra", False)]
+    ("mpi", "has_home"), [(OpenMpi5, True), (OpenMpi4, False), (Hydra, False)]
 )
 def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
-    flavour: str, has_home: bool
+    mpi: type[Mpi], has_home: bool
 ) -> None:
-    description = job(plan(flavour), {"PATH": "/usr/bin"})
+    description = job(plan(mpi), {"PATH": "/usr/bin"})
 
     assert ("HOME" in environment(description)) is has_home
-    assert environment(job(plan(flavour)))["HOME"] == "/home/u"
+    assert environment(job(plan(mpi)))["HOME"] == "/home/u"
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:

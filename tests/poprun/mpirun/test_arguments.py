@@ -10,28 +10,31 @@ from poprun.mpirun.arguments import (
     parse_arguments,
     parse_output_directory,
 )
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
 from poprun.mpirun.option_table import LOCAL_ARGS
-from poprun.mpirun.values import MpirunArguments
+from poprun.mpirun.values import Mpi, MpirunArguments
 
 parse_local = partial(parse_arguments, option=LOCAL_ARGS)
 
-OPEN_MPIS = ["openmpi4", "openmpi5"]
-OTHERS = ["hydra", "local"]
+OPEN_MPIS = [OpenMpi4, OpenMpi5]
+OTHERS = [Hydra, LocalLauncher]
 ALL = OPEN_MPIS + OTHERS
 
 
-def refusal(text: str, flavour: str = "openmpi5") -> str:
+def refusal(text: str, mpi: type[Mpi] = OpenMpi5) -> str:
     with pytest.raises(MpiArgumentError) as caught:
-        parse_arguments(text, flavour)
+        parse_arguments(text, mpi)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("flavour", ALL)
-def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None:
+@pytest.mark.parametrize("mpi", ALL)
+def test_the_guides_arguments_are_understood_for_every_mpi(mpi: type[Mpi]) -> None:
     text = """--tag-output --output-filename 'my logs' --allow-run-as-root
         --bind-to none --npernode 2 -x PYTHONPATH -x A=1 -x B="x y" -x C="""
 
-    assert parse_arguments(text, flavour) == MpirunArguments(
+    assert parse_arguments(text, mpi) == MpirunArguments(
         tag_output=True,
         output_filename="my logs",
         allow_run_as_root=True,
@@ -55,17 +58,17 @@ def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None
         ("--map-by socket --bind-to core", "spreadcores"),
     ],
 )
-@pytest.mark.parametrize("flavour", ALL)
+@pytest.mark.parametrize("mpi", ALL)
 def test_a_mapping_is_a_placement(
-    flavour: str, text: str, placement: str | None
+    mpi: type[Mpi], text: str, placement: str | None
 ) -> None:
-    assert parse_arguments(text, flavour) == MpirunArguments(placement=placement)
+    assert parse_arguments(text, mpi) == MpirunArguments(placement=placement)
 
 
 def test_a_mapping_says_how_many_instances_each_host_gets() -> None:
     text = "--map-by ppr:2:node:OVERSUBSCRIBE"
 
-    assert parse_arguments(text, "hydra") == MpirunArguments(npernode=2)
+    assert parse_arguments(text, Hydra) == MpirunArguments(npernode=2)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +86,8 @@ def test_another_mapping_is_refused_with_the_options_that_decide(text: str) -> N
 
 
 def test_an_empty_text_gives_no_arguments() -> None:
-    assert parse_arguments(" \n ", "hydra") == MpirunArguments()
-    assert parse_local("", "openmpi5") == MpirunArguments()
+    assert parse_arguments(" \n ", Hydra) == MpirunArguments()
+    assert parse_local("", OpenMpi5) == MpirunArguments()
 
 
 REAL = (
@@ -93,9 +96,9 @@ REAL = (
 )
 
 
-@pytest.mark.parametrize("flavour", OPEN_MPIS)
-def test_parameters_are_passed_on_to_open_mpi(flavour: str) -> None:
-    assert parse_arguments(REAL, flavour) == MpirunArguments(
+@pytest.mark.parametrize("mpi", OPEN_MPIS)
+def test_parameters_are_passed_on_to_open_mpi(mpi: type[Mpi]) -> None:
+    assert parse_arguments(REAL, mpi) == MpirunArguments(
         tag_output=True,
         allow_run_as_root=True,
         passed_on=(
@@ -110,7 +113,7 @@ def test_parameters_are_passed_on_to_open_mpi(flavour: str) -> None:
 
 
 def test_parameters_of_open_mpi_mean_nothing_to_hydra() -> None:
-    assert parse_arguments(REAL, "hydra") == MpirunArguments(
+    assert parse_arguments(REAL, Hydra) == MpirunArguments(
         tag_output=True,
         allow_run_as_root=True,
         warnings=(
@@ -132,14 +135,14 @@ def test_parameters_of_open_mpi_mean_nothing_to_hydra() -> None:
     ],
 )
 def test_one_dash_two_dashes_and_equals_signs_are_the_same(text: str) -> None:
-    assert parse_arguments(text, "hydra") == MpirunArguments(
+    assert parse_arguments(text, Hydra) == MpirunArguments(
         tag_output=True, npernode=2, output_filename="d", placement="spreadcores"
     )
 
 
 @pytest.mark.parametrize("place", ["numa", "socket", "package"])
 def test_binding_to_a_node_is_a_placement(place: str) -> None:
-    assert parse_arguments(f"--bind-to {place}", "openmpi4").placement == "spreadnuma"
+    assert parse_arguments(f"--bind-to {place}", OpenMpi4).placement == "spreadnuma"
 
 
 def test_an_unknown_place_to_bind_to_is_refused() -> None:
@@ -149,11 +152,11 @@ def test_an_unknown_place_to_bind_to_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("flavour", OPEN_MPIS)
-def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
+@pytest.mark.parametrize("mpi", OPEN_MPIS)
+def test_unknown_options_are_passed_on_to_open_mpi(mpi: type[Mpi]) -> None:
     text = "--use-regexp --tag-output --tree 3 -fast --set=a=b --prefix /opt/mpi"
 
-    assert parse_arguments(text, flavour).passed_on == (
+    assert parse_arguments(text, mpi).passed_on == (
         "--use-regexp",
         "--tree",
         "3",
@@ -165,32 +168,32 @@ def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
 
 
 def test_unknown_options_are_refused_for_hydra() -> None:
-    assert refusal("--tree 3", "hydra") == (
+    assert refusal("--tree 3", Hydra) == (
         "--mpi-global-args has '--tree', which poprun cannot translate for "
         "hydra. Leave it out, or choose Open MPI with --mpirun."
     )
 
 
 def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
-    assert parse_arguments("--prefix=/opt --use-hwthread-cpus", "hydra").warnings == (
+    assert parse_arguments("--prefix=/opt --use-hwthread-cpus", Hydra).warnings == (
         "--mpi-global-args has '--prefix', which has no effect on hydra.",
         "--mpi-global-args has '--use-hwthread-cpus', which has no effect on hydra.",
     )
 
 
-@pytest.mark.parametrize("flavour", ALL)
-def test_poprun_shows_the_instances_where_mpirun_would(flavour: str) -> None:
-    assert parse_arguments(
-        "--report-bindings --display map", flavour
-    ) == MpirunArguments(show_instances=True)
-    assert parse_local("--display-map", flavour).show_instances
+@pytest.mark.parametrize("mpi", ALL)
+def test_poprun_shows_the_instances_where_mpirun_would(mpi: type[Mpi]) -> None:
+    assert parse_arguments("--report-bindings --display map", mpi) == MpirunArguments(
+        show_instances=True
+    )
+    assert parse_local("--display-map", mpi).show_instances
 
 
-@pytest.mark.parametrize("flavour", ALL)
+@pytest.mark.parametrize("mpi", ALL)
 def test_the_user_is_warned_of_mpiruns_prints_that_are_not_shown(
-    flavour: str,
+    mpi: type[Mpi],
 ) -> None:
-    assert parse_arguments("--display-topo", flavour) == MpirunArguments(
+    assert parse_arguments("--display-topo", mpi) == MpirunArguments(
         warnings=(
             "--mpi-global-args has '--display-topo', which has no effect: mpirun's "
             "output is shown only when it fails. lstopo shows the topology of a "
@@ -205,15 +208,15 @@ def test_mpiruns_pid_is_written_to_files_only(value: str) -> None:
         f"--mpi-global-args has --report-pid {value}, but mpirun's output is shown "
         "only when it fails. Name a file: --report-pid FILE."
     )
-    assert parse_arguments("--report-pid f", "openmpi4").passed_on == (
+    assert parse_arguments("--report-pid f", OpenMpi4).passed_on == (
         "--report-pid",
         "f",
     )
 
 
 def test_oversubscribing_is_what_every_mpi_does() -> None:
-    assert parse_arguments("--oversubscribe -q", "hydra") == MpirunArguments()
-    assert parse_arguments("--oversubscribe -q", "openmpi5") == MpirunArguments(
+    assert parse_arguments("--oversubscribe -q", Hydra) == MpirunArguments()
+    assert parse_arguments("--oversubscribe -q", OpenMpi5) == MpirunArguments(
         passed_on=("--oversubscribe",)
     )
 
@@ -221,7 +224,7 @@ def test_oversubscribing_is_what_every_mpi_does() -> None:
 def test_an_argument_that_is_given_twice_is_passed_on_once() -> None:
     text = "--mca btl self --use-regexp --gmca btl self --use-regexp --tag-output " * 2
 
-    assert parse_arguments(text, "openmpi5") == MpirunArguments(
+    assert parse_arguments(text, OpenMpi5) == MpirunArguments(
         tag_output=True, passed_on=("--mca", "btl", "self", "--use-regexp")
     )
 
@@ -240,7 +243,7 @@ def test_what_contradicts_itself_is_refused(text: str, what: str) -> None:
 
 
 def test_of_a_variable_the_last_value_counts() -> None:
-    exports = parse_arguments("-x A=1 -x B -x A=2", "openmpi5").exports
+    exports = parse_arguments("-x A=1 -x B -x A=2", OpenMpi5).exports
 
     assert list(exports.items()) == [("B", None), ("A", "2")]
 
@@ -268,11 +271,11 @@ def test_of_a_variable_the_last_value_counts() -> None:
         ("-genv A 1", "-genv", "for all MPIs: -x NAME=VALUE."),
     ],
 )
-@pytest.mark.parametrize("flavour", ALL)
+@pytest.mark.parametrize("mpi", ALL)
 def test_what_contradicts_poprun_is_refused_by_name(
-    flavour: str, text: str, word: str, reason: str
+    mpi: type[Mpi], text: str, word: str, reason: str
 ) -> None:
-    message = refusal(text, flavour)
+    message = refusal(text, mpi)
 
     assert message.startswith(f"--mpi-global-args has {word!r}, which contradicts ")
     assert reason in message
@@ -316,7 +319,7 @@ def test_the_error_about_an_x_at_the_end_asks_for_quotes() -> None:
         'the whole value: --mpi-global-args "-x NAME=VALUE".'
     )
     with pytest.raises(MpiArgumentError) as caught:
-        parse_local("-x", "hydra", option="--instance-mpi-local-args")
+        parse_local("-x", Hydra, option="--instance-mpi-local-args")
     assert str(caught.value) == (
         "--instance-mpi-local-args ends with '-x', and a name must follow. Put quotes "
         'around the whole value: --instance-mpi-local-args "1:-x NAME=VALUE".'
@@ -345,7 +348,7 @@ def test_the_place_of_an_instance_is_not_the_users_to_set() -> None:
 
 
 def test_what_concerns_the_ipus_is_the_users_to_set() -> None:
-    arguments = parse_arguments("-x IPUOF_VIPU_API_TIMEOUT=800", "openmpi5")
+    arguments = parse_arguments("-x IPUOF_VIPU_API_TIMEOUT=800", OpenMpi5)
 
     assert arguments.exports == {"IPUOF_VIPU_API_TIMEOUT": "800"}
 
@@ -386,13 +389,13 @@ def test_a_directory_for_output_may_say_that_there_is_no_copy(
     assert parse_output_directory(value, "--output-filename") == (directory, nocopy)
 
 
-@pytest.mark.parametrize("flavour", ALL)
-def test_options_for_the_output_are_carried_out(flavour: str) -> None:
+@pytest.mark.parametrize("mpi", ALL)
+def test_options_for_the_output_are_carried_out(mpi: type[Mpi]) -> None:
     text = (
         "--timestamp-output --merge-stderr-to-stdout --xml --output-filename d:nocopy"
     )
 
-    assert parse_arguments(text, flavour) == MpirunArguments(
+    assert parse_arguments(text, mpi) == MpirunArguments(
         timestamp_output=True,
         merge_stderr=True,
         xml=True,
@@ -404,7 +407,7 @@ def test_options_for_the_output_are_carried_out(flavour: str) -> None:
 def test_the_output_option_of_open_mpi_5_is_carried_out() -> None:
     text = "--output TAG,merge,time --output dir=logs --output nocopy,xml"
 
-    assert parse_arguments(text, "openmpi5") == MpirunArguments(
+    assert parse_arguments(text, OpenMpi5) == MpirunArguments(
         tag_output=True,
         timestamp_output=True,
         merge_stderr=True,
@@ -425,8 +428,8 @@ def test_other_words_for_the_output_are_refused(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["-wd", "--wd", "-wdir", "--wdir"])
 def test_a_working_directory_may_be_asked_for(word: str) -> None:
-    assert parse_arguments(f"{word} /x", "openmpi4").wdir == "/x"
-    assert parse_local(f"{word} /x", "hydra").wdir == "/x"
+    assert parse_arguments(f"{word} /x", OpenMpi4).wdir == "/x"
+    assert parse_local(f"{word} /x", Hydra).wdir == "/x"
 
 
 def test_a_working_directory_has_a_name() -> None:
@@ -436,11 +439,11 @@ def test_a_working_directory_has_a_name() -> None:
 
 
 def test_all_variables_of_one_beginning_may_be_exported() -> None:
-    assert parse_local("-x FOO*", "openmpi4").exports == {"FOO*": None}
+    assert parse_local("-x FOO*", OpenMpi4).exports == {"FOO*": None}
 
 
 def test_set_env_is_another_name_for_x() -> None:
-    assert parse_local("--set-env A=1", "openmpi5").exports == {"A": "1"}
+    assert parse_local("--set-env A=1", OpenMpi5).exports == {"A": "1"}
     assert refusal("--set-env A") == (
         "--mpi-global-args has --set-env 'A', which lacks a value. "
         "Write --set-env NAME=VALUE."
@@ -448,7 +451,7 @@ def test_set_env_is_another_name_for_x() -> None:
 
 
 def test_a_line_may_be_continued() -> None:
-    arguments = parse_local("-x PATH \\\n   -x A=1\n-x B", "openmpi5")
+    arguments = parse_local("-x PATH \\\n   -x A=1\n-x B", OpenMpi5)
 
     assert list(arguments.exports) == ["PATH", "A", "B"]
 
@@ -456,7 +459,7 @@ def test_a_line_may_be_continued() -> None:
 def test_what_counts_for_the_job_may_stand_with_the_instances() -> None:
     local = parse_local(
         "--tag-output --output-filename d --bind-to core --allow-run-as-root -x A=1",
-        "hydra",
+        Hydra,
     )
 
     assert local.exports == {"A": "1"}
@@ -472,7 +475,7 @@ def test_what_counts_for_the_job_may_stand_with_the_instances() -> None:
 def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
     one, other = (
         MpirunArguments(output_filename="a"),
-        parse_local("--output-filename b", "hydra"),
+        parse_local("--output-filename b", Hydra),
     )
 
     with pytest.raises(MpiArgumentError) as caught:
@@ -485,9 +488,9 @@ def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
 
 
 @given(st.text(), st.sampled_from(ALL))
-def test_any_text_is_understood_or_refused(text: str, flavour: str) -> None:
+def test_any_text_is_understood_or_refused(text: str, mpi: type[Mpi]) -> None:
     try:
-        arguments = parse_arguments(text, flavour)
+        arguments = parse_arguments(text, mpi)
     except MpiArgumentError:
         return
 
@@ -496,9 +499,9 @@ def test_any_text_is_understood_or_refused(text: str, flavour: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="'\0\\")))
 def test_any_quoted_value_arrives_as_it_is(value: str) -> None:
-    assert parse_local(f"-x 'A={value}'", "openmpi5").exports == {"A": value}
+    assert parse_local(f"-x 'A={value}'", OpenMpi5).exports == {"A": value}
 
 
 @pytest.mark.parametrize("option", ["--nocopy", "--show-instances"])
 def test_names_that_only_poprun_uses_are_no_options(option: str) -> None:
-    assert parse_arguments(option, "openmpi5") == MpirunArguments(passed_on=(option,))
+    assert parse_arguments(option, OpenMpi5) == MpirunArguments(passed_on=(option,))

@@ -1,6 +1,9 @@
 import pytest
 
-from poprun.mpirun import adapter, command, no_mpi
+from poprun.helpers.command import PYTHON
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 
 SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "shim", "JOB")
@@ -31,67 +34,43 @@ ASKED = MpirunArguments(
 )
 
 
-def mpi(flavour: str) -> Mpi:
-    return Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1")
+def mpirun(mpi: type[Mpi]) -> Mpi:
+    return mpi(path="/opt/bin/mpirun", version="1")
 
 
-@pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
-def test_open_mpi_starts_one_instance(flavour: str) -> None:
-    argv = command(mpi(flavour), MpirunArguments(), [ONE], as_root=False)
+@pytest.mark.parametrize("mpi", [OpenMpi4, OpenMpi5])
+def test_open_mpi_starts_one_instance(mpi: type[Mpi]) -> None:
+    argv = mpirun(mpi).command(MpirunArguments(), [ONE], as_root=False)
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "-np", "1", "-x", "A=1"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+        *(*SHIM, "0"),
     ]
 
 
-@pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
+@pytest.mark.parametrize("mpi", [OpenMpi4, OpenMpi5])
 def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
-    flavour: str,
+    mpi: type[Mpi],
 ) -> None:
-    argv = command(mpi(flavour), ASKED, TWO, as_root=True)
+    argv = mpirun(mpi).command(ASKED, TWO, as_root=True)
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "--tag-output"),
         *("--mca", "btl", "self,tcp", "--allow-run-as-root"),
         *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=2", "-x", 'J={"a":"b c"}'),
         *("-x", "PATH", "-x", "PYTHONPATH"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+        *(*SHIM, "0"),
         ":",
         *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=1", "-x", "J="),
         *("-x", "PATH", "-x", "PYTHONPATH", "--preload-files", "f"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "1",
-        ),
+        *(*SHIM, "1"),
     ]
 
 
 def test_allow_run_as_root_is_passed_on_to_open_mpi() -> None:
     arguments = MpirunArguments(allow_run_as_root=True)
 
-    argv = command(mpi("openmpi5"), arguments, [Context(argv=["shim"])], as_root=False)
+    argv = mpirun(OpenMpi5).command(arguments, [Context(argv=["shim"])], as_root=False)
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "--allow-run-as-root"),
@@ -100,92 +79,43 @@ def test_allow_run_as_root_is_passed_on_to_open_mpi() -> None:
 
 
 def test_hydra_starts_one_instance() -> None:
-    argv = command(mpi("hydra"), MpirunArguments(), [ONE], as_root=True)
+    argv = mpirun(Hydra).command(MpirunArguments(), [ONE], as_root=True)
 
     assert argv == [
         *("/opt/bin/mpirun", "-bind-to", "none", "-n", "1", "-env", "A", "1"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+        *(*SHIM, "0"),
     ]
 
 
 def test_hydra_starts_two_instances() -> None:
     arguments = MpirunArguments(tag_output=True, output_filename="logs")
 
-    argv = command(mpi("hydra"), arguments, TWO, as_root=True)
+    argv = mpirun(Hydra).command(arguments, TWO, as_root=True)
 
     assert argv == [
         *("/opt/bin/mpirun", "-bind-to", "none"),
         *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "2"),
         *("-env", "J", '{"a":"b c"}'),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+        *(*SHIM, "0"),
         ":",
         *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "1", "-env", "J", ""),
         *("--preload-files", "f"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "1",
-        ),
+        *(*SHIM, "1"),
     ]
 
 
 def test_the_local_launcher_starts_one_instance_and_two() -> None:
-    words = ["/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"]
-    launcher = no_mpi.launcher(words, "0.1.0")
+    launcher = LocalLauncher()
 
-    assert command(launcher, MpirunArguments(), [ONE], as_root=True) == [
-        *("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+    assert launcher.command(MpirunArguments(), [ONE], as_root=True) == [
+        *(*PYTHON, "local"),
+        *(*SHIM, "0"),
     ]
-    assert command(launcher, ASKED, TWO, as_root=True) == [
-        *("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"),
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "0",
-        ),
+    assert launcher.command(ASKED, TWO, as_root=True) == [
+        *(*PYTHON, "local"),
+        *(*SHIM, "0"),
         ":",
-        *(
-            "/usr/bin/python3",
-            "-I",
-            "-S",
-            "/opt/poprun/helpers/entry.py",
-            "shim",
-            "JOB",
-            "1",
-        ),
+        *(*SHIM, "1"),
     ]
 
 
@@ -199,7 +129,7 @@ CALLER = {
 
 
 def test_open_mpi_4_keeps_its_files_in_the_directory_of_the_job() -> None:
-    found = adapter("openmpi4").environment(mpi("openmpi4"), CALLER, "/job")
+    found = mpirun(OpenMpi4).environment(CALLER, "/job")
 
     assert found == {
         "PATH": "/bin",
@@ -216,7 +146,7 @@ def test_open_mpi_4_keeps_its_files_in_the_directory_of_the_job() -> None:
 def test_open_mpi_5_keeps_its_files_in_the_directory_of_the_job() -> None:
     caller = CALLER | {"HOME": "/home/me"}
 
-    found = adapter("openmpi5").environment(mpi("openmpi5"), caller, "/job")
+    found = mpirun(OpenMpi5).environment(caller, "/job")
 
     assert found == {
         "PATH": "/bin",
@@ -233,14 +163,14 @@ def test_open_mpi_5_keeps_its_files_in_the_directory_of_the_job() -> None:
 def test_hydra_and_the_local_launcher_need_a_directory_only() -> None:
     caller = {"PATH": "/bin", "PMI_RANK": "1"}
 
-    for flavour in ("hydra", "local"):
-        found = adapter(flavour).environment(mpi(flavour), caller, "/job")
+    for mpi in (Hydra, LocalLauncher):
+        found = mpirun(mpi).environment(caller, "/job")
         assert found == {"PATH": "/bin", "TMPDIR": "/job"}
 
 
 def test_only_the_local_launcher_keeps_variables_of_a_batch_system() -> None:
-    local = adapter("local").environment(mpi("local"), CALLER, "/job")
-    hydra = adapter("hydra").environment(mpi("hydra"), CALLER, "/job")
+    local = mpirun(LocalLauncher).environment(CALLER, "/job")
+    hydra = mpirun(Hydra).environment(CALLER, "/job")
 
     assert local.pop("SLURM_JOB_ID") == "9"
     assert local == hydra

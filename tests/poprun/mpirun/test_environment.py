@@ -21,7 +21,6 @@ KEPT = {
     "PMIX_MCA_gds": "hash",
     "PRTE_MCA_plm": "ssh",
     "HYDRA_IFACE": "lo",
-    "I_MPI_FABRICS": "shm",
     "PMIXTAPE": "x",
     "SLURM_JOB_ID": "4",
 }
@@ -93,7 +92,7 @@ def is_set_by_mpi(name: str) -> bool:
     [
         *("PMI_RANK", "PMIX_NAMESPACE", "PRTE_LAUNCHED", "OMPI_COMM_WORLD_RANK"),
         *("HYDI_CONTROL_FD", "OPAL_PREFIX", "OMPI_MCA_btl_sm_backing_directory"),
-        *("MPI_LOCALRANKID", "I_MPI_HYDRA_HOST"),
+        "MPI_LOCALRANKID",
     ],
 )
 def test_variables_that_an_mpi_sets_are_known_by_name(name: str) -> None:

@@ -1,7 +1,9 @@
 import pytest
 
-from poprun.mpirun import adapter, hydra
-from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
+from poprun.mpirun.values import Failure, Mpi, MpiVerdict
 
 RULE = "-" * 74 + "\n"
 
@@ -117,48 +119,52 @@ KILLED_LOCAL = "Process 7 returned 137, and the local launcher ends the others.\
 OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n"
 
 
+def explain(mpi: type[Mpi], text: str, exit_code: int) -> MpiVerdict:
+    return mpi(path="/opt/bin/mpirun", version="5").explain(text, exit_code)
+
+
 @pytest.mark.parametrize(
-    ("flavour", "text", "exit_code", "failure", "rank", "code"),
+    ("mpi", "text", "exit_code", "failure", "rank", "code"),
     [
-        ("openmpi5", ABORT_5, 42, Failure.ABORTED, 1, 42),
-        ("openmpi5", ABORT_5_IN_PART, 7, Failure.ABORTED, 12, 7),
-        ("openmpi4", ABORT_4, 42, Failure.ABORTED, 1, 42),
-        ("openmpi4", LOST_WORDS_4, 42, Failure.UNEXPLAINED, None, 42),
-        ("hydra", ABORT_HYDRA, 42, Failure.ABORTED, 1, 42),
-        ("hydra", "", 42, Failure.ABORTED, None, 42),
-        ("openmpi5", NOT_FINALIZED_5, 1, Failure.NOT_FINALIZED, 1, 1),
-        ("openmpi4", NOT_FINALIZED_4, 1, Failure.NOT_FINALIZED, 1, 1),
-        ("openmpi5", KILLED_5, 137, Failure.OTHER, None, 137),
-        ("openmpi4", ENDED_4, 137, Failure.UNEXPLAINED, None, 137),
-        ("hydra", KILLED_HYDRA, 9, Failure.OTHER, None, 9),
-        ("openmpi5", EXITED_5, 3, Failure.OTHER, None, 3),
-        ("openmpi4", EXITED_4, 126, Failure.OTHER, None, 126),
-        ("hydra", EXITED_HYDRA, 3, Failure.OTHER, None, 3),
-        ("openmpi5", LOST_DAEMON_5, 0, Failure.DAEMON_LOST, None, 0),
-        ("openmpi5", SLOTS, 213, Failure.OTHER, None, 213),
-        ("openmpi4", FILLED, 1, Failure.OTHER, None, 1),
-        ("openmpi5", OPTION_5, 213, Failure.OTHER, None, 213),
-        ("openmpi4", OPTION_4, 1, Failure.OTHER, None, 1),
-        ("hydra", OPTION_HYDRA, 255, Failure.OTHER, None, 255),
-        ("hydra", "what?", 255, Failure.UNEXPLAINED, None, 255),
-        ("openmpi5", "", 1, Failure.UNEXPLAINED, None, 1),
-        ("local", "", 1, Failure.UNEXPLAINED, None, 1),
-        ("local", UNSTARTABLE_LOCAL, 127, Failure.UNEXPLAINED, None, 127),
-        ("local", KILLED_LOCAL, 137, Failure.OTHER, None, 137),
-        ("openmpi5", "", 0, Failure.NONE, None, 0),
-        ("hydra", "", 0, Failure.NONE, None, 0),
-        ("local", "", 0, Failure.NONE, None, 0),
+        (OpenMpi5, ABORT_5, 42, Failure.ABORTED, 1, 42),
+        (OpenMpi5, ABORT_5_IN_PART, 7, Failure.ABORTED, 12, 7),
+        (OpenMpi4, ABORT_4, 42, Failure.ABORTED, 1, 42),
+        (OpenMpi4, LOST_WORDS_4, 42, Failure.UNEXPLAINED, None, 42),
+        (Hydra, ABORT_HYDRA, 42, Failure.ABORTED, 1, 42),
+        (Hydra, "", 42, Failure.ABORTED, None, 42),
+        (OpenMpi5, NOT_FINALIZED_5, 1, Failure.NOT_FINALIZED, 1, 1),
+        (OpenMpi4, NOT_FINALIZED_4, 1, Failure.NOT_FINALIZED, 1, 1),
+        (OpenMpi5, KILLED_5, 137, Failure.OTHER, None, 137),
+        (OpenMpi4, ENDED_4, 137, Failure.UNEXPLAINED, None, 137),
+        (Hydra, KILLED_HYDRA, 9, Failure.OTHER, None, 9),
+        (OpenMpi5, EXITED_5, 3, Failure.OTHER, None, 3),
+        (OpenMpi4, EXITED_4, 126, Failure.OTHER, None, 126),
+        (Hydra, EXITED_HYDRA, 3, Failure.OTHER, None, 3),
+        (OpenMpi5, LOST_DAEMON_5, 0, Failure.DAEMON_LOST, None, 0),
+        (OpenMpi5, SLOTS, 213, Failure.OTHER, None, 213),
+        (OpenMpi4, FILLED, 1, Failure.OTHER, None, 1),
+        (OpenMpi5, OPTION_5, 213, Failure.OTHER, None, 213),
+        (OpenMpi4, OPTION_4, 1, Failure.OTHER, None, 1),
+        (Hydra, OPTION_HYDRA, 255, Failure.OTHER, None, 255),
+        (Hydra, "what?", 255, Failure.UNEXPLAINED, None, 255),
+        (OpenMpi5, "", 1, Failure.UNEXPLAINED, None, 1),
+        (LocalLauncher, "", 1, Failure.UNEXPLAINED, None, 1),
+        (LocalLauncher, UNSTARTABLE_LOCAL, 127, Failure.UNEXPLAINED, None, 127),
+        (LocalLauncher, KILLED_LOCAL, 137, Failure.OTHER, None, 137),
+        (OpenMpi5, "", 0, Failure.NONE, None, 0),
+        (Hydra, "", 0, Failure.NONE, None, 0),
+        (LocalLauncher, "", 0, Failure.NONE, None, 0),
     ],
 )
 def test_the_messages_of_mpirun_explain_what_failed(
-    flavour: str,
+    mpi: type[Mpi],
     text: str,
     exit_code: int,
     failure: Failure,
     rank: int | None,
     code: int,
 ) -> None:
-    verdict = adapter(flavour).explain(text, exit_code)
+    verdict = explain(mpi, text, exit_code)
 
     assert (verdict.failure, verdict.rank, verdict.code) == (failure, rank, code)
 
@@ -174,31 +180,36 @@ def test_the_messages_of_mpirun_explain_what_failed(
 def test_open_mpi_that_ends_with_0_too_early_and_says_why_has_not_seen_mpi_abort(
     text: str, meaning: Failure
 ) -> None:
-    assert adapter("openmpi5").explain(text, 0).if_running is meaning
+    assert explain(OpenMpi5, text, 0).if_running is meaning
 
 
 def test_the_error_code_of_mpi_abort_is_the_whole_one() -> None:
     text = ABORT_4.replace("42", "300")
 
-    assert adapter("openmpi4").explain(text, 44).code == 300
+    assert explain(OpenMpi4, text, 44).code == 300
 
 
 def test_mpich_says_in_an_instances_stderr_who_called_mpi_abort() -> None:
+    mpirun = Hydra(path="/opt/bin/mpirun", version="5")
     stderr = f"before\n{ABORT_HYDRA}"
+    verdict = MpiVerdict(failure=Failure.ABORTED, code=42)
+    other = MpiVerdict(failure=Failure.OTHER, code=9)
 
-    assert hydra.explain_abort(stderr, 1) == MpiVerdict(
+    assert mpirun.explain_abort(verdict, [(0, ""), (1, stderr)]) == MpiVerdict(
         failure=Failure.ABORTED,
         rank=1,
         code=42,
         text="Abort(42) on node 1 (rank 1 in comm 0): application called MPI_Abort",
     )
     # Another instance's line is a quotation.
-    assert hydra.explain_abort(stderr, 0) is None
-    assert hydra.explain_abort("MPI_Abort", 1) is None
+    assert mpirun.explain_abort(verdict, [(0, stderr)]) == verdict
+    assert mpirun.explain_abort(verdict, [(1, "MPI_Abort")]) == verdict
+    # mpirun has given another reason.
+    assert mpirun.explain_abort(other, [(1, stderr)]) == other
 
 
 def test_the_messages_are_kept_without_what_no_terminal_should_show() -> None:
-    verdict = adapter("openmpi5").explain("\n\0strange\0 \x1b[31mwords\n\n\0", 1)
+    verdict = explain(OpenMpi5, "\n\0strange\0 \x1b[31mwords\n\n\0", 1)
 
     assert verdict == MpiVerdict(
         failure=Failure.UNEXPLAINED, code=1, text="strange [31mwords"
@@ -219,13 +230,13 @@ at least one available network for out-of-band messaging.
 
 
 @pytest.mark.parametrize(
-    ("flavour", "text", "code"),
-    [("openmpi5", NO_INTERFACE_5, 213), ("openmpi4", NO_INTERFACE_4, 1)],
+    ("mpi", "text", "code"),
+    [(OpenMpi5, NO_INTERFACE_5, 213), (OpenMpi4, NO_INTERFACE_4, 1)],
 )
 def test_an_open_mpi_without_a_network_says_what_it_needs(
-    flavour: str, text: str, code: int
+    mpi: type[Mpi], text: str, code: int
 ) -> None:
-    assert adapter(flavour).explain(text, code).hint == (
+    assert explain(mpi, text, code).hint == (
         "Open MPI needs a network interface that is up: see 'ip link', and run 'ip "
         "link set lo up'. --mpirun local needs none."
     )

@@ -10,7 +10,9 @@ import pytest
 from meeting import wait_until
 
 from poprun.errors import LaunchError, MpiNotFoundError
+from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.identify import detect, identify
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
 from poprun.mpirun.values import Mpi
 
 WAYS_OUT = (
@@ -24,10 +26,6 @@ HYDRA build details:
     Release Date:                            Fri Sep 25 20:45:26 UTC 2026
     CC:                              cc
     Process Manager:                         pmi
-"""
-INTEL = """\
-Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701 (id: 179630a)
-Copyright 2003-2024, Intel Corporation.
 """
 
 
@@ -45,21 +43,22 @@ def refusal(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "flavour", "title"),
+    ("answer", "mpi", "title"),
     [
-        ("mpirun.openmpi (OpenRTE) 4.1.4\n", "openmpi4", "Open MPI 4.1.4"),
-        ("mpirun (Open MPI) 4.1.6\n", "openmpi4", "Open MPI 4.1.6"),
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs", "openmpi5", "Open MPI 5.0.11"),
-        ("mpirun (Open MPI) 5.0.0rc12\0", "openmpi5", "Open MPI 5.0.0rc12"),
-        ("mpirun (Open MPI) 6.0.0\n", "openmpi5", "Open MPI 6.0.0"),
-        (HYDRA, "hydra", "MPICH 5.0.2"),
-        (INTEL, "hydra", "Intel MPI 2021.13"),
+        ("mpirun.openmpi (OpenRTE) 4.1.4\n", OpenMpi4, "Open MPI 4.1.4"),
+        ("mpirun (Open MPI) 4.1.6\n", OpenMpi4, "Open MPI 4.1.6"),
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs", OpenMpi5, "Open MPI 5.0.11"),
+        ("mpirun (Open MPI) 5.0.0rc12\0", OpenMpi5, "Open MPI 5.0.0rc12"),
+        ("mpirun (Open MPI) 6.0.0\n", OpenMpi5, "Open MPI 6.0.0"),
+        (HYDRA, Hydra, "MPICH 5.0.2"),
     ],
 )
-def test_the_flavour_is_what_mpirun_says(said: str, flavour: str, title: str) -> None:
-    mpi = identify("/none/bin/mpirun", said, 0)
+def test_the_mpi_is_known_by_the_answer_of_mpirun(
+    answer: str, mpi: type[Mpi], title: str
+) -> None:
+    mpirun = identify("/none/bin/mpirun", answer, 0)
 
-    assert (mpi.flavour, mpi.title, mpi.libmpi) == (flavour, title, None)
+    assert (type(mpirun), mpirun.title, mpirun.libmpi) == (mpi, title, None)
 
 
 def test_an_old_open_mpi_is_refused() -> None:
@@ -68,16 +67,14 @@ def test_an_old_open_mpi_is_refused() -> None:
 
     assert str(caught.value) == (
         "/opt/mpirun belongs to Open MPI 3.1.6, which is too old. poprun supports Open "
-        f"MPI 4.0 and newer, MPICH's hydra and Intel MPI. {WAYS_OUT}"
+        f"MPI 4.0 and newer and MPICH's hydra. {WAYS_OUT}"
     )
 
 
 def test_the_mpirun_is_asked_for_its_version(tmp_path: Path) -> None:
     path = stub(tmp_path, 'echo "mpirun (Open MPI) 5.0.$#"; test "$1" = --version')
 
-    assert detect(path, os.environ) == Mpi(
-        path=path, flavour="openmpi5", vendor="Open MPI", version="5.0.1"
-    )
+    assert detect(path, os.environ) == OpenMpi5(path=path, version="5.0.1")
 
 
 def test_the_library_beside_mpirun_is_found(tmp_path: Path) -> None:
@@ -131,8 +128,8 @@ def test_one_that_says_something_else_is_refused(tmp_path: Path) -> None:
 
     assert refusal(path) == (
         f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
-        "'junk 1.2'. poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel "
-        "MPI. " + WAYS_OUT
+        "'junk 1.2'. poprun supports Open MPI 4.0 and newer and MPICH's hydra. "
+        + WAYS_OUT
     )
 
 
@@ -166,7 +163,7 @@ def test_one_that_hangs_is_ended_when_the_limit_is_reached(
 ) -> None:
     pid_file = tmp_path / "pid"
     path = stub(tmp_path, f"echo $$ >{pid_file}; {text}")
-    monkeypatch.setattr("poprun.helpers.load.timeout_factor", lambda: 1.0)
+    monkeypatch.setattr("poprun.mpirun.identify.timeout_factor", lambda: 1.0)
 
     seconds = 1.5
     # Until it is long enough for the stub to begin.
@@ -226,7 +223,7 @@ def test_a_busy_machine_has_longer_to_answer(
 ) -> None:
     path = stub(tmp_path, "exec sleep 600")
     monkeypatch.setattr("poprun.mpirun.identify.VERSION_LIMIT_S", 0.01)
-    monkeypatch.setattr("poprun.helpers.load.timeout_factor", lambda: 3.0)
+    monkeypatch.setattr("poprun.mpirun.identify.timeout_factor", lambda: 3.0)
 
     assert "took longer than 0.03 s and was stopped" in refusal(path)
 

@@ -1,10 +1,11 @@
 import subprocess
-from dataclasses import replace
 
 import pytest
 from plans import MPI, make_request, planned, running
 
-from poprun.mpirun.values import MpirunArguments
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.openmpi import OpenMpi5
+from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
@@ -15,7 +16,7 @@ from poprun.plan.values import GivenArguments, Plan
 def plan(
     num_instances: int = 2,
     bindings: tuple[Binding, ...] = (),
-    flavour: str = "openmpi5",
+    mpi: type[Mpi] = OpenMpi5,
     passed_on: tuple[str, ...] = (),
     **exports: str,
 ) -> Plan:
@@ -26,7 +27,7 @@ def plan(
         make_request(
             Topology(num_instances=num_instances, num_replicas=num_instances),
             [HostSpec(name="n1")],
-            mpi=replace(MPI, flavour=flavour),
+            mpi=mpi(path=MPI.path, version=MPI.version),
             arguments=GivenArguments(job=arguments),
             bindings=bindings or [Binding()] * num_instances,
             exports=exports,
@@ -160,7 +161,7 @@ def test_the_log_shows_the_command_as_the_original_does() -> None:
 
 
 def test_the_command_of_hydra_is_shown_in_the_same_form() -> None:
-    job_plan = plan(1, flavour="hydra")
+    job_plan = plan(1, mpi=Hydra)
     variables = " ".join(
         f"'-env' '{name}' '{value}'"
         for name, value in job_plan.contexts()[0].exports.items()

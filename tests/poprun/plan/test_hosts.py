@@ -5,17 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun import mpirun
 from poprun.errors import HostError
-from poprun.mpirun.values import (
-    HYDRA,
-    LOCAL,
-    OPENMPI4,
-    OPENMPI5,
-    Context,
-    Mpi,
-    MpirunArguments,
-)
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
+from poprun.mpirun.values import Context, MpirunArguments
 from poprun.plan.hosts import (
     HostSpec,
     from_slurm,
@@ -500,10 +494,10 @@ def test_only_plain_names_reach_the_command_lines_of_ssh_and_mpirun(text: str) -
         *_, separator, target, last = ssh.argv(host, "agent")
         assert (separator, last) == ("--", "agent")
         assert re.fullmatch(r"([a-z_][a-z0-9_.-]*@)?[A-Za-z0-9:][\w.:-]*", target)
-    for flavour in (OPENMPI5, OPENMPI4, HYDRA, LOCAL):
-        mpi = Mpi(flavour=flavour, vendor="", version="5.0", path="mpirun")
-        argv = mpirun.command(mpi, MpirunArguments(), contexts, as_root=False)
-        constant = mpirun.command(mpi, MpirunArguments(), [NAMELESS], as_root=False)
+    for mpi in (OpenMpi5, OpenMpi4, Hydra, LocalLauncher):
+        mpirun = mpi(version="5.0", path="mpirun")
+        argv = mpirun.command(MpirunArguments(), contexts, as_root=False)
+        constant = mpirun.command(MpirunArguments(), [NAMELESS], as_root=False)
         for word in set(argv) - set(constant):
             assert re.fullmatch(r"[A-Za-z0-9][\w.,:-]*", word)
 

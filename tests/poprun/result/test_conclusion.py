@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from poprun.log import Log
-from poprun.mpirun.values import OPENMPI5
+from poprun.mpirun.openmpi import OpenMpi5
 from poprun.output.stdin import Stdin
 from poprun.plan.hosts import HostSpec
 from poprun.reach.out_of_memory import MemoryCounters
@@ -81,7 +81,7 @@ def ends(
     """
     said: list[str] = []
     assignments = [SimpleNamespace(host=host, program=()) for host in HOSTS]
-    mpi = SimpleNamespace(flavour=OPENMPI5)
+    mpi = OpenMpi5(path="mpirun", version="5")
     facts = SimpleNamespace(is_own_host=True)
     request = SimpleNamespace(
         mpi=mpi,

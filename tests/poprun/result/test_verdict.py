@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from poprun.mpirun import hydra, openmpi
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.openmpi import OpenMpi5
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.verdict import Verdict, judge, may_restart
@@ -707,6 +708,10 @@ def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) ->
     assert f" error code {error}, and mpirun ended the others." in found.sentence
 
 
+OPEN_MPI = OpenMpi5(path="mpirun", version="5")
+HYDRA = Hydra(path="mpirun", version="5")
+
+
 # In which order mpirun's end and that of the instances are heard of is chance.
 @pytest.mark.parametrize(
     "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
@@ -717,7 +722,7 @@ def test_open_mpi_that_ends_with_0_too_early_has_seen_mpi_abort(
     # With 0 or 256, and MPI's words are lost.
     events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
 
-    found = outcome(cause, events, 0, openmpi.explain("", 0))
+    found = outcome(cause, events, 0, OPEN_MPI.explain("", 0))
 
     assert found.exit_code == 1
     assert found.sentence == (
@@ -733,7 +738,7 @@ def test_a_daemon_that_open_mpi_could_not_start_is_no_mpi_abort() -> None:
     text = f"{rule}\nA daemon failed to report back after being spawned.\n{rule}"
     events = [exited(0, signal.SIGTERM, by_itself=False)]
 
-    found = outcome(None, events, 0, openmpi.explain(text, 0))
+    found = outcome(None, events, 0, OPEN_MPI.explain(text, 0))
 
     assert found.exit_code == 125
     assert found.quote_mpirun
@@ -752,7 +757,7 @@ def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
     # On SIGTERM, for one.
     events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
 
-    found = outcome(cause, events, 0, hydra.explain("", 0))
+    found = outcome(cause, events, 0, HYDRA.explain("", 0))
 
     assert found.exit_code == 125
     assert found.sentence == (
