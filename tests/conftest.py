@@ -1,5 +1,6 @@
 """What tests have in common: the MPIs, poprun as a user runs it, and what it left."""
 
+import gc
 import os
 import re
 import signal
@@ -41,6 +42,22 @@ settings.register_profile(
     "poprun", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("poprun")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what is loaded before the first test out of all garbage collections.
+
+    The frameworks and the tests are over a million objects, which are never garbage: a
+    test that collects, and each of its forks, would look at them for half a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
 
 # By these poprun would find a V-IPU server of the user's.
 SERVER_VARIABLES = (
