@@ -26,7 +26,7 @@ class Host:
         self.name = name
         self.address = address
         self.link = link
-        self._namespaces = namespaces
+        self.namespaces = namespaces
         # Processes and files that are no job's.
         self._own_processes: set[int] = set()
         self._own_files: set[str] = set()
@@ -42,7 +42,7 @@ class Host:
     ) -> None:
         """Run a shell script that makes a part of the host."""
         environ = {"PATH": SYSTEM_PATH, "NAME": self.name, **variables}
-        self._namespaces.run(["sh", "-e", "-c", script], stdin, environ)
+        self.namespaces.run(["sh", "-e", "-c", script], stdin, environ)
 
     def note_own(self) -> None:
         """Take what there is now as the host's own, and not left by a job."""
@@ -62,7 +62,7 @@ class Host:
         Its environment is that of a login, with the checkout's programs in PATH.
         """
         words, environ = self._login(argv, user, env, cwd)
-        return self._namespaces.start(
+        return self.namespaces.start(
             words, env=environ, **{"stdin": subprocess.DEVNULL, **options}
         )
 
@@ -76,7 +76,7 @@ class Host:
     ) -> "pexpect.spawn[str]":
         """Start a command in the host on a terminal of its own."""
         words, environ = self._login(argv, user, env, cwd)
-        return self._namespaces.spawn(words, env=environ, timeout=timeout)
+        return self.namespaces.spawn(words, env=environ, timeout=timeout)
 
     def _login(
         self, argv: Sequence[str], user: str, env: Mapping[str, str] | None, cwd: str
@@ -142,21 +142,21 @@ class Host:
     @property
     def init_pid(self) -> int:
         """The pid of the host's init in the caller's PID namespace."""
-        return self._namespaces.init_pid
+        return self.namespaces.init_pid
 
     def path(self, inside: str) -> Path:
         """Return a path of this process for a path inside the host."""
-        return self._namespaces.root / inside.lstrip("/")
+        return self.namespaces.root / inside.lstrip("/")
 
     def start_sshd(self) -> None:
-        self._namespaces.run(["/usr/sbin/sshd", "-E", "/var/log/sshd"])
+        self.namespaces.run(["/usr/sbin/sshd", "-E", "/var/log/sshd"])
         # It writes its pid when it listens.
         wait_for(self._sshd_pid_file.exists, f"sshd on {self.name}")
 
     def stop_sshd(self) -> None:
         """Stop the sshd that listens, and leave open connections alone."""
         pid = self._sshd_pid_file.read_text().strip()
-        self._namespaces.run(["kill", pid])
+        self.namespaces.run(["kill", pid])
         wait_for(lambda: not self._sshd_pid_file.exists(), "the end of sshd")
 
     @property
@@ -165,14 +165,14 @@ class Host:
 
     def pause(self) -> None:
         """Stop all processes, as SIGSTOP does; the kernel still answers."""
-        self._namespaces.run(["kill", "-STOP", "--", "-1"])
+        self.namespaces.run(["kill", "-STOP", "--", "-1"])
 
     def resume(self) -> None:
-        self._namespaces.run(["kill", "-CONT", "--", "-1"])
+        self.namespaces.run(["kill", "-CONT", "--", "-1"])
 
     def kill(self) -> None:
         """Kill all processes at once; their peers see closed connections."""
-        self._namespaces.kill()
+        self.namespaces.kill()
 
     def power_off(self) -> None:
         """Kill the host as a power cut does: its peers see nothing more of it."""
@@ -200,7 +200,7 @@ class Host:
 
     def clean(self) -> None:
         """Kill what jobs have left running, and remove their files."""
-        if not self._namespaces.is_alive:
+        if not self.namespaces.is_alive:
             return
         while processes := self.processes():
             pids = [process.partition(":")[0] for process in processes]
@@ -209,12 +209,12 @@ class Host:
         self.output("rm", "-rf", *self.files())
 
     def _pids(self) -> list[int]:
-        if not self._namespaces.is_alive:
+        if not self.namespaces.is_alive:
             return []
         return [int(name) for name in os.listdir(self.path("/proc")) if name.isdigit()]
 
     def _files(self) -> list[str]:
-        if not self._namespaces.is_alive:
+        if not self.namespaces.is_alive:
             return []
         return [
             f"{place}/{name}"
