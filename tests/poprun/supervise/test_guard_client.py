@@ -16,9 +16,9 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import LOCK
 from poprun.job.values import Job
-from poprun.supervise import guard_client
-from poprun.supervise.guard_client import GuardClient
+from poprun.supervise import mpirun_process
 from poprun.supervise.guard_start import StartedGuard
+from poprun.supervise.mpirun_process import GuardClient
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
@@ -69,7 +69,7 @@ class Guards:
 @pytest.fixture
 def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
     made = Guards()
-    monkeypatch.setattr(guard_client, "start_guard", made.start)
+    monkeypatch.setattr(mpirun_process, "start_guard", made.start)
     yield made
     for channel in made.far:
         channel.close()

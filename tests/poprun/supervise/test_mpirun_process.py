@@ -11,7 +11,7 @@ from driven_jobs import GUARD_PID, Driven, Peer
 from poprun.helpers import own_process
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.job.values import Job, Resource
-from poprun.supervise import guard_client
+from poprun.supervise import mpirun_process
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.wire import protocol
@@ -93,7 +93,7 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
             pid=GUARD_PID + 1, descriptor=near.detach(), output=-1, older=frozenset()
         )
 
-    monkeypatch.setattr(guard_client, "start_guard", start_another)
+    monkeypatch.setattr(mpirun_process, "start_guard", start_another)
     monkeypatch.setattr(own_process, "become_subreaper", lambda: None)
     job = Job(
         control="@none/key",
