@@ -3,6 +3,7 @@
 A client that does not read must not slow the job down or fill poprun's memory.
 """
 
+import time
 from collections import deque
 from math import inf
 
@@ -68,20 +69,20 @@ class ClientConnection:
             self._num_waiting -= size
             self.link.send(b"".join(messages))
 
-    def finish(self, sentence: str = "", *, now: float) -> None:
+    def finish(self, sentence: str = "") -> None:
         """Say that nothing more comes, and why; close when that has been read."""
         if self._num_dropped:
             self.send(protocol.OUTPUT_DROPPED, self._num_dropped)
         self.send(protocol.REQUEST_DONE, sentence.encode())
-        self.close_after_reading(now)
+        self.close_after_reading()
 
-    def refuse(self, sentence: str, *, now: float) -> None:
+    def refuse(self, sentence: str) -> None:
         """Say why a request is not carried out; close when that has been read."""
         self.send(protocol.REQUEST_REFUSED, sentence.encode())
-        self.close_after_reading(now)
+        self.close_after_reading()
 
-    def close_after_reading(self, now: float) -> None:
-        self.closes_by = min(self.closes_by, now + LAST_READ_S)
+    def close_after_reading(self) -> None:
+        self.closes_by = min(self.closes_by, time.monotonic() + LAST_READ_S)
 
     def tick(self, now: float) -> None:
         """Go on sending; close the connection when its time has come."""

@@ -12,7 +12,7 @@ from math import inf
 from signal import SIGINT
 
 from poprun.errors import LaunchError
-from poprun.host.control_socket import ControlSocket, Handler, Messages
+from poprun.host.control_socket import ControlSocket, Handler
 from poprun.output import waiter
 from poprun.output.output_tap import OutputTap, Watcher
 from poprun.output.waiter import READ, Interest
@@ -40,18 +40,18 @@ NO_STACKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """What clients may do to an attempt, by its supervisor."""
+    """What clients may do to a job; without defaults, to an attempt that runs."""
 
     emit: Callable[[Event], None]
-    # None between two attempts.
-    phase: Callable[[], Phase | None]
-    # Ask the hosts what their instances use; they answer by UsageMeasured.
-    measure: Callable[[], None]
-    # Ask an instance for its Python stacks, as Stacks does.
-    ask_for_stacks: Callable[[int, int], None]
-    tail: Callable[[int], bytes]
-    say: Callable[[str], None]
-    error_stream: str
+    # Returns None while no attempt runs.
+    phase: Callable[[], Phase | None] = lambda: None
+    # Asks the hosts what their instances use; they answer by UsageMeasured.
+    measure: Callable[[], None] = lambda: None
+    # Asks an instance for its Python stacks, as Stacks does.
+    ask_for_stacks: Callable[[int, int], None] = lambda rank, pid: None
+    tail: Callable[[int], bytes] = lambda rank: b""
+    say: Callable[[str], None] = lambda sentence: None
+    error_stream: str = ""
 
 
 class _Viewer:
@@ -70,14 +70,62 @@ class _Viewer:
 
 
 class _Dump:
-    """One round of Python stacks, for one client."""
+    """One round of Python stacks, for one client, who has been told that it begins."""
 
-    def __init__(self, client: ClientConnection, ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        client: ClientConnection,
+        ranks: Sequence[int],
+        controls: Controls,
+        tap: OutputTap,
+    ) -> None:
         self.client = client
-        self.ranks = ranks
+        self._ranks, self._controls, self._tap = ranks, controls, tap
         # The instance whose stderr is passed on now, and all that have shown something.
-        self.current: int | None = None
-        self.shown: set[int] = set()
+        self._current: int | None = None
+        self._shown: set[int] = set()
+        self.stacks = Stacks(self._ask, controls.tail, self._say)
+
+    def start(self) -> None:
+        self.stacks.start(self._ranks, time.monotonic())
+
+    def end(self) -> None:
+        """Pass on no more stacks."""
+        self._watch(None)
+
+    def describe_silent(self) -> str:
+        """Return a sentence about the instances without stacks, "" for none."""
+        silent = [rank for rank in self._ranks if rank not in self._shown]
+        if not silent:
+            return ""
+        noun, verb = ("Instance", "has") if len(silent) == 1 else ("Instances", "have")
+        return (
+            f"{noun} {format_ranges(silent)} {verb} shown no Python stacks: Python "
+            "does not run there, or is stopped."
+        )
+
+    def _ask(self, rank: int, pid: int) -> None:
+        self._watch(rank if pid else None)
+        self._controls.ask_for_stacks(rank, pid)
+
+    def _watch(self, rank: int | None) -> None:
+        """Pass the stderr of an instance on to the client, and of no other."""
+        if self._current is not None:
+            self._tap.unwatch(self._current, self._on_stacks)
+        self._current = rank
+        if rank is not None:
+            self._tap.watch(rank, self._on_stacks)
+
+    def _on_stacks(self, stream: str, data: bytes) -> None:
+        if data and stream == self._controls.error_stream:
+            assert self._current is not None
+            self._shown.add(self._current)
+            self.client.write("stdout", data)
+
+    def _say(self, sentence: str) -> None:
+        """Write a headline of the stacks, on poprun's stderr as well."""
+        self._controls.say(sentence)
+        self.client.write("stdout", f"{sentence}\n".encode())
 
 
 class Clients:
@@ -103,8 +151,23 @@ class Clients:
         self._readers: dict[ClientConnection, tuple[int, Watcher]] = {}
         self._dump: _Dump | None = None
         self._measured_at = -inf
-        # Who has asked to stop the job between two attempts.
+        # Who has asked to stop the job while no attempt runs.
         self._stopped_by = ""
+        requests = {
+            protocol.SHOW_JOB: self._show_job,
+            protocol.STOP_JOB: self._stop_job,
+            protocol.WATCH_OUTPUT: self._watch_output,
+            protocol.DUMP_STACKS: self._dump_stacks,
+        }
+        # A client that closes its connection, or sends a second request on it, is
+        # served no more; the data that it was sent stay readable for it.
+        self._handlers = {
+            kind: Handler(
+                accept=partial(self._accept, serve),
+                receive=lambda link, messages: link.close(),
+            )
+            for kind, serve in requests.items()
+        }
 
     def show(self, view: JobView, tap: OutputTap) -> None:
         """Take in what clients are shown of the attempt that begins."""
@@ -116,28 +179,15 @@ class Clients:
     def begin(self, controls: Controls) -> None:
         """Serve clients of the attempt from now on."""
         self._controls = controls
-        self._stacks = Stacks(self._ask_for_stacks, controls.tail, self._say)
-        handlers = {
-            protocol.SHOW_JOB: self._on_show,
-            protocol.STOP_JOB: self._on_stop,
-            protocol.WATCH_OUTPUT: self._on_watch,
-            protocol.DUMP_STACKS: self._on_dump,
-        }
-        self._socket.handle_with(
-            {
-                kind: Handler(accept=f, receive=self._receive)
-                for kind, f in handlers.items()
-            },
-            # What is refused here is no event of the job.
-            lambda event: None,
-        )
+        # A connection that is refused here is no event of the job.
+        self._socket.handle_with(self._handlers, lambda event: None)
 
     def listen(self, event: Event) -> None:
         """Take in what has happened to the job."""
         self._view.listen(event)
         if isinstance(event, StacksAvailable) and self._dump is not None:
             pids = list(event.pids)
-            self._stacks.answer(event.rank, pids, time.monotonic())
+            self._dump.stacks.answer(event.rank, pids, time.monotonic())
 
     # --- What the loop needs.
 
@@ -145,9 +195,12 @@ class Clients:
         return self._socket.interests(now)
 
     def deadline(self, now: float) -> float:
-        due = [viewer.next_step for viewer in self._viewers]
-        closes = [client.closes_by for client in self._clients]
-        return min(self._socket.deadline(now), self._stacks.deadline(), *due, *closes)
+        due = [self._socket.deadline(now)]
+        due += [viewer.next_step for viewer in self._viewers]
+        due += [client.closes_by for client in self._clients]
+        if self._dump is not None:
+            due.append(self._dump.stacks.deadline())
+        return min(due)
 
     def tick(self, now: float) -> None:
         self._socket.tick(now)
@@ -176,19 +229,17 @@ class Clients:
     def close(self) -> None:
         self._socket.close()
 
-    # --- Between two attempts.
+    # --- While no attempt runs.
 
     def pause(self) -> None:
         """Take in that the attempt is over, and that another one follows."""
-        now = time.monotonic()
         for client, (rank, watcher) in self._readers.items():
-            client.finish(ATTEMPT_OVER, now=now)
+            client.finish(ATTEMPT_OVER)
             self.tap.unwatch(rank, watcher)
         self._readers.clear()
         if self._dump is not None:
-            self._dump.client.refuse(NO_STACKS, now=now)
-            self._end_dump()
-
+            self._dump.client.refuse(NO_STACKS)
+            self._end_dump(self._dump)
         self.begin_without_attempt()
 
     def begin_without_attempt(self) -> None:
@@ -198,16 +249,7 @@ class Clients:
             if isinstance(event, Interrupted):
                 self._stopped_by = event.client
 
-        nothing = Controls(
-            emit=note_stop,
-            phase=lambda: None,
-            measure=lambda: None,
-            ask_for_stacks=lambda rank, pid: None,
-            tail=lambda rank: b"",
-            say=lambda sentence: None,
-            error_stream="",
-        )
-        self.begin(nothing)
+        self.begin(Controls(emit=note_stop))
 
     def wait(self, seconds: float, until: int | None = None) -> str:
         """Serve clients for a while; return who has asked to stop the job, if any.
@@ -230,26 +272,28 @@ class Clients:
 
     # --- The clients.
 
-    def _add(self, link: Channel) -> ClientConnection | None:
-        """Return a new client, unless there are too many."""
+    def _accept(
+        self,
+        serve: Callable[[ClientConnection, list[bytes]], None],
+        link: Channel,
+        fields: list[bytes],
+    ) -> bool:
+        """Serve the request of a new client, unless there are too many clients.
+
+        Args:
+            fields: The fields of the request after the version and the key.
+        """
         client = ClientConnection(link)
-        if len(self._clients) >= MOST_CLIENTS:
-            sentence = (
+        if len(self._clients) < MOST_CLIENTS:
+            self._clients.append(client)
+            serve(client, fields[2:])
+        else:
+            client.refuse(
                 f"The job has {MOST_CLIENTS} other clients, which is the maximum. End "
                 "one of them."
             )
-            client.refuse(sentence, now=time.monotonic())
             link.close()
-            return None
-        self._clients.append(client)
-        return client
-
-    def _receive(self, link: Channel, messages: Messages | None) -> None:
-        """Close a connection that its client has closed, or sends a second request on.
-
-        What it was sent stays readable for it.
-        """
-        link.close()
+        return True
 
     def _forget(self, client: ClientConnection) -> None:
         self._clients.remove(client)
@@ -257,22 +301,19 @@ class Clients:
         if client in self._readers:
             self.tap.unwatch(*self._readers.pop(client))
         if self._dump is not None and self._dump.client is client:
-            self._end_dump()
+            self._end_dump(self._dump)
 
     # --- Showing the job.
 
-    def _on_show(self, link: Channel, fields: list[bytes]) -> bool:
-        interval, with_instances = int(fields[2]) / 1000, fields[3] == b"1"
-        if client := self._add(link):
-            now = time.monotonic()
-            if not with_instances:
-                self._send_view(client, with_instances=False)
-                client.close_after_reading(now)
-                return True
-            interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
-            self._viewers.append(viewer := _Viewer(client, interval))
-            self._schedule(viewer, now)
-        return True
+    def _show_job(self, client: ClientConnection, fields: list[bytes]) -> None:
+        if fields[1] != b"1":
+            self._send_view(client, with_instances=False)
+            client.close_after_reading()
+            return
+        interval = int(fields[0]) / 1000
+        interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
+        self._viewers.append(viewer := _Viewer(client, interval))
+        self._schedule(viewer, time.monotonic())
 
     def _schedule(self, viewer: _Viewer, at: float) -> None:
         """Let a viewer be shown what the instances use at a time."""
@@ -289,7 +330,7 @@ class Clients:
             self._schedule(viewer, now + viewer.interval - self._remote_wait)
         else:
             self._viewers.remove(viewer)
-            viewer.client.close_after_reading(now)
+            viewer.client.close_after_reading()
 
     def _send_view(self, client: ClientConnection, *, with_instances: bool) -> None:
         phase = self._controls.phase()
@@ -303,31 +344,27 @@ class Clients:
 
     # --- Stopping the job.
 
-    def _on_stop(self, link: Channel, fields: list[bytes]) -> bool:
-        client = self._add(link)
+    def _stop_job(self, client: ClientConnection, fields: list[bytes]) -> None:
         # Where poprun itself was stopped, one may have given up long ago, and said so.
-        if client and not link.is_at_end:
-            who = f"popctl (PID {client.pid})"
-            client.send(protocol.REQUEST_ACCEPTED)
-            # As Ctrl-C, and a second one.
-            for _ in range(2 if fields[2] == b"1" else 1):
-                self._controls.emit(Interrupted(signal=SIGINT, client=who))
-        return True
+        if client.link.is_at_end:
+            return
+        who = f"popctl (PID {client.pid})"
+        client.send(protocol.REQUEST_ACCEPTED)
+        # As Ctrl-C, and a second one.
+        for _ in range(2 if fields[0] == b"1" else 1):
+            self._controls.emit(Interrupted(signal=SIGINT, client=who))
 
     # --- The output of an instance.
 
-    def _on_watch(self, link: Channel, fields: list[bytes]) -> bool:
-        if (client := self._add(link)) is None:
-            return True
-        rank = int(fields[2])
-        if (refusal := self._refusal_of(rank)) is not None:
-            client.refuse(refusal, now=time.monotonic())
-            return True
+    def _watch_output(self, client: ClientConnection, fields: list[bytes]) -> None:
+        rank = int(fields[0])
+        if refusal := self._refusal_of(rank):
+            client.refuse(refusal)
+            return
         client.send(protocol.REQUEST_ACCEPTED)
         watcher = partial(self._pass_on, client, rank)
         self._readers[client] = rank, watcher
         self.tap.watch(rank, watcher)
-        return True
 
     def _pass_on(
         self, client: ClientConnection, rank: int, stream: str, data: bytes
@@ -335,11 +372,10 @@ class Clients:
         if data:
             client.write(stream, data)
         elif not self.tap.is_open(rank):
-            sentence = f"The output of instance {rank} has ended."
-            client.finish(sentence, now=time.monotonic())
+            client.finish(f"The output of instance {rank} has ended.")
 
-    def _refusal_of(self, rank: int) -> str | None:
-        """Return why there is no output of an instance, if so."""
+    def _refusal_of(self, rank: int) -> str:
+        """Return why there is no output of an instance, "" if there is."""
         if rank >= self._view.num_instances:
             last = self._view.num_instances - 1
             own = f"its instances are 0 to {last}" if last else "its only instance is 0"
@@ -348,86 +384,43 @@ class Clients:
             again = self._controls.phase() is None
             more = "; the job is being started again" if again else ""
             return f"Instance {rank} has ended{more}."
-        return None
+        return ""
 
     # --- Python stacks.
 
-    def _on_dump(self, link: Channel, fields: list[bytes]) -> bool:
-        if (client := self._add(link)) is None:
-            return True
-        ranks = [int(rank) for rank in fields[2].split(b",")]
-        refusal = None
-        if unknown := [rank for rank in ranks if rank >= self._view.num_instances]:
-            refusal = self._refusal_of(unknown[0])
-        elif self._controls.phase() is not Phase.RUNNING:
-            refusal = NO_STACKS
-        elif self._dump is not None:
-            refusal = (
-                f"Process {self._dump.client.pid} is getting the job's Python stacks "
-                "at the moment. Try again when it has them."
-            )
-        if refusal is not None:
-            client.refuse(refusal, now=time.monotonic())
-            return True
-        running = [rank for rank in ranks if not self._view.has_ended(rank)]
-        self._dump = _Dump(client, running)
+    def _dump_stacks(self, client: ClientConnection, fields: list[bytes]) -> None:
+        ranks = [int(rank) for rank in fields[0].split(b",")]
+        if refusal := self._refusal_of_dump(ranks):
+            client.refuse(refusal)
+            return
         client.send(protocol.REQUEST_ACCEPTED)
-        self._stacks.start(self._dump.ranks, time.monotonic())
-        return True
+        running = [rank for rank in ranks if not self._view.has_ended(rank)]
+        self._dump = _Dump(client, running, self._controls, self.tap)
+        self._dump.start()
 
-    def _ask_for_stacks(self, rank: int, pid: int) -> None:
-        assert self._dump is not None
-        self._watch_stacks(rank if pid else None)
-        self._controls.ask_for_stacks(rank, pid)
-
-    def _watch_stacks(self, rank: int | None) -> None:
-        """Pass the stderr of an instance on to the client of the dump."""
-        dump = self._dump
-        assert dump is not None
-        if dump.current is not None:
-            self.tap.unwatch(dump.current, self._on_stacks)
-        dump.current = rank
-        if rank is not None:
-            self.tap.watch(rank, self._on_stacks)
-
-    def _on_stacks(self, stream: str, data: bytes) -> None:
-        dump = self._dump
-        assert dump is not None
-        assert dump.current is not None
-        if data and stream == self._controls.error_stream:
-            dump.shown.add(dump.current)
-            dump.client.write("stdout", data)
-
-    def _say(self, sentence: str) -> None:
-        """Write a headline of the stacks, on poprun's stderr as well."""
-        self._controls.say(sentence)
-        if self._dump is not None:
-            self._dump.client.write("stdout", f"{sentence}\n".encode())
+    def _refusal_of_dump(self, ranks: Sequence[int]) -> str:
+        """Return why the instances show no Python stacks now, "" if they do."""
+        if unknown := [rank for rank in ranks if rank >= self._view.num_instances]:
+            return self._refusal_of(unknown[0])
+        if self._controls.phase() is not Phase.RUNNING:
+            return NO_STACKS
+        if self._dump is None:
+            return ""
+        return (
+            f"Process {self._dump.client.pid} is getting the job's Python stacks "
+            "at the moment. Try again when it has them."
+        )
 
     def _go_on_with_dump(self, dump: _Dump, now: float) -> None:
         if self._controls.phase() is not Phase.RUNNING:
-            dump.client.refuse(NO_STACKS, now=now)
-            self._end_dump()
+            dump.client.refuse(NO_STACKS)
+            self._end_dump(dump)
             return
-        self._stacks.tick(now)
-        if self._stacks.over:
-            dump.client.finish(_describe_silent(dump), now=now)
-            self._end_dump()
+        dump.stacks.tick(now)
+        if dump.stacks.over:
+            dump.client.finish(dump.describe_silent())
+            self._end_dump(dump)
 
-    def _end_dump(self) -> None:
-        if self._dump is not None:
-            self._watch_stacks(None)
-            self._dump = None
-            self._stacks = Stacks(self._ask_for_stacks, self._controls.tail, self._say)
-
-
-def _describe_silent(dump: _Dump) -> str:
-    """Return a sentence about the instances that have shown nothing, "" for none."""
-    silent = [rank for rank in dump.ranks if rank not in dump.shown]
-    if not silent:
-        return ""
-    noun, verb = ("Instance", "has") if len(silent) == 1 else ("Instances", "have")
-    return (
-        f"{noun} {format_ranges(silent)} {verb} shown no Python stacks: Python does "
-        "not run there, or is stopped."
-    )
+    def _end_dump(self, dump: _Dump) -> None:
+        dump.end()
+        self._dump = None
