@@ -5,10 +5,10 @@ from collections import deque
 # The most that is kept of one instance, and of all together.
 MOST_BYTES = 1 << 20
 MOST_BYTES_IN_ALL = 1 << 28
-# What a piece takes in memory besides its text: programs write a line at a time.
+# The memory of a piece besides its text: programs write a line at a time.
 _OVERHEAD = 200
 
-# A stream, what one read of it has brought, and when that was written.
+# The bytes of one read, with the stream before them and their time after them.
 Piece = tuple[str, bytes, float]
 
 
@@ -39,7 +39,7 @@ class KeptOutput:
             self._mid_line.add(stream)
 
     def take(self) -> list[Piece]:
-        """Return what is kept, each stream from the beginning of a line on."""
+        """Return the kept pieces; each stream starts at the beginning of a line."""
         pieces = []
         for stream, data, written in self._pieces:
             if stream in self._mid_line:

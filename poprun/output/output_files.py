@@ -46,7 +46,7 @@ class OutputFiles:
         self._directory = directory
         # By rank and stream: the descriptor, and what marks the lines.
         self._open: dict[tuple[int, str], tuple[int, Mark | None]] = {}
-        # The streams whose last line in their file has not ended.
+        # The streams with an unfinished line at the end of their file.
         self._unfinished: set[tuple[int, str]] = set()
         # The path of the first file that could not be written, and the errno.
         self.failure: tuple[str, int] | None = None

@@ -1,4 +1,4 @@
-"""What the instances have written last, and copies of it for those who look on."""
+"""The last line of each instance, and copies of the output for clients."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ KEPT = 512
 # Colours, and what else a program tells a terminal.
 CONTROL_SEQUENCES = r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
 
-# Gets which stream has brought something, and what; nothing at its end.
+# Is called with the name of a stream and its next bytes; with none at its end.
 Watcher = Callable[[str, bytes], None]
 
 
@@ -57,7 +57,6 @@ class OutputTap:
     def last_line(self, rank: int) -> str:
         """Return the last line that an instance has written, without colours."""
         text = self._ends.get(rank, b"").decode(errors="replace")
-        # The character that KEPT has cut is none of the line's.
         lines = re.split(r"[\r\n]+", re.sub(CONTROL_SEQUENCES, "", text))
         line = next((line for line in reversed(lines) if line.strip()), "")
         return printable(line.strip())

@@ -1,7 +1,7 @@
-"""The line on a terminal that says what poprun does before a job starts.
+"""The line on a terminal with the phase of poprun before a job starts.
 
-It appears when a phase takes long, and a timer draws it: what a phase waits for, a host
-or an inventory, knows nothing of it. While the job runs, the router draws a line.
+It appears when a phase takes long, and a timer draws it: the code that waits, for a
+host or an inventory, knows nothing of it. While the job runs, the router draws a line.
 """
 
 import os
@@ -37,9 +37,9 @@ class PhaseLine:
         early_signals.call_before_message(erase)
         self._phase = ""
         self._began = 0.0
-        # A caller who ignores its signal means that for the instances.
+        # There is no timer if the caller ignores SIGALRM: the instances inherit that.
         self._has_timer = False
-        # What handles the signal otherwise.
+        # The handler that the timer replaces.
         self._handler: Any = signal.SIG_DFL
 
     def __enter__(self) -> "PhaseLine":
@@ -104,7 +104,7 @@ def erase() -> None:
 
 
 def _write(text: str) -> None:
-    # A terminal that hangs up, or that is full and does not wait. The job needs no
-    # line, and what interrupts a phase must not raise: its messages meet the same.
+    # The terminal may hang up, or be full and not wait. The job needs no line, and the
+    # handler of a signal must not raise.
     with suppress(OSError):
         os.write(2, text.encode())

@@ -1,7 +1,7 @@
 """Where the instances' streams go: the terminal, files, and the report of a failure.
 
 It owns the descriptors that poprun writes to. Console, in output/lines/console.py,
-decides what is written when.
+decides when it writes each line.
 """
 
 import errno
@@ -55,14 +55,14 @@ class OutputRouter:
         self._by_stream = {"stdout": out, "stderr": out if routes.xml else self._err}
         if routes.xml:
             self.sinks[0].write(b"<mpirun>\n")
-        # What to show on stderr while nothing else is on its line, and when next.
+        # Returns the status for the last line of a terminal; the next time to ask it.
         self._status = status
         # When an instance last wrote something.
         self._last_output = -inf
         self._status_due = 0.0 if status else inf
         self._stderr = stderr
         self._streams: dict[tuple[int, str], PendingStream] = {}
-        # The stream by which the instances' stderr comes, and its end by instance.
+        # The stream that brings the instances' stderr, and the last bytes of each.
         self._error_stream = "stdout" if routes.merged else "stderr"
         self._tails: dict[int, bytes] = {}
         self._files = OutputFiles(routes.directory) if routes.directory else None
@@ -72,8 +72,8 @@ class OutputRouter:
     def _open_console(self, name: str, descriptor: int) -> Console:
         """Return the console of the sink that was added last."""
         routes, is_tagged = self._routes, self._routes.is_tagged(name)
-        # What a program may read, and what a person has asked for in PopRun's form,
-        # has each line with its tag.
+        # Each traceback has its tags if a program may read it, or if the user has asked
+        # for mpirun's form.
         is_for_person = os.isatty(descriptor) and name in routes.template_streams
         return Console(
             self.sinks[-1].write,
@@ -85,7 +85,7 @@ class OutputRouter:
         )
 
     def interests(self) -> Iterator[Interest]:
-        """Yield what to wait for in order to write what is unwritten."""
+        """Yield the descriptors to wait for in order to write the queued bytes."""
         for sink in self.sinks:
             if sink.queued:
                 yield Interest(sink.fileno(), WRITE, sink.flush)
@@ -109,7 +109,7 @@ class OutputRouter:
         return {name: sink.lost for name, sink in named if sink.lost}
 
     def give_up(self) -> None:
-        """Drop what has not been read."""
+        """Drop the bytes that have not been read."""
         for sink in self.sinks:
             sink.give_up()
 
@@ -178,7 +178,7 @@ class OutputRouter:
             console.show_prompt_of(rank, time.monotonic())
 
     def show_failed(self, rank: int) -> None:
-        """Write what was kept of an instance that has failed, and from now on all."""
+        """Write the kept output of a failed instance, and all of it from now on."""
         kept = self._kept.pop(rank, None)
         if kept is None:
             return

@@ -10,34 +10,34 @@ from poprun.output.stream_ends import STREAMS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """What a job's output is to look like."""
+    """The form of a job's output, and where it goes."""
 
-    # Tags in PopRun's form, which is mpirun's, in files too.
+    # Tags in the form of mpirun, in files too.
     tag: bool = False
     # The time before each line, before its tag if it has one.
     timestamp: bool = False
     # All of it on stdout, as elements, instead of tags and times.
     xml: bool = False
-    # What stands before the lines of these streams on the console instead; "" for
-    # nothing.
+    # The template of the tags on the console, "" for none, and the streams to which it
+    # applies instead of mpirun's form.
     template: str = ""
     template_streams: Collection[str] = ()
-    # Each instance as a template names it, for both streams; the first is instance 0.
+    # The fields of a template for each instance, by rank.
     writers: Sequence[Writer] = ()
-    # Whose tags have colours on the console.
+    # The streams with coloured tags on the console.
     colored_streams: Collection[str] = ()
-    # What instances write to stderr comes by their stdout.
+    # The instances' stderr comes by their stdout.
     merged: bool = False
     selection: Selection = field(default_factory=Selection)
     # Where the files of the attempt are.
     directory: str | None = None
-    # And nothing on the console.
+    # Show nothing on the console.
     only_files: bool = False
-    # The instance that reads the terminal which the output is written to.
+    # The instance that reads poprun's terminal.
     terminal_reader: int | None = None
-    # poprun adds no lines of its own.
+    # poprun adds no lines.
     is_quiet: bool = False
-    # The directory whose frames are left out of tracebacks on the console.
+    # Tracebacks on the console leave out the frames in this directory.
     library: str = ""
 
     def mark_in_file(self, rank: int, stream: str) -> Mark | None:

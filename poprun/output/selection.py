@@ -1,4 +1,4 @@
-"""Whose output is shown: --only-output-from-instance. Pure."""
+"""The instances with visible output: --only-output-from-instance. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,11 +35,9 @@ def parse(text: str) -> Selection:
     """
     words = text.lower().split(",")
     ranges = tuple(_ranges(words))
-    return (
-        Selection()
-        if ALL in words
-        else Selection(ranges=ranges, failed=FAILED in words)
-    )
+    if ALL in words:
+        return Selection()
+    return Selection(ranges=ranges, failed=FAILED in words)
 
 
 def _ranges(words: list[str]) -> Iterator[tuple[int, int]]:
@@ -54,4 +52,4 @@ def _ranges(words: list[str]) -> Iterator[tuple[int, int]]:
                 raise ValueError(f"no job has an instance {digits[:12]}")
         if hyphen and int(last) < int(first):
             raise ValueError(f"{word} runs backwards; {last}-{first} would not")
-        yield int(first), int(last) if hyphen else int(first)
+        yield int(first), int(last or first)

@@ -1,4 +1,4 @@
-"""What the instances read: nothing, poprun's own stdin, or a file."""
+"""The instances' standard input: nothing, poprun's stdin, or a file."""
 
 import fcntl
 import os
@@ -22,10 +22,10 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stdin:
-    """Which instances read what.
+    """The standard input of each instance.
 
-    `path` is what instances open to which no input is sent: /dev/null, or the file that
-    every instance reads from its beginning.
+    An instance to which no input is sent opens `path`: /dev/null, or a file that every
+    instance reads from its beginning.
     """
 
     path: str = NOTHING
@@ -61,10 +61,10 @@ class Stdin:
 
 
 def describe_unread(descriptor: int = 0) -> str:
-    """Return what was left unread of poprun's stdin, or nothing if that was nothing.
+    """Return how much of poprun's stdin was not read, or "" if there is nothing.
 
-    What poprun shares with its parent may be for that to read: the rest of a script, or
-    the next line of a loop in a shell.
+    If poprun shares its stdin with its parent, the rest may be for the parent: the rest
+    of a script, or the next line of a loop in a shell.
     """
     try:
         status = os.fstat(descriptor)
@@ -95,8 +95,8 @@ class StdinFeeder:
         self._pending: dict[InputSink, bytes] = {}
         # Nothing is read before all sinks are there, or some would miss it.
         self._missing = stdin.copies
-        # The modes of the terminal that a debugger gets, which may be killed before it
-        # has restored them.
+        # The modes of a terminal that a debugger gets. A debugger that is killed does
+        # not restore them.
         self._modes: list[Any] | None = None
         if stdin.debugs and os.isatty(0):
             self._modes = termios.tcgetattr(0)
@@ -121,7 +121,7 @@ class StdinFeeder:
         self._pending[sink] = b""
 
     def interests(self, read: Callable[[], object]) -> Iterator[Interest]:
-        """Yield what to wait for in order to read more, or to write what was read.
+        """Yield the descriptors to wait for in order to read more or to write it.
 
         The slowest instance decides when more is read.
 

@@ -1,7 +1,7 @@
-"""poprun's ends of the instances' streams: what they must do, and those of descriptors.
+"""poprun's ends of the instances' streams: their protocols, and descriptors as ends.
 
-A second kind, such as the frames of a connection to another host, is a file of its own:
-what has the connection passes the ends to Streams.open and to StdinFeeder.add.
+An instance on another host has its streams in frames of a connection: its RemoteHost
+passes ends of another kind to Streams.open and to StdinFeeder.add.
 """
 
 import os
@@ -9,7 +9,7 @@ import termios
 import time
 from typing import Protocol
 
-# The streams that an instance writes, in the order in which a shim sends them.
+# The streams that an instance writes; a shim sends them in this order.
 STREAMS = ("stdout", "stderr")
 
 
@@ -18,7 +18,7 @@ class StreamEnd(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """What to wait for; None if the loop serves the end's connection already.
+        """The loop waits for it; None if it serves the end's connection already.
 
         Then the end is looked at in each turn of the loop.
         """
@@ -30,8 +30,8 @@ class StreamEnd(Protocol):
 class OutputSource(StreamEnd, Protocol):
     """Brings the stdout or the stderr of one instance.
 
-    As long as it is not read, the instance has to wait when it has written a certain
-    amount: a pipe is full, or the sender of frames has no credit left.
+    If it is not read, the instance has to wait after a certain number of bytes: a pipe
+    is full, or the sender of frames has no credit left.
     """
 
     @property
@@ -42,7 +42,7 @@ class OutputSource(StreamEnd, Protocol):
     written: float
 
     def read(self, most: int) -> bytes | None:
-        """Return what has come; b"" at the end, None for nothing now."""
+        """Return the next bytes; b"" at the end, None if there are none yet."""
 
     def resize(self, size: tuple[int, int]) -> None:
         """Give a terminal a size, in rows and columns."""

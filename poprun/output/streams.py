@@ -1,4 +1,4 @@
-"""Read the instances' streams: what they bring goes to the output router."""
+"""Reads the instances' streams, and passes their bytes to the output router."""
 
 import time
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from poprun.output.waiter import READ, Interest
 
 # How much is taken from one stream before the others get their turn.
 SHARE = 1 << 18
-# Streams that say a little very often are read at this pace, so that a read brings
-# many lines: a terminal hands out single ones otherwise, at 20 us each.
+# Streams with many short writes are read at this pace, so that a read brings many
+# lines: a terminal hands out single lines otherwise, at 20 us each.
 PACE_S = 0.001
 FEW_BYTES = 2048
 
@@ -27,11 +27,11 @@ class Streams:
     def __init__(self, router: OutputRouter, tap: OutputTap | None = None) -> None:
         self._router = router
         self._tap = tap or OutputTap()
-        # By source: the rank of its instance, and which stream of that it is.
+        # By source: the rank of its instance, and the name of the stream.
         self._open: dict[OutputSource, tuple[int, str]] = {}
         # Since the last pause.
         self._reads = self._bytes = 0
-        # How many bytes have come by connections that others wait for.
+        # How many bytes have come by connections to other hosts.
         self.received = 0
 
     def __bool__(self) -> bool:
@@ -57,7 +57,7 @@ class Streams:
         return 0.0 if self._sources_with_data() else inf
 
     def tick(self) -> None:
-        """Read what has come by connections that others wait for."""
+        """Read the bytes that have come by connections to other hosts."""
         for source in self._sources_with_data():
             self._read(source)
 

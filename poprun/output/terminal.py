@@ -1,4 +1,4 @@
-"""Which streams of the instances are terminals: by default those of poprun that are."""
+"""poprun's terminal: its size, its foreground, and a terminal for each instance."""
 
 import os
 import signal
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from poprun.color import is_dumb
 from poprun.helpers import processes
 
-# Of a terminal that poprun does not have itself.
+# The size of an instance's terminal if poprun has none.
 ROWS, COLUMNS = 24, 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminals:
-    """What the instances' stdout and stderr are, and how much a line of them takes."""
+    """Whether the instances' stdout and stderr are terminals, and their width."""
 
     stdout: bool = False
     stderr: bool = False
-    # Of each line, what poprun's mark before it takes.
+    # The columns of poprun's mark before each line.
     mark_width: int = 0
 
     def size(self) -> tuple[int, int]:
@@ -29,16 +29,16 @@ class Terminals:
 
 
 def choose_terminals(tty: str, mark_width: int) -> Terminals:
-    """Carry out --tty.
+    """Carry out --tty: by default an instance has a terminal where poprun has one.
 
     Args:
         tty: yes, no or auto.
     """
-    if tty == "auto":
-        return Terminals(
-            stdout=os.isatty(1), stderr=os.isatty(2), mark_width=mark_width
-        )
-    return Terminals(stdout=tty == "yes", stderr=tty == "yes", mark_width=mark_width)
+    stdout, stderr = (
+        os.isatty(descriptor) if tty == "auto" else tty == "yes"
+        for descriptor in (1, 2)
+    )
+    return Terminals(stdout=stdout, stderr=stderr, mark_width=mark_width)
 
 
 def is_foreground(descriptor: int) -> bool:
@@ -50,12 +50,12 @@ def is_foreground(descriptor: int) -> bool:
 
 
 def wait_until_readable(descriptor: int, ending: Iterable[int] = ()) -> bool:
-    """Stop while this is a terminal that another job has, as the kernel stops readers.
+    """Stop while another job has this terminal, as the kernel stops readers.
 
-    An instance reads poprun's terminal from a session of its own, in which the kernel
-    stops no reader.
+    The kernel does not stop an instance that reads poprun's terminal, because it has
+    another session.
 
-    Returns False where no shell could continue poprun, so that it does not stop.
+    Returns False without stopping if no shell could continue poprun.
 
     Args:
         ending: Blocked signals: one that has come ends the wait, too.
@@ -85,7 +85,7 @@ def _can_be_continued() -> bool:
 def has_status_line(environ: Mapping[str, str]) -> bool:
     """Return whether a line on stderr can be drawn that disturbs no output.
 
-    What reads a pipe on stdout may write to the same terminal, at any time.
+    The reader of a pipe on stdout may write to the same terminal at any time.
     """
     if not os.isatty(2) or is_dumb(environ):
         return False
@@ -119,7 +119,7 @@ def own_size() -> tuple[int, int]:
 
 
 def columns_of(descriptor: int) -> int | None:
-    """Return the width of a terminal; None for what is no terminal or has no width."""
+    """Return the width of a terminal; None without a terminal or a width."""
     if not os.isatty(descriptor):
         return None
     return os.get_terminal_size(descriptor).columns or None

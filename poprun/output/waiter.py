@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from math import ceil
 
 READ, WRITE = select.POLLIN, select.POLLOUT
-# What fits in the milliseconds that poll takes.
+# poll takes milliseconds as an int, which a longer wait would exceed.
 MAX_WAIT_S = 86400.0
 
 
 class Interest:
     """A descriptor that the loop waits for, on behalf of its owner.
 
-    No record: each turn of the loop makes one for each stream of each instance, and a
-    record takes 2 us instead of 0.1.
+    It is no frozen dataclass: each turn of the loop makes one for each stream of each
+    instance, and a frozen dataclass takes 2 us instead of 0.1.
 
     Args:
         events: READ, WRITE or both.
@@ -32,7 +32,7 @@ class Interest:
 
 
 def serve(interests: Iterable[Interest], due: float) -> None:
-    """Wait until `due` at most, and call the owners of what is ready, in order."""
+    """Wait until `due` at most, and call the owners of ready descriptors in order."""
     by_descriptor = {interest.descriptor: interest for interest in interests}
     # Not epoll, which refuses regular files: stdin and stdout may be some.
     poll = select.poll()

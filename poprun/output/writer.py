@@ -14,7 +14,7 @@ import stat
 from collections import deque
 from socket import MSG_DONTWAIT
 
-# What a pipe takes without waiting once poll says that it takes anything.
+# A pipe takes so many bytes without waiting once poll reports that it is writable.
 SAFE_PIECE = 4096
 LARGE_PIECE = 1 << 16
 # Above so much unwritten data, callers should write nothing more to a sink.

@@ -127,8 +127,8 @@ def _report_lost_output(router: OutputRouter, log: Log) -> None:
 def _log_mpirun(end: AttemptEnd, verdict: Verdict, log: Log) -> None:
     """Log how mpirun ended, as the original does.
 
-    The supervisors of the instances end with 0, and mpirun with them. So the exit code
-    of an instance that failed, which mpirun would have ended with, stands in its place.
+    The supervisors of the instances end with 0, and mpirun with them. Without them
+    mpirun would have ended with the exit code of the failed instance.
     """
     started = [e.pid for e in end.events if isinstance(e, MpirunStarted)]
     if not started or end.mpirun_status is None:

@@ -120,8 +120,8 @@ def event_object(event: Event) -> dict[str, Any] | None:
 
 # The fields of events that have another name in --events.
 FIELDS = {"rank": "instance", "ranks": "instances", "peak_kib": "peak_memory_kib"}
-# The name in --events of each event of a job. Those that are not here come too often,
-# or any user can cause them.
+# The name in --events of each event of a job. Other events come too often, or any user
+# can cause them.
 EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.MpirunStarted: "mpirun_started",
     job_events.MpirunExited: "mpirun_ended",

@@ -6,7 +6,7 @@ import sys
 
 # The exceptions of input() and breakpoint() at the end of stdin.
 END_OF_INPUT, END_OF_DEBUGGER = "EOFError: EOF when reading a line", "bdb.BdbQuit"
-# As in popdist/sdk/finder.py.
+# popdist/sdk/finder.py has the same names.
 NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
 NO_STAND_IN = (
     "ModuleNotFoundError: No module named '(poptorch|horovod|popart|"
@@ -85,7 +85,7 @@ def hint_for_sigkill(kills: int | None) -> str:
 
 
 def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
-    """Return what mends the failure that an instance's last line tells of, or "".
+    """Return how to mend the failure in an instance's last line, or "".
 
     Args:
         stdin_advice: The value of --stdin to advise, if the instance had an empty

@@ -1,10 +1,10 @@
 """One line that says how far a running job is: events -> text. Pure.
 
-It listens to the events of the job and knows no terminal; the router shows the line
-where that disturbs nothing.
+It listens to the events of the job and knows no terminal; the router shows the line.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 from poprun.output.lines.tracebacks import describe_instances
@@ -48,7 +48,7 @@ class Progress:
         self._waiting: dict[int, UsageMeasured] = {}
         self._waits_since: dict[int, float] = {}
         self._group_calls = GroupCalls()
-        # The waits that `new_stalls` has returned and that continue.
+        # The continuing waits that `new_stalls` has returned.
         self._reported: set[tuple[str, tuple[int, ...]]] = set()
 
     def listen(self, event: Event) -> None:
@@ -57,9 +57,7 @@ class Progress:
                 self._started.add(rank)
             case Exited(rank=rank) | Refused(rank=rank) | ShimLost(rank=rank):
                 self._ended.add(rank)
-            case Interrupted():
-                self._is_stopping = True
-            case StacksShown():
+            case Interrupted() | StacksShown():
                 self._is_stopping = True
             # Instances that are being stopped wait for nothing.
             case UsageMeasured(rank=rank) if not self._is_stopping:
@@ -91,7 +89,7 @@ class Progress:
         return is_started and num_left > 0 and not self._is_stopping
 
     def _long_wait(self, now: float) -> str:
-        """Return which collective takes long, and who has not begun it."""
+        """Return the collective that takes long, with the missing instances."""
         for rank, usage in self._waiting.items():
             # It was measured a moment ago, on the clock of its host.
             self._waits_since.setdefault(rank, now - usage.waited_s)
@@ -116,7 +114,7 @@ class Progress:
     def new_stalls(self, least_s: float) -> list[str]:
         """Return a sentence for each collective that takes long, and only once.
 
-        Those of popdist are not among them: the instances report them.
+        The instances report collectives of popdist themselves.
         """
         stalls = {
             (wait.operation, wait.missing): wait
@@ -129,25 +127,20 @@ class Progress:
 
     def _common_waits(self) -> list["_Wait"]:
         """Return the waits of instances for others, joined where they are the same."""
-        waits: dict[tuple[str, tuple[int, ...]], _Wait] = {}
-        for rank, usage in sorted(self._waits().items()):
-            key = usage.operation, usage.missing
+        groups: dict[tuple[str, tuple[int, ...]], list[UsageMeasured]] = {}
+        for _, usage in sorted(self._waits().items()):
             if usage.missing:
-                before = waits.get(
-                    key,
-                    _Wait(
-                        operation=usage.operation,
-                        missing=usage.missing,
-                        ranks=(),
-                        seconds=0.0,
-                        is_of_torch=bool(usage.group),
-                    ),
-                )
-                seconds = max(before.seconds, usage.waited_s)
-                waits[key] = replace(
-                    before, ranks=(*before.ranks, rank), seconds=seconds
-                )
-        return list(waits.values())
+                groups.setdefault((usage.operation, usage.missing), []).append(usage)
+        return [
+            _Wait(
+                operation=operation,
+                missing=missing,
+                ranks=[usage.rank for usage in usages],
+                seconds=max(usage.waited_s for usage in usages),
+                is_of_torch=bool(usages[0].group),
+            )
+            for (operation, missing), usages in groups.items()
+        ]
 
     def _phase(self) -> str:
         number = len(self._started - self._ended)
@@ -169,7 +162,7 @@ class _Wait:
 
     operation: str
     missing: tuple[int, ...]
-    ranks: tuple[int, ...]
+    ranks: Sequence[int]
     seconds: float
     is_of_torch: bool
 

@@ -1,7 +1,7 @@
 """The files of --result and --events, which are opened before anything starts.
 
-One Recorder serves one run of poprun, with all its attempts. What cannot be written is
-a warning, and changes neither the job nor its exit code.
+One Recorder serves one run of poprun, with all its attempts. A file that cannot be
+written is a warning, and changes neither the job nor its exit code.
 """
 
 import errno
@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -26,9 +27,10 @@ from poprun.words import json_text
 
 # How long the reader of a pipe may take to read the rest at the end.
 LAST_READ_S = 5.0
-# What names a descriptor of poprun's own: opened anew, it would have a position of its
-# own, and overwrite what the instances write there.
-OWN_DESCRIPTOR = r"/dev/(?:fd/(\d+)|(stdout)|(stderr))|/proc/self/fd/(\d+)|(-)"
+# The names of descriptors of poprun. A file that is opened anew has a position of its
+# own, and would overwrite the output of the instances.
+STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+OWN_DESCRIPTOR = r"(?:/dev|/proc/self)/fd/(\d+)"
 
 
 class JsonFile:
@@ -51,9 +53,8 @@ class JsonFile:
                 f"{option} {path!r} cannot be written: {reason}. Name a file that "
                 "you can write, in a directory that exists."
             ) from None
-        is_own = not re.fullmatch(OWN_DESCRIPTOR, path)
         mode = os.fstat(self._descriptor).st_mode
-        self._is_regular = is_own and stat.S_ISREG(mode)
+        self._is_regular = _own_descriptor(path) is None and stat.S_ISREG(mode)
         # How many bytes the whole lines have that are written, and how many lines are
         # not, because the reader of a pipe is slow.
         self._whole_lines = 0
@@ -62,7 +63,7 @@ class JsonFile:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """What a file has that no other has; None for what two can write in turn."""
+        """The device and inode of a file; None if two can write to it in turn."""
         status = os.fstat(self._descriptor)
         return (status.st_dev, status.st_ino) if self._is_regular else None
 
@@ -78,7 +79,7 @@ class JsonFile:
             os.truncate(self._descriptor, 0)
 
     def write(self, value: dict[str, Any]) -> None:
-        """Write an object on a line of its own, without waiting."""
+        """Write an object on a line, without waiting."""
         if self._sink.full:
             self._num_lost += 1
             return
@@ -118,7 +119,7 @@ class Recorder:
 
     Args:
         result: The path of --result, None without.
-        events: That of --events.
+        events: The path of --events.
         on_stdout: Whether the result goes to stdout, for --json.
 
     Raises:
@@ -144,8 +145,7 @@ class Recorder:
                 f"--result and --events both name {events!r}. Give each a file of its "
                 "own."
             )
-        self._began = now()
-        self._began_at = time.monotonic()
+        self._began, self._began_at = now(), time.monotonic()
         self._attempt = 0
         self._attempt_began, self._attempt_began_at = self._began, self._began_at
         self._attempts: list[dict[str, Any]] = []
@@ -164,22 +164,15 @@ class Recorder:
 
     def begin_attempt(self, plan: Plan) -> None:
         """Take in that an attempt is about to be started."""
-        request = plan.request
         self._attempt = plan.attempt.number
         self._attempt_began, self._attempt_began_at = now(), time.monotonic()
         if self._job is None:
-            self._job = request.identity
+            self._job = plan.request.identity
             self._emit(
                 "job_started",
-                format=formats.EVENTS,
-                version=formats.VERSION,
-                poprun=__version__,
-                job=self._job,
-                program=self._program,
+                **self._head(formats.EVENTS),
                 hosts=[json_text(a.host.name) for a in plan.assignments],
-                programs=[
-                    [json_text(word) for word in a.program] for a in plan.assignments
-                ],
+                programs=[list(map(json_text, a.program)) for a in plan.assignments],
             )
         self._emit("attempt_started")
 
@@ -251,16 +244,21 @@ class Recorder:
 
     def _result(self, end: dict[str, Any], hints: Sequence[str] = ()) -> dict[str, Any]:
         return {
-            "format": formats.RESULT,
-            "version": formats.VERSION,
-            "poprun": __version__,
-            "job": self._job,
-            "program": self._program,
+            **self._head(formats.RESULT),
             **end,
             "hints": hints,
             "began": self._began,
             "elapsed_s": round(time.monotonic() - self._began_at, 6),
             "attempts": self._attempts,
+        }
+
+    def _head(self, format_name: str) -> dict[str, Any]:
+        return {
+            "format": format_name,
+            "version": formats.VERSION,
+            "poprun": __version__,
+            "job": self._job,
+            "program": self._program,
         }
 
     def _emit(self, event: str, **fields: Any) -> None:
@@ -289,19 +287,21 @@ def open_recorder(
 
 def now() -> str:
     """Return the time in UTC, as ISO 8601 writes it."""
-    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{begin}.{nanoseconds // 1000:06}Z"
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _line(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, separators=(", ", ": ")) + "\n").encode()
 
 
+def _own_descriptor(path: str) -> int | None:
+    numbered = re.fullmatch(OWN_DESCRIPTOR, path)
+    return int(numbered[1]) if numbered else STANDARD.get(path)
+
+
 def _open(path: str) -> int:
-    if own := re.fullmatch(OWN_DESCRIPTOR, path):
-        number, stdout, stderr, other, dash = own.groups()
-        return os.dup(1 if stdout or dash else 2 if stderr else int(number or other))
+    if (own := _own_descriptor(path)) is not None:
+        return os.dup(own)
     # A FIFO without a reader would wait for one.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY
     return os.open(path, flags | os.O_CLOEXEC, 0o666)

@@ -47,7 +47,7 @@ NOT_STARTED = (
     "(?:.*/)?(python[^/ ]*: (?:can't open file|can't find '__main__'|No module named|"
     "Error while finding module specification) .*)"
 )
-# What Python reports of a program that its host does not have.
+# Python's reports on a program that is not on its host.
 NO_SCRIPT = (
     "python[^/ ]*: (can't open file .* No such file|can't find '__main__'|"
     "No module named )"
@@ -184,11 +184,11 @@ def last_lines(lines: Sequence[str]) -> Sequence[str]:
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line by which Python says what was wrong, or nothing.
+    """Return Python's line with the error, or "".
 
     Each line of a traceback may have the same text before it, as torch's "[rank1]: ".
-    Python reports what it cannot compile or find at its start without a traceback, and
-    ends with that line.
+    If Python cannot find or compile its program, it ends with that line and without a
+    traceback.
     """
     last_line = lines[-1] if lines else ""
     has_file = any(re.match(SYNTAX_FILE, line) for line in lines[-5:])
@@ -245,7 +245,7 @@ def stderr_lines(stderr: bytes) -> list[str]:
     text = re.sub(COLOURS, "", stderr.decode(errors="backslashreplace")).rstrip()
     if not text:
         return []
-    # Of a progress bar, what is on the terminal: the rest has been written over.
+    # A progress bar has been written over: only its last state is on the terminal.
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return [line[:WIDEST] for line in lines]
 

@@ -35,7 +35,7 @@ from poprun.wire.events import (
 from poprun.words import format_ranges
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
-# What stops a job of which an instance or mpirun has failed, if anything stops it.
+# The reasons, or none, for which a job with a failed instance or mpirun stops.
 BY_FAILURE = (None, Reason.FAILED, *MACHINERY)
 # After these another attempt may follow.
 RESTARTED = (*BY_FAILURE, Reason.HOST_LOST)
@@ -100,7 +100,7 @@ def judge(
 def _named_by(
     verdict: Verdict, instances: Sequence[InstanceEnd]
 ) -> Sequence[InstanceEnd]:
-    """Return the instances, of which those have failed that the verdict names.
+    """Return the instances; a failed one counts as stopped if no verdict names it.
 
     An instance that failed in MPI_Finalize has failed in any case.
     """
@@ -127,7 +127,7 @@ def may_restart(end: AttemptEnd) -> bool:
 
 
 class _Judge:
-    """The rules by which an attempt is judged; None where one does not apply."""
+    """The rules of the verdict; each returns None if it does not apply."""
 
     def __init__(
         self, end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpiVerdict
@@ -193,8 +193,8 @@ class _Judge:
         """A daemon of mpirun was killed, and so ended the job.
 
         On other hosts the agents detect that. On mpirun's own host only hydra has one,
-        a child of mpirun: its shims report that it is gone, which also follows from the
-        end of mpirun itself.
+        a child of mpirun: its shims report its end, which also follows the end of
+        mpirun.
         """
         if _was_killed(self.status) and not self.course.mpirun_killed:
             return None
@@ -217,7 +217,7 @@ class _Judge:
                     is_lost = self.mpirun.failure is Failure.PROXY_LOST
                     if place is None and is_here and is_lost:
                         place = self._on(rank)
-                # mpirun kills what is left of the job, as far as it reaches it.
+                # mpirun kills the other instances as far as it reaches them.
                 case Exited(status=status, by_itself=True) if status not in (
                     0,
                     signal.SIGKILL,
@@ -339,7 +339,7 @@ class _Judge:
 
     def all_succeeded(self) -> Verdict:
         course, mpirun, warnings = self.course, self.mpirun, self.warnings
-        # A signal that comes when all have succeeded ends what is left, and no more.
+        # A signal after the success of all instances ends mpirun alone.
         if not self.status or course.mpirun_hung or course.mpirun_killed:
             return Verdict(exit_code=0, warnings=warnings)
         if mpirun.failure is Failure.NOT_FINALIZED:

@@ -43,7 +43,7 @@ class Console:
             with a line that names them.
         names_instances: Whether a line names the instance of a traceback, too: its
             lines have no tags.
-        library: The directory whose frames are left out of tracebacks.
+        library: Tracebacks leave out the frames in this directory.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Console:
         self._names_instances = names_instances
         self._library = library
         self._streams: list[PendingStream] = []
-        # The stream whose unfinished line is on the console, if any.
+        # The stream with an unfinished line on the console, if any.
         self._owner: PendingStream | None = None
         self._mid_line = False
         # The stream that was written last.
         self.last_stream: PendingStream | None = None
-        # The instance whose debugger shows a prompt: others wait for its end.
+        # The instance with a debugger at a prompt: others wait for its end.
         self._prompting: int | None = None
         # The stderr of each instance.
         self._stderrs: dict[int, PendingStream] = {}
@@ -83,7 +83,7 @@ class Console:
     def feed(
         self, stream: PendingStream, data: bytes, now: float, written: float = 0.0
     ) -> None:
-        """Take in what a stream has brought, and write what is due.
+        """Take in the next bytes of a stream, and write the lines that are due.
 
         Args:
             written: When it was written, in seconds since 1970.
@@ -117,7 +117,7 @@ class Console:
         self._streams = [s for s in self._streams if s.size or not s.ended]
 
     def tick(self, now: float) -> None:
-        """Write what has waited for long enough."""
+        """Write the texts that are due."""
         for stream in self._streams:
             if stream.size and now >= self._due(stream):
                 self._put(stream, partial=not stream.has_whole)
@@ -168,7 +168,7 @@ class Console:
     def _due(self, stream: PendingStream) -> float:
         """Return when the text of a stream that waits is written at the latest."""
         if self._prompting == stream.instance:
-            return stream.held_back_until  # the echo of what is typed
+            return stream.held_back_until  # the echo of typed characters
         if self._waits_for_prompt(stream):
             return inf
         if stream.has_whole and self._may_write_lines(stream):
@@ -267,7 +267,7 @@ class Console:
         printed.note(text, instances)
 
     def _waiting_tracebacks(self) -> Iterator[tuple[PendingStream, bytes, int]]:
-        """Yield each stream's waiting text with a traceback, and where that begins."""
+        """Yield each stream with a waiting traceback, its text, and the first line."""
         for stream in self._streams:
             if stream.is_stderr and stream.lines_size:
                 data = stream.whole_text()

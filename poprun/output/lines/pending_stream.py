@@ -1,4 +1,4 @@
-"""What one stream has brought that is not on the console yet, and since when. Pure."""
+"""The bytes of one stream that the console has not written yet. Pure."""
 
 from poprun.output.lines.tags import Mark
 from poprun.output.lines.tracebacks import Tracebacks
@@ -18,7 +18,7 @@ OWN_TURN_BYTES = 1 << 16
 
 
 class PendingStream:
-    """One stream, and what it has brought that is not on the console yet.
+    """One stream, and the bytes of it that the console has not written yet.
 
     Args:
         instance: The one that writes to it.
@@ -109,7 +109,7 @@ class PendingStream:
         return b"".join(lines + (self._unfinished if self.ended else []))
 
     def take_out(self, *, partial: bool) -> list[tuple[float, bytes]]:
-        """Return what is waiting, and when it was written: one piece if no tag says."""
+        """Return the waiting pieces with their times; one piece without such a tag."""
         pieces, self._lines, self.lines_size = self._lines, [], 0
         if (partial or self.ended) and self._unfinished:
             pieces.append((self._unfinished_written, b"".join(self._unfinished)))

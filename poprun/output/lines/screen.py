@@ -1,7 +1,7 @@
 """The line at the cursor of a terminal: an unfinished one, or poprun's status. Pure.
 
-Both are redrawn when whole lines have to appear above them. What is returned is to be
-written at once, so that nothing flickers.
+Both are redrawn when whole lines have to appear above them. Write the returned bytes at
+once, so that nothing flickers.
 """
 
 import re
@@ -14,10 +14,10 @@ LONGEST = 4096
 _HARMLESS = (
     rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl]|\][^\x07\x1b]*(?:\x07|\x1b\\))|[\x00\x07]"
 )
-# What moves the cursor within a line, or erases the rest of it.
+# Sequences that move the cursor within a line, or erase the rest of it.
 _MOTIONS = rb"(\r|\x1b\[0?K)"
-# What else moves the cursor; titles and links do not. A sequence that is cut off at the
-# end may be anything.
+# Other sequences that move the cursor, without titles and links. A sequence that is cut
+# off at the end may be anything.
 _MOVES = rb"\x1b(?!\[[0-9;:]*[mK]|\[\?25[hl]|\]|\\|\[[0-9;:?]*$|$)"
 # Characters that are two columns wide.
 _WIDE = (
@@ -27,15 +27,15 @@ _WIDE = (
 
 
 class Screen:
-    """What is known of one terminal's cursor."""
+    """The state of one terminal's cursor."""
 
     def __init__(self, columns: int = 80) -> None:
         self.columns = columns
         # A program has moved the cursor by itself: its place is unknown.
         self.is_strange = False
-        # What has been written of an unfinished line since it was last begun anew.
+        # The unfinished line, since the last return to its beginning.
         self._line = b""
-        # All characters that are to be seen on that line, and the cursor's place.
+        # The visible characters of that line, and the cursor's place.
         self._row = ""
         self._column = 0
         self._status = b""
@@ -54,19 +54,19 @@ class Screen:
         return b"\t" not in visible and _width(visible) <= self.columns
 
     def write(self, text: bytes) -> bytes:
-        """Return what to write so that a text appears at the cursor."""
+        """Return the bytes that make a text appear at the cursor."""
         before = self._erase()
         self._note(text)
         return before + text + self._draw()
 
     def write_above(self, text: bytes) -> bytes:
-        """Return what to write so that whole lines appear above the unfinished one."""
+        """Return the bytes that make whole lines appear above the unfinished line."""
         self.is_strange = self.is_strange or bool(re.search(_MOVES, text))
         end = b"" if text.endswith(b"\n") else b"\n"
         return ERASE + text + end + self._visible()
 
     def show(self, status: bytes) -> bytes:
-        """Return what to write so that a status is shown while the line is free."""
+        """Return the bytes that show a status while the line is free."""
         if status == self._status and (self._drawn or self.mid_line):
             return b""
         before = self._erase()
@@ -103,7 +103,7 @@ class Screen:
 
     def _overwrite(self, text: bytes) -> None:
         if len(text) > LONGEST:
-            # What is visible of its beginning is not known, but that it is there.
+            # Its beginning shows something, but the characters are not known.
             self._row, self._column = "?" * LONGEST, LONGEST
             text = text[-LONGEST:]
         for part in re.split(_MOTIONS, text):

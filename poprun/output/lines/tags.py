@@ -1,6 +1,6 @@
 """Marks on the lines of a stream: tags, times, XML. Pure.
 
-The XML and PopRun's form of tags are those of Open MPI 4.1.
+The XML and PopRun's form of tags come from Open MPI 4.1.
 """
 
 import re
@@ -13,17 +13,17 @@ from typing import Protocol
 
 from poprun.color import INSTANCES
 
-# What shows nothing by itself: escape sequences, the last of which may be cut off, and
-# control characters.
+# Invisible bytes: control characters and escape sequences. The last sequence may be cut
+# off.
 _SEQUENCE = rb"\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~]"
 _CUT_OFF = rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[ -/]*))?"
 _NOTHING = rb"(?:\x1b(?:%s)|[\x00\x07\x08])*+%s" % (_SEQUENCE, _CUT_OFF)
 _NOTHING_OR_RETURNS = rb"(?:\x1b(?:%s)|[\x00\x07\x08\r])*+%s" % (_SEQUENCE, _CUT_OFF)
-# A return to the beginning of the line after which something is written over it. What
-# erases the line would erase a tag before it, too.
+# A return to the beginning of the line, if something is written over it. A sequence
+# that erases the line would erase a tag before it, too.
 _RETURN = rb"\r++(?:\x1b\[[0-2]?K)*+(?!%s(?:[\r\n]|\Z))" % _NOTHING
-# What Open MPI escapes: markup, and all that is no printable ASCII. The ampersand is
-# first, because each escape has one.
+# Open MPI escapes markup, and all bytes but printable ASCII. The ampersand is first,
+# because each escape has one.
 _NAMED = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;"}
 _CODES = (code for code in (*range(32), *range(128, 256)) if code != ord("\n"))
 _ESCAPES = _NAMED | {bytes([code]): b"&#%03d;" % code for code in _CODES}
@@ -52,11 +52,11 @@ class Mark(Protocol):
         ...
 
 
-# What a template of --tag-format may name.
+# The fields in a template of --tag-format.
 FIELDS = ("instance", "host", "local_instance", "stream", "time")
 # PopRun's form, which is mpirun's, on one host and on several: scripts search for it.
 POPRUN = "[1,{instance}]<{stream}>:"
-# What may follow a colon in a field, but for `time`.
+# The format after the colon in a field, but for `time`.
 _SPEC = r"[<>^]?0?[0-9]{0,2}"
 # A directive of strftime, and the letters of those that glibc has. It copies others
 # to the output as they are.
@@ -150,7 +150,7 @@ class Prefix:
     """A tag before each line, and nothing else.
 
     Args:
-        tag: Of one that tells the time, what makes it from that.
+        tag: The tag, or a function from the time to the tag.
         on_terminal: Repeat the tag where the line is written over from its beginning,
             or its end would stay at the end of a shorter line. An unfinished line that
             shows nothing gets none: it may be the last, with a shell's prompt after it.
@@ -162,7 +162,7 @@ class Prefix:
         self._tag = tag
         self.is_timed = not isinstance(tag, bytes)
         self._on_terminal = on_terminal
-        # What the line shows next comes after a tag.
+        # The next visible bytes of the line need a tag before them.
         self._is_due = False
 
     def apply(self, data: bytes, *, continues: bool, time: float = 0.0) -> bytes:

@@ -12,7 +12,7 @@ from math import inf
 MARKER = b"Traceback (most recent call last):"
 # On a terminal Python 3.13 and later colour file names, numbers and source.
 COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
-# What Python cannot compile it reports from this line on.
+# The first line of Python's report on source that it cannot compile.
 SYNTAX = rb'^  File %s".*"%s, line %s[0-9]+%s$' % ((COLOUR,) * 4)
 
 # From the line of the exception on: more lines of its message, or the exception that
@@ -25,8 +25,9 @@ BETWEEN_LINES_S = 1.0
 LONGEST_S = 3.0
 # For the same traceback of other instances, when one is whole.
 SAME_S = 0.25
-# What may differ in the same traceback of two instances: torch's prefix, and addresses
-# as Python, C++ and C libraries write them. Other such numbers may be the error.
+# Parts that may differ in the same traceback of two instances: torch's prefix, and
+# addresses as Python, C++ and C libraries write them. Other such numbers may be the
+# error.
 DIFFERENT = rb"(?<=\bat )0x[0-9a-fA-F]+|(?<=[(\[])0x[0-9a-fA-F]+|\[rank[0-9]+\]"
 
 
@@ -39,7 +40,7 @@ class Tracebacks:
         # Whether the line of the exception has come.
         self.has_exception = False
         self._limit = 0.0
-        # What stands before each line of this one, as torch's "[rank1]: ".
+        # The text before each of its lines, as torch's "[rank1]: ".
         self._prefix = b""
 
     def see(self, lines: bytes, now: float) -> None:
@@ -78,7 +79,7 @@ def is_whole(traceback: bytes) -> bool:
 
 
 def first_line(data: bytes) -> int:
-    """Return where the line begins that begins the first traceback, or -1."""
+    """Return the position of the first line of the first traceback, or -1."""
     at = data.find(MARKER)
     if b"  File " in data[: max(at, 0) or None]:
         syntax = re.search(SYNTAX, data, re.MULTILINE)
@@ -95,8 +96,8 @@ def comparable(traceback: bytes) -> bytes:
 def without_frames_of(library: bytes, traceback: bytes) -> bytes:
     """Leave out the frames of a library where it has refused a call of the program.
 
-    It has if the last of them is at a raise statement. Where it fails otherwise, they
-    say where.
+    It has if the last frame is at a raise statement. Otherwise the frames show where it
+    failed.
 
     Args:
         library: The path of its directory; nothing is left out if that is empty.
@@ -137,16 +138,15 @@ def describe_instances(instances: Collection[int]) -> str:
     if len(instances) == 1:
         return f"instance {parts[0]}"
     *others, last = parts
-    return (
-        f"instances {', '.join(others)} and {last}" if others else f"instances {last}"
-    )
+    before = f"{', '.join(others)} and " if others else ""
+    return f"instances {before}{last}"
 
 
 class PrintedTracebacks:
     """The tracebacks on the console, and the texts that name their instances."""
 
     def __init__(self) -> None:
-        # Of the last one; None and empty before the first.
+        # The text and the instances of the last one; None and empty before the first.
         self._text: bytes | None = None
         self.instances: set[int] = set()
         # Whether nothing has been written below it.
@@ -159,7 +159,7 @@ class PrintedTracebacks:
 
     @property
     def text_above(self) -> bytes | None:
-        """The traceback that stands right above what is written next, if any."""
+        """The traceback right above the next text, if any."""
         return self._text if self._is_last else None
 
     def note(self, text: bytes, instances: set[int]) -> None:
