@@ -11,7 +11,7 @@ The guard and the shims import this, so it imports next to nothing.
 import os
 import select
 import time
-from _collections_abc import Iterable, Iterator  # os has imported it already
+from _collections_abc import Callable, Iterable, Iterator  # os has imported it already
 
 from poprun.helpers import processes
 from poprun.wire import protocol
@@ -30,27 +30,27 @@ KILL_S = 1.0
 
 
 class EndAction:
-    """An end action; it is equal to another one with the same fields."""
+    """An end action, which its fields describe: equal fields are equal actions."""
 
-    # The first field of a message about it.
+    # The first field of a message about it; the others are `fields`.
     KIND: bytes
     limit_s: float
 
-    def fields(self) -> list[bytes]:
-        raise NotImplementedError
+    def __init__(self, *fields: bytes) -> None:
+        self.fields = fields
 
     def perform(self) -> str:
         """Undo it; return a sentence on why that failed, "" on success."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.fields() == self.fields()
+        return type(other) is type(self) and other.fields == self.fields
 
     def __hash__(self) -> int:
-        return hash(tuple(self.fields()))
+        return hash(self.fields)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.fields()})"
+        return f"{type(self).__name__}{self.fields}"
 
 
 class RemovePath(EndAction):
@@ -60,27 +60,18 @@ class RemovePath(EndAction):
     limit_s = REMOVE_LIMIT_S
 
     def __init__(self, path: bytes) -> None:
+        super().__init__(path)
         self.path = path
 
-    def fields(self) -> list[bytes]:
-        return [self.path]
-
-    @classmethod
-    def from_fields(cls, fields: list[bytes]) -> "RemovePath":
-        (path,) = fields
-        return cls(path)
-
     def perform(self) -> str:
+        name = os.fsdecode(self.path)
         try:
             error = _remove(self.path, time.monotonic() + self.limit_s)
         except RecursionError:
-            return f"Could not remove {self}: it is nested too deeply."
+            return f"Could not remove {name}: it is nested too deeply."
         if error is None:
             return ""
-        return f"Could not remove {self}: {error.strerror}. Remove it yourself."
-
-    def __str__(self) -> str:
-        return os.fsdecode(self.path)
+        return f"Could not remove {name}: {error.strerror}. Remove it yourself."
 
 
 class RunCommand(EndAction):
@@ -112,19 +103,18 @@ class RunCommand(EndAction):
         self.environment = tuple(environment)
         self.timeout_ms = int(timeout_s * 1000)
         self.limit_s = timeout_s + KILL_S
-
-    def fields(self) -> list[bytes]:
-        numbers = (b"%d" % self.timeout_ms, b"%d" % len(self.argv))
-        return [os.fsencode(self.purpose), *numbers, *self.argv, *self.environment]
+        numbers = b"%d" % self.timeout_ms, b"%d" % len(self.argv)
+        super().__init__(os.fsencode(purpose), *numbers, *self.argv, *self.environment)
 
     @classmethod
-    def from_fields(cls, fields: list[bytes]) -> "RunCommand":
-        count = int(fields[2])
+    def from_fields(
+        cls, purpose: bytes, timeout_ms: bytes, count: bytes, *words: bytes
+    ) -> "RunCommand":
         return cls(
-            purpose=os.fsdecode(fields[0]),
-            argv=fields[3 : 3 + count],
-            environment=fields[3 + count :],
-            timeout_s=int(fields[1]) / 1000,
+            purpose=os.fsdecode(purpose),
+            argv=words[: int(count)],
+            environment=words[int(count) :],
+            timeout_s=int(timeout_ms) / 1000,
         )
 
     def perform(self) -> str:
@@ -155,9 +145,9 @@ class RunCommand(EndAction):
             os.close(output)
 
 
-_KINDS: dict[bytes, type[RemovePath | RunCommand]] = {
+_KINDS: dict[bytes, Callable[..., EndAction]] = {
     RemovePath.KIND: RemovePath,
-    RunCommand.KIND: RunCommand,
+    RunCommand.KIND: RunCommand.from_fields,
 }
 
 
@@ -188,13 +178,13 @@ class EndActions:
         """Add an action if it is not there; return the message that says so."""
         if action not in self._actions:
             self._actions.append(action)
-        return protocol.pack(protocol.END_ACTION, action.KIND, *action.fields())
+        return protocol.pack(protocol.END_ACTION, action.KIND, *action.fields)
 
     def withdraw(self, action: EndAction) -> bytes:
         """Take an action out that has been performed; return the message about it."""
         if action in self._actions:
             self._actions.remove(action)
-        return protocol.pack(protocol.WITHDRAW, action.KIND, *action.fields())
+        return protocol.pack(protocol.WITHDRAW, action.KIND, *action.fields)
 
     def pack(self) -> bytes:
         """Return the messages that register all."""
@@ -209,8 +199,8 @@ class EndActions:
         if kind not in (protocol.END_ACTION, protocol.WITHDRAW):
             raise ValueError(f"a message of kind {kind}")
         try:
-            action = _KINDS[fields[0]].from_fields(fields[1:])
-        except (KeyError, IndexError) as error:
+            action = _KINDS[fields[0]](*fields[1:])
+        except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"no end action: {fields[:1]}") from error
         if kind == protocol.END_ACTION:
             self.register(action)

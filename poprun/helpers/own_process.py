@@ -6,6 +6,7 @@ modules and one small shared object, and neither ctypes nor signal.
 
 import _ctypes
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import fcntl
 import os
 import sys
 from _collections_abc import Iterable, Mapping  # os has imported it
@@ -126,8 +127,6 @@ def die_with_pipe(read: int) -> None:
     A parent-death signal is not inherited by children. This reaches all of the group,
     as long as one process has the read end open.
     """
-    import fcntl
-
     try:
         # Scripts choose low numbers for their own files.
         number = fcntl.fcntl(read, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
@@ -142,8 +141,6 @@ def kill_group_with_pipe(read: int, group: int) -> None:
 
     It does so as long as one process has the read end open.
     """
-    import fcntl
-
     fcntl.fcntl(read, fcntl.F_SETOWN, -group)
     fcntl.fcntl(read, F_SETSIG, _signal.SIGKILL)
     fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC)
@@ -186,8 +183,6 @@ def signal_new_files(directories: Iterable[bytes]) -> None:
     It uses dnotify, for hosts with no inotify instance left: dnotify has no such limit.
     It does not tell the name of the file, and some kernels lack it.
     """
-    import fcntl
-
     for path in directories:
         try:
             # It stays open: closing it would end the signals.

@@ -73,17 +73,6 @@ class InstanceSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanSummary:
-    """The spans with one name in a process; times in microseconds."""
-
-    name: str
-    row: int
-    calls: int
-    total: float
-    longest: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """The contents of a timeline.
 
@@ -231,30 +220,6 @@ def slowest(together: Sequence[Together], number: int) -> list[Together]:
     # In a call with one member no instance waits for another.
     several = [one for one in together if len(one.waits) > 1 or not one.is_complete]
     return sorted(several, key=lambda one: -sum(one.waits.values()))[:number]
-
-
-def spans_by_name(
-    summary: TraceSummary, number_of_names: int
-) -> tuple[list[SpanSummary], int]:
-    """Return the spans by name and process, and how many names are left out.
-
-    The order of the names is by the longest time that one process has spent in them.
-    If instances differ in this time, it tells why one of them is late.
-    """
-    lengths: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
-    for span in summary.spans:
-        of_name = lengths[span.name].setdefault(span.row, [])
-        of_name.append(span.ended - span.began)
-    most = {name: max(map(sum, rows.values())) for name, rows in lengths.items()}
-    names = sorted(most, key=lambda name: (-most[name], name))
-    spans = [
-        SpanSummary(
-            name=name, row=row, calls=len(own), total=sum(own), longest=max(own)
-        )
-        for name in names[:number_of_names]
-        for row, own in sorted(lengths[name].items())
-    ]
-    return spans, max(len(names) - number_of_names, 0)
 
 
 def in_time(us: float) -> str:

@@ -1,5 +1,6 @@
 """The tables of `popctl trace`: a summary of a trace -> rows, and their text. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from poprun.trace.analysis import (
     in_time,
     name_of,
     slowest,
-    spans_by_name,
 )
 from poprun.words import size
 
@@ -106,24 +106,30 @@ def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
 
 
 def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
-    """Return the program's spans, by name and process."""
-    spans, left_out = spans_by_name(summary, most_names)
-    most: dict[str, float] = {}
-    for one in spans:
-        most[one.name] = max(most.get(one.name, 0.0), one.total)
+    """Return the program's spans, by name and process.
+
+    The order of the names is by the longest time that one process has spent in them.
+    If instances differ in this time, it tells why one of them is late.
+    """
+    lengths: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
+    for span in summary.spans:
+        of_name = lengths[span.name].setdefault(span.row, [])
+        of_name.append(span.ended - span.began)
+    most = {name: max(map(sum, rows.values())) for name, rows in lengths.items()}
+    names = sorted(most, key=lambda name: (-most[name], name))
     rows = [
         (
-            *_cells(one.name, name_of(summary, one.row), str(one.calls)),
-            _time(one.total, most[one.name]),
-            Cell(text=in_time(one.longest)),
+            *_cells(name, name_of(summary, row), str(len(own))),
+            _time(sum(own), most[name]),
+            Cell(text=in_time(max(own))),
         )
-        for one in spans
+        for name in names[:most_names]
+        for row, own in sorted(lengths[name].items())
     ]
-    note = (
-        f"{left_out} more names are not shown; their spans took less time."
-        if left_out
-        else ""
-    )
+    note = ""
+    if len(names) > most_names:
+        left_out = len(names) - most_names
+        note = f"{left_out} more names are not shown; their spans took less time."
     head = ("spans", "of", "times", "total", "longest")
     return TraceTable(name="spans", head=head, rows=rows, num_names=2, note=note)
 

@@ -8,11 +8,10 @@ from poprun.trace.analysis import (
     conclusion,
     in_time,
     slowest,
-    spans_by_name,
 )
 from poprun.trace.page import MOST_CALLS, as_page, tick_length
 from poprun.trace.record_files import RecordedGroup, Span
-from poprun.trace.tables import as_text
+from poprun.trace.tables import as_text, tables
 from tests.poprun.trace.samples import (
     BEGIN,
     LATE,
@@ -152,18 +151,19 @@ def test_spans_come_by_the_most_time_of_one_instance() -> None:
     some = [process(rank, spans=spans(rank)) for rank in range(3)]
     summary = analyse(document(events(some)))
 
-    shown, left_out = spans_by_name(summary, 1)
-    assert left_out == 1
-    assert [(one.name, one.row, one.total) for one in shown] == [
-        ("load", 1, 2000.0),
-        ("load", 2, 2000.0),
-        ("load", 3, 300000.0),
+    def shown(most_names: int) -> tuple[list[list[str]], str]:
+        [table] = [t for t in tables(summary, 0, most_names, 0) if t.name == "spans"]
+        return [[cell.text for cell in row] for row in table.rows], table.note
+
+    loads = [
+        ["load", "instance 0", "1", "2 ms", "2 ms"],
+        ["load", "instance 1", "1", "2 ms", "2 ms"],
+        ["load", "instance 2", "1", "300 ms", "300 ms"],
     ]
-    shown, left_out = spans_by_name(summary, 2)
-    assert left_out == 0
-    assert [(one.name, one.calls, one.total, one.longest) for one in shown[3:]] == [
-        ("step", 2, 9000.0, 6000.0)
-    ] * 3
+    steps = [["step", f"instance {rank}", "2", "9 ms", "6 ms"] for rank in range(3)]
+    note = "1 more names are not shown; their spans took less time."
+    assert shown(1) == (loads, note)
+    assert shown(2) == ([*loads, *steps], "")
     assert '<table id="spans">' in as_page(summary, "spans")
 
 
