@@ -108,12 +108,12 @@ class RunCommand(EndAction):
 
     @classmethod
     def from_fields(
-        cls, purpose: bytes, timeout_ms: bytes, count: bytes, *words: bytes
+        cls, purpose: bytes, timeout_ms: bytes, count: bytes, *others: bytes
     ) -> "RunCommand":
         return cls(
             purpose=os.fsdecode(purpose),
-            argv=words[: int(count)],
-            environment=words[int(count) :],
+            argv=others[: int(count)],
+            environment=others[int(count) :],
             timeout_s=int(timeout_ms) / 1000,
         )
 

@@ -165,8 +165,8 @@ class Guard:
             output, read, self._pipe = (
                 self._poprun.descriptors.pop(0) for _ in range(3)
             )
-            words, environment = fields[4 : 4 + count], fields[4 + count :]
-            self._start(words, environment, blocked, output, read)
+            argv, environment = fields[4 : 4 + count], fields[4 + count :]
+            self._start(argv, environment, blocked, output, read)
         elif kind == protocol.MARK:
             self._mark = fields[0]
         elif kind == protocol.ADOPT:
@@ -275,8 +275,8 @@ class Guard:
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""
-        # mpirun first: it would take the end of its children for an accident, and
-        # look for words. The shims end by themselves, which is kinder to programs.
+        # mpirun first: it would take the end of its children for a failure, and report
+        # it. The shims end by themselves, and let their programs end.
         began = time.monotonic()
         if self._lock >= 0:
             # A shim waits for the lock after the end of its program: it removes the

@@ -1,8 +1,8 @@
 """The smallest of mpiruns: starts shims on this machine, and knows no MPI.
 
-    local WORD... : WORD... : WORD...
+    local COMMAND... : COMMAND... : COMMAND...
 
-It forks one process for each group of words, waits for all, and passes SIGTERM on. When
+It starts one process for each command line, waits for all, and passes SIGTERM on. When
 one of them fails it ends the others, as every mpirun does: poprun may not have heard of
 that one yet, and would wait for it. It is for machines without an MPI, and for tests
 that need none.
@@ -23,7 +23,7 @@ FAILURE_S = 1.5
 NEVER = float("inf")
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     # Before the first start: a child may end at once.
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     sigterm = own_process.receive_sigterm()
@@ -34,7 +34,7 @@ def main(words: list[str]) -> None:
     children: set[int] = set()
     exit_code, end_at = 0, NEVER
     try:
-        for argv in groups(words):
+        for argv in split_commands(arguments):
             children.add(os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask))
     except OSError as error:
         _say(f"The local launcher cannot start {argv[0]}: {error.strerror}.")
@@ -69,14 +69,14 @@ def _say(sentence: str) -> None:
     os.write(2, f"{sentence}\n".encode())
 
 
-def groups(words: list[str]) -> list[list[str]]:
-    """Cut words at each ":"."""
+def split_commands(arguments: list[str]) -> list[list[str]]:
+    """Split arguments at each ":"."""
     commands: list[list[str]] = [[]]
-    for word in words:
-        if word == ":":
+    for argument in arguments:
+        if argument == ":":
             commands.append([])
         else:
-            commands[-1].append(word)
+            commands[-1].append(argument)
     return commands
 
 

@@ -327,10 +327,10 @@ def spawn(
         (os.POSIX_SPAWN_DUP2, output if stdout < 0 else stdout, 1),
         (os.POSIX_SPAWN_DUP2, output, 2),
     ]
-    words = tuple(argv)
+    arguments = tuple(argv)
     return os.posix_spawn(
-        words[0],
-        words,
+        arguments[0],
+        arguments,
         environment,
         file_actions=actions,
         setsigmask=blocked,
@@ -398,7 +398,7 @@ def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:
     return [SHELL, b"-c", command]
 
 
-def read_assignments(words: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the variables of NAME=VALUE words."""
-    pairs = (word.partition(b"=") for word in words)
+def read_assignments(assignments: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the variables of NAME=VALUE assignments."""
+    pairs = (each.partition(b"=") for each in assignments)
     return {name: value for name, _, value in pairs}

@@ -1,6 +1,6 @@
 """Runs a command on another host of the job: mpirun calls this instead of ssh.
 
-    remote_shell HOST WORD...
+    remote_shell HOST COMMAND...
 
 poprun has a connection to each host already. This sends the command there by way of
 poprun, writes what it writes, and ends as it ends.
@@ -16,11 +16,11 @@ from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
 
 
-def main(variable: str, words: list[str]) -> None:
+def main(variable: str, arguments: list[str]) -> None:
     # ssh takes options before the name of the host; mpiruns pass -x and the like.
-    while words and words[0].startswith("-"):
-        words = words[1:]
-    host, *command = words
+    while arguments and arguments[0].startswith("-"):
+        arguments = arguments[1:]
+    host, *command = arguments
     sigterm = own_process.receive_sigterm()
     try:
         sock, key = connect(os.environb[os.fsencode(variable)])

@@ -46,7 +46,7 @@ SLURM_FINDS_S = 0.2
 # The signals that Python's faulthandler handles, and the codes of an end by a signal.
 FAULTS = (_signal.SIGSEGV, _signal.SIGFPE, _signal.SIGABRT)
 CRASHED = (os.CLD_KILLED, os.CLD_DUMPED)
-FAULTHANDLER = b"PYTHONFAULTHANDLER="
+FAULTHANDLER = b"PYTHONFAULTHANDLER"
 
 NEVER = float("inf")
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
@@ -450,13 +450,11 @@ class Shim:
             self._lacks_faulthandler = self._is_python_without_faulthandler()
 
     def _is_python_without_faulthandler(self) -> bool:
-        words = self._spec.environment if self._spec else []
-        is_enabled = any(
-            w[len(FAULTHANDLER) :] for w in words if w.startswith(FAULTHANDLER)
-        )
+        assignments = self._spec.environment if self._spec else []
+        environment = processes.read_assignments(assignments)
         # poprun lets every Python of an instance handle this signal.
         is_python = processes.catches(self._program, protocol.STACKS_SIGNAL)
-        return is_python and not is_enabled
+        return is_python and not environment.get(FAULTHANDLER)
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
         self.tell(

@@ -8,8 +8,8 @@ from poprun.wire import protocol
 
 
 @click.command("attach", short_help="Show the output of an instance from now on.")
-@click.argument("words", nargs=-1, metavar="[JOB] INSTANCE")
-def command(words: tuple[str, ...]) -> None:
+@click.argument("arguments", nargs=-1, metavar="[JOB] INSTANCE")
+def command(arguments: tuple[str, ...]) -> None:
     """Show the output of one instance from now on.
 
     JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
@@ -17,7 +17,7 @@ def command(words: tuple[str, ...]) -> None:
     never waits for popctl: output that is read too slowly is left out, and popctl says
     how much.
     """
-    job, instance = job_and_instance(words, needs_instance=True)
+    job, instance = job_and_instance(arguments, needs_instance=True)
     assert instance is not None
     connection = choose_job(job)
     connection.send(protocol.WATCH_OUTPUT, instance)

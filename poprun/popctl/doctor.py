@@ -21,6 +21,7 @@ from poprun.popctl.machine_checks import (
     passed,
     warned,
 )
+from poprun.popctl.output import write_json
 from poprun.python_calls import JobResult, run_command
 from poprun.texts.stdout import write
 
@@ -73,8 +74,7 @@ def command(host: str | None, in_json: bool) -> int:
             {"host": name, "checks": [asdict(check) for check in checks]}
             for name, checks in by_host.items()
         ]
-        report = {"format": "popctl-doctor", "version": 1, "hosts": hosts}
-        write(json.dumps(report, indent=2) + "\n")
+        write_json({"format": "popctl-doctor", "version": 1, "hosts": hosts})
     return int(any(c.status == FAIL for checks in by_host.values() for c in checks))
 
 

@@ -19,14 +19,14 @@ PY_SPY_S = 20
 
 
 @click.command("dump", short_help="Print the Python stacks of all instances.")
-@click.argument("words", nargs=-1, metavar="[JOB] [INSTANCE]")
+@click.argument("arguments", nargs=-1, metavar="[JOB] [INSTANCE]")
 @click.option(
     "--signal",
     "by_signal",
     is_flag=True,
     help="Let each Python process write its own stacks, even if py-spy is installed.",
 )
-def command(words: tuple[str, ...], by_signal: bool) -> None:
+def command(arguments: tuple[str, ...], by_signal: bool) -> None:
     """Print the Python stacks of all instances, or of one.
 
     JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
@@ -34,8 +34,8 @@ def command(words: tuple[str, ...], by_signal: bool) -> None:
     also in the output of the job. If py-spy is installed and may read the processes, it
     prints the stacks of those on this host, and the job's output stays as it is.
     """
-    word, instance = job_and_instance(words, needs_instance=False)
-    connection = choose_job(word)
+    prefix, instance = job_and_instance(arguments, needs_instance=False)
+    connection = choose_job(prefix)
     job = show_job(connection)
     connection.close()
     ranks = [instance] if instance is not None else list(range(job["num_instances"]))

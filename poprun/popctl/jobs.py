@@ -283,7 +283,7 @@ def _ask_all(jobs: Sequence[JobConnection]) -> list[View]:
 
 
 def job_and_instance(
-    words: Sequence[str], *, needs_instance: bool
+    arguments: Sequence[str], *, needs_instance: bool
 ) -> tuple[str | None, int | None]:
     """Return the job and the instance that the arguments of a subcommand name.
 
@@ -293,13 +293,15 @@ def job_and_instance(
         OptionError: They name none.
     """
     instance = None
-    rest = list(words)
+    rest = list(arguments)
     if rest and re.fullmatch("[0-9]{1,5}", rest[-1]):
         instance = int(rest.pop())
     if len(rest) > 1 or (needs_instance and instance is None):
-        problem = f"{' '.join(words)!r} is not a job and an instance"
+        problem = "The instance is missing"
+        if arguments:
+            problem = f"{' '.join(arguments)!r} is not a job and an instance"
         raise OptionError(
-            f"{problem if words else 'The instance is missing'}: write JOB INSTANCE, "
-            "or only INSTANCE if a single job is running."
+            f"{problem}: write JOB INSTANCE, or only INSTANCE if a single job is "
+            "running."
         )
     return (rest[0] if rest else None), instance

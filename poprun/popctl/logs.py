@@ -17,7 +17,7 @@ PIECE = 1 << 16
 @click.command(
     "logs", short_help="Print the files that a job has written its output to."
 )
-@click.argument("words", nargs=-1, metavar="[JOB] [INSTANCE]")
+@click.argument("arguments", nargs=-1, metavar="[JOB] [INSTANCE]")
 @click.option(
     "--lines",
     "-n",
@@ -25,15 +25,15 @@ PIECE = 1 << 16
     metavar="N",
     help="Print only the last N lines of each file.",
 )
-def command(words: tuple[str, ...], lines: int | None) -> None:
+def command(arguments: tuple[str, ...], lines: int | None) -> None:
     """Print what the instances, or one of them, have written to files so far.
 
     JOB is the beginning of an id that `popctl ps` shows. It can be left out if only one
     job is running. Each file has a heading, `==> FILE <==`; empty files are left
     out.
     """
-    word, instance = job_and_instance(words, needs_instance=False)
-    job = show_job(choose_job(word))
+    prefix, instance = job_and_instance(arguments, needs_instance=False)
+    job = show_job(choose_job(prefix))
     directory = job["output_directory"]
     if job["phase"] == "preparing":
         raise JobRequestError(f"Job {job['id'][:8]} has not started any instance yet.")

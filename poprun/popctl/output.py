@@ -1,12 +1,13 @@
-"""Writes the output of instances that a job sends, and popctl's own messages."""
+"""Writes JSON, popctl's own messages, and the output of instances that a job sends."""
 
+import json
 import os
 import shutil
 import sys
 
 from poprun.errors import JobRequestError
 from poprun.popctl.jobs import ANSWER_S, JobConnection, explain_end
-from poprun.texts.stdout import OutputError
+from poprun.texts.stdout import OutputError, write
 from poprun.wire import protocol
 from poprun.words import counted, printable
 
@@ -50,6 +51,11 @@ def say(sentence: str) -> None:
     """Write a line of popctl's own to stderr."""
     if sys.stderr is not None:  # print would take stdout then
         print(f"popctl: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def write_json(value: object) -> None:
+    """Write a value as JSON to stdout."""
+    write(json.dumps(value, indent=2) + "\n")
 
 
 def output_width() -> int:

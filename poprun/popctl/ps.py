@@ -1,6 +1,5 @@
 """`popctl ps`: list the jobs of this user that run on this machine."""
 
-import json
 import os
 import shlex
 
@@ -10,7 +9,7 @@ from poprun.errors import JobRequestError
 from poprun.output.terminal import clock
 from poprun.popctl.job_table import View
 from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
-from poprun.popctl.output import output_width, say
+from poprun.popctl.output import output_width, say, write_json
 from poprun.texts.stdout import write
 from poprun.texts.tables import table
 from poprun.words import counted
@@ -32,7 +31,7 @@ def command(as_json: bool, quiet: bool) -> None:
         write("".join(f"{job['id'][:SHOWN]}\n" for job in jobs))
         return
     if as_json:
-        write(json.dumps(jobs, indent=2) + "\n")
+        write_json(jobs)
         return
     if jobs:
         write(table(HEAD, [_row(job) for job in jobs], output_width()))

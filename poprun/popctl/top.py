@@ -1,6 +1,5 @@
 """`popctl top`: show what the instances of a job do, in a terminal, or once."""
 
-import json
 import sys
 
 import click
@@ -8,7 +7,7 @@ import click
 from poprun.errors import JobRequestError
 from poprun.popctl.job_table import instance_lines, rates_of, summary
 from poprun.popctl.jobs import ANSWER_S, JobConnection, choose_job, read_view, show_job
-from poprun.popctl.output import output_width
+from poprun.popctl.output import output_width, write_json
 from poprun.texts.click_program import Seconds
 from poprun.texts.stdout import write
 from poprun.texts.tables import cut
@@ -43,8 +42,7 @@ def command(job: str | None, interval: float, once: bool, as_json: bool) -> None
     if once and as_json:
         raise click.UsageError("--once and --json cannot be combined.")
     if as_json:
-        view = show_job(choose_job(job))
-        write(json.dumps(view, indent=2) + "\n")
+        write_json(show_job(choose_job(job)))
     elif once:
         _write_once(choose_job(job))
     else:

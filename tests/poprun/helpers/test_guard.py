@@ -429,7 +429,7 @@ def write_word(directory: Path, word: str) -> list[bytes]:
         environment=[],
         timeout_s=LIMIT_S,
     )
-    return [b"run", *action.fields()]
+    return [b"run", *action.fields]
 
 
 @pytest.mark.parametrize("finish", [True, False])
@@ -460,7 +460,7 @@ def test_an_end_action_that_fails_is_reported_before_the_end(guard: Driven) -> N
     action = RunCommand(
         purpose="release p0", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
     )
-    guard.send(protocol.END_ACTION, b"run", *action.fields())
+    guard.send(protocol.END_ACTION, b"run", *action.fields)
 
     guard.send(protocol.FINISH)
 
@@ -478,7 +478,7 @@ def test_without_poprun_a_failure_is_written_where_its_stderr_was(
     with (guard.directory / "stderr").open("wb") as stderr:
         message = protocol.pack(protocol.REPORT_TO)
         guard.poprun.send(message, (stderr.fileno(),))
-    guard.send(protocol.END_ACTION, b"run", *action.fields())
+    guard.send(protocol.END_ACTION, b"run", *action.fields)
 
     assert guard.end() == 0
 
@@ -498,7 +498,7 @@ def test_a_full_pipe_does_not_keep_the_guard_from_ending(guard: Driven) -> None:
     action = RunCommand(
         purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
     )
-    guard.send(protocol.END_ACTION, b"run", *action.fields())
+    guard.send(protocol.END_ACTION, b"run", *action.fields)
 
     assert guard.end() == 0
 

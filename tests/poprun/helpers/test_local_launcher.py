@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from poprun.helpers.command import ENTRY
-from poprun.helpers.local_launcher import groups
+from poprun.helpers.local_launcher import split_commands
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from poprun.helpers.local_launcher import groups
     ],
 )
 def test_words_are_cut_at_each_colon(words: list[str], cut: list[list[str]]) -> None:
-    assert groups(words) == cut
+    assert split_commands(words) == cut
 
 
 def local(*words: str, cwd: Path) -> "subprocess.Popen[str]":
