@@ -1,7 +1,7 @@
 """The variables and bindings of each instance: Request and partition -> Plan. Pure."""
 
-from _json import encode_basestring_ascii as _quoted  # json takes 2 ms to import
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 from popdist import environment as env
@@ -20,20 +20,25 @@ def make_plan(
     """Return the plan: for each instance its host, variables and binding.
 
     Args:
-        partition: The one that the job has been granted, or that it asks for; None
-            for a job that runs without IPUs.
+        partition: The partition that the job asks for or was granted; None for a job
+            without IPUs.
     """
     topology = _topology_on(request, partition)
     assignments = []
     for rank, instance in enumerate(topology.instances()):
-        printed = _printed_variables(
-            topology, request, attempt, partition, rank, instance
-        )
-        directory = request.directories[rank]
+        printed = {
+            **_instance_variables(instance, request, partition),
+            **_partition_variables(topology, request, partition, rank),
+            env.CONTRACT: str(env.CONTRACT_VERSION),
+            env.JOB_ID: request.identity,
+            env.OFFLINE_MODE: str(int(partition is None)),
+            env.RESTART_COUNT: str(attempt.number),
+        }
+        directory, threads = request.directories[rank], request.threads
         variables = {
             **_launcher_variables(request, attempt, rank),
             **request.settings_variables,
-            **_thread_variables(request.threads, rank),
+            **({env.OMP_NUM_THREADS: str(threads[rank])} if threads else {}),
             **({} if directory is None else {"PWD": directory}),
             **printed,
             env.CONTROL: attempt.control,
@@ -77,7 +82,7 @@ def _topology_on(request: Request, partition: PartitionVariables | None) -> Topo
 
 
 def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the likely target options of Poplar; those of the caller count more."""
+    """Return the likely target options of Poplar. The caller's own count more."""
     # A partition has a power of two of IPUs, and only whole racks are tori.
     size = 1 << (topology.num_ipus - 1).bit_length()
     share = min(max(1, size // topology.num_ilds), LARGEST_ILD)
@@ -94,20 +99,14 @@ def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, st
 
 def compact(options: Mapping[str, str]) -> str:
     """Write target options as Poplar reads them."""
-    pairs = (f"{_quoted(key)}:{_quoted(value)}" for key, value in options.items())
-    return "{" + ",".join(pairs) + "}"
+    return json.dumps(options, separators=(",", ":"))
 
 
-def _printed_variables(
-    topology: Topology,
-    request: Request,
-    attempt: Attempt,
-    partition: PartitionVariables | None,
-    rank: int,
-    instance: Instance,
+def _instance_variables(
+    instance: Instance, request: Request, partition: PartitionVariables | None
 ) -> dict[str, str]:
     variables = instance.encode()
-    # Before the two that differ from instance to instance, as in the original.
+    # The last two differ from instance to instance, as in the original.
     last_two = {
         name: variables.pop(name)
         for name in (env.REPLICA_INDEX_OFFSET, env.LOCAL_INSTANCE_INDEX)
@@ -116,37 +115,25 @@ def _printed_variables(
         variables[env.NODE_DEVICE_ID] = str(partition.node_device)
     if request.cache_path is not None:
         variables[env.EXECUTABLE_CACHE_PATH] = request.cache_path
-    variables |= last_two
-    if partition is not None:
-        variables |= _partition_variables(
-            topology, partition, request.target_options, rank
-        )
-        is_elsewhere = not request.facts_of(rank).is_own_host
-        if is_elsewhere and means_own_machine(partition.server_host):
-            del variables[env.VIPU_API_HOST], variables[env.VIPU_API_PORT]
-    return variables | {
-        env.CONTRACT: str(env.CONTRACT_VERSION),
-        env.JOB_ID: request.identity,
-        env.OFFLINE_MODE: str(int(partition is None)),
-        env.RESTART_COUNT: str(attempt.number),
-    }
+    return variables | last_two
 
 
 def _partition_variables(
     topology: Topology,
-    partition: PartitionVariables,
-    given: Mapping[str, str],
+    request: Request,
+    partition: PartitionVariables | None,
     rank: int,
 ) -> dict[str, str]:
-    server = {
-        env.VIPU_API_HOST: partition.server_host,
-        env.VIPU_API_PORT: str(partition.server_port),
-    }
-    options = partition.target_options
+    if partition is None:
+        return {}
+    host, options = partition.server_host, partition.target_options
+    if means_own_machine(host) and not request.facts_of(rank).is_own_host:
+        host = ""  # it would name another machine there
+    server = {env.VIPU_API_HOST: host, env.VIPU_API_PORT: str(partition.server_port)}
     if options is None:
-        options = target_options(topology, given)
+        options = target_options(topology, request.target_options)
     return {
-        **(server if partition.server_host else {}),
+        **(server if host else {}),
         env.VIPU_API_PARTITION_ID: partition.name,
         env.VIPU_API_TIMEOUT: str(partition.server_timeout),
         **({env.VIPU_API_GCD_ID: str(rank)} if partition.node_device is None else {}),
@@ -184,7 +171,3 @@ def _launcher_variables(
         env.OMPI_LOCAL_RANK: local,
         env.OMPI_LOCAL_SIZE: local_size,
     }
-
-
-def _thread_variables(threads: Sequence[int] | None, rank: int) -> dict[str, str]:
-    return {} if threads is None else {env.OMP_NUM_THREADS: str(threads[rank])}
