@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from poprun.host_specs import HostSpec
 from poprun.mpirun.openmpi import OpenMpi5
 from poprun.options.programs import Program
 from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts, Machine, Node
-from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Attempt, PartitionVariables, Plan, Request

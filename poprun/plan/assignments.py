@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from popdist import environment as env
 from popdist.environment import Instance
-from poprun.plan.hosts import means_own_machine
+from poprun.host_specs import means_own_machine
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from popdist import environment as env
 from poprun.errors import HostError
+from poprun.host_specs import HostSpec
 from poprun.options.settings import Setting, Settings, start_processes
 from poprun.options.types import AUTO
 from poprun.plan import slurm
-from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Describe
 from poprun.words import counted
 

@@ -13,6 +13,11 @@ from itertools import chain
 
 from popdist import environment as env
 from poprun.errors import HostError, OptionError, TopologyError
+from poprun.host_specs import (
+    HostSpec,
+    parse_hostfile,
+    parse_hosts,
+)
 from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
@@ -22,12 +27,6 @@ from poprun.options.types import AUTO
 from poprun.plan import partition, placement, slurm
 from poprun.plan.directories import check_synchronised, find_directories
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import (
-    SLURM_NODE_NAME,
-    HostSpec,
-    parse_hostfile,
-    parse_hosts,
-)
 from poprun.plan.instance_count import settle_auto
 from poprun.plan.mpi_arguments import (
     missing_variables,
@@ -214,7 +213,7 @@ def _read_hosts(
         settings, notes = settle_auto(settings, named, describe)
         return settings, named, notes
     # Below Slurm the node has a name that its users know it by.
-    here = [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
+    here = [HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")]
     try:
         allocation = slurm.read_job(environ)
     except HostError as error:

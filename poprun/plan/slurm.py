@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
-from poprun.plan.hosts import (
-    SLURM_NODE_LIST,
-    SLURM_NODE_NAME,
-    HostSpec,
-    from_slurm,
-)
+from poprun.host_specs import HostSpec, errors_at, parse_hosts
 from poprun.words import counted
 
 JOB_ID = "SLURM_JOB_ID"
+NODE_LIST = "SLURM_JOB_NODELIST"
+NODE_NAME = "SLURMD_NODENAME"
 STEP_ID = "SLURM_STEP_ID"
 STEP_TASKS = "SLURM_STEP_NUM_TASKS"
 TASKS_PER_NODE = "SLURM_TASKS_PER_NODE"
@@ -62,11 +59,11 @@ def read_job(environ: Mapping[str, str]) -> SlurmJob | None:
         HostError: Their list is not valid.
     """
     job_id = environ.get(JOB_ID, "")
-    if not re.fullmatch("[0-9]+", job_id):
+    names = environ.get(NODE_LIST)
+    if not re.fullmatch("[0-9]+", job_id) or not names:
         return None
-    nodes = from_slurm(environ)
-    if nodes is None:
-        return None
+    with errors_at(NODE_LIST):
+        nodes = parse_hosts(names)
     counts = _tasks_per_node(environ)
     if len(counts) == len(nodes):
         nodes = tuple(
@@ -84,7 +81,7 @@ def count_tasks(allocation: SlurmJob) -> tuple[int, str]:
     slots = [node.slots for node in allocation.nodes if node.slots is not None]
     if slots:
         return sum(slots), TASKS_PER_NODE
-    return len(allocation.nodes), SLURM_NODE_LIST
+    return len(allocation.nodes), NODE_LIST
 
 
 def check_is_only_task(environ: Mapping[str, str]) -> None:
@@ -126,7 +123,7 @@ def choose_nodes(
                 "--host."
             )
         return nodes
-    own = environ.get(SLURM_NODE_NAME)
+    own = environ.get(NODE_NAME)
     return tuple(sorted(nodes, key=lambda node: node.name != own)[:num_instances])
 
 
@@ -174,8 +171,8 @@ def node_environment(
         and name not in _OF_A_TASK
         and not name.startswith(_OF_A_STEP)
     }
-    if SLURM_NODE_NAME in agents:
-        variables[SLURM_NODE_NAME] = agents[SLURM_NODE_NAME]
+    if NODE_NAME in agents:
+        variables[NODE_NAME] = agents[NODE_NAME]
     return variables
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from popdist import environment as env
 from poprun.helpers.command import PYTHON
+from poprun.host_specs import HostSpec, name_for_mpirun
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.options.programs import Program
 from poprun.output.output_files import OutputFolder
 from poprun.output.stdin import Stdin
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import HostSpec, name_for_mpirun
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.vipu.launch.values import PartitionOptions

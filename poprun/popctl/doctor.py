@@ -10,9 +10,9 @@ from dataclasses import asdict
 import click
 
 from poprun.errors import PoprunError
+from poprun.host_specs import parse_hosts
 from poprun.options.table import GROUPS
 from poprun.options.types import variable
-from poprun.plan.hosts import parse_hosts
 from poprun.popctl.machine_checks import (
     FAIL,
     Check,

@@ -14,7 +14,7 @@ from poprun import __version__
 from poprun.errors import HostUnreachableError
 from poprun.helpers import processes
 from poprun.helpers.load import timeout_factor
-from poprun.plan.hosts import HostSpec
+from poprun.host_specs import HostSpec
 from poprun.reach.agent_connection import AgentConnection, OtherVersionError
 from poprun.reach.connector import Connector, ConnectorFailure
 from poprun.wire.messages import AgentHello

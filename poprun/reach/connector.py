@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.words import printable
 
 # Exit codes of shells.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.reach.connector import MOST_LINES, Connector
 from poprun.reach.remote_commands import Ran, run_all
 from poprun.reach.ssh import LIMIT_S

@@ -6,9 +6,9 @@ from threading import Thread
 from typing import Protocol, TypeVar
 
 from poprun.errors import PoprunError
+from poprun.host_specs import HostSpec
 from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Request
 from poprun.reach import out_of_memory, program
 from poprun.reach.out_of_memory import MemoryCounters

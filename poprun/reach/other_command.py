@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from poprun.errors import OptionError
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.reach.connector import MOST_LINES, Connector, ConnectorFailure, unusable
 from poprun.reach.silence import peer_of_process_is_gone
 from poprun.reach.ssh import Ssh, target

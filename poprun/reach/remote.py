@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from poprun.errors import HostError, ProgramNotFoundError
+from poprun.host_specs import HostSpec, is_local
 from poprun.log import Log
 from poprun.mpirun.find import site_packages
 from poprun.mpirun.values import Mpi
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, is_local
-from poprun.plan.slurm import read_job
+from poprun.plan.slurm import NODE_NAME, read_job
 from poprun.reach import facts
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
@@ -65,7 +65,7 @@ def open_hosts_of_settings(
     """
     names = [host.name for host in hosts]
     is_named = settings.is_given("host") or settings.is_given("hostfile")
-    if not is_named and names == [environ.get(SLURM_NODE_NAME) or "localhost"]:
+    if not is_named and names == [environ.get(NODE_NAME) or "localhost"]:
         return [LocalPreflight()]
     folder = None if again else settings["sync"]
     mark = os.urandom(16).hex()
@@ -159,7 +159,7 @@ def open_hosts(
         PoprunError: A host cannot be reached, or is named twice.
     """
     access.show_phase("resolving the names of the hosts")
-    slurm_name = environ.get(SLURM_NODE_NAME)
+    slurm_name = environ.get(NODE_NAME)
     others = [h for h in _on_other_machines(hosts) if h.name != slurm_name]
     connections: dict[HostSpec, AgentConnection] = {}
     if others:

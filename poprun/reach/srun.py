@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from poprun.helpers import processes
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
 from poprun.reach.connector import MOST_LINES, ConnectorFailure, unusable
 from poprun.reach.silence import peer_of_process_is_gone

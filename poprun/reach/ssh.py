@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poprun.errors import HostUnreachableError, OptionError
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.reach import ssh_failures
 from poprun.reach.connector import ConnectorFailure, unusable
 from poprun.reach.remote_commands import run_all

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
+from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.output.router import OutputRouter
-from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import report, summary

@@ -15,6 +15,7 @@ from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
+from poprun.host_specs import HostSpec
 from poprun.job.output_routes import make_router
 from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
@@ -24,7 +25,6 @@ from poprun.output.output_tap import OutputTap
 from poprun.output.router import OutputRouter
 from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
-from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion

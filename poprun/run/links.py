@@ -9,8 +9,8 @@ from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
 from poprun.host.remote_host import RemoteHost
 from poprun.host.remote_shells import RemoteShells
+from poprun.host_specs import name_for_mpirun
 from poprun.job.values import HostJob, Job
-from poprun.plan.hosts import name_for_mpirun
 from poprun.plan.values import Plan
 from poprun.reach.hosts import Preflights
 from poprun.reach.remote import RemotePreflight

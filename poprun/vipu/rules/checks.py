@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from poprun.errors import HostError
-from poprun.plan.hosts import parse_hosts
+from poprun.host_specs import parse_hosts
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,

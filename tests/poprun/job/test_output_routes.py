@@ -3,11 +3,11 @@
 import pytest
 from plans import FACTS, make_request, planned
 
+from poprun.host_specs import HostSpec
 from poprun.job.output_routes import routes
 from poprun.mpirun.values import MpirunArguments
 from poprun.options import grammar
 from poprun.options.settings import resolve_settings
-from poprun.plan.hosts import HostSpec
 from poprun.plan.topology import Topology
 from poprun.plan.values import GivenArguments
 

@@ -6,11 +6,11 @@ import pytest
 from plans import FACTS, make_request, planned
 
 from popdist import environment as env
+from poprun.host_specs import HostSpec
 from poprun.plan.assignments import (
     compact,
     target_options,
 )
-from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan

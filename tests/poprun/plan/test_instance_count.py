@@ -7,11 +7,11 @@ import pytest
 from plans import FACTS
 
 from poprun.errors import TopologyError
+from poprun.host_specs import HostSpec, parse_hosts
 from poprun.options import grammar
 from poprun.options.programs import Program
 from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.host_facts import HostFacts, Machine, Node
-from poprun.plan.hosts import HostSpec, parse_hosts
 from poprun.plan.instance_count import settle_auto, with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.values import Request

@@ -18,6 +18,7 @@ from poprun.errors import (
     PoprunError,
     TopologyError,
 )
+from poprun.host_specs import HostSpec
 from poprun.options import grammar
 from poprun.options.programs import Program
 from poprun.options.settings import Settings, resolve_settings
@@ -26,7 +27,6 @@ from poprun.output.stdin import Stdin
 from poprun.plan import partition
 from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import Machine, Node
-from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.request import read_request
 from poprun.plan.values import (

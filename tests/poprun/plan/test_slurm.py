@@ -2,8 +2,8 @@
 
 import pytest
 
-from poprun.errors import OptionError
-from poprun.plan.hosts import HostSpec
+from poprun.errors import HostError, OptionError
+from poprun.host_specs import HostSpec
 from poprun.plan.slurm import (
     SlurmJob,
     check_is_only_task,
@@ -44,10 +44,18 @@ def refusal(num_instances: int, **environ: str) -> str:
             {"SLURM_JOB_ID": "-x", "SLURM_JOB_NODELIST": "n1"}, id="no-digits"
         ),
         pytest.param({"SLURM_JOB_ID": "12"}, id="no-nodes"),
+        pytest.param({"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": ""}, id="empty"),
     ],
 )
 def test_outside_a_slurm_job_there_are_no_nodes(environ: dict[str, str]) -> None:
     assert read_job(environ) is None
+
+
+def test_a_wrong_list_of_nodes_is_refused_by_the_name_of_its_variable() -> None:
+    with pytest.raises(HostError) as caught:
+        read_job({"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[0-"})
+
+    assert str(caught.value).startswith("SLURM_JOB_NODELIST: 'n[0-' has an unmatched")
 
 
 def test_the_tasks_that_the_user_has_asked_for_are_the_slots() -> None:

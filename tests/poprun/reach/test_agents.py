@@ -12,7 +12,7 @@ from conftest import wait_for
 
 from poprun import __version__
 from poprun.errors import HostUnreachableError, LaunchError
-from poprun.plan.hosts import HostSpec
+from poprun.host_specs import HostSpec
 from poprun.reach import agents
 from poprun.reach.agents import open_agents
 from poprun.reach.other_command import find_command

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.reach.copies import EXCLUDED, copy_to_hosts, folder_copy, marker_in
 from poprun.reach.other_command import find_command
 

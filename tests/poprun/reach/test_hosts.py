@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from poprun.errors import HostUnreachableError
+from poprun.host_specs import HostSpec
 from poprun.plan.host_facts import HostFacts, Machine, Node
-from poprun.plan.hosts import HostSpec
 from poprun.reach.hosts import LocalPreflight, Preflight, Preflights
 from poprun.reach.out_of_memory import MemoryCounters
 

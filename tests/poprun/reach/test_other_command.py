@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from poprun.errors import OptionError
-from poprun.plan.hosts import HostSpec
+from poprun.host_specs import HostSpec
 from poprun.reach.connector import ConnectorFailure
 from poprun.reach.other_command import OtherCommand, find_command
 from poprun.reach.ssh import Ssh

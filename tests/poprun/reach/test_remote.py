@@ -5,8 +5,8 @@ import os
 import pytest
 
 from poprun.errors import HostError
+from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.plan.hosts import HostSpec
 from poprun.reach import remote
 from poprun.reach.hosts import LocalPreflight
 from poprun.reach.remote import HostAccess, open_hosts

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from poprun.plan.hosts import HostSpec
+from poprun.host_specs import HostSpec
 from poprun.plan.slurm import SlurmJob
 from poprun.reach.connector import ConnectorFailure
 from poprun.reach.srun import Srun, find_srun

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from poprun.plan.hosts import HostSpec
+from poprun.host_specs import HostSpec
 from poprun.reach.connector import ConnectorFailure
 from poprun.reach.ssh import Ssh
 from poprun.reach.ssh_failures import SSH_FAILED

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.mpirun.openmpi import OpenMpi5
 from poprun.output.stdin import Stdin
-from poprun.plan.hosts import HostSpec
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt
 from poprun.supervise.stopping import Cause, Course, Reason

@@ -6,8 +6,8 @@ from typing import Any
 
 from plans import FACTS, make_request, planned
 
+from poprun.host_specs import HostSpec
 from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.plan.hosts import HostSpec
 from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.summary import in_a_line, table

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import HostError
-from poprun.plan.hosts import parse_hosts
+from poprun.host_specs import parse_hosts
 
 
 @st.composite

@@ -6,18 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import HostError
-from poprun.mpirun.hydra import Hydra
-from poprun.mpirun.no_mpi import LocalLauncher
-from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
-from poprun.mpirun.values import Context, MpirunArguments
-from poprun.plan.hosts import (
+from poprun.host_specs import (
     HostSpec,
-    from_slurm,
     is_local,
     name_for_mpirun,
     parse_hostfile,
     parse_hosts,
 )
+from poprun.mpirun.hydra import Hydra
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
+from poprun.mpirun.values import Context, MpirunArguments
 from poprun.reach.ssh import Ssh
 
 NO_NAME = (
@@ -342,28 +341,6 @@ def test_the_name_of_a_hostfile_cannot_reach_the_terminal_raw() -> None:
     assert str(refusal.value).startswith("'a\\x1b[31m':1:1: The file names no host")
 
 
-def test_slurm_says_which_hosts_the_job_has() -> None:
-    environ = {"SLURM_JOB_NODELIST": "gc-poplar-[02-03],login"}
-
-    assert from_slurm(environ) == (
-        HostSpec(name="gc-poplar-02"),
-        HostSpec(name="gc-poplar-03"),
-        HostSpec(name="login"),
-    )
-
-
-@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_NODELIST": ""}])
-def test_outside_slurm_there_is_no_list_of_hosts(environ: dict[str, str]) -> None:
-    assert from_slurm(environ) is None
-
-
-def test_a_wrong_list_from_slurm_is_refused_by_the_name_of_its_variable() -> None:
-    with pytest.raises(HostError) as refusal:
-        from_slurm({"SLURM_JOB_NODELIST": "n[0-"})
-
-    assert str(refusal.value) == f"SLURM_JOB_NODELIST: 'n[0-' {NO_PARTNER}"
-
-
 OWN_NAMES = [
     "node-1.example.org",
     "Gc-Poplar-02",
@@ -491,8 +468,8 @@ def test_only_plain_names_reach_the_command_lines_of_ssh_and_mpirun(text: str) -
     contexts = [Context(argv=["shim"], host=name_for_mpirun(host)) for host in hosts]
 
     for host in hosts:
-        *_, separator, target, last = ssh.argv(host, "agent")
-        assert (separator, last) == ("--", "agent")
+        *_, separator, target, last = ssh.argv(host, ["agent"])
+        assert (separator, last) == ("--", "exec agent")
         assert re.fullmatch(r"([a-z_][a-z0-9_.-]*@)?[A-Za-z0-9:][\w.:-]*", target)
     for mpi in (OpenMpi5, OpenMpi4, Hydra, LocalLauncher):
         mpirun = mpi(version="5.0", path="mpirun")

@@ -6,20 +6,17 @@ here looks a name up, reads a file or knows this machine.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from poprun.errors import HostError
 
 MOST_HOSTS = 65536
 MOST_SLOTS = 65536
-
-SLURM_NODE_LIST = "SLURM_JOB_NODELIST"
-SLURM_NODE_NAME = "SLURMD_NODENAME"
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -58,7 +55,7 @@ class HostSpec:
 
 
 def name_for_mpirun(host: HostSpec) -> str:
-    """Return the name by which mpirun and its remote shell know a host.
+    """Return the name of a host for mpirun and its remote shell.
 
     mpiruns cut an IPv6 address at its colons.
     """
@@ -98,12 +95,17 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
         if not words:
             continue
         place = f"{where}:{number}:{words[0].start() + 1}"
-        with _errors_at(place):
-            hosts = _read_first_word(words[0][0])
+        with errors_at(place):
+            if len(_split(words[0][0])) > 1:
+                raise HostError(
+                    f"{_quote(words[0][0])} contains a comma: a file has one host or "
+                    "one range per line; put each on its own line."
+                )
+            hosts = list(_expand(words[0][0]))
         for word in words[1:]:
-            with _errors_at(f"{where}:{number}:{word.start() + 1}"):
+            with errors_at(f"{where}:{number}:{word.start() + 1}"):
                 hosts = _read_slots_word(hosts, word[0])
-        with _errors_at(place):
+        with errors_at(place):
             for host in hosts:
                 _add(by_key, host)
     if not by_key:
@@ -114,17 +116,8 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
     return tuple(by_key.values())
 
 
-def from_slurm(environ: Mapping[str, str]) -> tuple[HostSpec, ...] | None:
-    """Return the hosts of the Slurm job that this runs in, or None outside one."""
-    text = environ.get(SLURM_NODE_LIST)
-    if not text:
-        return None
-    with _errors_at(SLURM_NODE_LIST):
-        return parse_hosts(text)
-
-
 def means_own_machine(name: str) -> bool:
-    """Return whether a name or an address is that of whatever machine it is used on."""
+    """Return whether a name or an address means the machine that it is used on."""
     key = _key(name.strip("[]"))
     return key in ("localhost", "::1", "::", "0.0.0.0") or (
         _is_address(key) and key.startswith("127.")
@@ -144,16 +137,9 @@ def is_local(host: HostSpec, own_names: Collection[str]) -> bool:
     return _key(host.name) in own or means_own_machine(host.name)
 
 
-def _split(text: str) -> Iterator[str]:
+def _split(text: str) -> list[str]:
     """Cut at the commas that stand outside brackets."""
-    start, inside = 0, False
-    for mark in re.finditer(r"[][,]", text):
-        if mark[0] != ",":
-            inside = mark[0] == "["
-        elif not inside:
-            yield text[start : mark.start()]
-            start = mark.end()
-    yield text[start:]
+    return re.findall(r"(?:^|,)((?:\[[^]]*\]?|[^][,]|\])*)", text)
 
 
 def _expand(piece: str) -> Iterator[HostSpec]:
@@ -193,8 +179,16 @@ def _names(pattern: str) -> Iterator[str]:
     sizes = [sum(last - first + 1 for first, last, _ in part) for part in choices]
     if prod(sizes) > MOST_HOSTS:
         raise _too_many(f"{_quote(pattern)} stands for too many hosts")
-    for numbers in product(*map(_spell, choices)):
-        yield "".join(a + b for a, b in zip(parts[::2], (*numbers, ""), strict=True))
+    numbers = [
+        [
+            str(n).zfill(digits)
+            for first, last, digits in part
+            for n in range(first, last + 1)
+        ]
+        for part in choices
+    ]
+    for chosen in product(*numbers):
+        yield "".join(chain(*zip(parts[::2], (*chosen, ""), strict=True)))
 
 
 def _ranges(text: str) -> list[tuple[int, int, int]]:
@@ -215,21 +209,6 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
             )
         ranges.append((int(first), int(last), len(first)))
     return ranges
-
-
-def _spell(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
-    for first, last, digits in ranges:
-        for number in range(first, last + 1):
-            yield str(number).zfill(digits)
-
-
-def _read_first_word(piece: str) -> list[HostSpec]:
-    if len(list(_split(piece))) > 1:
-        raise HostError(
-            f"{_quote(piece)} contains a comma: a file has one host or one "
-            "range per line; put each on its own line."
-        )
-    return list(_expand(piece))
 
 
 def _read_slots_word(hosts: Sequence[HostSpec], word: str) -> list[HostSpec]:
@@ -335,7 +314,7 @@ def _quote(text: str) -> str:
 
 
 @contextmanager
-def _errors_at(place: str) -> Iterator[None]:
+def errors_at(place: str) -> Iterator[None]:
     """Begin the messages of errors with the place where they arose."""
     try:
         yield
