@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# Python looks for garbage after every 700 new objects. What is imported is none, and
-# looking takes a twentieth of a launch.
+# Python looks for garbage after every 700 new objects. Imported objects are no garbage,
+# and the search takes a twentieth of a launch.
 _OBJECTS_BEFORE_GARBAGE = 100_000
 
 _exit_code_file = ""
@@ -23,7 +23,7 @@ def main(exit_code_file: str = "") -> "NoReturn":
 
     Args:
         exit_code_file: Gets the exit code, too, for a Python program that has called
-            poprun; "" without one.
+            poprun; "" for no file.
     """
     global _exit_code_file
     caller_interrupt = 0
@@ -46,7 +46,7 @@ def main(exit_code_file: str = "") -> "NoReturn":
 
 
 def _exit(code: int) -> "NoReturn":
-    """End this process at once: what Python does at its end is a tenth of a launch."""
+    """End this process at once: Python's own cleanup takes a tenth of a launch."""
     try:
         if _exit_code_file:
             with open(_exit_code_file, "w") as file:
@@ -56,9 +56,8 @@ def _exit(code: int) -> "NoReturn":
 
 
 def _open_closed_streams() -> None:
-    # Or another file would get the number of a standard stream, and be taken for it.
-    # os.open() returns the lowest number that is free. Writing to stdout fails, as
-    # it does where it is closed.
+    # Without this, another file would get the number of a standard stream. os.open()
+    # returns the lowest free number. Writing to stdout fails, as to a closed stdout.
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)

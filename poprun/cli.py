@@ -1,8 +1,8 @@
 """The command: argv and environment -> a page of text, or a job.
 
-grammar parses argv, because poprun's rules are not click's: prefixes, values that look
-like options, a program whose arguments stay as they are. click completes command lines
-in a shell, and its tools find the options; a job does without it.
+grammar parses argv, because click has other rules for prefixes, for values that look
+like options, and for the arguments of the program. click completes command lines in a
+shell, and its tools find the options; a job does without it.
 """
 
 import os
@@ -111,7 +111,7 @@ def _has_color(
     """Return whether a descriptor gets text with colours.
 
     Args:
-        options: Those before an error, if the command line is wrong.
+        options: The options before an error, if the command line is wrong.
     """
     from poprun.options.types import variable
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from poprun import __version__, early_signals, run
+from poprun import __version__, early_signals
 from poprun.color import uses_color
 from poprun.errors import (
     OptionError,
@@ -83,6 +83,9 @@ def _run(
     trace = open_trace(settings["trace"]) if is_job and settings["trace"] else None
     early_signals.unblock()
     guard = start_guard(environ) if is_job else None
+    # The guard starts at the same time as this import, which is a third of a launch.
+    from poprun import run  # noqa: PLC0415
+
     try:
         code = run.run(
             settings, programs, guard, environ, recorder=_recorder, trace=trace
@@ -107,7 +110,7 @@ def record_refusal(
     """Write the result of a job that an error has ended, if an option asks for it.
 
     Args:
-        options: Those before the error, if the command line is wrong.
+        options: The options before the error, if the command line is wrong.
     """
     recorder = _recorder
     if recorder is None:

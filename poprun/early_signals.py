@@ -1,7 +1,7 @@
 """Signals to poprun before its first instance runs: each ends it with a sentence.
 
-While poprun reads its options they are blocked, so that the files of --result, --events
-and --trace are open when one comes, and say that it came.
+While poprun reads its options they are blocked: the files of --result, --events and
+--trace are open when a signal comes, and record it.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-# STATE: the signals that end a process by default, without those of faults (SIGSEGV and
-# the like), and CALLER_INTERRUPT where a Python program has called poprun. The module
+# STATE: the signals that end a process by default, except for faults such as SIGSEGV.
+# If a Python program has called poprun, CALLER_INTERRUPT is one of them. The module
 # signal would take longer to import than all else here.
 _NAMES = {
     int(getattr(_signal, name)): name
@@ -36,9 +36,9 @@ _MOST_CHECKS = 30
 _cpu_s = 0.0
 _checks_left = _MOST_CHECKS
 
-# STATE: the functions that are called when a signal ends poprun: those that make the
-# terminal and the guards ready for the end, and those that get the exit code and the
-# sentence for the files of --result, --events and --trace.
+# STATE: the functions to call when a signal ends poprun. The first ones make the
+# terminal and the guards ready for the end. The others get the exit code and the
+# message, for the files of --result, --events and --trace.
 _before_message: "list[Callable[[], object]]" = []
 _after_message: "list[Callable[[int, str], object]]" = []
 
@@ -107,7 +107,7 @@ def unblock() -> None:
     if _signal.getsignal(_signal.SIGALRM) is _unblock_if_idle:
         _signal.setitimer(_signal.ITIMER_REAL, 0)
         _signal.signal(_signal.SIGALRM, stop)
-    # A caller may have blocked them for reasons of its own, and forgotten that.
+    # A caller may have blocked them and forgotten that.
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _NAMES)
 
 

@@ -19,7 +19,7 @@ class PoprunError(Exception):
     """The base class of the errors that poprun raises.
 
     Args:
-        hint: A way out, which is shown on a line of its own.
+        hint: A way out, for a line below the message.
     """
 
     exit_code = INVALID

@@ -17,7 +17,7 @@ class Log:
     05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
 
     Args:
-        is_quiet: Write errors only, and the sentences that belong to them.
+        is_quiet: Write errors only, and the sentences about them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Log:
         self._write(message("error", printable(sentence), has_color=self._has_color))
 
     def held_back(self, lines: list[str]) -> "Log":
-        """Return a log that adds to a list what `write` writes later."""
+        """Return a log that adds lines to a list, for `write` to write later."""
         return Log(
             self._verbosity,
             lines.append,
@@ -62,7 +62,7 @@ class Log:
         )
 
     def write(self, lines: list[str]) -> None:
-        """Write what was held back."""
+        """Write lines that a log has held back."""
         for line in lines:
             self._write(line)
 

@@ -1,4 +1,4 @@
-"""Options of other launchers: what each is there, and what to write instead."""
+"""Options of other launchers, with their meaning and poprun's way to write them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ _PER_HOST = (
 )
 _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
 
-# What is written for options of mpirun, the vendor's tools, torchrun, srun, horovodrun
-# and accelerate: in lower case with hyphens, as accelerate's underscores are read.
+# Advice about the options of mpirun, the vendor's tools, torchrun, srun, horovodrun and
+# accelerate, in lower case with hyphens: accelerate's underscores count as hyphens.
 _GROUPED_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
@@ -84,10 +84,10 @@ ADVICE: Mapping[str, str] = {
 
 
 def explain(word: str, following: Sequence[str]) -> str:
-    """Return what to write instead of an option of another launcher, or "".
+    """Return advice about an option of another launcher; "" for an unknown one.
 
     Args:
-        following: The words after it, its values among them.
+        following: The words after it, which may be its values.
     """
     flag, equals, value = word.partition("=")
     long = flag.lower().replace("_", "-")

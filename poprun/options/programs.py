@@ -19,7 +19,7 @@ SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
 # The options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
-# PopRun's options whose long names hardly any program has.
+# PopRun's options with long names that hardly any other program has.
 _OWN_NAMES = """
     num-instances print-topology topology-format process-placement numa-aware
     host-subnet synchronise-python-venv synchronise-poplar-sdk distribute-ssh-key
@@ -27,7 +27,7 @@ _OWN_NAMES = """
     only-output-from-instance offline-mode executable-cache-path emulate-sdk
 """
 _OWN = frozenset([*_OWN_NAMES.split(), *IPU_OPTIONS])
-# These have such options of their own.
+# Programs with some of these options.
 _OWN_PROGRAMS = ("poprun", "popctl", "vipu", "vipu-admin", "vipu-server")
 
 

@@ -52,8 +52,7 @@ class Settings:
     # Sentences for the user about variables that have no effect.
     warnings: Sequence[str] = ()
 
-    # Any, because each option has a type of its own, which the table of options
-    # says and no annotation can.
+    # Any, because each option has another type, which no annotation can tell.
     def __getitem__(self, name: str) -> Any:
         return self.entries[name].value
 
@@ -232,9 +231,9 @@ def _settle_quiet(
 
 
 def _warn_of_mistyped(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each variable whose name is nearly that of an option.
+    """Yield a warning for each variable with a name that is nearly right.
 
-    No error: any program may have variables that begin like poprun's.
+    It is no error: any program may have variables that begin like poprun's.
     """
     known = {variable(name): name for name in BY_NAME}
     begin = variable("")

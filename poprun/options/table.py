@@ -357,7 +357,7 @@ VIPU_OPTIONS = [
     if option.name not in ("offline-mode", "executable-cache-path")
 ]
 
-# A job whose size is given as -n runs without IPUs if none of these is given.
+# A job with -n runs without IPUs if none of these is given.
 IPU_OPTIONS = ["num-replicas", "ipus-per-replica", "num-ilds", *VIPU_OPTIONS]
 
 # The options that PopRun does not have. Prefixes are looked up among the others first,

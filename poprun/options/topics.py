@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import starmap
+from pathlib import Path
 
 # How long man may take to answer.
 _MAN_TIMEOUT_S = 5
@@ -65,7 +66,7 @@ def _manual(environ: Mapping[str, str]) -> Iterator[str]:
 
 def _man_finds_it(environ: Mapping[str, str]) -> bool:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["man", "-w", "poprun"],
             env=environ,
             capture_output=True,
@@ -77,7 +78,7 @@ def _man_finds_it(environ: Mapping[str, str]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     # Minimal systems have a man that only prints a sentence.
-    return asked.returncode == 0 and os.path.exists(asked.stdout.strip())
+    return answer.returncode == 0 and os.path.exists(answer.stdout.strip())
 
 
 def _find(in_source: str, installed: str) -> str:
@@ -86,14 +87,8 @@ def _find(in_source: str, installed: str) -> str:
     It is in the source folder, or below the prefix of the installation, a few folders
     above the package.
     """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    source = os.path.dirname(package)
-    if os.path.exists(f"{source}/docs/poprun.1"):
+    _, _, source, *above = Path(__file__).absolute().parents
+    if (source / "docs/poprun.1").exists():
         return f"{source}/{in_source}"
-    folder = source
-    while True:
-        if os.path.exists(path := os.path.join(folder, installed)):
-            return path
-        if folder == os.path.dirname(folder):
-            return ""
-        folder = os.path.dirname(folder)
+    paths = (folder / installed for folder in (source, *above))
+    return next((str(path) for path in paths if path.exists()), "")

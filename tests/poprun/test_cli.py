@@ -50,7 +50,7 @@ class Pipeline:
 @pytest.fixture(autouse=True)
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
     fake = Pipeline()
-    monkeypatch.setattr(dispatch, "run", fake)
+    monkeypatch.setattr(poprun, "run", fake, raising=False)
     monkeypatch.setattr(dispatch, "start_guard", lambda environ: None)
     monkeypatch.chdir(tmp_path)
     return fake
@@ -382,7 +382,8 @@ def test_a_page_of_text_imports_nothing_that_a_job_needs() -> None:
 
 
 def test_a_job_imports_nothing_that_it_may_not_need() -> None:
-    loaded = modules_after("import sys, poprun.dispatch; print(*sys.modules)")
+    code = "import sys, poprun.dispatch, poprun.run; print(*sys.modules)"
+    loaded = modules_after(code)
 
     assert not loaded & {"click", "importlib.metadata", "numpy", "yaml"}
 

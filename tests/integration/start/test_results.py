@@ -241,11 +241,11 @@ def test_a_mistake_in_an_option_replaces_an_older_result(
 SIGNALLED_EARLY = """
 import os, sys
 from poprun import __main__, cli
-carry_out = cli._carry_out
-def late(argv, environ):
+main = cli.main
+def late():
     os.kill(os.getpid(), 15)
-    return carry_out(argv, environ)
-cli._carry_out = late
+    return main()
+cli.main = late
 __main__.main()
 """
 
