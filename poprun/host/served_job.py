@@ -16,9 +16,8 @@ from poprun.host.commands import Commands
 from poprun.host.devices import ForwardedDevices
 from poprun.host.forwarded_streams import ForwardedInput, ForwardedOutput
 from poprun.host.local_host import LocalHost
-from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import HostJob, Job
+from poprun.job.values import HostJob, Job, directory_resource
 from poprun.mpirun.environment import without_batch_system
 from poprun.output.waiter import Interest
 from poprun.reach.out_of_memory import read_host

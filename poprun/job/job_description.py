@@ -13,9 +13,8 @@ from poprun.errors import OptionError
 from poprun.helpers.command import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
 from poprun.helpers.own_process import IN_SLURM
-from poprun.job.directories import directory_resource
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import Job, Resource
+from poprun.job.values import Job, Resource, directory_resource
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
@@ -52,7 +51,7 @@ def make_job(
 
     Args:
         paths: The program's file, found for each instance.
-        umask: That of the instances.
+        umask: The umask of the instances.
 
     Raises:
         OptionError: exec would not accept the program's words or environment.
@@ -127,7 +126,7 @@ def _inherited(
 ) -> dict[str, str]:
     """Return the caller's part of what the instances of a host have in common."""
     if facts.environ is not None:
-        # As ssh gives it there, with what the original forwards.
+        # The environment of a login there, with the variables that PopRun forwards.
         forwarded = {name: environ[name] for name in request.forwarded}
         environ = {**facts.environ, **forwarded}
         # poprun asks the V-IPU server for all instances.
@@ -154,7 +153,7 @@ def _mpirun_environment(
 
 
 def _cache(plan: Plan) -> list[Resource]:
-    """Return the cache of a job that has one of its own."""
+    """Return the cache of the job, if it is not shared with other jobs."""
     path = plan.request.cache_path
     if path is None or not plan.request.cache_is_temporary:
         return []
@@ -216,7 +215,7 @@ def _specs(
 
     Args:
         spec: Returns one, with the fields that all instances have in common.
-        inherited: What the instances of each host have in common.
+        inherited: The variables that the instances of a host share, by host.
     """
     messages = []
     for assignment, path in zip(plan.assignments, paths, strict=True):
@@ -230,7 +229,7 @@ def _specs(
         )
         environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
         _check_sizes(argv, environment, facts)
-        # What a user asks for counts more than the same variable handed on by mpirun.
+        # A variable that the user sets counts more than the same one from mpirun.
         users = [
             name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
         ]
@@ -254,7 +253,7 @@ def _specs(
 
 
 def _own_limits(facts: HostFacts) -> dict[str, int]:
-    """Return the limits of an instance that are those of its host's login."""
+    """Return the limits that an instance has from the login on another host."""
     return {} if facts.is_own_host else {"open_files": facts.open_files}
 
 

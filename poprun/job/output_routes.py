@@ -18,7 +18,7 @@ from poprun.plan.values import Plan, Request
 
 
 def note_on_terminal(request: Request) -> list[str]:
-    """Return a sentence where what is to read the terminal gets no terminal."""
+    """Return a note if a remote instance is to read poprun's terminal."""
     rank = request.stdin.rank
     if rank is None or not os.isatty(0) or request.facts_of(rank).is_own_host:
         return []
@@ -68,7 +68,7 @@ def make_router(
     Args:
         status: Returns the status line of the job; None for no line.
     """
-    # What the user types on the terminal would appear after the status.
+    # The text that the user types on the terminal would appear after the status.
     is_typed_in = job.stdin.is_own and os.isatty(0)
     has_status = terminal.has_status_line(environ) and not is_typed_in
     columns = terminal.own_size()[1]
@@ -83,7 +83,7 @@ def make_router(
 
 
 def _template(request: Request, settings: Settings) -> tuple[str, Sequence[str]]:
-    """Return what makes the tags on the console, and in which streams they stand."""
+    """Return the template of the tags on the console, and the streams with tags."""
     form = settings["tag-format"]
     if form == "auto":
         arguments = request.arguments.job

@@ -1,6 +1,6 @@
 """Reserve the IPUs of a job before it starts, and have them released when it ends.
 
-Request -> the partition that was granted, and what holds it. A job that asks for no
+Request -> the granted partition, and its holder. A job that asks for no
 IPUs and can get no inventory runs without them.
 """
 
@@ -47,7 +47,7 @@ from poprun.vipu.opening import open_inventory
 RELEASE = os.path.join(
     os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
 )
-# What the command that releases a lease needs of the caller's environment.
+# The caller's variables that the command to release a lease needs.
 FOR_RELEASE = ("HOME", "PATH", "SSL_CERT_FILE", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 # By these, or by a configuration file, it finds the access key for a server.
 CLI_VARIABLES = "VIPU_CLI_"
@@ -260,7 +260,7 @@ def _reserve(
 def _log_server(options: "PartitionOptions", log: Log) -> None:
     server = options.server
     if server is not None and server.origin != "option":
-        # A path is that of a configuration file of the vipu command.
+        # A path is the configuration file of the vipu command.
         origin = "'vipu'" if "/" in server.origin else server.origin
         log.info(f"V-IPU server address picked up from {origin}: {server}")
 

@@ -11,7 +11,7 @@ from poprun.words import counted
 # For each instance: the connection to its shim, its stdout and its stderr, and the
 # connection of its Python interpreter when that ends.
 PER_INSTANCE = 4
-# For all: the control socket, what is open for a moment, and the clients of the job.
+# For all: the control socket, short-lived descriptors, and the clients of the job.
 SPARE = 68
 
 

@@ -1,11 +1,13 @@
 """The description of a job to supervise."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from poprun.helpers.end_actions import EndAction
+from poprun.errors import LaunchError
+from poprun.helpers.end_actions import EndAction, RemovePath
 from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
@@ -14,7 +16,7 @@ from poprun.vipu.launch.held_devices import HeldDevices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """Something that is made for a job or for one attempt, and what undoes it.
+    """Something that is made for a job or for one attempt, with the action to undo it.
 
     The end action is registered before `make` is called, and is performed however the
     job ends, even if `make` has failed or has not been called.
@@ -27,15 +29,32 @@ class Resource:
     undo: Callable[[], bool] | None = None
 
 
+def directory_resource(path: str, *, exists: bool = False) -> Resource:
+    """Return a directory of a job as a resource."""
+
+    def make() -> None:
+        if exists:
+            return
+        try:
+            os.mkdir(path, mode=0o700)
+        except OSError as error:
+            raise LaunchError(
+                f"The job's directory {path} cannot be made: {error.strerror}. Set "
+                "TMPDIR to a directory with room for files."
+            ) from None
+
+    return Resource(make=make, end_action=RemovePath(os.fsencode(path)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostJob:
-    """What an agent needs for the part of an attempt that runs on its host."""
+    """The part of an attempt on one host, for the agent of that host."""
 
     # The host, as messages name it, and its instances.
     name: str
     ranks: Sequence[int]
     num_instances: int
-    # As in Job; the cache is "" where there is none of this job's own.
+    # The same as in Job; the cache is "" if the job uses a shared one.
     control: str
     mark: str
     directory: str
@@ -47,11 +66,11 @@ class HostJob:
     leftovers: Sequence[str]
     # To which instances poprun sends an input.
     stdin_ranks: Sequence[int]
-    # What mpirun's daemons get there, besides the host's own.
+    # The variables that mpirun's daemons get there, besides the host's own.
     environment: Mapping[str, str]
     # The fields of its InstanceDevices; None for a job without IPUs.
     devices: Sequence[Any] | None = None
-    # As in Job.
+    # The same as in Job.
     is_traced: bool = False
 
 
@@ -84,15 +103,15 @@ class Job:
     start_timeout: float = inf
     # Whether Slurm may send SIGTERM to all its processes.
     is_in_slurm: bool = False
-    # What is made for this attempt alone, in this order; undone in the opposite one.
+    # The resources of this attempt alone, in this order; undone in the opposite order.
     attempt_resources: Sequence[Resource] = ()
-    # What the attempts of a job share, undone after the last: its IPUs, its cache.
+    # The resources that all attempts share, undone after the last: IPUs, the cache.
     job_resources: Sequence[Resource] = ()
     # The attempt's directory, the first of its resources; "" for none.
     directory: str = ""
-    # Where instances read which of them have ended; in the job's directory.
+    # The file in the attempt's directory in which instances read who has ended.
     ended_file: str = ""
-    # How the paths begin of what MPI may leave in shared directories.
+    # The prefixes of the paths of files that MPI may leave in shared directories.
     leftovers: Sequence[str] = ()
     # Whether its processes record their calls in the attempt's directory.
     is_traced: bool = False

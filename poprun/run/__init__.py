@@ -107,7 +107,7 @@ def _phase_line(
     *,
     runs: bool,
 ) -> PhaseLine:
-    """Return the line of what poprun does, which popctl shows, too."""
+    """Return the line for poprun's present phase; popctl shows the phase, too."""
     is_wanted = runs and settings.shows_progress
     is_possible = is_wanted and terminal.has_status_line(environ)
     return PhaseLine(is_possible=is_possible, on_phase=preparing.enter)
@@ -127,7 +127,7 @@ def _traced(context: RunContext) -> Iterator[None]:
 
 
 def _plan(programs: Sequence[Program], identity: str, context: RunContext) -> Request:
-    """Return what is asked for, checked against what the hosts have."""
+    """Return the request, checked against the facts of the hosts."""
     context.phase_line.show("checking the hosts")
     context.enter("plan")
     request = read_request(

@@ -50,15 +50,15 @@ from poprun.wire.events import (
     Started,
 )
 
-# As in popdist/settings.py.
+# The default of popdist/settings.py.
 STALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Successor:
-    """What another attempt takes over from one that has failed."""
+    """The things that another attempt takes over from a failed one."""
 
-    # Undoes what the attempts share, should poprun end before that attempt.
+    # Undoes the shared resources if poprun ends before that attempt begins.
     guard: StartedGuard
     # They may stop the job meanwhile.
     clients: Clients
@@ -117,7 +117,7 @@ def wait_for_stdin(stdin: Stdin) -> None:
 
 
 class _RunningAttempt:
-    """An attempt whose mpirun has been told to start."""
+    """An attempt after the order to start mpirun."""
 
     def __init__(
         self,
@@ -203,8 +203,8 @@ class _RunningAttempt:
     def _before_end(self, end: AttemptEnd) -> None:
         """Start the guard of the next attempt, if one follows, and collect the trace.
 
-        All instances and mpirun have ended. The next guard gets what the attempts
-        share before this one undoes what is left.
+        All instances and mpirun have ended. The next guard takes over the shared
+        resources before this guard undoes the rest.
         """
         may_restart_now = self._may_follow and may_restart(end)
         if may_restart_now and self._judge(end).has_failed:
@@ -265,10 +265,10 @@ class _RunningAttempt:
 
 
 def undo_job(job: Job, guard: StartedGuard) -> list[str]:
-    """Undo what the attempts of a job share; return a sentence for each failure.
+    """Undo the shared resources of a job; return a sentence for each failure.
 
     Args:
-        guard: Would undo it when poprun ends, and need not do so any more.
+        guard: Has the order to undo them when poprun ends; it is withdrawn.
     """
     failures = []
     for item in reversed(job.job_resources):

@@ -1,4 +1,4 @@
-"""What the stages of a run and its attempts have in common."""
+"""The context of a run, which its stages and attempts share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from poprun.trace.job_trace import JobTrace
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     settings: Settings
-    # The environment that poprun was started with, and what the instances get of it.
+    # The environment that poprun was started with, and the instances' part of it.
     caller_environ: Mapping[str, str]
     environ: Mapping[str, str]
     # The caller's.
@@ -28,7 +28,7 @@ class RunContext:
     # Shows on a terminal what poprun does before the job runs.
     phase_line: PhaseLine
     hosts: Preflights
-    # Reaches hosts; gets what tells the guard of what is started there, and the hosts.
+    # Reaches hosts; its arguments are a function that tells the guard, and the hosts.
     open_hosts: Callable[..., Sequence[Preflight]]
     # Serves clients until the first attempt.
     preparing: PreparingJob

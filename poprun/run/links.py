@@ -17,7 +17,7 @@ from poprun.reach.remote import RemotePreflight
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
-# What mpirun's daemons get of its environment: the job, poprun's socket, whether Slurm
+# The variables of mpirun that its daemons get: the job, poprun's socket, whether Slurm
 # may signal them, and where they make files.
 FOR_DAEMONS = (env.JOB_ID, env.CONTROL, IN_SLURM, "TMPDIR")
 

@@ -1,7 +1,7 @@
-"""Further attempts to run a job that has failed: what --max-restarts asks for.
+"""The attempts to run a job, for --max-restarts.
 
 Between two attempts poprun waits, reaches the hosts again, and prepares the next one.
-What the attempts share is the new guard's meanwhile: it is undone if poprun dies.
+Meanwhile the new guard has the shared resources, and undoes them if poprun dies.
 """
 
 import signal
@@ -45,10 +45,10 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What an attempt needs of the stages of a run."""
+    """The stages of a run that each attempt goes through."""
 
-    # Reaches the hosts again, with the guard that ends what has a mark; returns a TCP
-    # port for rank 0.
+    # Reaches the hosts again; the guard ends processes there. Returns a TCP port for
+    # rank 0.
     reopen: Callable[[StartedGuard], int]
     # Gets the number of the attempt, and that port.
     prepare: Callable[[int, int], tuple[Plan, Job]]
@@ -138,7 +138,7 @@ class Restarts:
         return self._steps.run(job, guard, plan, may_follow=may_follow, clients=clients)
 
     def _record(self, refusal: PoprunError | None) -> None:
-        """Write the result of a job whose last attempt could not be started."""
+        """Write the result of a job if its last attempt could not be started."""
         if refusal is not None and self._recorder is not None:
             self._recorder.refuse(refusal.exit_code, str(refusal))
 
@@ -217,7 +217,7 @@ def _signals_raise() -> Iterator[None]:
     """
 
     def stop(number: int, frame: object) -> None:
-        # What undoes the job is not to be interrupted by a second one.
+        # A second signal must not interrupt the undoing of the job.
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise StoppedError(signal.SIGINT if number == CALLER_INTERRUPT else number)
