@@ -1,4 +1,4 @@
-"""The end of a job's output: what the instances wrote last, and a reader that is slow.
+"""The end of a job's output: the last output of instances, for a slow reader.
 
 It owns the wait for the readers of poprun's stdout and stderr when the job is over.
 That wait ends: after a time without any progress that depends on how the job ended.
@@ -12,8 +12,8 @@ from poprun.output.router import OutputRouter
 from poprun.output.streams import Streams
 from poprun.supervise.stopping import Cause, Reason
 
-# How long a reader may take nothing at all before the rest is given up: of a job that
-# failed, of one that was to stop, and of one that got a second signal.
+# How long a reader may take nothing at all before the rest is given up: after a
+# failure of the job, after an order to stop it, and after a second signal.
 AFTER_FAILURE_S = 60.0
 AFTER_STOP_S = 5.0
 AFTER_SECOND_SIGNAL_S = 0.2
@@ -46,10 +46,10 @@ def drain(
     serve: Callable[[float], None],
     limit: Callable[[], float],
 ) -> None:
-    """Read what is left in the streams, and write all that is unwritten.
+    """Read the rest of the streams, and write all unwritten output.
 
     Args:
-        serve: Waits until a time for output and signals, and serves what has come.
+        serve: Waits until a time for output and signals, and serves them.
         limit: Says for how long a reader may take nothing; signals change it.
     """
     now = time.monotonic()
@@ -62,8 +62,8 @@ def drain(
             router.give_up()
             continue
         if router.full or streams.received != received:
-            # Nothing is read before a reader comes: that time does not count. Nor does
-            # a connection that is slow.
+            # Nothing is read before a reader comes: that time does not count, and the
+            # time of a slow connection does not, either.
             received, streams_end = streams.received, now + STREAMS_END_S
         elif streams and now >= streams_end:
             streams.close()

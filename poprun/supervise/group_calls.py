@@ -1,7 +1,7 @@
 """Finds the instances that have not begun a call of torch's gloo. Pure but for a clock.
 
-Each host counts the calls of its own instances, and only poprun can compare all of
-them. In popdist's groups the instances do that themselves.
+Each host counts the calls of its own instances, and poprun compares the counts. In
+popdist's groups the instances compare them.
 """
 
 import time

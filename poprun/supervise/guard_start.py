@@ -78,7 +78,7 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     pairs = ((os.fsencode(k), os.fsencode(v)) for k, v in environ.items() if k)
     try:
         # Its output, should it fail, is shown with mpirun's when nothing else explains
-        # how a job ended. What kills mpirun kills its process group.
+        # how a job ended. A signal that kills mpirun is for its process group.
         pid = processes.spawn(argv, dict(pairs), output, setsid=True)
     except OSError:
         ours.close()
@@ -98,9 +98,9 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
 
 
 def continue_guards() -> None:
-    """Continue what was stopped of the guards that live, before poprun exits.
+    """Continue living guards that are stopped, before poprun exits.
 
-    A guard that was stopped while it came up has not asked the kernel for that.
+    A guard asks the kernel to do so, but one may be stopped before it has asked.
     """
     for pid in _pids:
         guard = processes.process(pid)

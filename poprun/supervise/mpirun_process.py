@@ -37,7 +37,7 @@ FINISH_S = 35.0
 # A guard that stays stopped (state T) for so long is replaced; how often it is checked.
 STOPPED_S = 1.0
 CHECK_GUARD_S = 0.1
-# From SIGTERM to SIGKILL for what a guard that was killed has left.
+# From SIGTERM to SIGKILL for leftover processes of a killed guard.
 ORPHAN_GRACE_S = 0.1
 # A guard that is killed is replaced, but not without end.
 MAX_GUARDS = 20
@@ -47,8 +47,8 @@ class GuardClient:
     """The guard of one job, whichever process it is at the moment.
 
     mpirun is the guard's child as long as the first guard lives. When that dies, the
-    kernel gives mpirun to poprun, which is a subreaper, too; a new guard gets the pids
-    of the processes that it has to end if poprun ends.
+    kernel gives mpirun to poprun, a subreaper, too; a new guard gets the pids of the
+    processes to end if poprun ends.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class GuardClient:
         return True
 
     def kill(self) -> None:
-        """Kill a guard that does not answer, so that another can take its place."""
+        """Kill a guard that does not answer; another one can take its place."""
         os.kill(self.pid, signal.SIGKILL)
 
     def _connect(self, started: StartedGuard) -> None:
@@ -249,7 +249,7 @@ class MpirunProcess:
         self._started_guard = guard
         self._host = host
         self._connections = connections
-        # What this attempt makes and undoes: a successor undoes the job's.
+        # This attempt makes and undoes them, unless a successor undoes the job's.
         self._resources = [*job.attempt_resources, *job.job_resources]
         # Whether nothing of the job is left, after `finish`.
         self.finished = False
@@ -266,7 +266,7 @@ class MpirunProcess:
         """Start mpirun.
 
         Raises:
-            LaunchError: What the job needs cannot be made.
+            LaunchError: A resource of the job cannot be made.
         """
         job = self._job
         own_process.become_subreaper()
@@ -287,7 +287,7 @@ class MpirunProcess:
         self._guard.start()
 
     def report_to(self, emit: Callable[[Event], None]) -> None:
-        """Set what is called with each event, and with those so far."""
+        """Set the function to call with each event, and with all events so far."""
         self._emit = emit
         for event in self._early_events:
             emit(event)
@@ -295,9 +295,9 @@ class MpirunProcess:
     def interests(self) -> Iterator[Interest]:
         """Yield the descriptors to wait for.
 
-        They are served after those of the hosts: mpirun's exit usually follows from
-        that of an instance or a shim. Where it is the other way round, mpirun was
-        killed, and its status says so.
+        The descriptors of the hosts are served first: mpirun usually exits because an
+        instance or a shim has. If mpirun exits before them, it was killed, and its
+        status says so.
         """
         channel = self._guard.channel
         events = READ | (WRITE if channel.has_unsent else 0)
@@ -348,7 +348,7 @@ class MpirunProcess:
         self._resources = [*self._job.attempt_resources]
 
     def finish(self, *, is_clean: bool) -> None:
-        """Begin to end what is left of the job, until `finished` is true.
+        """Begin to end the rest of the job, until `finished` is true.
 
         Args:
             is_clean: Whether no process of an instance can be left on any host.
@@ -363,7 +363,7 @@ class MpirunProcess:
 
     @property
     def output(self) -> bytes:
-        """What mpirun has written so far."""
+        """The output of mpirun so far."""
         return os.pread(self._started_guard.output, 1 << 20, 0)
 
     def close(self) -> bytes:
@@ -450,7 +450,7 @@ class MpirunProcess:
         self._emit(GuardLost(host=self._host))
 
     def _find(self) -> None:
-        """Go on where a guard died before it could say which process mpirun is."""
+        """Find mpirun after a guard has died without naming its process."""
         mpirun = self._guard.orphaned_mpirun()
         if mpirun is not None:
             self._on_start(mpirun.pid, mpirun.start)
@@ -472,8 +472,8 @@ class MpirunProcess:
     def _set_finished(self) -> None:
         self.finished = True
         if self._guard.replaced:
-            # What a guard left that died is poprun's. Some may have gone on writing
-            # after the last guard, which did not know of it, had undone the rest.
+            # Processes of a guard that died are now poprun's. Some may have written
+            # files after the last guard, which did not know them, had undone the rest.
             self._emit_failures(self._guard.do_without(ORPHAN_GRACE_S))
 
     def _emit_failures(self, failures: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""When and how a job stops: (what happened, now) -> what to do. Pure.
+"""When and how a job stops: (event, now) -> actions. Pure.
 
 A job goes through its phases in one direction only:
 
@@ -48,7 +48,7 @@ KILL_TIMEOUT_S = 1.0
 MPIRUN_TIMEOUT_S = 2.0
 MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
 # The least when it gets SIGTERM: Open MPI 4.1 then sleeps twice for a second before it
-# ends those of its children that it has not seen end.
+# ends its children, unless it has seen them end.
 MPIRUN_TERM_TIMEOUT_S = 5.0
 
 
@@ -84,7 +84,7 @@ class Cause:
     reason: Reason
     rank: int | None = None
     signal: int | None = None
-    # Who has asked for it instead of sending a signal, "" if none has.
+    # The client of popctl that has asked for it, "" if none has.
     client: str = ""
 
 
@@ -370,7 +370,7 @@ def _interrupt_in_slurm(course: Course, now: float) -> Step:
 def _take_for_slurms(course: Course, now: float) -> Course:
     """Return a job that stops because one of its hosts has got SIGTERM from Slurm.
 
-    What has failed or was lost an instant ago has ended by the same signal.
+    An instance that failed or was lost an instant ago has ended by the same signal.
     """
     if course.phase is Phase.RUNNING:
         return _stop_with_slurm(course, now)
@@ -385,7 +385,7 @@ def _take_for_slurms(course: Course, now: float) -> Course:
 
 
 def _stop_with_slurm(course: Course, now: float) -> Course:
-    """Return a job that stops, and signals instances soon that Slurm has not signalled.
+    """Return a job that stops, and signals instances soon if Slurm does not.
 
     A second signal might interrupt what a program does because of the first.
     """

@@ -64,7 +64,7 @@ GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
-    """What is known of an attempt that has ended: the verdict follows from it."""
+    """The facts about the end of an attempt, from which its verdict follows."""
 
     course: Course
     # The events that the supervisor listened to, in their order.
@@ -129,7 +129,7 @@ class Supervisor:
         self._looks_at_groups_at = self._all_measured_at = inf
 
     def start(self) -> None:
-        """Begin to supervise a job whose mpirun starts; `run` must be called then.
+        """Begin to supervise a job while mpirun starts; `run` must be called next.
 
         Raises:
             LaunchError: A host cannot run instances.
@@ -195,7 +195,7 @@ class Supervisor:
         )
 
     def write_out(self) -> None:
-        """Write what is unwritten when the job is over, while it is read."""
+        """Write the rest of the output after the job, as long as it is read."""
         self._is_over = True
         self._router.hide_status(forever=True)
         drain(self._router, self._streams, self._serve_output, self._reader_timeout)
@@ -325,7 +325,7 @@ class Supervisor:
             case stopping.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
-                # For the report, which says who waits for whom.
+                # The report says which instances wait for which.
                 self._measure()
                 lost = {e.rank for e in self._events if isinstance(e, ShimLost)}
                 ranks = sorted(self._course.connected - lost)
@@ -396,7 +396,7 @@ class Supervisor:
                 yield signal.SIGINT
 
     def _interruption(self, number: int) -> Event:
-        """Return what a signal is that ends a job, unless it is for a debugger."""
+        """Return the event for a signal that ends a job, or is for a debugger."""
         course, rank = self._course, self._course.debugged
         is_ctrl_c = number == signal.SIGINT and course.debugger_takes_interrupt
         if rank is None or not is_ctrl_c:
@@ -405,7 +405,7 @@ class Supervisor:
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()
-        # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
+        # SIGSTOP, because SIGTSTP does not reach the leader of another session.
         self._signal_instances(signal.SIGSTOP)
         # A shell continues a stopped job that it kills: poprun must not stop again.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)

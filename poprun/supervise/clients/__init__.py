@@ -1,1 +1,1 @@
-"""Requests of popctl -> actions on a running job, and what is told about it."""
+"""Requests of popctl -> actions on a running job, and answers about it."""

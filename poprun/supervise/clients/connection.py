@@ -1,4 +1,4 @@
-"""The connection to one client: what it is sent, which waits for it in bounded memory.
+"""The connection to one client, with a bounded queue of messages to it.
 
 A client that does not read must not slow the job down or fill poprun's memory.
 """
@@ -19,7 +19,7 @@ LAST_READ_S = 10.0
 
 
 class ClientConnection:
-    """What one client is sent."""
+    """The messages to one client."""
 
     def __init__(self, link: Channel) -> None:
         self.link = link
@@ -42,7 +42,7 @@ class ClientConnection:
         return bool(self._waiting) or self.link.has_unsent
 
     def send(self, kind: int, *fields: bytes | int) -> None:
-        """Send a message of poprun's own, of which there are few."""
+        """Send one of the few messages that are no output of an instance."""
         if self.is_open and self.closes_by == inf:
             self._waiting.append(message := protocol.pack(kind, *fields))
             self._num_waiting += len(message)

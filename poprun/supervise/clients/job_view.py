@@ -1,4 +1,4 @@
-"""What a client is told of a job: its plan and its events -> JSON values."""
+"""A job as clients see it: its plan and its events -> JSON values."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from poprun.wire.events import (
 )
 from poprun.words import json_text
 
-# Of the JSON values; it grows when a field is taken away or means something else.
+# The version of the JSON values: it grows when a field is removed or redefined.
 VERSION = 1
 
 
@@ -66,7 +66,7 @@ class JobView:
         self._program = list(map(json_text, program))
         self.num_instances, self.num_replicas = shape
         self._began, self._began_at = time.monotonic(), time.time()
-        # What poprun does before the first attempt.
+        # The present phase before the first attempt.
         self.step = ""
 
     def listen(self, event: Event) -> None:
@@ -79,7 +79,7 @@ class JobView:
         """Return the job as JSON.
 
         Args:
-            phase: That of the attempt, None between two.
+            phase: The phase of the attempt, None between two attempts.
         """
         value = {
             "version": VERSION,

@@ -1,7 +1,7 @@
 """Serves the clients of a job before its first attempt.
 
-It is listed from the first phase on that waits for others. What poprun waits for then,
-a name server, a host or IPUs, knows nothing of clients: a thread serves them.
+popctl lists the job from the first phase on that waits for others. A thread serves its
+clients: the main thread waits for a name server, a host or IPUs then.
 """
 
 import errno
@@ -20,7 +20,7 @@ from poprun.words import json_text
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
-# What tells the process to end, by the first that its caller does not ignore.
+# The signals to end the process with: the first that its caller does not ignore.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,7 +38,7 @@ class PreparingJob:
         self._view = JobView(identity, program, directory, shape)
         self._clients: Clients | None = None
         self._thread: Thread | None = None
-        # What is written to it ends the thread.
+        # A write to this descriptor ends the thread.
         self._end = -1
         self._is_over = False
 

@@ -1,4 +1,4 @@
-"""The requests of popctl at one job: who may ask, and what follows.
+"""The requests of popctl to one job, and how they are carried out.
 
 popctl connects to a socket that is named after the job. Only processes of poprun's own
 user are clients, root's are not. They are bounded in number and in what waits for them.
@@ -26,7 +26,7 @@ from poprun.wire.events import Event, Interrupted, StacksAvailable
 from poprun.words import format_ranges
 
 MOST_CLIENTS = 16
-# Those that have connected and sent nothing.
+# The limit of connections without a request.
 MOST_UNKNOWN = 16
 # The shortest time between two looks at what the instances use.
 LEAST_INTERVAL_S = 0.5
@@ -40,7 +40,7 @@ NO_STACKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """What clients may do to a job; without defaults, to an attempt that runs."""
+    """The controls of a job for its clients; the defaults are for no attempt."""
 
     emit: Callable[[Event], None]
     # Returns None while no attempt runs.
@@ -70,7 +70,7 @@ class _Viewer:
 
 
 class _Dump:
-    """One round of Python stacks, for one client, who has been told that it begins."""
+    """One round of Python stacks for one client."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Dump:
     ) -> None:
         self.client = client
         self._ranks, self._controls, self._tap = ranks, controls, tap
-        # The instance whose stderr is passed on now, and all that have shown something.
+        # The instance that is being shown now, and all that have shown something.
         self._current: int | None = None
         self._shown: set[int] = set()
         self.stacks = Stacks(self._ask, controls.tail, self._say)
@@ -137,7 +137,7 @@ class Clients:
 
     def __init__(self, identity: str) -> None:
         try:
-            # The key is empty: the kernel says whose client it is.
+            # The key is empty: the kernel names the user of each client.
             self._socket = ControlSocket(
                 f"@{protocol.CLIENTS_NAME}{identity}/", MOST_UNKNOWN, most_unknown=0
             )
@@ -147,11 +147,11 @@ class Clients:
             ) from None
         self._clients: list[ClientConnection] = []
         self._viewers: list[_Viewer] = []
-        # By client: the instance whose output it gets, and what passes that on.
+        # By client: an instance, and the function that passes its output on.
         self._readers: dict[ClientConnection, tuple[int, Watcher]] = {}
         self._dump: _Dump | None = None
         self._measured_at = -inf
-        # Who has asked to stop the job while no attempt runs.
+        # The client that has asked to stop the job while no attempt runs.
         self._stopped_by = ""
         requests = {
             protocol.SHOW_JOB: self._show_job,
@@ -170,7 +170,7 @@ class Clients:
         }
 
     def show(self, view: JobView, tap: OutputTap) -> None:
-        """Take in what clients are shown of the attempt that begins."""
+        """Set the view and the output of the attempt that begins."""
         self._view = view
         self.tap = tap
         for rank, watcher in self._readers.values():
@@ -183,13 +183,13 @@ class Clients:
         self._socket.handle_with(self._handlers, lambda event: None)
 
     def listen(self, event: Event) -> None:
-        """Take in what has happened to the job."""
+        """Take in an event of the job."""
         self._view.listen(event)
         if isinstance(event, StacksAvailable) and self._dump is not None:
             pids = list(event.pids)
             self._dump.stacks.answer(event.rank, pids, time.monotonic())
 
-    # --- What the loop needs.
+    # --- For the loop.
 
     def interests(self, now: float) -> Iterator[Interest]:
         return self._socket.interests(now)
@@ -220,7 +220,7 @@ class Clients:
     def end(self, exit_code: int, cause: str) -> None:
         """Tell all clients how the job has ended, and close their connections.
 
-        What a client has not read by now is lost: the job does not wait for it.
+        Messages that a client has not read by now are lost: the job does not wait.
         """
         for client in self._clients:
             client.send(protocol.JOB_ENDED, exit_code, cause.encode())
@@ -232,7 +232,7 @@ class Clients:
     # --- While no attempt runs.
 
     def pause(self) -> None:
-        """Take in that the attempt is over, and that another one follows."""
+        """End requests about the attempt that is over, before another one follows."""
         for client, (rank, watcher) in self._readers.items():
             client.finish(ATTEMPT_OVER)
             self.tap.unwatch(rank, watcher)
@@ -350,7 +350,7 @@ class Clients:
             return
         who = f"popctl (PID {client.pid})"
         client.send(protocol.REQUEST_ACCEPTED)
-        # As Ctrl-C, and a second one.
+        # It has the effect of Ctrl-C, and of a second one.
         for _ in range(2 if fields[0] == b"1" else 1):
             self._controls.emit(Interrupted(signal=SIGINT, client=who))
 
