@@ -11,7 +11,9 @@ import os
 import select
 import socket
 import stat
+import time
 from collections import deque
+from math import ceil, inf
 from socket import MSG_DONTWAIT
 
 # A pipe takes so many bytes without waiting once poll reports that it is writable.
@@ -74,10 +76,10 @@ class Sink:
             else:
                 self._queue.popleft()
 
-    def drain(self) -> None:
-        """Write everything, however long it takes."""
-        while self._queue:
-            self._poll(None)
+    def drain(self, ends_by: float = inf) -> None:
+        """Write everything, or as much as the reader takes until a time."""
+        while self._queue and (left := ends_by - time.monotonic()) > 0:
+            self._poll(None if left == inf else ceil(left * 1000))
             self.flush()
 
     def give_up(self) -> None:

@@ -4,19 +4,32 @@ import re
 import signal
 import sys
 
-# The exceptions of input() and breakpoint() at the end of stdin.
-END_OF_INPUT, END_OF_DEBUGGER = "EOFError: EOF when reading a line", "bdb.BdbQuit"
-# popdist/sdk/finder.py has the same names.
-NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
-NO_STAND_IN = (
+# By a pattern of the whole last line. `module` is the group of the pattern, `stdin` the
+# value of --stdin to advise, and `python` the Python of poprun.
+AT_END_OF_INPUT = {
+    "EOFError: EOF when reading a line": "It has no standard input: write --stdin "
+    "{stdin}.",
+    r"bdb\.BdbQuit": "breakpoint() found no terminal. Add --pdb {rank} to give "
+    "poprun's terminal to instance {rank}.",
+}
+EXCEPTIONS = {
+    "ModuleNotFoundError: No module named 'popdist'": "It comes with poprun, which is "
+    "installed for {python}: run the program with that Python, or install poprun for "
+    "the other one.",
+    # popdist/sdk/finder.py has the same names.
     "ModuleNotFoundError: No module named '(poptorch|horovod|popart|"
-    r"tensorflow\.python\.ipu|tensorflow\.compiler\.plugin)'"
-)
-NO_PART_OF_STAND_IN = (
-    r"(ModuleNotFoundError: No module named |ImportError: cannot import name .* from )"
-    r"'tensorflow\.(python\.ipu|compiler\.plugin)\b[^']*'.*"
-)
-NO_MODULE = r"ModuleNotFoundError: No module named '([^']+)'"
+    r"tensorflow\.python\.ipu|tensorflow\.compiler\.plugin)'": "popdist has a "
+    "stand-in for {module}, which Python finds unless --emulate-sdk=no or "
+    "POPDIST_SDK=no is set. If Python ignores PYTHONPATH, or another program starts "
+    "it, enable the stand-ins in its environment: python -m popdist.sdk enable",
+    "(?:ModuleNotFoundError: No module named |ImportError: cannot import name .* from )"
+    r"'tensorflow\.(?:python\.ipu|compiler\.plugin)\b[^']*'.*": "It is part of "
+    "Graphcore's TensorFlow, but not of popdist's stand-in for it: "
+    "docs/tensorflow_ipu.md lists what the stand-in has.",
+    "ModuleNotFoundError: No module named '[^']+'": "Install it for the Python that "
+    "runs the program, or run the program with another Python. poprun's own is "
+    "{python}.",
+}
 READ_ONLY = (
     "MPICH keeps shared memory in /dev/shm, where this process could not create any: "
     "'findmnt /dev/shm' shows whether it is read-only. Mount it for writing on that "
@@ -91,35 +104,13 @@ def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
         stdin_advice: The value of --stdin to advise, if the instance had an empty
             standard input.
     """
-    if stdin_advice and last_line == END_OF_INPUT:
-        return f"It has no standard input: write --stdin {stdin_advice}."
-    if stdin_advice and last_line == END_OF_DEBUGGER:
-        return (
-            f"breakpoint() found no terminal. Add --pdb {rank} to give poprun's "
-            f"terminal to instance {rank}."
-        )
-    if last_line == NO_POPDIST:
-        return (
-            f"It comes with poprun, which is installed for {sys.executable}: run the "
-            "program with that Python, or install poprun for the other one."
-        )
-    if missing := re.fullmatch(NO_STAND_IN, last_line):
-        return (
-            f"popdist has a stand-in for {missing[1]}, which Python finds unless "
-            "--emulate-sdk=no or POPDIST_SDK=no is set. If Python ignores PYTHONPATH, "
-            "or another program starts it, enable the stand-ins in its environment: "
-            "python -m popdist.sdk enable"
-        )
-    if re.fullmatch(NO_PART_OF_STAND_IN, last_line):
-        return (
-            "It is part of Graphcore's TensorFlow, but not of popdist's "
-            "stand-in for it: docs/tensorflow_ipu.md lists what the stand-in "
-            "has."
-        )
-    if re.fullmatch(NO_MODULE, last_line):
-        return (
-            "Install it for the Python that runs the program, or run the "
-            f"program with another Python. poprun's own is {sys.executable}."
-        )
+    hints = AT_END_OF_INPUT | EXCEPTIONS if stdin_advice else EXCEPTIONS
+    for pattern, hint in hints.items():
+        if match := re.fullmatch(pattern, last_line):
+            module = match[1] if match.groups() else ""
+            python = sys.executable
+            return hint.format(
+                module=module, python=python, rank=rank, stdin=stdin_advice
+            )
     words = last_line.lower()
     return next((hint for text, hint in SHORTAGES.items() if text in words), "")

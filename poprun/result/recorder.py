@@ -92,10 +92,7 @@ class JsonFile:
 
     def close(self) -> str:
         """Write the rest, and close the file; return a sentence if that failed."""
-        limit = time.monotonic() + LAST_READ_S
-        while self._sink.queued and time.monotonic() < limit:
-            self._sink.flush()
-            time.sleep(0.01)
+        self._sink.drain(time.monotonic() + LAST_READ_S)
         self._sink.give_up()
         failure = self._sink.failure
         self._sink.close()
