@@ -9,7 +9,7 @@ import _socket
 import os
 
 from poprun.helpers import own_process
-from poprun.helpers.command import PYTHON
+from poprun.helpers.helper_commands import PYTHON
 from poprun.wire import messages, protocol
 from poprun.wire.channel import Channel
 

@@ -10,7 +10,7 @@ from math import inf
 
 from popdist import environment as env
 from poprun.errors import OptionError
-from poprun.helpers.command import PYTHON_VARIABLE
+from poprun.helpers.helper_commands import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
 from poprun.helpers.own_process import IN_SLURM
 from poprun.job.resource_limits import raise_descriptor_limit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from poprun import __version__
-from poprun.helpers.command import PYTHON, REMOTE_SHELL
+from poprun.helpers.helper_commands import PYTHON, REMOTE_SHELL
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import (
     Context,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from poprun.helpers.command import REMOTE_SHELL
+from poprun.helpers.helper_commands import REMOTE_SHELL
 from poprun.mpirun.values import (
     Context,
     Failure,

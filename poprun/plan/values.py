@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from popdist import environment as env
-from poprun.helpers.command import PYTHON
+from poprun.helpers.helper_commands import PYTHON
 from poprun.host_specs import HostSpec, name_for_mpirun
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.options.programs import Program

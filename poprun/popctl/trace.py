@@ -9,9 +9,9 @@ import click
 from poprun.errors import OptionError
 from poprun.texts.stdout import write
 from poprun.trace.analysis import TraceError, TraceSummary, analyse
-from poprun.trace.output_file import replaced_file
 from poprun.trace.page import as_page
-from poprun.trace.tables import as_text
+from poprun.trace.replaced_file import replaced_file
+from poprun.trace.summary_tables import as_text
 
 
 @click.command("trace", short_help="Show who waited for whom in a job with --trace.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from poprun import early_signals
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
-from poprun.helpers.command import PYTHON
+from poprun.helpers.helper_commands import PYTHON
 
 _pids: list[int] = []
 

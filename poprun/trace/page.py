@@ -15,7 +15,7 @@ from poprun.trace.analysis import (
     in_time,
     name_of,
 )
-from poprun.trace.tables import Cell, TraceTable, tables
+from poprun.trace.summary_tables import Cell, TraceTable, tables
 from poprun.trace.timeline import LAUNCHER
 from poprun.words import size
 

@@ -19,8 +19,8 @@ from conftest import wait_for
 from deaths import command_line
 
 from poprun.helpers import processes
-from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.helper_commands import PYTHON
 from poprun.helpers.job_files import make_lock
 from poprun.wire import protocol
 from poprun.wire.channel import Channel

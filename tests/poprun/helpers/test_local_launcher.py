@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.helpers.command import ENTRY
+from poprun.helpers.helper_commands import ENTRY
 from poprun.helpers.local_launcher import split_commands
 
 

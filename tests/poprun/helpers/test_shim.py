@@ -16,8 +16,8 @@ import pytest
 from conftest import wait_for
 
 from poprun.helpers import own_process, processes
-from poprun.helpers.command import PYTHON
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.helper_commands import PYTHON
 from poprun.helpers.job_files import make_lock
 from poprun.wire import protocol
 from poprun.wire.channel import Channel

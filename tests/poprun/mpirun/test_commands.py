@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.helpers.command import PYTHON
+from poprun.helpers.helper_commands import PYTHON
 from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.no_mpi import LocalLauncher
 from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5

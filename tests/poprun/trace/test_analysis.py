@@ -11,7 +11,7 @@ from poprun.trace.analysis import (
 )
 from poprun.trace.page import MOST_CALLS, as_page, tick_length
 from poprun.trace.record_files import RecordedGroup, Span
-from poprun.trace.tables import as_text, tables
+from poprun.trace.summary_tables import as_text, tables
 from tests.poprun.trace.samples import (
     BEGIN,
     LATE,

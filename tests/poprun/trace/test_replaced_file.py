@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.trace.output_file import replaced_file
+from poprun.trace.replaced_file import replaced_file
 
 
 def write(path: Path, text: str) -> None:
