@@ -27,11 +27,12 @@ from poprun.reach import facts
 from poprun.reach.caller import SSH_CONNECTION, Caller, find_caller
 from poprun.reach.directories import private_directory_places, temporary_failure
 from poprun.reach.out_of_memory import read_host
-from poprun.reach.own_facts import machine_id, own_facts
+from poprun.reach.own_facts import own_facts
 from poprun.reach.program import find_program
 from poprun.reach.silence import Silence
 from poprun.wire import messages, protocol
 from poprun.wire.channel import Channel, PipeChannel
+from poprun.wire.machine import machine_id
 from poprun.wire.messages import AgentHello
 
 # Gets what the message says, and what is known of the caller.

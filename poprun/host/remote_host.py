@@ -188,6 +188,8 @@ class RemoteHost:
         # Pieces of the files in which the processes there have recorded their calls.
         self.call_records: list[tuple[str, bytes]] = []
         self._bytes_of_records = 0
+        # What the function of poprun.launch has returned there.
+        self.results: dict[int, bytes] = {}
         # Of its clock: what poprun's showed when it was read, and the difference, for
         # the quickest answer at the start and at the end.
         self._clock_readings: list[ClockReading] = []
@@ -360,8 +362,17 @@ class RemoteHost:
             self._bytes_of_records += len(fields[1])
             if self._bytes_of_records <= MOST_BYTES_OF_RECORDS:
                 self.call_records.append((os.fsdecode(fields[0]), fields[1]))
+        elif kind == messages.RESULT and self._job.call:
+            self._on_result(_number(fields[0]), fields[1])
         elif kind == messages.SUPERVISOR_LOST:
             self._lose(messages.why_supervisor_lost(fields))
+
+    def _on_result(self, rank: int, piece: bytes) -> None:
+        if rank not in self.ranks:
+            raise ValueError(f"a result of instance {rank}")
+        self._bytes_of_records += len(piece)
+        if self._bytes_of_records <= MOST_BYTES_OF_RECORDS:
+            self.results[rank] = self.results.get(rank, b"") + piece
 
     def _read_clock(self) -> None:
         """Ask several times for what the clock there shows, if that is to be known."""

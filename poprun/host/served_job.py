@@ -1,10 +1,12 @@
 """The part of a job that runs on an agent's host: LocalHost, files and processes."""
 
+import base64
 import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 from poprun.helpers import processes
@@ -24,6 +26,7 @@ from poprun.reach.out_of_memory import read_host
 from poprun.trace.record_pieces import record_pieces
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import event_codec, messages, protocol
+from poprun.wire.call_files import CALL, result_pieces
 from poprun.wire.channel import Channel
 from poprun.wire.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
 
@@ -122,6 +125,10 @@ class ServedJob:
         for resource in resources:
             resource.make()
         make_lock(os.fsencode(self._job.directory), self._end_actions)
+        if self._host_job.call:
+            path = os.path.join(self._job.directory, CALL)
+            with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(base64.b64decode(self._host_job.call))
         leftovers = map(os.fsencode, self._host_job.leftovers)
         guard.send(
             protocol.pack(protocol.MARK, os.fsencode(self._job.mark))
@@ -239,6 +246,9 @@ class ServedJob:
             )
         if self._host_job.is_traced:
             self._send_records()
+        if self._host_job.call:
+            for result in result_pieces(self._job.directory, self._host_job.ranks):
+                self._channel.send(protocol.pack(messages.RESULT, *result))
         for failure in self._undo():
             self._emit(NotUndone(sentence=failure, host=self._host_job.name))
         self._has_finished = True

@@ -1,9 +1,10 @@
 """Calls the function of poprun.launch on one instance: its program.
 
-python -m poprun.interpreter.function_call CALL RESULT...
+python -m poprun.interpreter.function_call MACHINE CALL RESULT...
 
-CALL is a file in memory of poprun's caller with the function and its arguments. Each
-instance has a RESULT, a file for the value or the exception.
+CALL is a file in memory of poprun's caller with the function and its arguments; each
+instance has a RESULT, which gets what it returns or raises. On other machines than
+the caller's, both are files in the directory of the job.
 """
 
 import os
@@ -12,13 +13,21 @@ import sys
 import cloudpickle
 
 import popdist
+from popdist import environment as env
+from poprun.wire.call_files import CALL, result_name
+from poprun.wire.machine import machine_id
 
 
 def main() -> None:
     """Call the function, and write what it returns or raises."""
-    call, *results = sys.argv[1:]
+    machine, call, *results = sys.argv[1:]
+    rank = popdist.getInstanceIndex()
+    result = results[rank]
+    if machine_id() != machine:
+        directory = os.path.dirname(os.environ[env.ENDED_INSTANCES])
+        call = os.path.join(directory, CALL)
+        result = os.path.join(directory, result_name(rank))
     function, arguments = cloudpickle.loads(_read_call(call))
-    result = results[popdist.getInstanceIndex()]
     try:
         data = cloudpickle.dumps(("returned", function(*arguments)))
     except Exception as error:
@@ -31,17 +40,11 @@ def _read_call(path: str) -> bytes:
     """Return the function and its arguments, and import what its caller imports."""
     try:
         with open(path, "rb") as file:
-            name, folders, call = cloudpickle.loads(file.read())
+            folders, call = cloudpickle.loads(file.read())
     except Exception as error:
-        name, reason = "", f": {error}"
-    else:
-        reason = ""
-    # On another host the path may be another file's.
-    if name != path:
         sys.exit(
-            f"The function of poprun.launch cannot be read on {os.uname().nodename}"
-            f"{reason}. poprun.launch calls functions on its own host only; "
-            "poprun.run_command runs a program on several."
+            f"The function of poprun.launch cannot be read on {os.uname().nodename}: "
+            f"{error}."
         )
     sys.path[:] = folders
     return bytes(call)

@@ -72,6 +72,8 @@ class HostJob:
     devices: Sequence[Any] | None = None
     # The same as in Job.
     is_traced: bool = False
+    # The function of poprun.launch in base64, "" for a program.
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from poprun.errors import OptionError
 from poprun.options import grammar
 from poprun.python_calls.command import SharedMemory, check_words, run_command
 from poprun.python_calls.results import JobFailedError, JobResult
+from poprun.wire.call_files import VARIABLE
+from poprun.wire.machine import machine_id
 
 
 def launch(
@@ -58,8 +60,12 @@ def launch(
             stack.enter_context(SharedMemory()) for _ in range(1 + num_instances)
         ]
         # The instances import what this process can import.
-        given.write(cloudpickle.dumps((given.path, sys.path, call)))
-        ended = run_command([*words, given.path, *(one.path for one in results)])
+        given.write(cloudpickle.dumps((sys.path, call)))
+        paths = [given.path, *(one.path for one in results)]
+        files = " ".join((str(os.getpid()), *paths))
+        ended = run_command(
+            [*words, machine_id(), *paths], environ={**os.environ, VARIABLE: files}
+        )
         data = [one.read() for one in results]
     return _values_of(data, ended)
 
@@ -89,11 +95,6 @@ def _check_launch(
             raise OptionError(
                 f"--{option.name}={text}: poprun.launch makes room for the result of "
                 f"each instance before they start. Pass num_instances={count} instead."
-            )
-        if option.name in ("host", "hostfile"):
-            raise OptionError(
-                f"--{option.name}={text}: poprun.launch calls functions on this host "
-                "only. run_command runs a program on several."
             )
     return words
 

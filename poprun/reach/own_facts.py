@@ -16,9 +16,6 @@ _INTERPRETER = os.path.join(
     os.path.abspath(__file__).rpartition("/reach/")[0], "interpreter"
 )
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_NETWORK = "/proc/self/ns/net"
-
 
 def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFacts:
     """Return the facts of this host.
@@ -49,12 +46,3 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
         addresses=tuple(addresses),
         directory_places=tuple(directory_places),
     )
-
-
-def machine_id() -> str:
-    """Return the same text in all processes of one host, and in no others.
-
-    Containers of one machine are different hosts if their networks are.
-    """
-    with open(_BOOT_ID, encoding="utf-8") as file:
-        return f"{file.read().strip()} {os.readlink(_NETWORK)}"

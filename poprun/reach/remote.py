@@ -23,9 +23,9 @@ from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_
 from poprun.reach.hosts import MARK, LocalPreflight, Preflight
 from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.reach.own_facts import machine_id
 from poprun.reach.srun import find_srun
 from poprun.wire import messages, protocol
+from poprun.wire.machine import machine_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
+from poprun.host.remote_host import RemoteHost
 from poprun.host_specs import HostSpec
 from poprun.job.output_routes import make_router
 from poprun.job.resource_limits import caller_limits
@@ -40,6 +41,7 @@ from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
 from poprun.supervise.supervisor import AttemptEnd, Supervisor
+from poprun.wire.call_files import read_call, write_results
 from poprun.wire.events import (
     AllMeasured,
     DebuggerReady,
@@ -92,7 +94,8 @@ def run_attempt(
     mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
     links: Sequence[HostLink]
     if several:
-        links = open_links(job, plan, context.hosts, mpirun.add_shim, here)
+        call = read_call(context.caller_environ)
+        links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
     else:
         host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
         host.listen()
@@ -218,6 +221,9 @@ class _RunningAttempt:
                 self._mpirun.hand_over(self._next_guard)
         if self._context.trace is not None:
             self._context.trace.collect(self._hosts, self._job.directory)
+        for host in self._hosts:
+            if isinstance(host, RemoteHost):
+                write_results(self._context.caller_environ, host.results)
 
     def _judge(self, end: AttemptEnd) -> Verdict:
         return conclusion.judge_attempt(end, self._plan, self._router)

@@ -1,5 +1,6 @@
 """The links to the hosts of an attempt: this machine's, and those over agents."""
 
+import base64
 import os
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ def open_links(
     preflights: Preflights,
     add_shim: Callable[[Channel, int, int], None],
     here: str,
+    call: bytes = b"",
 ) -> list[HostLink]:
     """Return the link to each host of a job, which listens for shims from now on.
 
@@ -37,6 +39,7 @@ def open_links(
         add_shim: Is called with the connection, pid and start time of each shim of
             this host.
         here: The name of this host.
+        call: The function of poprun.launch, nothing for a program.
 
     Raises:
         LaunchError: A host cannot run instances.
@@ -58,7 +61,7 @@ def open_links(
             continue
         link = RemoteHost(
             preflight.connection,
-            _host_job(job, plan, host.name, ranks[index]),
+            _host_job(job, plan, host.name, ranks[index], call),
             [job.specs[rank] for rank in ranks[index]],
             shells.write,
             job.devices,
@@ -75,7 +78,9 @@ def open_links(
     return [own, *remote]
 
 
-def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
+def _host_job(
+    job: Job, plan: Plan, name: str, ranks: Sequence[int], call: bytes
+) -> HostJob:
     has_cache = plan.request.cache_is_temporary
     devices = job.devices
     environment = job.mpirun_environment
@@ -97,4 +102,5 @@ def _host_job(job: Job, plan: Plan, name: str, ranks: Sequence[int]) -> HostJob:
         devices=None if devices is None else devices.of_instances(ranks[0], len(ranks)),
         environment={n: os.fsdecode(v) for n, v in for_daemons if v is not None},
         is_traced=job.is_traced,
+        call=base64.b64encode(call).decode(),
     )

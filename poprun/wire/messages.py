@@ -87,6 +87,8 @@ FINISHED = 140
 CLOCK = 141
 # A piece of a file in which a process there has recorded its calls: its name, bytes.
 CALL_RECORDS = 142
+# A piece of what a function of poprun.launch has returned: rank, bytes.
+RESULT = 143
 # What was killed: AGENT, as the guard tells, or GUARD, as the agent does.
 SUPERVISOR_LOST = 150
 AGENT, GUARD = b"agent", b"guard"
