@@ -206,6 +206,7 @@ READS_ENVIRON = (
     "poprun.host.agent",
     "poprun.cli",
     "poprun.popctl.doctor",
+    "poprun.python_calls.functions",
     "poprun.popctl.machine_checks",
     "poprun.helpers.guard",
     "poprun.interpreter",
