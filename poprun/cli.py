@@ -18,7 +18,7 @@ from poprun.texts.stdout import print_text, report, write_error
 if TYPE_CHECKING:
     import click
 
-    from poprun.options.grammar import CommandLine, Given
+    from poprun.options.grammar import Given
 
 _COMPLETION = "_POPRUN_COMPLETE"
 
@@ -81,7 +81,7 @@ def _carry_out(
     try:
         line = grammar.parse(argv, options)
         # Help comes before the checks of all other options.
-        if _asks_for_help(line):
+        if line.asks_for_help:
             topics = line.program == ("topics",)
             page = (_topics if topics else _help)(environ, options)
             return print_text(page)
@@ -98,13 +98,6 @@ def _carry_out(
         raise
 
 
-def _asks_for_help(line: "CommandLine") -> bool:
-    from poprun.options.types import item
-
-    given = [(option, text) for option, text in line.options if option.name == "help"]
-    return bool(given) and bool(item(*given[-1], "--help"))
-
-
 def _has_color(
     options: "Sequence[Given]", environ: Mapping[str, str], descriptor: int
 ) -> bool:
@@ -113,10 +106,9 @@ def _has_color(
     Args:
         options: The options before an error, if the command line is wrong.
     """
-    from poprun.options.types import variable
+    from poprun.options.grammar import text_given
 
-    texts = [text for option, text in options if option.name == "color"]
-    choice = [environ.get(variable("color"), ""), *texts][-1].lower()
+    choice = text_given("color", options, environ).lower()
     return uses_color(choice, environ, descriptor)
 
 

@@ -12,11 +12,11 @@ from poprun.errors import (
     TopologyError,
 )
 from poprun.mpirun.questions import answer, find_question
-from poprun.options.grammar import CommandLine, Given
+from poprun.options.grammar import CommandLine, Given, text_given
 from poprun.options.programs import Program, explain_misplaced, resolve_programs
 from poprun.options.settings import Settings, show_object, show_table
 from poprun.options.table import OPTIONS
-from poprun.options.types import Item, item, variable
+from poprun.options.types import item
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.result.recorder import Recorder, open_recorder
 from poprun.supervise.guard_start import continue_guards, start_guard
@@ -117,7 +117,9 @@ def record_refusal(
         try:
             # It may not be possible to make settings of all options.
             result, events, as_json = (
-                _read(name, options, environ) for name in ("result", "events", "json")
+                text and item(OPTIONS[name], text, f"--{name}")
+                for name in ("result", "events", "json")
+                for text in [text_given(name, options, environ)]
             )
             if not (result or events or as_json):
                 return
@@ -128,17 +130,6 @@ def record_refusal(
             return  # `error` reports the same, or a mistake before it
     for sentence in recorder.refuse(error.exit_code, str(error), error.hints):
         report("error", sentence)
-
-
-def _read(name: str, options: Sequence[Given], environ: Mapping[str, str]) -> Item:
-    """Return the value of an option that is read alone; "" without.
-
-    Raises:
-        OptionError: Its text is not valid.
-    """
-    texts = [text for option, text in options if option.name == name]
-    text = [environ.get(variable(name), ""), *texts][-1]
-    return item(OPTIONS[name], text, f"--{name}") if text else ""
 
 
 def _hints(line: CommandLine, error: PoprunError) -> Iterator[str]:

@@ -5,7 +5,7 @@ options says what the text of an option means. Pure.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -28,7 +28,6 @@ COLON_AS_ARGUMENT = (
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (
     types.read_whole,
-    types.read_whole_or_auto,
     types.read_seconds,
     types.read_whole_seconds,
     types.read_boolean,
@@ -69,6 +68,11 @@ class CommandLine:
         for other in self.others:
             words += [SEPARATOR, *other.program]
         return words
+
+    @property
+    def asks_for_help(self) -> bool:
+        text = text_given("help", self.options, {})
+        return bool(text and types.item(BY_NAME["help"], text, "--help"))
 
 
 def parse(argv: Sequence[str], options: list[Given] | None = None) -> CommandLine:
@@ -121,7 +125,7 @@ def _parse_part(
     """
     while words:
         word = words[0]
-        if not is_option(word) or word == "--":
+        if word in ("-", "--") or not word.startswith("-"):
             program, rest = _split_programs(words)
             line = CommandLine(options=tuple(options), program=program, in_program=True)
             return line, rest
@@ -144,10 +148,6 @@ def _split_programs(words: list[str]) -> tuple[tuple[str, ...], list[str] | None
         return tuple(words), None
     end = words.index(SEPARATOR)
     return tuple(words[:end]), words[end + 1 :]
-
-
-def is_option(word: str) -> bool:
-    return word.startswith("-") and word != "-"
 
 
 def find_option(name: str, following: Sequence[str] = ()) -> Option:
@@ -207,6 +207,12 @@ def _refuse_long_with_one_hyphen(word: str, following: Sequence[str]) -> None:
     name = word[1:].partition("=")[0]
     if word[2:3].isalpha() and (name in BY_NAME or explain(word, following)):
         raise _unknown(word, following)
+
+
+def text_given(name: str, options: Iterable[Given], environ: Mapping[str, str]) -> str:
+    """Return the text of an option that is read alone; "" without one."""
+    texts = [text for option, text in options if option.name == name]
+    return [environ.get(types.variable(name), ""), *texts][-1]
 
 
 def with_typed_names(text: str, options: Iterable[Given]) -> str:

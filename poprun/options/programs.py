@@ -65,7 +65,13 @@ def resolve_programs(
     programs: list[Program] = []
     first = 0
     for part in parts:
-        _check_number(part)
+        if not any(option.name in NUMBERS for option, _ in part.options):
+            raise OptionError(
+                f"The program {name_of(part.program)!r} has no number of instances. "
+                "Where ':' separates several programs, each has its own: poprun -n 1 "
+                "a.py : -n 3 b.py",
+                COLON_AS_ARGUMENT,
+            )
         own = [pair for pair in part.options if pair[0].name in OF_ONE_PROGRAM]
         settings = resolve_settings([*common, *own], environ)
         if settings["num-instances"] == AUTO:
@@ -87,16 +93,6 @@ def _program(argv: Sequence[str], settings: Settings, instances: range) -> Progr
     return Program(
         argv=argv, instances=instances, variables=settings["env"], cwd=settings["cwd"]
     )
-
-
-def _check_number(part: CommandLine) -> None:
-    if not any(option.name in NUMBERS for option, _ in part.options):
-        raise OptionError(
-            f"The program {name_of(part.program)!r} has no number of instances. Where "
-            "':' separates several programs, each has its own: poprun -n 1 a.py : -n 3 "
-            "b.py",
-            COLON_AS_ARGUMENT,
-        )
 
 
 def words_of(programs: Sequence[Program]) -> list[str]:

@@ -52,7 +52,7 @@ def _switch(name: str, **fields: Any) -> Option:
 
 
 _number = partial(_option, types.read_whole)
-_number_or_auto = partial(_option, types.read_whole_or_auto)
+_number_or_auto = partial(_option, types.read_whole, takes_auto=True)
 _seconds = partial(_option, types.read_seconds)
 _text = partial(_option, types.read_text)
 _path = partial(_option, types.read_path)

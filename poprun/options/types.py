@@ -60,6 +60,8 @@ class Option:
     multiple: bool = False
     minimum: int = 1
     maximum: int = LARGEST
+    # Whether a number may be auto.
+    takes_auto: bool = False
     in_environment: bool = True
     in_file: bool = True
     # The user's spelling on the command line, such as -n or --time.
@@ -139,11 +141,13 @@ def _must_be(text: str, rule: str, hint: str = "") -> InvalidTextError:
     return InvalidTextError(f"is {quoted(text)}, but must be {rule}.", hint)
 
 
-def read_whole(option: Option, text: str) -> int:
-    """Read a whole number within the option's limits."""
-    if not _is_whole(text):
-        example = max(option.minimum, 4)
-        raise _must_be(text, f"a whole number in plain digits, such as {example}")
+def read_whole(option: Option, text: str) -> int | str:
+    """Read a whole number within the option's limits, or auto."""
+    if option.takes_auto and text.lower() == AUTO:
+        return AUTO
+    if not re.fullmatch("-?[0-9]+", text) or text == "-0":
+        rule = f"a whole number in plain digits, such as {max(option.minimum, 4)}"
+        raise _must_be(text, f"{rule}, or auto" if option.takes_auto else rule)
     digits = text.lstrip("-0")
     number = LARGEST + 1 if len(digits) > 10 else int(digits or "0")
     if text.startswith("-"):
@@ -160,19 +164,6 @@ def read_whole(option: Option, text: str) -> int:
     raise InvalidTextError(f"is {shortened}, but must be {rule}.")
 
 
-def _is_whole(text: str) -> bool:
-    return re.fullmatch("-?[0-9]+", text) is not None and text != "-0"
-
-
-def read_whole_or_auto(option: Option, text: str) -> int | str:
-    """Read a whole number within the option's limits, or auto."""
-    if text.lower() == AUTO:
-        return AUTO
-    if _is_whole(text):
-        return read_whole(option, text)
-    raise _must_be(text, "a whole number in plain digits, such as 4, or auto")
-
-
 def read_seconds(option: Option, text: str) -> float:
     """Read a duration in seconds."""
     seconds = read_duration(text)
@@ -182,7 +173,7 @@ def read_seconds(option: Option, text: str) -> float:
     raise _must_be(text, f"{rule}, or a duration such as {EXAMPLES}")
 
 
-def read_whole_seconds(option: Option, text: str) -> int:
+def read_whole_seconds(option: Option, text: str) -> int | str:
     """Read a duration of whole seconds."""
     seconds = read_duration(text)
     if seconds is not None and seconds.is_integer():
@@ -215,7 +206,7 @@ def read_wait(option: Option, text: str) -> bool | float:
         raise _must_be(text, f"{rule} {EXAMPLES}") from None
 
 
-def read_count(option: Option, text: str) -> int:
+def read_count(option: Option, text: str) -> int | str:
     """Read a number, or yes for 1: `combine` adds up several of them."""
     if text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
         return int(read_boolean(option, text))

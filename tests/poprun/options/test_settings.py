@@ -512,8 +512,6 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
         min_size=1,
     )
     match option.read:
-        case types.read_whole_or_auto:
-            return st.integers(option.minimum, 65535).map(str) | st.just("auto")
         case types.read_whole | types.read_count:
             return st.integers(option.minimum, 65535).map(str)
         case types.read_seconds:
