@@ -14,7 +14,7 @@ from job_clients import make_clients
 from poprun.helpers import own_process, processes
 from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
-from poprun.job.values import Job
+from poprun.job.values import HostJob, Job
 from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
 from poprun.supervise.guard_start import StartedGuard
@@ -88,11 +88,32 @@ class Shim(Peer):
         self.say(protocol.CLEAN, 0)
 
 
+def part_of(job: Job, ranks: range) -> HostJob:
+    """Return the part of a job that runs on its own host."""
+    return HostJob(
+        name="here",
+        ranks=ranks,
+        num_instances=len(job.specs),
+        control=job.control,
+        mark=job.mark,
+        directory=job.directory,
+        ended_file=job.ended_file,
+        cache="",
+        merge_stderr=job.merge_stderr,
+        has_mpi=job.has_mpi,
+        grace=job.grace,
+        leftovers=[],
+        stdin_ranks=[],
+        environment={},
+    )
+
+
 class LimitedHost(LocalHost):
     """A local host whose loop fails when it runs for too long."""
 
     def __init__(self, job: Job, mpirun: MpirunProcess, ranks: range) -> None:
-        super().__init__(job, "here", ranks, mpirun.add_shim)
+        specs = [job.specs[rank] for rank in ranks]
+        super().__init__(part_of(job, ranks), specs, mpirun.add_shim)
         self._ends_by = time.monotonic() + LIMIT_S
 
     def deadline(self, now: float) -> float:

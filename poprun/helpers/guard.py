@@ -7,7 +7,7 @@ A child of poprun holds that end, too, until its exec, and for ever if it is sto
 before. So this process also watches poprun itself, and kills such a child.
 
 On another host of a job it is the parent of the agent there, watches the agent instead
-of poprun, and starts no mpirun (host/agent_guard.py).
+of poprun, and starts no mpirun (host/agent.py).
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only

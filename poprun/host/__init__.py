@@ -1,1 +1,1 @@
-"""What runs on each other host of a job, and poprun's connection to it."""
+"""One machine's part of a job: in poprun's process, or in an agent's elsewhere."""

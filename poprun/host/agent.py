@@ -6,8 +6,9 @@ All of their processes descend from it: when poprun or its host is gone, it ends
 undoes what the job has made here, and ends itself.
 """
 
-import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
+import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 from poprun import __version__
 from poprun.errors import LaunchError, MpiNotFoundError, PoprunError
 from poprun.helpers import own_process, processes
-from poprun.host.agent_guard import go_on_below_guard
+from poprun.helpers.helper_commands import PYTHON
 from poprun.host.served_job import ServedJob
 from poprun.mpirun.find import find_mpirun
 from poprun.output import waiter
@@ -30,10 +31,10 @@ from poprun.reach.out_of_memory import read_host
 from poprun.reach.own_facts import own_facts
 from poprun.reach.program import find_program
 from poprun.reach.silence import Silence
-from poprun.wire import messages, protocol
+from poprun.wire import codec, protocol
+from poprun.wire.agent_hello import PREAMBLE, AgentHello
 from poprun.wire.channel import Channel, PipeChannel
 from poprun.wire.machine import machine_id
-from poprun.wire.messages import AgentHello
 
 # Gets what the message says, and what is known of the caller.
 Question = Callable[[Any, Caller], Any]
@@ -45,7 +46,7 @@ def main() -> None:
     own_process.continue_regularly()
     own_process.become_subreaper()
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
-    # What a library prints must not go into the connection.
+    # Output of libraries must not go into the connection.
     channel = PipeChannel(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -69,14 +70,13 @@ class HostAgent:
         self._silence = Silence(caller.is_gone, time.monotonic())
 
     def run(self) -> None:
-        hello = messages.pack(messages.HELLO, asdict(_hello(self._caller)))
-        self._channel.send(messages.PREAMBLE)
-        self._channel.send(hello)
+        hello = codec.pack_json(protocol.AGENT_HELLO, asdict(_hello(self._caller)))
+        self._channel.send(PREAMBLE + hello)
         try:
             while self._is_connected:
                 self._turn()
         finally:
-            # Also after an error of its own: nothing else would end the job here.
+            # Nothing else would end the job here after an exception.
             if self._job is not None:
                 self._job.abandon()
             if self._guard is not None:
@@ -93,7 +93,7 @@ class HostAgent:
         if job is not None:
             job.tick(now)
         if self._silence.must_send(now):
-            self._channel.send(protocol.pack(messages.ALIVE))
+            self._channel.send(protocol.pack(protocol.ALIVE))
             self._silence.note_sent(now)
             _continue_ancestors(1 if self._guard is None else 2)
         if self._silence.is_lost(now):
@@ -112,10 +112,10 @@ class HostAgent:
 
     def _on_signals(self) -> None:
         numbers = os.read(self._wake, 4096)
-        if _signal.SIGTERM in numbers or _signal.SIGHUP in numbers:
+        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
             if self._caller.is_slurm:
-                # Slurm sends it to all processes of a job that it ends; poprun, which
-                # may be none of them, decides what follows. It may soon be gone.
+                # Slurm sends it to all processes of a job that it ends. poprun decides
+                # what follows; it may soon be gone if it belongs to that job.
                 if self._job is not None:
                     self._job.note_slurms_end()
                 self._silence.expect_loss(time.monotonic())
@@ -130,7 +130,7 @@ class HostAgent:
         received = self._guard.receive() if self._guard else None
         if received is None:
             # Nothing would end the job here if this process were killed, too.
-            lost = protocol.pack(messages.SUPERVISOR_LOST, messages.GUARD)
+            lost = protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD)
             self._channel.send(lost)
             self._is_connected = False
         for kind, fields in received or ():
@@ -145,46 +145,43 @@ class HostAgent:
         self._silence.note_heard(time.monotonic())
         for kind, fields in received:
             try:
-                self._receive(kind, fields)
+                self._receive(kind, codec.read(kind, fields))
             except (ValueError, IndexError, KeyError, TypeError):
                 # It is not poprun that sends this.
                 self._is_connected = False
                 return
 
-    def _receive(self, kind: int, fields: list[bytes]) -> None:
+    def _receive(self, kind: int, values: list[Any]) -> None:
         if kind in _QUESTIONS:
-            self._answer(_QUESTIONS[kind], fields)
-        elif kind == messages.START_JOB and self._job is None:
-            self._start_job(fields)
+            self._answer(_QUESTIONS[kind], values[0])
+        elif kind == protocol.START_JOB and self._job is None:
+            self._start_job(*values)
         elif self._job is not None:
-            self._job.receive(kind, fields)
+            self._job.receive(kind, values)
 
-    def _answer(self, question: Question, fields: list[bytes]) -> None:
+    def _answer(self, question: Question, value: Any) -> None:
         try:
-            value = question(messages.unpack(fields[0]), self._caller)
+            answer = question(value, self._caller)
         except PoprunError as error:
             self._refuse(error)
         except OSError as error:
             self._refuse(LaunchError(f"{error.filename}: {error.strerror}."))
         else:
-            self._channel.send(messages.pack(messages.REPLY, value))
+            self._channel.send(codec.pack_json(protocol.REPLY, answer))
 
     def _refuse(self, error: PoprunError) -> None:
         notes = getattr(error, "__notes__", [])
         fields = [type(error).__name__, str(error), *notes]
-        self._channel.send(protocol.pack(messages.REFUSAL, *map(os.fsencode, fields)))
+        self._channel.send(protocol.pack(protocol.REFUSAL, *map(os.fsencode, fields)))
 
-    def _start_job(self, fields: list[bytes]) -> None:
+    def _start_job(self, value: Mapping[str, Any], *specs: bytes) -> None:
+        in_slurm = self._caller.is_slurm
         job = ServedJob(
-            self._channel,
-            messages.unpack(fields[0]),
-            fields[1:],
-            self._caller.environ,
-            is_in_slurm=self._caller.is_slurm,
+            self._channel, value, specs, self._caller.environ, is_in_slurm=in_slurm
         )
         try:
             if self._guard is None:
-                self._guard = go_on_below_guard(self._channel.write_fileno())
+                self._guard = _go_on_below_guard(self._channel.write_fileno())
             job.start(self._guard)
         except PoprunError as error:
             self._refuse(error)
@@ -195,13 +192,50 @@ class HostAgent:
             self._refuse(LaunchError(f"the job cannot be started: {text}."))
             return
         self._job = job
-        self._channel.send(protocol.pack(messages.JOB_STARTED))
+        self._channel.send(protocol.pack(protocol.JOB_STARTED))
+
+
+def _go_on_below_guard(connection: int) -> Channel:
+    """Let this process become a guard, and a child of it return the connection to it.
+
+    The guard is the same program as beside poprun (helpers/guard.py), without mpirun:
+    it ends the job here if the agent is killed. It is a child of sshd or slurmstepd,
+    which end after it. This process must be a subreaper: then the guard is one before
+    it has come up.
+
+    Args:
+        connection: The guard writes to it when the agent is gone.
+
+    Raises:
+        OSError: There can be no more processes or descriptors.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    inode = os.fstat(ours.fileno()).st_ino
+    if agent := os.fork():
+        try:
+            # Until the guard handles them: Slurm may send one to all at any time.
+            signal.pthread_sigmask(signal.SIG_BLOCK, own_process.HELPER_SIGNALS)
+            number = os.dup(theirs.fileno())
+            os.set_inheritable(number, True)
+            numbers = map(str, (number, agent, inode))
+            os.execv(PYTHON[0], (*PYTHON, "guard", *numbers))
+        finally:
+            # The child ends, too, when it finds that it has no guard.
+            os._exit(127)
+    theirs.close()
+    # A child does not inherit these settings.
+    own_process.become_subreaper()
+    own_process.continue_regularly()
+    guard = Channel(ours)
+    last_message = protocol.pack(protocol.SUPERVISOR_LOST, protocol.AGENT)
+    guard.send(protocol.pack(protocol.LAST_MESSAGE, last_message), (connection,))
+    return guard
 
 
 def _continue_ancestors(count: int) -> None:
     """Continue the guard, and the sshd or what else has started it, if it is stopped.
 
-    As long as sshd is, the kernel has nothing to send from which it would learn that
+    While sshd is stopped, the kernel has nothing to send, and so it cannot learn that
     poprun's host is gone.
     """
     pid = os.getppid()
@@ -210,7 +244,7 @@ def _continue_ancestors(count: int) -> None:
         if ancestor is None:
             return
         if ancestor.stopped:
-            processes.send(_signal.SIGCONT, ancestor)
+            processes.send(signal.SIGCONT, ancestor)
         pid = ancestor.parent
 
 
@@ -248,10 +282,10 @@ def _read_memory(question: None, _: Caller) -> Any:
 
 
 _QUESTIONS: Mapping[int, Question] = {
-    messages.DESCRIBE: _describe,
-    messages.CHECK_MPI: _check_mpi,
-    messages.FIND_PROGRAM: _find_program,
-    messages.READ_MEMORY: _read_memory,
+    protocol.DESCRIBE_HOST: _describe,
+    protocol.CHECK_MPI: _check_mpi,
+    protocol.FIND_PROGRAM: _find_program,
+    protocol.READ_MEMORY: _read_memory,
 }
 
 

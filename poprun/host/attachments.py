@@ -1,4 +1,4 @@
-"""Which processes of the instances are attached to devices, by their connections.
+"""Attach processes of the instances to devices for as long as they are connected.
 
 popdist connects to poprun's control socket, asks for the device of its instance, and
 keeps the connection until the process ends, however it ends. The device belongs to the
@@ -6,32 +6,91 @@ instance: its processes share it, and the first one is attached in the inventory
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from math import inf
+from typing import NamedTuple, Protocol
 
-from poprun.vipu.launch.held_devices import Answer
+from poprun.vipu import liveness
+from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
 
 class Attacher(Protocol):
-    """What attaches processes: poprun's inventory, or on another host poprun."""
+    """Attaches processes: the job's HeldDevices, or on another host poprun."""
 
-    def attach(
-        self, index: int, pid: int, reply: "Callable[[Answer], None]"
-    ) -> None: ...
+    # A sentence when the job does not hold them any more.
+    loss: str
 
-    def detach(self, index: int, pid: int) -> None: ...
+    def attach(self, index: int, pid: int, reply: Reply) -> None:
+        """Ask for a process to be attached to an instance's device, until detached."""
+
+    def detach(self, index: int, pid: int) -> None:
+        """Let a process that has ended go; the instance keeps the device."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `deliver` is due; -1 for none."""
+
+    def deliver(self) -> None: ...
+
+    def deadline(self) -> float:
+        """Return when `tick` is due."""
+
+    def tick(self, now: float) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Holder:
-    """A process of an instance, by the connection that lives as long."""
+class ForwardedDevices:
+    """Asks poprun to attach processes of this host, and to detach them.
+
+    Args:
+        send: Sends a message to poprun: its kind and fields.
+    """
+
+    loss = ""
+
+    def __init__(self, send: Callable[..., None], devices: InstanceDevices) -> None:
+        self._send = send
+        self._devices = devices
+        # The requests that poprun has not answered, by instance and pid.
+        self._replies: dict[tuple[int, int], Reply] = {}
+
+    def attach(self, index: int, pid: int, reply: Reply) -> None:
+        try:
+            process = liveness.identify(pid)
+        except ProcessLookupError as error:
+            reply(Answer(index, pid, self._devices.refusal(index, str(error))))
+            return
+        self._replies[index, pid] = reply
+        fields = (f.encode() if isinstance(f, str) else f for f in process)
+        self._send(protocol.ATTACH_PROCESS, index, *fields)
+
+    def detach(self, index: int, pid: int) -> None:
+        self._replies.pop((index, pid), None)
+        self._send(protocol.DETACH_PROCESS, index, pid)
+
+    def receive(self, index: int, pid: int, refusal: str) -> None:
+        """Take in what poprun has answered about a process."""
+        if reply := self._replies.pop((index, pid), None):
+            reply(Answer(index, pid, refusal))
+
+    def fileno(self) -> int:
+        return -1
+
+    def deliver(self) -> None:
+        """Do nothing: answers come as messages."""
+
+    def deadline(self) -> float:
+        return inf
+
+    def tick(self, now: float) -> None:
+        """Do nothing: poprun renews the lease."""
+
+
+class _Holder(NamedTuple):
+    """A process of an instance that has asked for its device."""
 
     instance: int
     pid: int
-    num_ipus: int
 
 
 class Attachments:
@@ -39,16 +98,17 @@ class Attachments:
 
     Args:
         devices: None for a job without.
-        own: Those of the host's instances.
+        own: The devices of the host's instances.
     """
 
-    def __init__(self, devices: Attacher | None, own: "InstanceDevices | None") -> None:
+    def __init__(self, devices: Attacher | None, own: InstanceDevices | None) -> None:
         self._devices = devices
         self._own = own
-        # In the order in which they came.
+        # The processes in the order of their requests, by connection: a connection
+        # lives as long as its process.
         self._holders: dict[Channel, _Holder] = {}
-        # The process of each instance that the inventory was asked to attach, and
-        # whether it has answered that it is.
+        # For each instance: the process in the request to the inventory, and whether
+        # the inventory has attached it.
         self._attached: dict[int, tuple[int, bool]] = {}
 
     def ask(self, link: Channel, index: int, pid: int, num_ipus: int) -> None:
@@ -64,7 +124,7 @@ class Attachments:
             )
             self._refuse(link, own.refusal(index, reason))
             return
-        self._holders[link] = _Holder(instance=index, pid=pid, num_ipus=num_ipus)
+        self._holders[link] = _Holder(index, pid)
         first, is_attached = self._attached.get(index, (0, False))
         if not first:
             self._attach(index, pid)
@@ -80,18 +140,16 @@ class Attachments:
         holder = self._holders.pop(link, None)
         if holder is None or self._devices is None:
             return
-        index, pid = holder.instance, holder.pid
-        others = [other for other in self._holders.values() if other.instance == index]
-        if self._attached.get(index, (0, False))[0] != pid or any(
-            other.pid == pid for other in others
-        ):
+        index, pid = holder
+        others = [h.pid for h in self._holders.values() if h.instance == index]
+        if self._attached.get(index, (0, False))[0] != pid or pid in others:
             return
         self._devices.detach(index, pid)
         del self._attached[index]
         if others:
-            self._attach(index, others[0].pid)
+            self._attach(index, others[0])
 
-    def pass_on(self, answer: "Answer") -> None:
+    def pass_on(self, answer: Answer) -> None:
         """Pass on what the inventory has answered."""
         index = answer.instance
         if self._attached.get(index, (0, False))[0] != answer.pid:

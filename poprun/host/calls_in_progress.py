@@ -17,16 +17,16 @@ MOST_INT = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallInProgress:
-    """What a process does in one of its groups.
+    """A process's part in one of its groups.
 
     operation: "all_reduce", for example; "" outside of a call.
-    nbytes: Of one row of the arrays.
-    number: Of the call in its group, from 1.
+    nbytes: The length of one row of the arrays.
+    number: The calls of a group are numbered from 1.
     waits_since: Since when it waits for other instances, as time.monotonic() counts;
         None while it does not.
     missing: The instances that have not begun the call, as far as this host knows.
-    waits_for: The instance that it waits for, which may be on another host.
-    num_calls, total_bytes: Of all its calls in the group so far: two looks give a rate.
+    waits_for: The instance that it waits for, on this or another host.
+    num_calls, total_bytes: The sums over all its calls in the group so far.
     """
 
     operation: str

@@ -1,51 +1,43 @@
 """Commands that mpirun runs on this host: its daemons, which start the shims.
 
 mpirun starts them on other hosts by a remote shell. That is poprun's own (helpers/
-remote_shell.py), which sends them here: so the agent is the ancestor of all processes
-of the job on its host, and finds what mpirun leaves.
+remote_shell.py), and it sends them here: so the agent is the ancestor of all processes
+of the job on its host, and finds leftover ones.
 """
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from poprun.helpers import processes
 from poprun.output.waiter import READ, Interest
-from poprun.wire import messages, protocol
-from poprun.wire.channel import Channel
-
-PIECE = 1 << 16
-
-
-class RunningCommand:
-    """A command, and what it writes."""
-
-    def __init__(self, number: int, pid: int, outputs: dict[int, int]) -> None:
-        self.number = number
-        self.pid = pid
-        # The descriptors to read, and which of stdout (1) and stderr (2) they are.
-        self.outputs = outputs
+from poprun.wire import protocol
+from poprun.wire.channel import PIECE
 
 
 class Commands:
     """The commands of one job on this host.
 
     Args:
-        environment: What each of them gets.
+        send: Sends a message to poprun: its kind and fields.
+        environment: The environment of each command.
         blocked: Signals that they do not get.
     """
 
     def __init__(
         self,
-        channel: Channel,
+        send: Callable[..., None],
         environment: Mapping[bytes, bytes],
         blocked: Sequence[int] = (),
     ) -> None:
-        self._channel = channel
+        self._send = send
         self._environment = environment
         self._blocked = blocked
-        self._running: dict[int, RunningCommand] = {}
+        # The pid of each running command, by its number.
+        self._pids: dict[int, int] = {}
+        # By descriptor to read: the number of a command, and 1 for stdout or 2.
+        self._outputs: dict[int, tuple[int, int]] = {}
 
     def run(self, number: int, text: bytes) -> int:
         """Start a command, as the shell of a login would; return its pid, 0 if none."""
@@ -62,27 +54,24 @@ class Commands:
             )
         except OSError as error:
             reason = f"/bin/sh cannot be started: {error.strerror}\n".encode()
-            self._channel.send(
-                protocol.pack(messages.RUN_OUTPUT, number, 2, reason)
-                + protocol.pack(messages.RUN_ENDED, number, 127)
-            )
+            self._send(protocol.COMMAND_OUTPUT, number, 2, reason)
+            self._send(protocol.COMMAND_ENDED, number, 127)
             os.close(out_read)
             os.close(err_read)
             return 0
         finally:
             os.close(out_write)
             os.close(err_write)
-        outputs = {out_read: 1, err_read: 2}
-        self._running[number] = RunningCommand(number, pid, outputs)
+        self._pids[number] = pid
+        self._outputs |= {out_read: (number, 1), err_read: (number, 2)}
         return pid
 
     def end(self, number: int) -> int:
-        """End a command of which mpirun has ended the remote shell.
+        """End a command because mpirun has ended its remote shell.
 
         Returns the pid that it had, 0 if it has ended by itself.
         """
-        command = self._running.get(number)
-        process = None if command is None else processes.process(command.pid)
+        process = processes.process(self._pids.get(number, 0))
         if process is None or process.parent != os.getpid():
             return 0
         is_blocked = signal.SIGTERM in self._blocked
@@ -90,39 +79,36 @@ class Commands:
         return process.pid
 
     def interests(self) -> Iterator[Interest]:
-        for command in self._running.values():
-            for descriptor in command.outputs:
-                call = partial(self._read, command, descriptor)
-                yield Interest(descriptor, READ, call)
+        for descriptor in self._outputs:
+            yield Interest(descriptor, READ, partial(self._read, descriptor))
 
     def note_end(self, pid: int, status: int) -> None:
         """Take in that a child of the agent has ended."""
-        ended = [c for c in self._running.values() if c.pid == pid]
-        for command in ended:
-            for descriptor in list(command.outputs):
-                os.set_blocking(descriptor, False)
-                while self._read(command, descriptor):
+        for number in [number for number, p in self._pids.items() if p == pid]:
+            for descriptor, (owner, _) in list(self._outputs.items()):
+                if owner != number:
                     continue
-            for descriptor in command.outputs:
-                os.close(descriptor)
-            del self._running[command.number]
-            code = processes.exit_code(status)
-            message = protocol.pack(messages.RUN_ENDED, command.number, code)
-            self._channel.send(message)
+                os.set_blocking(descriptor, False)
+                while self._read(descriptor):
+                    continue
+                # A process that the command has left behind may keep it open.
+                if self._outputs.pop(descriptor, None):
+                    os.close(descriptor)
+            del self._pids[number]
+            self._send(protocol.COMMAND_ENDED, number, processes.exit_code(status))
 
-    def _read(self, command: RunningCommand, descriptor: int) -> bool:
+    def _read(self, descriptor: int) -> bool:
         """Read and send a piece; return whether there may be more."""
-        if descriptor not in command.outputs:
+        if descriptor not in self._outputs:
             return False  # closed since poll returned
         try:
             data = os.read(descriptor, PIECE)
         except BlockingIOError:
             return False
-        if not data:
-            del command.outputs[descriptor]
+        number, stream = self._outputs[descriptor]
+        if data:
+            self._send(protocol.COMMAND_OUTPUT, number, stream, data)
+        else:
+            del self._outputs[descriptor]
             os.close(descriptor)
-            return False
-        stream = command.outputs[descriptor]
-        message = protocol.pack(messages.RUN_OUTPUT, command.number, stream, data)
-        self._channel.send(message)
-        return True
+        return bool(data)

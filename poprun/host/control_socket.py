@@ -1,8 +1,9 @@
 """The listening end of a host's control socket, and the connections that come by it.
 
-Any user can connect to it, and a client can say anything or nothing: what has not
-proved that it belongs to the job is bounded in number, in size and in time. The first
-message of a connection has a kind, and the handler of that kind gets the connection.
+Any user can connect to it, and a client can say anything or nothing: connections
+without a proof that they belong to the job are bounded in number, size and time. The
+first message of a connection has a kind, and the handler of that kind gets the
+connection.
 """
 
 import errno
@@ -13,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel, accept, listen, peer_of
 from poprun.wire.events import AcceptFailed, Event, Rejected
 
@@ -34,11 +36,11 @@ Messages = list[tuple[int, list[bytes]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """What happens to the connections whose first message is of one kind."""
+    """The functions for all connections that begin with a message of one kind."""
 
-    # Is called with the fields of the first message, which begins with the version and
-    # the key of the job; returns whether the client belongs to the job.
-    accept: Callable[[Channel, list[bytes]], bool]
+    # Is called with the fields of the first message after the version and the key of
+    # the job; returns whether the client belongs to the job.
+    accept: Callable[[Channel, list[Any]], bool]
     # Is called with the further messages; with None when the client has closed.
     receive: Callable[[Channel, Messages | None], None]
 
@@ -61,8 +63,8 @@ class ControlSocket:
         # Connections without a first message, the oldest first, and until when.
         self._unknown: dict[Channel, float] = {}
         self._known: dict[Channel, Handler] = {}
-        # In which order connections have been closed by their peers: poll() tells of
-        # all that have been, in an order of its own, and an epoll in that of time.
+        # The connections that their peers have closed, in the order of time: an epoll
+        # keeps that order, and poll() does not.
         self._hangups = select.epoll()
         self._retry_at = 0.0
 
@@ -104,7 +106,7 @@ class ControlSocket:
             self._reject(link, "it sent no message")
 
     def read_closed(self) -> None:
-        """Read what has been closed by its peers, in the order in which it was.
+        """Read the connections that their peers have closed, in the order of time.
 
         When one client is killed, hydra kills others before poprun may come to look.
         """
@@ -169,11 +171,13 @@ class ControlSocket:
     def _identify(self, link: Channel, messages: Messages | None) -> Messages | None:
         """Pass a connection to its handler; return the messages after the first."""
         kind, fields = messages[0] if messages else (0, [])
+        try:
+            version, key, *values = codec.read(kind, fields)
+            has_key = (version, key) == (protocol.VERSION, self._key)
+        except ValueError:
+            has_key = False
         handler = self._handlers.get(kind)
-        version = b"%d" % protocol.VERSION
-        is_well_formed = protocol.is_report(kind, fields)
-        has_key = is_well_formed and fields[:2] == [version, self._key]
-        if handler is None or not has_key or not handler.accept(link, fields):
+        if handler is None or not has_key or not handler.accept(link, values):
             self._reject(link, "it did not prove that it belongs to the job")
             return None
         del self._unknown[link]

@@ -7,7 +7,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    # As in poprun: what is imported is no garbage; looking for it takes 5 % of a start.
+    # Modules are no garbage, and looking for garbage takes 5 % of a start.
     gc.set_threshold(100_000)
     sys.path.append(__file__.rpartition("/poprun/")[0])
     from poprun.host import agent as program

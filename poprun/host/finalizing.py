@@ -1,7 +1,7 @@
 """Detects instances that have ended in Python and wait in MPI_Finalize for the others.
 
 A program of mpi4py calls MPI_Finalize when it exits, and that waits for all ranks. A
-rank that has failed waits there for ranks that wait for it: no process ends. Just
+failed rank and the other ranks then wait for each other: no process ends. Just
 before, the process reports its exit status (interpreter/sitecustomize.py); this decides
 when that is an event. Knows no processes.
 """
@@ -13,12 +13,12 @@ from poprun.wire.events import FailedInFinalize, WaitsInFinalize
 
 # A process that fails gets so long to end by itself, with its own exit status.
 END_S = 0.5
-# After so long the user gets a warning of a wait whose outcome is not known.
+# After so long the user is warned of a wait with an unknown outcome.
 WARN_S = 10.0
 
 
 class Finalizing:
-    """What the interpreters of one job have reported, until their processes end."""
+    """The reports of the interpreters of one job, until their processes end."""
 
     def __init__(self, num_instances: int) -> None:
         self._running = set(range(num_instances))
@@ -35,8 +35,8 @@ class Finalizing:
 
         Args:
             key: Stands for the process.
-            status: What it will end with, as waitpid gives it; None if unknown. One
-                that succeeds may wait for the others as long as it takes.
+            status: Its future exit status, as waitpid gives it; None if unknown. A
+                process that succeeds may wait for the others as long as it takes.
             own: Whether it is the instance's own program. The exit status of a process
                 below that need not be the instance's.
         """
@@ -63,7 +63,7 @@ class Finalizing:
         return min((due for due, _ in self._pending.values()), default=inf)
 
     def due(self, now: float) -> list[FailedInFinalize | WaitsInFinalize]:
-        """Return what has become an event by now."""
+        """Return the reports that are events by now."""
         waiting = {event.rank for _, event in self._pending.values()}
         events: list[FailedInFinalize | WaitsInFinalize] = []
         for key, (due, event) in list(self._pending.items()):

@@ -1,10 +1,12 @@
-"""What the supervisor's loop needs of each host: start, events, tell its instances.
+"""The interface of a host to the supervisor's loop: start, events, tell its instances.
 
 The loop knows no processes of instances and no sockets. LocalHost is the machine that
-poprun runs on; the tests have a host without processes. mpirun is no host's business.
+poprun runs on, and RemoteHost one at the end of a connection; the tests have a host
+without processes. A host has nothing to do with mpirun.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from poprun.output.stdin import StdinFeeder
@@ -13,11 +15,30 @@ from poprun.output.waiter import Interest
 from poprun.wire.events import Event
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """A time on a host's clock, read between two times on poprun's clock; in ns."""
+
+    asked_ns: int
+    answered_ns: int
+    there_ns: int
+
+    @property
+    def offset_ns(self) -> int:
+        """The difference from the host's clock to poprun's clock."""
+        return (self.asked_ns + self.answered_ns) // 2 - self.there_ns
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """By how much the offset may be wrong."""
+        return (self.answered_ns - self.asked_ns) // 2
+
+
 class HostLink(Protocol):
     """One machine with instances of the job. No method waits.
 
-    Times in events are on poprun's clock: a host with a clock of its own gives the
-    time at which the event arrived, because failures are ordered by them.
+    Times in events are on poprun's clock, because failures are ordered by them: for a
+    host with a clock of its own, it is the time when the event arrived.
     """
 
     @property
@@ -92,7 +113,7 @@ class HostLink(Protocol):
         """Tell the instances of this host that an instance of the job has ended."""
 
     def finish(self) -> None:
-        """Begin to end what is left of the job, until `finished` is true."""
+        """Begin to end the rest of the job there, until `finished` is true."""
 
     def close(self) -> None:
         """Release what the link holds."""

@@ -1,21 +1,22 @@
-"""The host that poprun runs on: shims connect to it, and processes of their instances.
+"""The machine that this process runs on: poprun's own, or the machine of an agent.
 
-What they report on the control socket becomes events; what the supervisor decides is
-sent to the shims.
+Shims connect to it, and processes of their instances. Their reports on the control
+socket become events; the supervisor's decisions are sent to the shims.
 """
 
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
+from typing import Any
 
-from poprun.host.attachments import Attachments
+from poprun.host.attachments import Attacher, Attachments
 from poprun.host.control_socket import ControlSocket, Handler, Messages
 from poprun.host.finalizing import Finalizing
 from poprun.host.usage import UsageReader
-from poprun.job.values import Job
+from poprun.job.values import HostJob
 from poprun.output.stream_ends import (
     STREAMS,
     DescriptorSource,
@@ -23,7 +24,7 @@ from poprun.output.stream_ends import (
     OutputReader,
 )
 from poprun.output.waiter import READ, Interest
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel, peer_of
 from poprun.wire.events import (
     AloneInMpi,
@@ -48,34 +49,35 @@ from poprun.wire.events import (
 
 
 class LocalHost:
-    """The HostLink to the machine that poprun runs on.
+    """The HostLink to the machine that this process runs on.
 
     Args:
-        ranks: Those of the instances on this host.
+        specs: The SPEC messages of its instances, in rank order.
         add_shim: Is called with the connection, pid and start time of each shim.
         handlers: More handlers for the control socket.
-        attachments: Attaches processes where poprun's inventory is not at hand.
+        devices: Attaches processes; None for a job without IPUs.
     """
 
-    # What is left here is ended by the guard.
+    # The guard ends leftover processes here.
     finished = True
 
     def __init__(
         self,
-        job: Job,
-        name: str,
-        ranks: Collection[int],
+        job: HostJob,
+        specs: Sequence[bytes],
         add_shim: Callable[[Channel, int, int], None],
         handlers: Mapping[int, Handler] = MappingProxyType({}),
-        attachments: Attachments | None = None,
+        devices: Attacher | None = None,
     ) -> None:
         self._job = job
-        self.name = name
-        self.ranks = ranks
+        self.name = job.name
+        self.ranks = job.ranks
+        self._specs = dict(zip(job.ranks, specs, strict=True))
         self._add_shim = add_shim
         self._more_handlers = handlers
-        self._finalizing = Finalizing(len(job.specs))
-        self._attachments = attachments or attachments_of(job, ranks)
+        self._finalizing = Finalizing(job.num_instances)
+        self._devices = devices
+        self._attachments = Attachments(devices, job.devices)
         self._has_lost_devices = False
         # Whether shims that connect start their programs, or leave.
         self._starts_instances = True
@@ -84,18 +86,17 @@ class LocalHost:
         # The connections to the shims, by rank, and how far their instances are.
         self._shims: dict[int, Channel] = {}
         self._connected: set[int] = set()
-        self._started: set[int] = set()
         self._clean: set[int] = set()
-        # Those whose shim ended before their processes had.
+        # The instances whose shim ended too early.
         self._lost: set[int] = set()
-        # The rank of each program, by its pid.
+        # The rank of each program that has started, by its pid.
         self._programs: dict[int, int] = {}
-        # Those whose program has ended.
+        # The ranks of ended programs.
         self._exited: set[int] = set()
         self._usage: UsageReader | None = None
-        # By connection: the instance whose debugger shows a prompt.
+        # The instances at a prompt of their debugger, by connection.
         self._prompts: dict[Channel, int] = {}
-        # Those that have made process groups of torch.
+        # The instances that have made process groups of torch.
         self._uses_torch: set[int] = set()
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
@@ -132,25 +133,22 @@ class LocalHost:
         }
         self.control.handle_with(handlers, emit)
 
-    # --- What the loop waits for.
+    # --- For the supervisor's loop.
 
     def interests(self, now: float) -> Iterator[Interest]:
         yield from self.control.interests(now)
-        devices = self._job.devices
-        if devices is not None and devices.fileno() >= 0:
-            yield Interest(devices.fileno(), READ, devices.deliver)
+        if self._devices is not None and self._devices.fileno() >= 0:
+            yield Interest(self._devices.fileno(), READ, self._devices.deliver)
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self.control.deadline(now))
-        devices = self._job.devices
-        return due if devices is None else min(due, devices.deadline())
+        return due if self._devices is None else min(due, self._devices.deadline())
 
     def tick(self, now: float) -> None:
         self.control.tick(now)
         for event in self._finalizing.due(now):
             self._emit(event)
-        devices = self._job.devices
-        if devices is not None:
+        if (devices := self._devices) is not None:
             devices.tick(now)
             if devices.loss and not self._has_lost_devices:
                 self._has_lost_devices = True
@@ -159,7 +157,7 @@ class LocalHost:
     def take_in_losses(self) -> None:
         self.control.read_closed()
 
-    # --- What the supervisor decides.
+    # --- The supervisor's decisions.
 
     @property
     def is_clean(self) -> bool:
@@ -212,9 +210,9 @@ class LocalHost:
 
     # --- Shims.
 
-    def _on_hello(self, link: Channel, fields: list[bytes]) -> bool:
+    def _on_hello(self, link: Channel, fields: list[Any]) -> bool:
         """Take in a shim that has connected, and let it start its program or leave."""
-        rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
+        rank, _, pid, start = fields
         if rank not in self.ranks or rank in self._connected:
             return False
         self._add_shim(link, pid, start)
@@ -232,12 +230,15 @@ class LocalHost:
         """Act on messages of a shim; None when its connection has ended."""
         rank = next(r for r, shim in self._shims.items() if shim is link)
         for kind, fields in messages or ():
-            twice = kind == protocol.STARTED and rank in self._started
-            if twice or not protocol.is_report(kind, fields):
+            try:
+                if kind == protocol.STARTED and rank in self._programs.values():
+                    raise ValueError("it has started already")
+                values = codec.read(kind, fields)
+            except ValueError:
                 self._emit(Rejected(why=f"a message of kind {kind} was not valid"))
                 messages = None
                 break
-            self._on_report(rank, link, kind, fields)
+            self._on_report(rank, link, kind, values)
         if messages is None:
             self._on_lost(rank)
 
@@ -257,33 +258,41 @@ class LocalHost:
             )
             return
         sent = () if descriptor is None else (descriptor,)
-        link.send(self._job.specs[rank], sent)
+        link.send(self._specs[rank], sent)
         if descriptor is not None:
             os.close(descriptor)
 
     def _on_report(
-        self, rank: int, link: Channel, kind: int, fields: list[bytes]
+        self, rank: int, link: Channel, kind: int, values: list[Any]
     ) -> None:
         if kind == protocol.STARTED:
-            self._on_started(rank, link, fields)
+            self._on_started(rank, link, *values)
         elif kind == protocol.REFUSED:
             self._clean.add(rank)
-            about, call = map(os.fsdecode, fields[1:])
-            self._emit(Refused(rank=rank, errno=int(fields[0]), tried=about, call=call))
+            number, about, call = values
+            self._emit(Refused(rank=rank, errno=number, tried=about, call=call))
         elif kind == protocol.EXITED:
-            self._on_exited(rank, fields)
+            self._on_exited(rank, *values)
         elif kind == protocol.REMAINS:
-            self._on_remains(fields)
+            self._on_remains(*values)
         elif kind == protocol.ORPHANED:
             self._emit(Orphaned(rank=rank))
         elif kind == protocol.STACKS:
-            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
-            self._emit(StacksAvailable(rank=rank, pids=tuple(pids)))
+            pids = tuple(pid for pid in values[0] if pid)
+            self._emit(StacksAvailable(rank=rank, pids=pids))
         elif kind == protocol.CLEAN:
             self._clean.add(rank)
-            self._emit(Clean(rank=rank, left_behind=int(fields[0])))
+            self._emit(Clean(rank=rank, left_behind=values[0]))
 
-    def _on_started(self, rank: int, link: Channel, fields: list[bytes]) -> None:
+    def _on_started(
+        self,
+        rank: int,
+        link: Channel,
+        pid: int,
+        _start: int,
+        cpus: tuple[int, ...],
+        memory_is_bound: int,
+    ) -> None:
         streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
         if len(link.descriptors) < len(streams):
             # The kernel has dropped what this process had no number left for.
@@ -301,34 +310,39 @@ class LocalHost:
         for stream in streams:
             source = DescriptorSource(link.descriptors.pop(0))
             self._streams.open(source, rank, stream)
-        pid = int(fields[0])
         self._programs[pid] = rank
-        self._started.add(rank)
-        cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
-        self._emit(
-            Started(rank=rank, pid=pid, cpus=cpus, memory_is_bound=fields[3] == b"1")
-        )
+        is_bound = memory_is_bound == 1
+        self._emit(Started(rank=rank, pid=pid, cpus=cpus, memory_is_bound=is_bound))
 
-    def _on_remains(self, fields: list[bytes]) -> None:
-        remains = Remains.read(fields, self.name)
-        if remains.pid not in self._remaining:
-            self._remaining.add(remains.pid)
-            self._emit(remains)
+    def _on_remains(self, pid: int, user: int, command: bytes) -> None:
+        if pid not in self._remaining:
+            self._remaining.add(pid)
+            text = command.decode(errors="backslashreplace")
+            self._emit(Remains(pid=pid, user=user, command=text, host=self.name))
 
-    def _on_exited(self, rank: int, fields: list[bytes]) -> None:
-        status, at, user, system, peak = (int(field) for field in fields[:5])
+    def _on_exited(
+        self,
+        rank: int,
+        status: int,
+        at_ns: int,
+        user_us: int,
+        system_us: int,
+        peak_kib: int,
+        by: bytes,
+        lacks_faulthandler: int,
+    ) -> None:
         self._exited.add(rank)
         self._emit(
             Exited(
                 rank=rank,
                 status=status,
-                at_ns=min(at, time.monotonic_ns()),
-                user_s=user / 1e6,
-                system_s=system / 1e6,
-                peak_kib=peak,
-                by_itself=fields[5] in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
-                at_cpu_limit=fields[5] == protocol.BY_CPU_LIMIT,
-                lacks_faulthandler=fields[6] == b"1",
+                at_ns=min(at_ns, time.monotonic_ns()),
+                user_s=user_us / 1e6,
+                system_s=system_us / 1e6,
+                peak_kib=peak_kib,
+                by_itself=by in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
+                at_cpu_limit=by == protocol.BY_CPU_LIMIT,
+                lacks_faulthandler=lacks_faulthandler == 1,
             )
         )
 
@@ -345,31 +359,33 @@ class LocalHost:
 
     # --- Processes of instances.
 
-    def _on_alone(self, link: Channel, fields: list[bytes]) -> bool:
-        """Warn of an instance that imports mpi4py where there is no MPI."""
+    def _on_alone(self, link: Channel, fields: list[Any]) -> bool:
+        """Warn of an instance that imports mpi4py without an MPI."""
         link.close()
         # A program below an instance may be without the variables of an MPI for good.
-        if not self._job.has_mpi and len(self._job.specs) > 1:
-            self._emit(AloneInMpi(rank=int(fields[2])))
+        if not self._job.has_mpi and self._job.num_instances > 1:
+            self._emit(AloneInMpi(rank=fields[0]))
         return True
 
-    def _on_torch_groups(self, link: Channel, fields: list[bytes]) -> bool:
+    def _on_torch_groups(self, link: Channel, fields: list[Any]) -> bool:
         """Note that a process of an instance uses torch.distributed."""
         link.close()
-        rank = int(fields[2])
+        rank = fields[0]
         if rank in self.ranks and rank not in self._uses_torch:
             self._uses_torch.add(rank)
             self._emit(TorchGroupsMade(rank=rank))
         return rank in self.ranks
 
-    def _on_debugger(self, link: Channel, fields: list[bytes]) -> bool:
+    def _on_debugger(self, link: Channel, fields: list[Any]) -> bool:
         """Take in that the debugger of an instance is ready, or shows a prompt."""
-        rank, shows_prompt = int(fields[2]), fields[3] == b"1"
+        rank, shows_prompt = fields
         if rank not in self.ranks:
             return False
-        if shows_prompt:
+        if shows_prompt == 1:
             self._prompts[link] = rank
-        self._emit(PromptShown(rank=rank) if shows_prompt else DebuggerReady(rank=rank))
+            self._emit(PromptShown(rank=rank))
+        else:
+            self._emit(DebuggerReady(rank=rank))
         link.send(protocol.pack(protocol.DEBUGGER_KNOWN))
         return True
 
@@ -379,23 +395,24 @@ class LocalHost:
             if rank not in self._prompts.values():
                 self._emit(PromptOver(rank=rank))
 
-    def _on_attach(self, link: Channel, fields: list[bytes]) -> bool:
-        """Attach a process of an instance to the device of that."""
-        index, num_ipus = int(fields[2]), int(fields[3])
+    def _on_attach(self, link: Channel, fields: list[Any]) -> bool:
+        """Attach a process of an instance to the instance's device."""
+        index, num_ipus = fields
         if index not in self.ranks:
             return False
         self._attachments.ask(link, index, peer_of(link.sock)[0], num_ipus)
         return True
 
-    def _on_finalizing(self, link: Channel, fields: list[bytes]) -> bool:
+    def _on_finalizing(self, link: Channel, fields: list[Any]) -> bool:
         """Note what a process of an instance exits with."""
-        # What ends once the job is being stopped has not ended by itself.
+        rank, status = fields
+        # Once the job is being stopped, no process ends by itself.
         if self._starts_instances:
             own = self._programs.get(peer_of(link.sock)[0])
             self._finalizing.note(
                 link,
-                rank=int(fields[2]) if own is None else own,
-                status=fields[3][0] << 8 if fields[3] else None,
+                rank=rank if own is None else own,
+                status=status[0] << 8 if status else None,
                 own=own is not None,
                 now=time.monotonic(),
             )
@@ -404,11 +421,3 @@ class LocalHost:
     def _on_interpreter(self, link: Channel, messages: Messages | None) -> None:
         if messages is None:
             self._finalizing.forget(link)
-
-
-def attachments_of(job: Job, ranks: Collection[int]) -> Attachments:
-    """Return what attaches the processes of some neighbouring instances."""
-    devices = job.devices
-    first = min(ranks, default=0)
-    own = None if devices is None else devices.of_instances(first, len(ranks))
-    return Attachments(devices, own)

@@ -1,5 +1,7 @@
 """The remote shells of mpirun: each runs one command on another host of the job."""
 
+from typing import Any
+
 from poprun.host.control_socket import Handler, Messages
 from poprun.host.remote_host import RemoteHost
 from poprun.wire import protocol
@@ -38,8 +40,8 @@ class RemoteShells:
             link.send(protocol.pack(protocol.SHELL_ENDED, data))
             del self._shells[number]
 
-    def _on_shell(self, link: Channel, fields: list[bytes]) -> bool:
-        name, command = fields[2].decode(errors="replace"), fields[3]
+    def _on_shell(self, link: Channel, fields: list[Any]) -> bool:
+        name, command = fields[0].decode(errors="replace"), fields[1]
         if name == self.local_name:
             link.send(protocol.pack(protocol.SHELL_HERE, int(self._is_in_slurm)))
             return True

@@ -4,7 +4,7 @@ import base64
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -13,19 +13,18 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.guard import FINISH_GRACE_S, LIMIT_S, SHIM_GRACE_S
 from poprun.helpers.job_files import LOCK, make_lock, undo_abandoned, usual_places
-from poprun.host.attachments import Attachments
+from poprun.host.attachments import ForwardedDevices
 from poprun.host.commands import Commands
-from poprun.host.devices import ForwardedDevices
 from poprun.host.forwarded_streams import ForwardedInput, ForwardedOutput
 from poprun.host.local_host import LocalHost
+from poprun.host.record_pieces import record_pieces
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import HostJob, Job, directory_resource
+from poprun.job.values import HostJob, directory_resource
 from poprun.mpirun.environment import without_batch_system
 from poprun.output.waiter import Interest
 from poprun.reach.out_of_memory import read_host
-from poprun.trace.record_pieces import record_pieces
 from poprun.vipu.launch.values import InstanceDevices
-from poprun.wire import event_codec, messages, protocol
+from poprun.wire import codec, protocol
 from poprun.wire.call_files import CALL, result_pieces
 from poprun.wire.channel import Channel
 from poprun.wire.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
@@ -35,7 +34,7 @@ WAIT_S = 3.0
 
 
 class ServedJob:
-    """What an agent does for a job.
+    """The job of an agent.
 
     Args:
         value: The HostJob as JSON.
@@ -54,48 +53,45 @@ class ServedJob:
         is_in_slurm: bool = False,
     ) -> None:
         self._channel = channel
-        host_job = self._host_job = HostJob(**value)
-        by_rank = dict(zip(host_job.ranks, specs, strict=True))
-        self._job = Job(
-            control=host_job.control,
-            mark=host_job.mark,
-            mpirun=(),
-            mpirun_environment={},
-            specs=[by_rank.get(r, b"") for r in range(host_job.num_instances)],
-            descriptor_limits=(0, 0),
-            merge_stderr=host_job.merge_stderr,
-            grace=host_job.grace,
-            has_mpi=host_job.has_mpi,
-            directory=host_job.directory,
-            ended_file=host_job.ended_file,
-        )
-        own = self._devices = None
-        if host_job.devices is not None:
-            own = InstanceDevices(*host_job.devices)
-            self._devices = ForwardedDevices(channel, own)
-        self._host = LocalHost(
-            self._job,
-            host_job.name,
-            host_job.ranks,
-            self._add_shim,
-            attachments=Attachments(self._devices, own),
-        )
-        self._output = ForwardedOutput(channel)
-        self._input = ForwardedInput(channel, host_job.stdin_ranks)
-        environment = {**without_batch_system(environ), **host_job.environment}
+        devices = value.get("devices")
+        own = None if devices is None else InstanceDevices(*devices)
+        job = self._job = HostJob(**{**value, "devices": own})
+        self._devices = ForwardedDevices(self._send, own) if own else None
+        self._host = LocalHost(job, specs, self._add_shim, devices=self._devices)
+        self._output = ForwardedOutput(self._send)
+        self._input = ForwardedInput(self._send, job.stdin_ranks)
+        environment = {**without_batch_system(environ), **job.environment}
         self._commands = Commands(
-            channel,
+            self._send,
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
             blocked=(signal.SIGTERM,) if is_in_slurm else (),
         )
-        # The pids of what mpirun runs here, and of what has started a shim.
+        # The pids of mpirun's commands here, and of the parents of shims.
         self._daemons: set[int] = set()
         self._end_actions = EndActions()
-        self._lock = os.path.join(os.fsencode(host_job.directory), LOCK)
+        self._lock = os.path.join(os.fsencode(job.directory), LOCK)
         # Where mpirun runs, shims hold a pipe for it. Here they hold one for nothing.
         _, self._pipe = os.pipe()
         self._is_clean = False
         self._has_finished = False
+        self._receivers: Mapping[int, Callable[..., None]] = {
+            protocol.STOP_STARTING: self._host.stop_starting,
+            protocol.SIGNAL: self._host.signal_instances,
+            protocol.KILL: self._host.kill_instances,
+            protocol.RELEASE: self._host.release_shims,
+            protocol.SHOW_STACKS_OF: self._host.show_stacks,
+            protocol.INTERRUPT_INSTANCE: self._host.interrupt_instance,
+            protocol.NOTE_END: self._host.note_end,
+            protocol.MEASURE: self._host.measure,
+            protocol.FINISH_HOST: self._finish,
+            protocol.GRANT_OUTPUT: self._output.grant,
+            protocol.RESIZE: self._output.resize,
+            protocol.INPUT: self._input.receive,
+            protocol.RUN_COMMAND: self._run_command,
+            protocol.END_COMMAND: self._end_command,
+            protocol.DEVICE_ANSWER: self._on_device_answer,
+            protocol.READ_CLOCK: self._read_clock,
+        }
 
     def start(self, guard: Channel) -> None:
         """Make the job's files here, and listen for shims.
@@ -116,8 +112,8 @@ class ServedJob:
 
     def _start(self, guard: Channel) -> None:
         # Besides what poprun itself needs for an instance, the input to write.
-        raise_descriptor_limit(len(self._host_job.ranks), 1)
-        paths = filter(None, (self._host_job.directory, self._host_job.cache))
+        raise_descriptor_limit(len(self._job.ranks), 1)
+        paths = filter(None, (self._job.directory, self._job.cache))
         resources = [directory_resource(path) for path in paths]
         # All are registered first, as this process may be killed at any time.
         for resource in resources:
@@ -125,11 +121,11 @@ class ServedJob:
         for resource in resources:
             resource.make()
         make_lock(os.fsencode(self._job.directory), self._end_actions)
-        if self._host_job.call:
+        if self._job.call:
             path = os.path.join(self._job.directory, CALL)
             with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
-                file.write(base64.b64decode(self._host_job.call))
-        leftovers = map(os.fsencode, self._host_job.leftovers)
+                file.write(base64.b64decode(self._job.call))
+        leftovers = map(os.fsencode, self._job.leftovers)
         guard.send(
             protocol.pack(protocol.MARK, os.fsencode(self._job.mark))
             + protocol.pack(protocol.HOLD, self._lock)
@@ -146,9 +142,12 @@ class ServedJob:
         shim.send(protocol.pack(protocol.HOLD, self._lock), (self._pipe,))
 
     def _emit(self, event: Event) -> None:
-        self._channel.send(messages.pack(messages.EVENT, event_codec.pack(event)))
+        self._channel.send(codec.pack_event(event))
 
-    # --- What the agent's loop needs.
+    def _send(self, kind: int, *fields: bytes | int) -> None:
+        self._channel.send(protocol.pack(kind, *fields))
+
+    # --- For the agent's loop.
 
     def interests(self, now: float) -> Iterator[Interest]:
         yield from self._host.interests(now)
@@ -163,7 +162,7 @@ class ServedJob:
         self._host.tick(now)
         if self._host.is_clean != self._is_clean:
             self._is_clean = self._host.is_clean
-            self._channel.send(protocol.pack(messages.CLEAN, int(self._is_clean)))
+            self._send(protocol.HOST_CLEAN, int(self._is_clean))
 
     def note_slurms_end(self) -> None:
         """Let poprun know that Slurm has sent SIGTERM to all processes here."""
@@ -172,96 +171,68 @@ class ServedJob:
     def note_child(self, pid: int, status: int) -> None:
         """Take in that a child of the agent has ended.
 
-        A daemon is the command that mpirun runs here, or a child of that command's
-        shell, which then exits with the shell's code for a signal. Or it has left the
-        command, and has become the agent's child. poprun's own launcher has none: its
-        commands are shims.
+        A daemon is mpirun's command itself, or a child of the command's shell: then the
+        shell exits with its code for a signal. A daemon that has left the command has
+        become the agent's child. poprun's own launcher has no daemons: its commands are
+        shims.
         """
         was_killed = processes.exit_code(status) == 128 + signal.SIGKILL
         if self._job.has_mpi and pid in self._daemons and was_killed:
-            self._emit(DaemonKilled(host=self._host_job.name))
+            self._emit(DaemonKilled(host=self._job.name))
         self._commands.note_end(pid, status)
 
     def note_leftover(self, path: bytes) -> None:
         """Take in a file that a process of the job has made, to be removed last."""
         self._end_actions.register(RemovePath(path))
 
-    # --- What poprun says.
+    # --- Messages of poprun.
 
-    def receive(self, kind: int, fields: list[bytes]) -> None:
-        if kind == messages.STDIN:
-            self._input.receive(int(fields[0]), fields[1])
-            return
-        if kind == messages.RUN:
-            pid = self._commands.run(int(fields[0]), fields[1])
-            self._daemons.add(pid)
-            return
-        if kind == messages.DEVICE:
-            if self._devices is not None:
-                rank, pid = int(fields[0]), int(fields[1])
-                self._devices.receive(rank, pid, fields[2].decode(errors="replace"))
-            return
-        numbers = [int(field) for field in fields]
-        if kind == messages.STOP_STARTING:
-            self._host.stop_starting()
-        elif kind == messages.SIGNAL:
-            self._host.signal_instances(*numbers)
-        elif kind == messages.INTERRUPT:
-            self._host.interrupt_instance(*numbers)
-        elif kind == messages.KILL:
-            self._host.kill_instances()
-        elif kind == messages.RELEASE:
-            self._host.release_shims()
-        elif kind == messages.SHOW_STACKS:
-            self._host.show_stacks(*numbers)
-        elif kind == messages.NOTE_END:
-            self._host.note_end(*numbers)
-        elif kind == messages.MEASURE:
-            self._host.measure()
-        elif kind == messages.CREDIT:
-            self._output.grant(*numbers)
-        elif kind == messages.RESIZE:
-            self._output.resize((numbers[0], numbers[1]))
-        elif kind == messages.END_RUN:
-            pid = self._commands.end(*numbers)
-            self._daemons.discard(pid)
-        elif kind == messages.READ_CLOCK:
-            answer = protocol.pack(messages.CLOCK, *numbers, time.monotonic_ns())
-            self._channel.send(answer)
-        elif kind == messages.FINISH:
-            self._finish()
+    def receive(self, kind: int, values: Sequence[Any]) -> None:
+        if kind in self._receivers:
+            self._receivers[kind](*values)
+
+    def _run_command(self, number: int, text: bytes) -> None:
+        self._daemons.add(self._commands.run(number, text))
+
+    def _end_command(self, number: int) -> None:
+        self._daemons.discard(self._commands.end(number))
+
+    def _on_device_answer(self, rank: int, pid: int, refusal: str) -> None:
+        if self._devices is not None:
+            self._devices.receive(rank, pid, refusal)
+
+    def _read_clock(self, asked_ns: int) -> None:
+        self._send(protocol.CLOCK, asked_ns, time.monotonic_ns())
 
     # --- The end.
 
     def _finish(self) -> None:
-        """End what is left of the job on this host, and undo what it has made."""
+        """End the leftover processes of the job on this host, and undo its files."""
         self._host.finish()
         remaining = self._end_processes()
         self._output.send_rest()
         for p in remaining:
             user, command = processes.describe(p)
             text = command.decode(errors="backslashreplace")
-            self._emit(
-                Remains(pid=p.pid, user=user, command=text, host=self._host_job.name)
-            )
-        if self._host_job.is_traced:
+            name = self._job.name
+            self._emit(Remains(pid=p.pid, user=user, command=text, host=name))
+        if self._job.is_traced:
             self._send_records()
-        if self._host_job.call:
-            for result in result_pieces(self._job.directory, self._host_job.ranks):
-                self._channel.send(protocol.pack(messages.RESULT, *result))
+        if self._job.call:
+            for result in result_pieces(self._job.directory, self._job.ranks):
+                self._send(protocol.RESULT, *result)
         for failure in self._undo():
-            self._emit(NotUndone(sentence=failure, host=self._host_job.name))
+            self._emit(NotUndone(sentence=failure, host=self._job.name))
         self._has_finished = True
         counters = (b"" if n is None else n for n in astuple(read_host()))
-        self._channel.send(protocol.pack(messages.FINISHED, *counters))
+        self._send(protocol.HOST_FINISHED, *counters)
 
     def _send_records(self) -> None:
-        for name, piece in record_pieces(self._host_job.directory):
-            fields = os.fsencode(name), piece
-            self._channel.send(protocol.pack(messages.CALL_RECORDS, *fields))
+        for name, piece in record_pieces(self._job.directory):
+            self._send(protocol.CALL_RECORDS, os.fsencode(name), piece)
 
     def _end_processes(self) -> list[processes.Process]:
-        """End what is left of the instances; return what the kernel does not end."""
+        """End leftover processes; return those that the kernel does not end."""
         limit = time.monotonic() + LIMIT_S
         while True:
             _, remaining = processes.end(
@@ -269,7 +240,7 @@ class ServedJob:
             )
             if remaining or not _tree() or time.monotonic() >= limit:
                 return remaining
-            self._channel.send(protocol.pack(messages.ALIVE))
+            self._send(protocol.ALIVE)
 
     def abandon(self) -> None:
         """End the job on this host without poprun, which is gone or lost."""

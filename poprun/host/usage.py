@@ -1,4 +1,4 @@
-"""What the instances of this host use, and which collectives they are in."""
+"""Measures the instances of this host, and looks at their collectives."""
 
 import os
 import time
@@ -9,8 +9,7 @@ from poprun.helpers import processes
 from poprun.host.calls_in_progress import MOST_INT, read_calls
 from poprun.wire.events import UsageMeasured
 
-# Which processes belong to an instance is looked up so often, as it takes a look at all
-# processes of the machine.
+# How often the processes below an instance are looked up, among all of the machine.
 LOOK_AGAIN_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KIB_PER_PAGE = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -58,7 +57,7 @@ class UsageReader:
 
 # Any: fields of UsageMeasured.
 def _read_calls(pids: Sequence[int]) -> dict[str, Any]:
-    """Return what the first of some processes that is in groups does there."""
+    """Return the calls of the first of some processes that is a member of groups."""
     for pid in pids:
         if calls := read_calls(pid):
             break

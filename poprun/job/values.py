@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 from poprun.errors import LaunchError
 from poprun.helpers.end_actions import EndAction, RemovePath
@@ -12,6 +11,7 @@ from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
 from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.launch.values import InstanceDevices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def directory_resource(path: str, *, exists: bool = False) -> Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostJob:
-    """The part of an attempt on one host, for the agent of that host."""
+    """The part of an attempt that runs on one host."""
 
     # The host, as messages name it, and its instances.
     name: str
@@ -68,8 +68,8 @@ class HostJob:
     stdin_ranks: Sequence[int]
     # The variables that mpirun's daemons get there, besides the host's own.
     environment: Mapping[str, str]
-    # The fields of its InstanceDevices; None for a job without IPUs.
-    devices: Sequence[Any] | None = None
+    # None for a job without IPUs.
+    devices: InstanceDevices | None = None
     # The same as in Job.
     is_traced: bool = False
     # The function of poprun.launch in base64, "" for a program.

@@ -21,10 +21,14 @@ from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor
 from poprun.reach.connector import Connector, errors_in
-from poprun.wire import messages
+from poprun.wire import codec, protocol
+from poprun.wire.agent_hello import PREAMBLE_START, VERSION, AgentHello
 from poprun.wire.channel import Channel
-from poprun.wire.messages import AgentHello
+from poprun.words import printable
 
+# The longest message that is received: an environment as JSON is the longest that an
+# agent has to send, and data of another host must not fill the memory.
+MOST_RECEIVED = 1 << 24
 # How much a login shell may print before the agent's first byte.
 MOST_BANNER = 1 << 16
 # How long an agent may take to answer a question before the job, and to start the job.
@@ -78,7 +82,7 @@ class AgentConnection:
                 reason = errors.explain_errno(getattr(error, "errno", 0) or 0)
                 raise LaunchError(f"{argv[0]} cannot be run: {reason}") from None
         self.pid = self._process.pid
-        self.channel = Channel(ours, messages.MOST_RECEIVED)
+        self.channel = Channel(ours, MOST_RECEIVED)
 
     @property
     def start(self) -> int:
@@ -112,9 +116,9 @@ class AgentConnection:
             if not self._received:
                 return False
             kind, fields = self._received.popleft()
-            if kind != messages.HELLO:
+            if kind != protocol.AGENT_HELLO:
                 raise OtherVersionError
-            self.hello = AgentHello(**messages.unpack(fields[0]))
+            self.hello = AgentHello(**codec.unpack_json(fields[0]))
         except (ValueError, IndexError, TypeError):
             raise OtherVersionError from None
         self.connector.on_hello(self.pid)
@@ -129,13 +133,13 @@ class AgentConnection:
         if self._is_greeted:
             return data
         self.banner += data
-        before, _, after = self.banner.partition(messages.PREAMBLE_START)
+        before, _, after = self.banner.partition(PREAMBLE_START)
         version, line_end, after = after.partition(b"\n")
         if not line_end:
             if len(self.banner) > MOST_BANNER:
                 raise ConnectionError
             return b""
-        if version != messages.VERSION:
+        if version != VERSION:
             raise OtherVersionError
         self.banner, self._is_greeted = before, True
         return after
@@ -146,7 +150,7 @@ class AgentConnection:
         Raises:
             PoprunError: The host refuses, or does not answer.
         """
-        self.channel.send(messages.pack(kind, value))
+        self.channel.send(codec.pack_json(kind, value))
         return self.answer(REPLY_S * timeout_factor())
 
     def answer(self, within: float = START_S) -> Any:
@@ -158,16 +162,16 @@ class AgentConnection:
         limit = time.monotonic() + within
         try:
             kind, fields = self._next(limit)
-            while kind == messages.ALIVE:
+            while kind == protocol.ALIVE:
                 kind, fields = self._next(limit)
-            if kind == messages.SUPERVISOR_LOST:
-                why = messages.why_supervisor_lost(fields)
+            if kind == protocol.SUPERVISOR_LOST:
+                why = codec.why_supervisor_lost(*fields)
                 raise LaunchError(
                     f"The host {self.name} was lost before the job started: {why}."
                 )
-            if kind != messages.REFUSAL:
-                return messages.unpack(fields[0]) if fields else None
-            refusal = self._refusal([messages.printable(field) for field in fields])
+            if kind != protocol.REFUSAL:
+                return codec.unpack_json(fields[0]) if fields else None
+            refusal = self._refusal([_text(field) for field in fields])
         except (ConnectionError, ValueError):
             lines = [line.strip() for line in self.stderr_text.splitlines()]
             speaker = self.connector.name
@@ -234,7 +238,7 @@ class AgentConnection:
         """What the command has written to its stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
         # ssh ends lines as for a terminal.
-        return errors_in(messages.printable(written.replace(b"\r\n", b"\n")))
+        return errors_in(_text(written.replace(b"\r\n", b"\n")))
 
     def wait_for_exit(self, seconds: float) -> int | None:
         """Return the command's exit code once it has ended; None if it has not."""
@@ -262,6 +266,11 @@ class AgentConnection:
             processes.kill_group(self.pid)
         self._process.wait()
         os.close(self._errors)
+
+
+def _text(data: bytes) -> str:
+    """Return a text of another host, which must not control a terminal."""
+    return printable(data.decode(errors="backslashreplace"))
 
 
 def _start(

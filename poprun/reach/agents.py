@@ -17,7 +17,7 @@ from poprun.helpers.load import timeout_factor
 from poprun.host_specs import HostSpec
 from poprun.reach.agent_connection import AgentConnection, OtherVersionError
 from poprun.reach.connector import Connector, ConnectorFailure
-from poprun.wire.messages import AgentHello
+from poprun.wire.agent_hello import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
 LIMIT_S = 5.5

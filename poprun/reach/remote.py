@@ -24,7 +24,7 @@ from poprun.reach.hosts import MARK, LocalPreflight, Preflight
 from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.srun import find_srun
-from poprun.wire import messages, protocol
+from poprun.wire import protocol
 from poprun.wire.machine import machine_id
 
 
@@ -99,7 +99,7 @@ class RemotePreflight:
     def facts(self) -> HostFacts:
         hello = self.connection.hello
         assert hello is not None
-        value = self.connection.ask(messages.DESCRIBE, os.getcwd())
+        value = self.connection.ask(protocol.DESCRIBE_HOST, os.getcwd())
         connector = self.connection.connector
         environ = connector.host_environment(hello.environ, self._environ)
         # srun passes its environment on.
@@ -110,14 +110,14 @@ class RemotePreflight:
         if mpi.has_mpi:
             # The agent runs without site-packages, and does not know them.
             question = [mpi.path, mpi.title, site_packages()]
-            self.connection.ask(messages.CHECK_MPI, question)
+            self.connection.ask(protocol.CHECK_MPI, question)
 
     def find_program(
         self, argv: Sequence[str], search_path: str | None, cwd: str
     ) -> str:
         question = [list(argv), search_path, cwd]
         try:
-            path: str = self.connection.ask(messages.FIND_PROGRAM, question)
+            path: str = self.connection.ask(protocol.FIND_PROGRAM, question)
         except ProgramNotFoundError as error:
             error.args = (
                 f"{error} Copy it there, put it in a directory that the hosts "
@@ -131,7 +131,7 @@ class RemotePreflight:
             # The agent has ended with the job.
             kills, limit, host_kills = self.connection.memory
         else:
-            answer = self.connection.ask(messages.READ_MEMORY)
+            answer = self.connection.ask(protocol.READ_MEMORY)
             kills, limit, host_kills = answer
         return MemoryCounters(kills=kills or 0, limit=limit, host_kills=host_kills)
 

@@ -14,7 +14,6 @@ from popdist.durations import read_duration
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
-from poprun.host.local_host import LocalHost
 from poprun.host.remote_host import RemoteHost
 from poprun.host_specs import HostSpec
 from poprun.job.output_routes import make_router
@@ -89,17 +88,10 @@ def run_attempt(
     wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
     memory_before = context.hosts.read_memory_counters(hosts)
-    several = plan.request.names_hosts
-    here = os.uname().nodename if several else hosts[0].name
+    here = os.uname().nodename if plan.request.names_hosts else hosts[0].name
     mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
-    links: Sequence[HostLink]
-    if several:
-        call = read_call(context.caller_environ)
-        links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
-    else:
-        host = LocalHost(job, here, range(len(job.specs)), mpirun.add_shim)
-        host.listen()
-        links = [host]
+    call = read_call(context.caller_environ) if plan.request.names_hosts else b""
+    links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
     mpirun.start()
     attempt = _RunningAttempt(job, plan, context, mpirun, links, may_follow=may_follow)
     return attempt.run(clients or Clients(plan.request.identity), memory_before)

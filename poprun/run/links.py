@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from popdist import environment as env
 from poprun.helpers.own_process import IN_SLURM
+from poprun.host.control_socket import Handler
 from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
 from poprun.host.remote_host import RemoteHost
@@ -68,8 +69,13 @@ def open_links(
         )
         shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
-    handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
-    own = LocalHost(job, here, local, add_shim, handlers)
+    handlers: dict[int, Handler] = {}
+    if remote:
+        handlers[protocol.REMOTE_SHELL] = shells.handler()
+    specs = [job.specs[rank] for rank in local]
+    own = LocalHost(
+        _host_job(job, plan, here, local, b""), specs, add_shim, handlers, job.devices
+    )
     own.listen()
     for link in remote:
         link.begin()
@@ -83,6 +89,7 @@ def _host_job(
 ) -> HostJob:
     has_cache = plan.request.cache_is_temporary
     devices = job.devices
+    first = min(ranks, default=0)
     environment = job.mpirun_environment
     for_daemons = ((n, environment.get(os.fsencode(n))) for n in FOR_DAEMONS)
     return HostJob(
@@ -99,7 +106,7 @@ def _host_job(
         grace=job.grace,
         leftovers=job.leftovers,
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],
-        devices=None if devices is None else devices.of_instances(ranks[0], len(ranks)),
+        devices=None if devices is None else devices.of_instances(first, len(ranks)),
         environment={n: os.fsdecode(v) for n, v in for_daemons if v is not None},
         is_traced=job.is_traced,
         call=base64.b64encode(call).decode(),

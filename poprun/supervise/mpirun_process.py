@@ -1,6 +1,6 @@
 """mpirun and poprun's guard, which starts it: there is one of each in an attempt.
 
-The guards of agents on other hosts start no mpirun (host/agent_guard.py).
+The guards of agents on other hosts start no mpirun (host/agent.py).
 """
 
 import os
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 from types import MappingProxyType
+from typing import Any
 
 from poprun.errors import LaunchError
 from poprun.helpers import own_process, processes
@@ -20,7 +21,7 @@ from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.supervise.guard_start import StartedGuard, start_guard
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
     Event,
@@ -389,26 +390,30 @@ class MpirunProcess:
         if messages is None:
             self._on_guard_lost()
         for kind, fields in messages or ():
-            if not protocol.is_report(kind, fields):
+            try:
+                values = codec.read(kind, fields)
+            except ValueError:
                 self._guard.kill()
                 self._on_guard_lost()
                 return
-            self._on_report(kind, fields)
+            self._on_report(kind, values)
 
-    def _on_report(self, kind: int, fields: list[bytes]) -> None:
+    def _on_report(self, kind: int, fields: list[Any]) -> None:
         if kind == protocol.FOUND:
             self._guard.remember_leftover(fields[0])
         elif kind == protocol.REMAINS:
-            self._emit(Remains.read(fields, self._host))
+            pid, user, command = fields
+            text = command.decode(errors="backslashreplace")
+            self._emit(Remains(pid=pid, user=user, command=text, host=self._host))
         elif kind == protocol.NOT_UNDONE:
-            self._emit_failures([os.fsdecode(fields[0])])
+            self._emit_failures(fields)
         elif kind == protocol.MPIRUN_STARTED:
-            self._on_start(int(fields[0]), int(fields[1]))
+            self._on_start(*fields)
         elif kind == protocol.MPIRUN_REFUSED:
-            self._emit(MpirunRefused(errno=int(fields[0]), call=os.fsdecode(fields[1])))
+            self._emit(MpirunRefused(errno=fields[0], call=fields[1]))
             self._on_exit(127 << 8)
         elif kind == protocol.MPIRUN_EXITED:
-            self._on_exit(int(fields[0]))
+            self._on_exit(*fields)
         elif kind == protocol.FINISHED:
             self._set_finished()
 

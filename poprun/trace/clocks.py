@@ -3,24 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
-    """A time on a host's clock, read between two times on poprun's clock; in ns."""
-
-    asked_ns: int
-    answered_ns: int
-    there_ns: int
-
-    @property
-    def offset_ns(self) -> int:
-        """The difference from the host's clock to poprun's clock."""
-        return (self.asked_ns + self.answered_ns) // 2 - self.there_ns
-
-    @property
-    def uncertainty_ns(self) -> int:
-        """By how much the offset may be wrong."""
-        return (self.answered_ns - self.asked_ns) // 2
+from poprun.host.host_link import ClockReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

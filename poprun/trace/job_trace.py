@@ -24,11 +24,11 @@ from poprun import __version__, early_signals
 from poprun.errors import OptionError
 from poprun.helpers.processes import exit_code
 from poprun.host.host_link import HostLink
+from poprun.host.record_pieces import record_pieces, stem_of
 from poprun.host.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
-from poprun.trace.record_files import lost_calls, read_process, stem_of
-from poprun.trace.record_pieces import record_pieces
+from poprun.trace.record_files import lost_calls, read_process
 from poprun.trace.replaced_file import replaced_file
 from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
 from poprun.wire.events import Event, Exited, MpirunExited, MpirunStarted, Started

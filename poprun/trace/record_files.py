@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from popdist import call_records as records
+from poprun.host.record_pieces import used_bytes
 
 
 class Call(NamedTuple):
@@ -74,27 +75,6 @@ class ProcessRecords:
     names: Mapping[int, str]
     lost: int
     profiled: Sequence[Span] = ()
-
-
-def stem_of(file_name: str) -> str | None:
-    """Return what the files of a process have in common, None for another file."""
-    for suffix in (records.CALLS_SUFFIX, records.NOTES_SUFFIX):
-        if file_name.endswith(suffix):
-            return file_name.removesuffix(suffix)
-    if file_name.endswith(records.PROFILE_SUFFIX):
-        return file_name.split(".")[0]
-    return None
-
-
-def used_bytes(header: bytes) -> int:
-    """Return how long a file of calls is, as far as it holds records."""
-    if len(header) < records.HEADER.size:
-        return 0
-    magic, version, _, count, *_ = records.HEADER.unpack_from(header)
-    if (magic, version) != (records.RECORDS_MAGIC, records.RECORDS_VERSION):
-        return 0
-    most: int = min(count, records.MOST_RECORDS) * records.RECORD.size
-    return most
 
 
 def lost_calls(header: bytes) -> int:

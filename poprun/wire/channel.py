@@ -32,8 +32,8 @@ class Channel:
         # kernel drops those that this process has no number left for.
         self.descriptors: list[int] = []
         self._decoder = protocol.Decoder(limit)
-        # What could not be sent at once: bytes, and the descriptors that go with the
-        # first of them, which are duplicates of the caller's.
+        # Unsent bytes, and duplicates of the caller's descriptors that go with the
+        # first of them.
         self._unsent: list[tuple[memoryview, tuple[int, ...]]] = []
 
     @classmethod
@@ -90,7 +90,7 @@ class Channel:
             return b""
 
     def feed(self, data: bytes) -> list[tuple[int, list[bytes]]]:
-        """Return the messages that are whole with bytes that `read` has returned.
+        """Add bytes from `read`, and return the messages that are complete now.
 
         Raises:
             ValueError: They are no messages.
@@ -193,8 +193,8 @@ def connect(control: bytes) -> tuple[_socket.socket, bytes]:
     """Connect to poprun's control socket; return the socket and the key of the job.
 
     When poprun has died any user can listen under its name, which is not secret. The
-    caller would send that user the key and run the program of that user's choice, so
-    only a listener of the caller's own user is accepted.
+    caller would send that user the key, and run any program of that user's. So only a
+    listener of the caller's own user is accepted.
 
     Raises:
         OSError: Nothing listens there.

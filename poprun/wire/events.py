@@ -4,11 +4,28 @@ They emit them, stopping decides by them, the report and the log show them.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+# Two kinds of whole numbers; all others fit in a C int.
+Long = Annotated[int, "64 bits"]
+WaitStatus = Annotated[int, "as waitpid gives it"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that has happened to a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEvent(Event):
+    """Something that has happened on a host. All other events are poprun's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceEvent(HostEvent):
+    """Something that has happened to an instance."""
+
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +35,7 @@ class MpirunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpirunExited(Event):
-    """mpirun itself ended; the status is that of waitpid."""
+    """mpirun itself ended, with a status of waitpid."""
 
     status: int
 
@@ -39,46 +56,41 @@ class GuardLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connected(Event):
+class Connected(InstanceEvent):
     """The shim of an instance has connected."""
-
-    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started(Event):
+class Started(InstanceEvent):
     """A program runs, on these CPUs as far as the kernel knows."""
 
-    rank: int
     pid: int
     cpus: tuple[int, ...] = ()
-    # As asked for, if it was.
+    # True also where no binding was requested.
     memory_is_bound: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(Event):
+class Refused(InstanceEvent):
     """The kernel would not run the program: an errno, and what it was about.
 
     `call` is the call of the supervisor's own that failed, if it did not come so far.
     """
 
-    rank: int
     errno: int
     tried: str
     call: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exited(Event):
-    """A program ended; the status is that of waitpid, the time on poprun's clock."""
+class Exited(InstanceEvent):
+    """A program ended, with a status of waitpid, at a time on poprun's clock."""
 
-    rank: int
-    status: int
-    at_ns: int
+    status: WaitStatus
+    at_ns: Long
     user_s: float
     system_s: float
-    peak_kib: int
+    peak_kib: Long
     # False if a signal of poprun's or of mpirun's was on its way to it before.
     by_itself: bool
     # Whether the kernel has killed it at its limit of CPU time.
@@ -88,50 +100,40 @@ class Exited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedInFinalize(Event):
+class FailedInFinalize(InstanceEvent):
     """A program has failed, and waits in MPI_Finalize for the other instances.
 
     The status is the one that waitpid would give.
     """
 
-    rank: int
-    status: int
-    at_ns: int
+    status: WaitStatus
+    at_ns: Long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsInFinalize(Event):
+class WaitsInFinalize(InstanceEvent):
     """A program has waited long in MPI_Finalize; whether it failed is not known."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clean(Event):
+class Clean(InstanceEvent):
     """Nothing of an instance is left; so many processes had to be ended."""
 
-    rank: int
     left_behind: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains(Event):
+class Remains(HostEvent):
     """A process of the job lives on, because poprun's user may not signal it."""
 
     pid: int
-    user: int
+    user: Long
     command: str
     host: str
 
-    @classmethod
-    def read(cls, fields: list[bytes], host: str) -> "Remains":
-        """Return what a message of this kind says."""
-        command = fields[2].decode(errors="backslashreplace")
-        return cls(pid=int(fields[0]), user=int(fields[1]), command=command, host=host)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotUndone(Event):
+class NotUndone(HostEvent):
     """An end action has failed: a sentence about it."""
 
     sentence: str
@@ -139,7 +141,7 @@ class NotUndone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesLost(Event):
+class DevicesLost(HostEvent):
     """The job does not hold its IPUs any more: a sentence about it."""
 
     sentence: str
@@ -155,77 +157,61 @@ class HostLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShimLost(Event):
+class ShimLost(InstanceEvent):
     """A shim ended without a report, and its program with it."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orphaned(Event):
+class Orphaned(InstanceEvent):
     """The process of mpirun that had started a shim has died."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonKilled(Event):
+class DaemonKilled(HostEvent):
     """A process of mpirun's on another host was killed, and not by poprun."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShimLeft(Event):
+class ShimLeft(InstanceEvent):
     """A shim ended after its release."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AloneInMpi(Event):
+class AloneInMpi(InstanceEvent):
     """One of several instances uses an MPI in which it is the only rank."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchGroupsMade(Event):
+class TorchGroupsMade(InstanceEvent):
     """A process of an instance has made process groups of torch.distributed."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebuggerReady(Event):
+class DebuggerReady(InstanceEvent):
     """A Python of an instance has read that --pdb is for it."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptShown(Event):
+class PromptShown(InstanceEvent):
     """The debugger of an instance waits for a command."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptOver(Event):
+class PromptOver(InstanceEvent):
     """It waits for none any more."""
 
-    rank: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected(Event):
+class Rejected(HostEvent):
     """A connection to the control socket was closed, and why."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptFailed(Event):
+class AcceptFailed(HostEvent):
     """A connection to the control socket cannot be accepted at the moment."""
 
     errno: int
@@ -249,7 +235,7 @@ class DebuggerInterrupted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmEndsJob(Event):
+class SlurmEndsJob(HostEvent):
     """Slurm has sent SIGTERM to all processes of its job on a host."""
 
 
@@ -259,33 +245,32 @@ class OutputClosed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageMeasured(Event):
-    """What the processes of an instance use, and which collective it is in.
+class UsageMeasured(InstanceEvent):
+    """The usage of the processes of an instance, and its current collective.
 
     cpu_s and memory_kib: The CPU time so far, and the resident memory.
     num_groups, num_calls, total_bytes: The groups that it is in; its calls in them so
         far, and the bytes of all.
     operation, call_bytes: The call that it is in; "" and 0 outside of one.
-    waited_s, missing: For how long it has waited for others in that, and which have not
-        begun it.
-    group, number, members: With torch's gloo, for which call of which group that is,
-        and the instances of the group. It is not known here which are missing.
+    waited_s, missing: How long it has waited for other instances in that call, and the
+        instances that have not begun it.
+    group, number, members: With torch's gloo, the group, the number of the call, and
+        the instances of the group. It is not known here which of them are missing.
     group_calls: By group, in pairs, how many calls it has begun there.
     """
 
-    rank: int
     cpu_s: float
-    memory_kib: int
+    memory_kib: Long
     num_processes: int
     num_groups: int = 0
-    num_calls: int = 0
-    total_bytes: int = 0
+    num_calls: Long = 0
+    total_bytes: Long = 0
     operation: str = ""
-    call_bytes: int = 0
+    call_bytes: Long = 0
     waited_s: float = 0.0
     missing: tuple[int, ...] = ()
     group: int = 0
-    number: int = 0
+    number: Long = 0
     members: tuple[int, ...] = ()
     group_calls: tuple[int, ...] = ()
 
@@ -296,10 +281,9 @@ class AllMeasured(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StacksAvailable(Event):
+class StacksAvailable(InstanceEvent):
     """These processes of an instance can show Python stacks, its program first."""
 
-    rank: int
     pids: tuple[int, ...]
 
 

@@ -1,7 +1,7 @@
-"""The messages between poprun, its shims and its guard, as bytes.
+"""The messages between poprun, its agents on other hosts, its shims and its guard.
 
-A message is a kind and a list of byte strings, each with its length before it, so
-that every value that exec accepts gets through as it is. It knows no sockets.
+A message is a kind and a list of byte strings with their lengths, so every value that
+exec accepts gets through as it is. This module knows no sockets.
 """
 
 VERSION = 1
@@ -11,27 +11,48 @@ MAX_LENGTH = 1 << 28
 # The longest that poprun receives: what comes from others must not fill its memory.
 MAX_REPORT = 1 << 16
 
+
+class Kind(int):
+    """The number of a message that poprun or an agent receives, and its form.
+
+    The form has a letter for each field: i for a number below 2**31, n for one of 64
+    bits, o for that or nothing, d for milliseconds since 1970, l for a list of i with
+    commas, t for any bytes, s for a text, j for JSON; * stands for any number of t at
+    the end. codec.py reads messages by it.
+    """
+
+    form: str
+
+    def __new__(cls, number: int, form: str) -> "Kind":
+        kind = super().__new__(cls, number)
+        kind.form = form
+        return kind
+
+
 # From a shim to poprun.
-HELLO = 1  # version, key, rank, host, pid, start time
+HELLO = Kind(1, "ititin")  # version, key, rank, host, pid, start time
 # pid of the program, its start time, its CPUs, whether its memory is bound as asked
 # for; with it stdout and stderr to read, or stdout alone where stderr is merged into it
-STARTED = 2
-# errno, the path that it was about, the call of the shim's own that failed, if any
-REFUSED = 3
-# wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom, 1 if it
-# is a Python that a signal has ended without showing its stack, or 0
-EXITED = 4
-STACKS = 6  # pids of the processes that can show their Python stacks, 0 for none
-CLEAN = 5  # how many processes the program left behind, all of them ended now
+STARTED = Kind(2, "inli")
+# errno, the path in question, the shim's own call that failed, if any
+REFUSED = Kind(3, "iss")
+# wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom, 1 for a
+# Python that ended by a signal without showing its stack, or 0
+EXITED = Kind(4, "innnnti")
+# pids of the processes that can show their Python stacks, 0 for none
+STACKS = Kind(6, "l")
+# how many processes the program left behind, all of them ended now
+CLEAN = Kind(5, "i")
 # pid, user, command line of a process that may not be signalled; from the guard too
-REMAINS = 7
-ORPHANED = 8  # the process of mpirun that has started the shim has died
+REMAINS = Kind(7, "nnt")
+ORPHANED = Kind(8, "")  # the process of mpirun that has started the shim has died
 
 # From poprun to a shim.
 SPEC = 10  # see Spec
-SIGNAL = 11  # number, to the program's process group
-KILL = 12  # everything that the program started, until nothing is left
-RELEASE = 13  # leave
+# Also to an agent, which passes them on to all shims of its host.
+SIGNAL = Kind(11, "i")  # number, to the program's process group
+KILL = Kind(12, "")  # everything that the program started, until nothing is left
+RELEASE = Kind(13, "")  # leave
 INTERRUPT = 15  # SIGINT to the program's process group, which does not end the job
 # pid of a Python interpreter that is to show its stacks; 0 asks which can
 SHOW_STACKS = 14
@@ -43,7 +64,7 @@ SHOW_STACKS = 14
 START = 20
 MARK = 29  # NAME=VALUE in the environment of what ends with poprun before START
 ADOPT = 21  # grace in ms, mark: mpirun runs already
-END_ACTION = 22  # kind, fields: see end_actions; what is to be undone at the end
+END_ACTION = 22  # kind, fields: see end_actions
 KNOWN = 23  # pid, start time of mpirun or a shim, which end after all below them
 SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
@@ -63,32 +84,34 @@ LAST_MESSAGE = 80
 HOLD = 50
 
 # From the guard to poprun.
-MPIRUN_STARTED = 30  # pid, its start time
-MPIRUN_REFUSED = 31  # errno, the call of the guard's own that failed, if any
-MPIRUN_EXITED = 32  # wait status
-FINISHED = 33  # how many processes were left
-FOUND = 34  # a path: one more to remove at the last
-NOT_UNDONE = 35  # a sentence about an end action that has failed
+MPIRUN_STARTED = Kind(30, "in")  # pid, its start time
+# errno, the call of the guard's own that failed, if any
+MPIRUN_REFUSED = Kind(31, "is")
+MPIRUN_EXITED = Kind(32, "i")  # wait status
+FINISHED = Kind(33, "i")  # how many processes were left
+FOUND = Kind(34, "t")  # a path: one more to remove at the last
+NOT_UNDONE = Kind(35, "s")  # a sentence about an end action that has failed
 
 # From a process of an instance to poprun, when it is about to call MPI_Finalize in
 # exit(): interpreter/sitecustomize.py has it written. The connection stays until the
 # process ends.
 # version, key, rank, exit status as one byte, or nothing if it is unknown
-FINALIZING = 40
+FINALIZING = Kind(40, "itit")
 # From the same: it imports mpi4py, and no MPI has told it which rank it is.
-ALONE_IN_MPI = 41  # version, key, rank
+ALONE_IN_MPI = Kind(41, "iti")  # version, key, rank
 # From the debugger of --pdb in an instance: interpreter/debugger.py has it written. The
 # connection stays as long as a prompt is shown.
-DEBUGGER = 44  # version, key, rank, 1 for a prompt or 0: it is ready
+DEBUGGER = Kind(44, "itii")  # version, key, rank, 1 for a prompt or 0: it is ready
 # From torch in an instance: it has made process groups. interpreter/torch_calls.py has
 # it written.
-TORCH_GROUPS = 45  # version, key, rank
+TORCH_GROUPS = Kind(45, "iti")  # version, key, rank
 # From popdist in an instance: popdist/device.py writes it. The connection stays until
 # the process ends, and the process is attached for so long.
-ATTACH = 42  # version, key, index of the instance, how many IPUs its device must have
+# version, key, index of the instance, how many IPUs its device must have
+ATTACH = Kind(42, "itii")
 
 # From a remote shell of mpirun's to poprun: helpers/remote_shell.py.
-REMOTE_SHELL = 43  # version, key, host, command
+REMOTE_SHELL = Kind(43, "ittt")  # version, key, host, command
 
 # From poprun to a remote shell.
 SHELL_OUTPUT = 70  # 1 for stdout or 2 for stderr, bytes
@@ -97,12 +120,13 @@ SHELL_ENDED = 71  # exit code
 # the field is 1 and not 0.
 SHELL_HERE = 72
 
-# From popctl to poprun, each the first message of a connection to a socket of its own,
-# whose key is empty: the kernel says which user a client is.
-SHOW_JOB = 90  # version, key, ms between two answers or 0 for one, 1 with instances
-STOP_JOB = 91  # version, key, 1 to kill at once
-WATCH_OUTPUT = 92  # version, key, index of an instance
-DUMP_STACKS = 93  # version, key, indices of instances
+# From popctl to poprun, as the first message of a connection to a separate socket. Its
+# key is empty: the kernel tells the user of a client.
+# version, key, ms between two answers or 0 for one, 1 with instances
+SHOW_JOB = Kind(90, "itii")
+STOP_JOB = Kind(91, "iti")  # version, key, 1 to kill at once
+WATCH_OUTPUT = Kind(92, "iti")  # version, key, index of an instance
+DUMP_STACKS = Kind(93, "itl")  # version, key, indices of instances
 
 # From poprun to popctl.
 JOB_SHOWN = 100  # JSON
@@ -120,6 +144,69 @@ NOT_ATTACHED = 61  # a sentence: why not
 # From poprun to the debugger of an instance: it has taken a message in.
 DEBUGGER_KNOWN = 62
 
+# From poprun to an agent, before the job: each is answered by one REPLY.
+# JSON: the directory of poprun, which becomes the agent's
+DESCRIBE_HOST = Kind(110, "j")
+FIND_PROGRAM = Kind(111, "j")  # JSON: argv, search path, current directory
+READ_MEMORY = Kind(112, "j")  # null
+# JSON: the path of an mpirun, the title of its MPI, and poprun's site-packages
+CHECK_MPI = Kind(113, "j")
+
+# From poprun to an agent, for the job.
+# JSON of a HostJob, then the SPEC messages of its instances
+START_JOB = Kind(120, "j*")
+STOP_STARTING = Kind(121, "")
+SHOW_STACKS_OF = Kind(122, "ii")  # rank, pid: SHOW_STACKS for its shim
+INTERRUPT_INSTANCE = Kind(123, "i")  # rank: INTERRUPT for its shim
+NOTE_END = Kind(124, "i")  # rank
+MEASURE = Kind(125, "")  # answered by events UsageMeasured
+FINISH_HOST = Kind(126, "")
+# rank, which of STREAMS, how many bytes more of it the agent may send
+GRANT_OUTPUT = Kind(127, "iii")
+INPUT = Kind(128, "it")  # rank, bytes of its stdin; none at the end
+RESIZE = Kind(129, "iiii")  # rank, which of STREAMS, rows, columns of that terminal
+# The number of a command of mpirun's, which runs there without ssh; its text.
+RUN_COMMAND = Kind(130, "it")
+END_COMMAND = Kind(131, "i")  # number: mpirun has ended it
+# rank, pid, why that process is not attached to the device of the instance, "" if it is
+DEVICE_ANSWER = Kind(132, "iis")
+READ_CLOCK = Kind(133, "n")  # poprun's clock in ns, which comes back in CLOCK
+
+# Sent by poprun and by an agent when there has been nothing else for a while.
+ALIVE = Kind(140, "")
+
+# From an agent to poprun.
+AGENT_HELLO = Kind(150, "j")  # JSON of an AgentHello
+REPLY = Kind(151, "j")  # JSON
+REFUSAL = Kind(152, "*")  # name of an error's class, its sentence, and notes
+JOB_STARTED = Kind(153, "")
+EVENT = Kind(154, "j")  # JSON: the name of an event's class, and its fields
+# 1 if all instances have ended and have left no process, or 0
+HOST_CLEAN = Kind(155, "i")
+STREAM_OPENED = Kind(156, "ii")  # rank, which of STREAMS
+# rank, which of STREAMS, bytes, none at the end; when they were written, in
+# milliseconds since 1970 by the clock of that host
+OUTPUT = Kind(157, "iitd")
+# rank, how many bytes an instance has taken; "" if it is closed
+INPUT_TAKEN = Kind(158, "io")
+# number of the command, 1 for stdout or 2 for stderr, bytes
+COMMAND_OUTPUT = Kind(159, "iit")
+COMMAND_ENDED = Kind(160, "ii")  # number, exit code
+# A process of this host is to be attached to the device of an instance: rank, and the
+# fields of its ProcessIdentity.
+ATTACH_PROCESS = Kind(161, "iintt")
+DETACH_PROCESS = Kind(162, "ii")  # rank, pid
+# The memory counters of the host after the job, "" for one that is not known.
+HOST_FINISHED = Kind(163, "ooo")
+# the field of READ_CLOCK, and CLOCK_MONOTONIC of that host in ns
+CLOCK = Kind(164, "nn")
+# The name of a file with the recorded calls of a process there, and a piece of it.
+CALL_RECORDS = Kind(165, "st")
+RESULT = Kind(167, "it")  # rank, a piece of the result of a function of poprun.launch
+# AGENT or GUARD: the killed process, reported by the other one.
+SUPERVISOR_LOST = Kind(166, "t")
+AGENT, GUARD = b"agent", b"guard"
+
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
 
@@ -130,41 +217,10 @@ CLIENTS_NAME = "popctl-"
 # signal that neither C libraries (the first ones) nor tools (the last ones) use.
 STACKS_SIGNAL = 55
 
-# Who ended a program, in EXITED.
+# The sender of the signal that ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI, BY_SLURM = b"itself", b"poprun", b"mpi", b"slurm"
 # The kernel, with SIGKILL.
 BY_CPU_LIMIT = b"cpu limit"
-
-# The fields of what poprun receives: i for a number that fits in a C int, n for one of
-# 64 bits, l for a list of i with commas, t for any bytes.
-REPORTS = {
-    HELLO: "ititin",
-    STARTED: "inli",
-    REFUSED: "itt",
-    EXITED: "innnnti",
-    STACKS: "l",
-    CLEAN: "i",
-    REMAINS: "int",
-    ORPHANED: "",
-    MPIRUN_STARTED: "in",
-    MPIRUN_REFUSED: "it",
-    MPIRUN_EXITED: "i",
-    FINISHED: "i",
-    FOUND: "t",
-    NOT_UNDONE: "t",
-    FINALIZING: "itit",
-    ALONE_IN_MPI: "iti",
-    TORCH_GROUPS: "iti",
-    DEBUGGER: "itii",
-    ATTACH: "itii",
-    REMOTE_SHELL: "ittt",
-    SHOW_JOB: "itii",
-    STOP_JOB: "iti",
-    WATCH_OUTPUT: "iti",
-    DUMP_STACKS: "itl",
-}
-# int() takes time that grows with the square of the length.
-MOST_DIGITS = 20
 
 
 def pack(kind: int, *fields: bytes | int) -> bytes:
@@ -175,23 +231,6 @@ def pack(kind: int, *fields: bytes | int) -> bytes:
         body += [len(data).to_bytes(4, "big"), data]
     message = b"".join(body)
     return len(message).to_bytes(4, "big") + message
-
-
-def is_report(kind: int, fields: list[bytes]) -> bool:
-    """Return whether a message to poprun has the fields that its kind must have."""
-    form = REPORTS.get(kind)
-    if form is None or len(form) != len(fields):
-        return False
-    return all(_is_field(*pair) for pair in zip(form, fields, strict=True))
-
-
-def _is_field(form: str, field: bytes) -> bool:
-    if form == "t":
-        return True
-    if form == "l":
-        return all(_is_field("i", number) for number in field.split(b","))
-    bits = 31 if form == "i" else 64
-    return field.isdigit() and len(field) <= MOST_DIGITS and int(field) < 1 << bits
 
 
 class Decoder:
@@ -206,7 +245,7 @@ class Decoder:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[tuple[int, list[bytes]]]:
-        """Take in what has come; return the messages that are whole now.
+        """Add received bytes, and return the messages that are complete now.
 
         Raises:
             ValueError: The peer does not speak this language.
@@ -236,7 +275,7 @@ def _unpack(message: bytes) -> tuple[int, list[bytes]]:
 
 
 class Spec:
-    """What a shim runs: as values, and as the message SPEC, in this order."""
+    """The program of a shim: as values, and as the message SPEC, in this order."""
 
     path: bytes
     cwd: bytes
@@ -247,9 +286,9 @@ class Spec:
     grace_ms: int
     # Signals that the program ignores, until it says otherwise.
     ignored: list[int]
-    # How the names begin of what MPI gave the shim, which the program gets too.
+    # Prefixes of the variables that MPI gave the shim: the program gets them, too.
     mpi_prefixes: list[bytes]
-    # How those of them begin that are not the program's.
+    # Prefixes of those variables that the program does not get.
     mpirun_prefixes: list[bytes]
     # Whole names of variables in which the user's value counts for more.
     users: list[bytes]
@@ -269,7 +308,7 @@ class Spec:
         self.__dict__.update(values)
 
     def pack(self) -> bytes:
-        """Return the message that tells a shim what to run."""
+        """Return it as a message."""
         fields = [_join(getattr(self, name)) for name in _SPEC_FORMS]
         return pack(SPEC, *fields, len(self.argv), *self.argv, *self.environment)
 

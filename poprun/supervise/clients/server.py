@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from signal import SIGINT
+from typing import Any
 
 from poprun.errors import LaunchError
 from poprun.host.control_socket import ControlSocket, Handler
@@ -161,7 +162,7 @@ class Clients:
         }
         # A client that closes its connection, or sends a second request on it, is
         # served no more; the data that it was sent stay readable for it.
-        self._handlers = {
+        self._handlers: dict[int, Handler] = {
             kind: Handler(
                 accept=partial(self._accept, serve),
                 receive=lambda link, messages: link.close(),
@@ -274,9 +275,9 @@ class Clients:
 
     def _accept(
         self,
-        serve: Callable[[ClientConnection, list[bytes]], None],
+        serve: Callable[[ClientConnection, list[Any]], None],
         link: Channel,
-        fields: list[bytes],
+        fields: list[Any],
     ) -> bool:
         """Serve the request of a new client, unless there are too many clients.
 
@@ -286,7 +287,7 @@ class Clients:
         client = ClientConnection(link)
         if len(self._clients) < MOST_CLIENTS:
             self._clients.append(client)
-            serve(client, fields[2:])
+            serve(client, fields)
         else:
             client.refuse(
                 f"The job has {MOST_CLIENTS} other clients, which is the maximum. End "
@@ -305,12 +306,12 @@ class Clients:
 
     # --- Showing the job.
 
-    def _show_job(self, client: ClientConnection, fields: list[bytes]) -> None:
-        if fields[1] != b"1":
+    def _show_job(self, client: ClientConnection, fields: list[Any]) -> None:
+        if fields[1] != 1:
             self._send_view(client, with_instances=False)
             client.close_after_reading()
             return
-        interval = int(fields[0]) / 1000
+        interval = fields[0] / 1000
         interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
         self._viewers.append(viewer := _Viewer(client, interval))
         self._schedule(viewer, time.monotonic())
@@ -344,20 +345,20 @@ class Clients:
 
     # --- Stopping the job.
 
-    def _stop_job(self, client: ClientConnection, fields: list[bytes]) -> None:
+    def _stop_job(self, client: ClientConnection, fields: list[Any]) -> None:
         # Where poprun itself was stopped, one may have given up long ago, and said so.
         if client.link.is_at_end:
             return
         who = f"popctl (PID {client.pid})"
         client.send(protocol.REQUEST_ACCEPTED)
         # It has the effect of Ctrl-C, and of a second one.
-        for _ in range(2 if fields[0] == b"1" else 1):
+        for _ in range(2 if fields[0] == 1 else 1):
             self._controls.emit(Interrupted(signal=SIGINT, client=who))
 
     # --- The output of an instance.
 
-    def _watch_output(self, client: ClientConnection, fields: list[bytes]) -> None:
-        rank = int(fields[0])
+    def _watch_output(self, client: ClientConnection, fields: list[Any]) -> None:
+        rank = fields[0]
         if refusal := self._refusal_of(rank):
             client.refuse(refusal)
             return
@@ -388,8 +389,8 @@ class Clients:
 
     # --- Python stacks.
 
-    def _dump_stacks(self, client: ClientConnection, fields: list[bytes]) -> None:
-        ranks = [int(rank) for rank in fields[0].split(b",")]
+    def _dump_stacks(self, client: ClientConnection, fields: list[Any]) -> None:
+        ranks = list(fields[0])
         if refusal := self._refusal_of_dump(ranks):
             client.refuse(refusal)
             return

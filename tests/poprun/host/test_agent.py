@@ -12,7 +12,8 @@ import pytest
 from conftest import wait_for
 
 from poprun import host as host_package
-from poprun.wire import messages, protocol
+from poprun.wire import codec, protocol
+from poprun.wire.agent_hello import PREAMBLE
 
 ENTRY = Path(host_package.__file__).with_name("entry.py")
 JOB = {
@@ -47,7 +48,7 @@ def agent() -> Iterator["subprocess.Popen[bytes]"]:
 def start_job(directory: Path) -> bytes:
     control = f"@poprun-{os.urandom(8).hex()}/key"
     job = json.dumps({**JOB, "directory": str(directory), "control": control}).encode()
-    return protocol.pack(messages.START_JOB, job, b"")
+    return protocol.pack(protocol.START_JOB, job, b"")
 
 
 def run_until(
@@ -57,9 +58,9 @@ def run_until(
     assert agent.stdout
     decoder = protocol.Decoder()
     data = b""
-    while messages.PREAMBLE not in data:
+    while PREAMBLE not in data:
         data += os.read(agent.stdout.fileno(), 1 << 16)
-    received = decoder.feed(data.partition(messages.PREAMBLE)[2])
+    received = decoder.feed(data.partition(PREAMBLE)[2])
     while kind not in [k for k, _ in received]:
         piece = os.read(agent.stdout.fileno(), 1 << 16)
         assert piece, "the agent has ended"
@@ -69,14 +70,14 @@ def run_until(
 
 NONSENSE = [
     pytest.param(b"\xff" * 100, id="no message"),
-    pytest.param(protocol.pack(messages.DESCRIBE, b"["), id="no JSON"),
-    pytest.param(protocol.pack(messages.DESCRIBE), id="no field"),
-    pytest.param(protocol.pack(messages.FIND_PROGRAM, b"[1]"), id="too few parts"),
-    pytest.param(protocol.pack(messages.FIND_PROGRAM, b"[" * 9999), id="deep"),
-    pytest.param(protocol.pack(messages.SIGNAL, b"x"), id="no number"),
-    pytest.param(protocol.pack(messages.SIGNAL, 1, 2, 3), id="too many fields"),
-    pytest.param(protocol.pack(messages.STDIN, 0), id="input without bytes"),
-    pytest.param(protocol.pack(messages.RUN, b""), id="command without text"),
+    pytest.param(protocol.pack(protocol.DESCRIBE_HOST, b"["), id="no JSON"),
+    pytest.param(protocol.pack(protocol.DESCRIBE_HOST), id="no field"),
+    pytest.param(protocol.pack(protocol.FIND_PROGRAM, b"[1]"), id="too few parts"),
+    pytest.param(protocol.pack(protocol.FIND_PROGRAM, b"[" * 9999), id="deep"),
+    pytest.param(protocol.pack(protocol.SIGNAL, b"x"), id="no number"),
+    pytest.param(protocol.pack(protocol.SIGNAL, 1, 2, 3), id="too many fields"),
+    pytest.param(protocol.pack(protocol.INPUT, 0), id="input without bytes"),
+    pytest.param(protocol.pack(protocol.RUN_COMMAND, b""), id="command without text"),
 ]
 
 
@@ -91,9 +92,9 @@ def run_daemon(agent: "subprocess.Popen[bytes]", directory: Path) -> psutil.Proc
     """
     assert agent.stdin
     agent.stdin.write(start_job(directory))
-    agent.stdin.write(protocol.pack(messages.RUN, 1, DAEMON))
+    agent.stdin.write(protocol.pack(protocol.RUN_COMMAND, 1, DAEMON))
     agent.stdin.flush()
-    run_until(agent, messages.JOB_STARTED)
+    run_until(agent, protocol.JOB_STARTED)
     (served,) = psutil.Process(agent.pid).children()
     wait_for(lambda: len(served.children(recursive=True)) == 3, "the daemon")
     return served
@@ -113,11 +114,11 @@ def test_a_daemon_that_was_killed_is_reported(
 ) -> None:
     assert agent.stdin
     agent.stdin.write(start_job(tmp_path / "poprun-job"))
-    agent.stdin.write(protocol.pack(messages.RUN, 1, command))
+    agent.stdin.write(protocol.pack(protocol.RUN_COMMAND, 1, command))
     agent.stdin.flush()
-    received = run_until(agent, messages.RUN_ENDED)
+    received = run_until(agent, protocol.COMMAND_ENDED)
 
-    events = [messages.unpack(f[0]) for kind, f in received if kind == messages.EVENT]
+    events = [codec.unpack_json(f[0]) for kind, f in received if kind == protocol.EVENT]
     assert events == ([["DaemonKilled", "n1"]] if is_reported else [])
 
 
@@ -165,7 +166,7 @@ def test_it_ends_and_undoes_the_job(
 
 def test_a_job_that_makes_no_sense_is_none(agent: "subprocess.Popen[bytes]") -> None:
     assert agent.stdin
-    agent.stdin.write(protocol.pack(messages.START_JOB, b'{"name": 5}', b""))
+    agent.stdin.write(protocol.pack(protocol.START_JOB, b'{"name": 5}', b""))
     agent.stdin.flush()
 
     assert agent.wait(200) == 0
@@ -177,8 +178,8 @@ def test_a_job_that_cannot_be_started_leaves_nothing(
     assert agent.stdin
     directory = tmp_path / "poprun-job"
     job = {**JOB, "directory": str(directory), "control": "@" + "x" * 200 + "/key"}
-    agent.stdin.write(protocol.pack(messages.START_JOB, json.dumps(job).encode(), b""))
+    agent.stdin.write(protocol.pack(protocol.START_JOB, json.dumps(job).encode(), b""))
     agent.stdin.flush()
-    run_until(agent, messages.REFUSAL)
+    run_until(agent, protocol.REFUSAL)
 
     assert not directory.exists()

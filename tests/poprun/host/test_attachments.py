@@ -1,18 +1,20 @@
 """Which processes are attached, whatever the order in which they come and go."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from poprun.host.attachments import Attachments
+from poprun.host.attachments import Attachments, ForwardedDevices
+from poprun.vipu import liveness
 from poprun.vipu.launch.held_devices import Answer
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
 
-class FakeDevices:
+class FakeDevices(ForwardedDevices):
     """Notes which processes are to be attached; the test answers."""
 
     def __init__(self) -> None:
@@ -159,3 +161,65 @@ def test_a_job_without_ipus_has_no_device(client: NewClient) -> None:
     assert asking.received() == [
         (protocol.NOT_ATTACHED, [b"Instance 3 belongs to a job without IPUs."])
     ]
+
+
+Sent = list[tuple[object, ...]]
+
+
+def forwarded(sent: Sent) -> ForwardedDevices:
+    """Return devices of instances 2 and 3, whose holder is sent these messages."""
+
+    def send(*message: object) -> None:
+        sent.append(message)
+
+    return ForwardedDevices(send, InstanceDevices("P", 1, 2, [2, 3]))
+
+
+def test_an_agent_asks_poprun_with_what_identifies_the_process() -> None:
+    sent: Sent = []
+    devices = forwarded(sent)
+    answers: list[Answer] = []
+    pid, identity = os.getpid(), liveness.identify()
+
+    devices.attach(3, pid, answers.append)
+    devices.receive(3, pid, "")
+    # Only the first answer is one to a question.
+    devices.receive(3, pid, "again")
+    devices.detach(3, pid)
+
+    assert answers == [Answer(3, pid)]
+    names = identity.boot_id.encode(), identity.pid_namespace.encode()
+    assert sent == [
+        (protocol.ATTACH_PROCESS, 3, pid, identity.start_time, *names),
+        (protocol.DETACH_PROCESS, 3, pid),
+    ]
+
+
+def test_an_answer_of_poprun_to_a_process_that_has_ended_is_dropped() -> None:
+    devices = forwarded([])
+    answers: list[Answer] = []
+
+    devices.attach(2, os.getpid(), answers.append)
+    devices.detach(2, os.getpid())
+    devices.receive(2, os.getpid(), "")
+
+    assert answers == []
+
+
+def test_a_process_that_is_gone_is_refused_without_poprun() -> None:
+    sent: Sent = []
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    answers: list[Answer] = []
+
+    forwarded(sent).attach(2, child, answers.append)
+
+    assert answers == [
+        Answer(
+            2,
+            child,
+            "Instance 2 cannot attach to device 2 (1 IPU) of partition P: There is no "
+            f"process {child}.",
+        )
+    ]
+    assert sent == []

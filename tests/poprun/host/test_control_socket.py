@@ -6,6 +6,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from poprun.host.control_socket import (
     Handler,
     Messages,
 )
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel, connect
 from poprun.wire.events import AcceptFailed, Event, Rejected
 
@@ -33,9 +34,9 @@ class Status:
     def __init__(self) -> None:
         self.received: list[Messages | None] = []
 
-    def accept(self, link: Channel, fields: list[bytes]) -> bool:
-        link.send(protocol.pack(STATUS, b"running " + fields[2]))
-        return fields[2] != b"-1"
+    def accept(self, link: Channel, fields: list[Any]) -> bool:
+        link.send(protocol.pack(STATUS, b"running " + fields[0]))
+        return fields[0] != b"-1"
 
     def receive(self, link: Channel, messages: Messages | None) -> None:
         self.received.append(messages)
@@ -62,7 +63,7 @@ class Listener(ControlSocket):
 
 @pytest.fixture
 def control(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(protocol.REPORTS, STATUS, "itt")
+    monkeypatch.setitem(codec.FORMS, STATUS, "itt")
     return f"@poprun-test-{os.urandom(8).hex()}/{KEY.decode()}"
 
 

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from poprun.host.forwarded_streams import INPUT_WINDOW, OUTPUT_WINDOW
 from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
-from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.agent_connection import MOST_RECEIVED, AgentConnection
 from poprun.reach.ssh import Ssh
-from poprun.wire import event_codec, messages, protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
     AcceptFailed,
@@ -52,10 +53,10 @@ class Played:
 
     def __init__(self) -> None:
         ours, self.agent = socket.socketpair()
-        channel = Channel(ours, messages.MOST_RECEIVED)
+        channel = Channel(ours, MOST_RECEIVED)
         connection: Any = SimpleNamespace(
             channel=channel,
-            hello=SimpleNamespace(ssh_connection=""),
+            hello=SimpleNamespace(hostname="n1", ssh_connection=""),
             loss_check=lambda: None,
             receive=channel.receive,
             stderr_text="",
@@ -113,7 +114,7 @@ def played() -> Iterator[Played]:
 
 
 def event(*value: Any) -> bytes:
-    return protocol.pack(messages.EVENT, json.dumps(value).encode())
+    return protocol.pack(protocol.EVENT, json.dumps(value).encode())
 
 
 @pytest.mark.parametrize(
@@ -122,28 +123,30 @@ def event(*value: Any) -> bytes:
         pytest.param(event("Clean", 1, 0), id="of an instance of another host"),
         pytest.param(event("MpirunExited", 0), id="an event of poprun's"),
         pytest.param(
-            protocol.pack(messages.STREAM_OPENED, 0, 0), id="another host's stream"
+            protocol.pack(protocol.STREAM_OPENED, 0, 0), id="another host's stream"
         ),
-        pytest.param(protocol.pack(messages.STREAM_OPENED, 2, 7), id="no stream"),
+        pytest.param(protocol.pack(protocol.STREAM_OPENED, 2, 7), id="no stream"),
         pytest.param(
-            protocol.pack(messages.STREAM_OPENED, 2, 0) * 2, id="opened twice"
-        ),
-        pytest.param(
-            protocol.pack(messages.STDIN_TAKEN, 2, 0), id="input of a wrong instance"
+            protocol.pack(protocol.STREAM_OPENED, 2, 0) * 2, id="opened twice"
         ),
         pytest.param(
-            protocol.pack(messages.STDIN_TAKEN, 3, b"-5"), id="a negative number"
+            protocol.pack(protocol.INPUT_TAKEN, 2, 0), id="input of a wrong instance"
         ),
         pytest.param(
-            protocol.pack(messages.RUN_OUTPUT, 9, 1, b"x"), id="no such command"
+            protocol.pack(protocol.INPUT_TAKEN, 3, b"-5"), id="a negative number"
         ),
-        pytest.param(protocol.pack(messages.RUN_ENDED, 9, 0), id="end of no command"),
-        pytest.param(protocol.pack(messages.EVENT, b"[" * 9999), id="deep nesting"),
-        pytest.param(protocol.pack(messages.EVENT, b"\xff"), id="no JSON"),
         pytest.param(
-            protocol.pack(messages.OUTPUT, b"9" * 5000, 0, b"", 0), id="digits"
+            protocol.pack(protocol.COMMAND_OUTPUT, 9, 1, b"x"), id="no such command"
         ),
-        pytest.param(protocol.pack(messages.EVENT), id="no field"),
+        pytest.param(
+            protocol.pack(protocol.COMMAND_ENDED, 9, 0), id="end of no command"
+        ),
+        pytest.param(protocol.pack(protocol.EVENT, b"[" * 9999), id="deep nesting"),
+        pytest.param(protocol.pack(protocol.EVENT, b"\xff"), id="no JSON"),
+        pytest.param(
+            protocol.pack(protocol.OUTPUT, b"9" * 5000, 0, b"", 0), id="digits"
+        ),
+        pytest.param(protocol.pack(protocol.EVENT), id="no field"),
     ],
 )
 def test_a_host_that_sends_what_it_must_not_is_lost(
@@ -157,9 +160,9 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
 
 
 def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:
-    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
+    played.receive(protocol.pack(protocol.STREAM_OPENED, 2, 0))
     for data, written in ((b"one\n", 1_764_121_462_123), (b"two\n", 5)):
-        played.receive(protocol.pack(messages.OUTPUT, 2, 0, data, written))
+        played.receive(protocol.pack(protocol.OUTPUT, 2, 0, data, written))
 
     source = played.streams.sources[2, "stdout"]
     assert (source.read(9), source.written) == (b"one\n", 1_764_121_462.123)
@@ -168,15 +171,15 @@ def test_output_comes_with_the_time_when_it_was_written_there(played: Played) ->
 
 @pytest.mark.parametrize("written", [b"", b"-1", b"now", b"9" * 15, b"9" * 5000])
 def test_a_time_that_no_calendar_has_is_refused(played: Played, written: bytes) -> None:
-    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
-    played.receive(protocol.pack(messages.OUTPUT, 2, 0, b"one\n", written))
+    played.receive(protocol.pack(protocol.STREAM_OPENED, 2, 0))
+    played.receive(protocol.pack(protocol.OUTPUT, 2, 0, b"one\n", written))
 
     assert played.is_lost
 
 
 def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> None:
-    played.receive(protocol.pack(messages.STREAM_OPENED, 2, 0))
-    message = protocol.pack(messages.OUTPUT, 2, 0, bytes(messages.OUTPUT_WINDOW), 0)
+    played.receive(protocol.pack(protocol.STREAM_OPENED, 2, 0))
+    message = protocol.pack(protocol.OUTPUT, 2, 0, bytes(OUTPUT_WINDOW), 0)
 
     played.receive(message)
     assert not played.is_lost
@@ -188,8 +191,8 @@ def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> Non
 
 def test_a_command_writes_to_its_two_streams_only(played: Played) -> None:
     played.host.run(1, b"prted")
-    played.receive(protocol.pack(messages.RUN_OUTPUT, 1, 2, b"x"))
-    played.receive(protocol.pack(messages.RUN_OUTPUT, 1, 3, b"y"))
+    played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 2, b"x"))
+    played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 3, b"y"))
 
     assert played.commands == [(1, 2, b"x"), (1, 0, b"255")]
     assert played.is_lost
@@ -218,15 +221,15 @@ def test_a_host_speaks_of_itself_only(played: Played) -> None:
 
 
 def test_an_input_that_is_not_taken_is_not_read_without_end(played: Played) -> None:
-    played.receive(protocol.pack(messages.STDIN_TAKEN, 3, 10**9))
+    played.receive(protocol.pack(protocol.INPUT_TAKEN, 3, 10**9))
     sink = next(iter(played.feeder._pending))
 
-    assert sink.write(bytes(1 << 20)) == messages.INPUT_WINDOW
+    assert sink.write(bytes(1 << 20)) == INPUT_WINDOW
     assert sink.write(b"x") == 0
 
 
 def test_a_message_that_is_too_long_ends_the_connection(played: Played) -> None:
-    played.receive((messages.MOST_RECEIVED + 1).to_bytes(4, "big"))
+    played.receive((MOST_RECEIVED + 1).to_bytes(4, "big"))
 
     assert isinstance(played.events[0], HostLost)
 
@@ -244,16 +247,16 @@ def test_an_agent_that_is_silent_after_the_job_is_given_up(played: Played) -> No
 @given(
     st.lists(
         st.tuples(
-            st.integers(100, 140),
+            st.integers(140, 170),
             st.lists(
                 st.binary(max_size=20)
                 | st.sampled_from([b"0", b"1", b"2", b"3", b"", b"-1", b"1" * 40])
                 | st.recursive(
                     st.none() | st.integers() | st.floats() | st.text(max_size=9),
                     lambda inner: st.lists(inner, max_size=8),
-                ).map(messages.pack_fields)
-                | st.sampled_from(event_codec.OF_HOSTS).map(
-                    lambda c: messages.pack_fields([c.__name__, 2, 3, 4])
+                ).map(codec.json_field)
+                | st.sampled_from(list(codec.HOST_EVENTS)).map(
+                    lambda name: codec.json_field([name, 2, 3, 4])
                 ),
                 max_size=5,
             ),

@@ -12,7 +12,7 @@ from poprun.host import remote_host
 from poprun.host.remote_host import RemoteHost
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
-from poprun.wire import messages, protocol
+from poprun.wire import protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import Event, HostLost
 
@@ -62,7 +62,7 @@ class FakeAgent:
 
     def ask(self, rank: int) -> None:
         texts = (text.encode() for text in THEIRS[2:])
-        self.send(messages.ATTACH, rank, *THEIRS[:2], *texts)
+        self.send(protocol.ATTACH_PROCESS, rank, *THEIRS[:2], *texts)
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         self.channel.send(protocol.pack(kind, *fields))
@@ -96,16 +96,18 @@ def test_a_process_is_attached_by_the_name_that_its_host_has(
     devices.replies[0](Answer(3, 7, "In use."))
 
     assert devices.asked == [("attach", "h1", 3, THEIRS)]
-    assert agent.channel.receive() == [(messages.DEVICE, [b"3", b"7", b"In use."])]
+    assert agent.channel.receive() == [
+        (protocol.DEVICE_ANSWER, [b"3", b"7", b"In use."])
+    ]
 
 
 def test_only_what_was_asked_for_is_detached(
     agent: FakeAgent, devices: FakeDevices
 ) -> None:
-    agent.send(messages.DETACH, 3, 7)
+    agent.send(protocol.DETACH_PROCESS, 3, 7)
     agent.ask(3)
-    agent.send(messages.DETACH, 3, 7)
-    agent.send(messages.DETACH, 3, 7)
+    agent.send(protocol.DETACH_PROCESS, 3, 7)
+    agent.send(protocol.DETACH_PROCESS, 3, 7)
 
     assert devices.asked[1:] == [("detach", 3, 7)]
 
@@ -124,7 +126,7 @@ def test_a_host_on_which_nothing_is_left_has_no_attached_process(
     agent: FakeAgent, devices: FakeDevices
 ) -> None:
     agent.ask(3)
-    agent.send(messages.FINISHED, 0, b"", b"")
+    agent.send(protocol.HOST_FINISHED, 0, b"", b"")
     agent.hang_up()
 
     assert agent.host.finished
@@ -144,14 +146,14 @@ def test_an_agent_that_asks_for_instances_of_others_is_lost(
 @pytest.mark.parametrize(
     ("killed", "why"),
     [
-        (messages.AGENT, "poprun's agent there was killed"),
-        (messages.GUARD, "poprun's guard there was killed"),
+        (protocol.AGENT, "poprun's agent there was killed"),
+        (protocol.GUARD, "poprun's guard there was killed"),
     ],
 )
 def test_a_lost_host_is_told_of_as_what_is_known(
     agent: FakeAgent, killed: bytes, why: str
 ) -> None:
-    agent.send(messages.SUPERVISOR_LOST, killed)
+    agent.send(protocol.SUPERVISOR_LOST, killed)
 
     assert agent.events == [HostLost(host="10.0.0.2", ranks=(2, 3), why=why)]
 
@@ -173,11 +175,11 @@ def test_the_clock_of_a_host_is_read_at_the_start_and_at_the_end() -> None:
         while received := [
             fields
             for kind, fields in agent.channel.receive() or ()
-            if kind == messages.READ_CLOCK
+            if kind == protocol.READ_CLOCK
         ]:
             for [asked] in received:
                 questions += 1
-                agent.send(messages.CLOCK, asked, time.monotonic_ns() + 5 * 10**9)
+                agent.send(protocol.CLOCK, asked, time.monotonic_ns() + 5 * 10**9)
         return questions
 
     assert answer() == 4
@@ -187,7 +189,7 @@ def test_the_clock_of_a_host_is_read_at_the_start_and_at_the_end() -> None:
     assert len(readings) == 8
     for reading in readings:
         assert abs(reading.offset_ns + 5 * 10**9) <= reading.uncertainty_ns
-    agent.send(messages.CLOCK, 1, 2)
+    agent.send(protocol.CLOCK, 1, 2)
     assert [type(event) for event in agent.events] == [HostLost]
     agent.close()
 
@@ -198,7 +200,7 @@ def test_records_of_a_host_are_kept_up_to_a_limit(
     monkeypatch.setattr(remote_host, "MOST_BYTES_OF_RECORDS", 5)
     agent = FakeAgent(None, is_traced=True)
     for piece in (b"abc", b"de", b"f"):
-        agent.send(messages.CALL_RECORDS, b"0-7.calls", piece)
+        agent.send(protocol.CALL_RECORDS, b"0-7.calls", piece)
 
     assert agent.host.call_records == [("0-7.calls", b"abc"), ("0-7.calls", b"de")]
     agent.close()

@@ -16,7 +16,8 @@ from poprun.host_specs import HostSpec
 from poprun.reach import agents
 from poprun.reach.agents import open_agents
 from poprun.reach.other_command import find_command
-from poprun.wire import messages, protocol
+from poprun.wire import codec, protocol
+from poprun.wire.agent_hello import PREAMBLE
 
 A, B = HostSpec(name="a"), HostSpec(name="b")
 # Runs the command that is its last argument, as ssh does on a host.
@@ -83,7 +84,7 @@ def hello(**changes: object) -> str:
         "temporary_failure": "",
         **changes,
     }
-    data = messages.PREAMBLE + messages.pack(messages.HELLO, fields)
+    data = PREAMBLE + codec.pack_json(protocol.AGENT_HELLO, fields)
     octal = "".join(f"\\{byte:03o}" for byte in data)
     return f"printf '{octal}'; cat >/dev/null"
 
@@ -102,7 +103,7 @@ def test_a_question_may_be_longer_than_what_fits_into_the_connection_at_once(
     [connection] = open_agents([A], [fake.ssh], environ)
     try:
         question = [["true", "x" * (4 << 20)], "/usr/bin:/bin", "/"]
-        path = connection.ask(messages.FIND_PROGRAM, question)
+        path = connection.ask(protocol.FIND_PROGRAM, question)
     finally:
         connection.end()
 
@@ -238,7 +239,7 @@ def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> No
     fake = FakeSsh(tmp_path, RUN)
     [connection] = open_agents([A], [fake.ssh], {"PATH": os.environ["PATH"]})
     try:
-        connection.channel.send(messages.pack(messages.READ_MEMORY, None))
+        connection.channel.send(codec.pack_json(protocol.READ_MEMORY, None))
         assert select.select([connection], [], [], 200)[0]
         reply = connection.answer(within=-60)
     finally:
@@ -252,7 +253,7 @@ def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
 ) -> None:
     monkeypatch.setattr(agents, "LIMIT_S", 1.0)
     monkeypatch.setattr(agents, "timeout_factor", lambda: 1.0)
-    octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE)
+    octal = "".join(f"\\{byte:03o}" for byte in PREAMBLE)
     half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 999"
     # The other host answers when half of this one's answer is there.
     whole = hello().replace("; cat", f"; touch {tmp_path}/whole; cat")
@@ -268,7 +269,7 @@ def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
 def test_what_is_no_message_after_the_first_bytes_is_of_another_version(
     tmp_path: Path,
 ) -> None:
-    octal = "".join(f"\\{byte:03o}" for byte in messages.PREAMBLE + b"\xff" * 40)
+    octal = "".join(f"\\{byte:03o}" for byte in PREAMBLE + b"\xff" * 40)
     fake = FakeSsh(tmp_path, f"printf '{octal}'; cat >/dev/null")
 
     assert "it has another version of poprun, but this host has" in fake.refusal(A)
@@ -280,7 +281,7 @@ def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -
     [connection] = open_agents([A], [fake.ssh], {})
 
     with pytest.raises(LaunchError) as refusal:
-        connection.ask(messages.READ_MEMORY)
+        connection.ask(protocol.READ_MEMORY)
     connection.end()
 
     assert str(refusal.value) == (
@@ -292,7 +293,7 @@ def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -
 def test_an_agent_whose_guard_is_killed_before_the_job_is_reported(
     tmp_path: Path,
 ) -> None:
-    lost = protocol.pack(messages.SUPERVISOR_LOST, messages.GUARD)
+    lost = protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD)
     octal = "".join(f"\\{byte:03o}" for byte in lost)
     fake = FakeSsh(tmp_path, hello().replace("; cat", f"; printf '{octal}'; cat"))
     [connection] = open_agents([A], [fake.ssh], {})

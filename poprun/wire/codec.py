@@ -1,0 +1,171 @@
+"""Check received messages, and turn their fields into values.
+
+Nothing that comes from another process or host is trusted: a message with a field of
+another type, out of range or too long is refused. Values of several parts are JSON.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from math import isfinite
+from typing import Any
+
+from poprun.wire import events, protocol
+from poprun.wire.events import Event, HostEvent, Long, WaitStatus
+from poprun.words import printable
+
+FORMS: dict[int, str] = {
+    kind: kind.form
+    for kind in vars(protocol).values()
+    if isinstance(kind, protocol.Kind)
+}
+# The last millisecond that a calendar can show, in the year 9999.
+MOST_TIME = 253_402_300_799_999
+_LONGEST_TEXT = 1 << 14
+_LONGEST_TUPLE = 1 << 13
+
+
+def read(kind: int, contents: Sequence[bytes]) -> list[Any]:
+    """Return the fields of a message as values.
+
+    Raises:
+        ValueError: It does not have the fields that its kind must have.
+    """
+    if (form := FORMS.get(kind)) is None:
+        raise ValueError(f"a message of kind {kind}")
+    if form.endswith("*"):
+        form = form[:-1].ljust(len(contents), "t")
+    return [_FIELDS[letter](f) for letter, f in zip(form, contents, strict=True)]
+
+
+def _digits(field: bytes, limit: int) -> int:
+    # int() takes time that grows with the square of the length.
+    if not field.isdigit() or len(field) > 20 or int(field) >= limit:
+        raise ValueError(f"{field[:20]!r} is not a number below {limit}")
+    return int(field)
+
+
+_int = partial(_digits, limit=1 << 31)
+_long = partial(_digits, limit=1 << 64)
+
+
+def json_field(value: Any) -> bytes:
+    """Return a JSON value as a field of a message."""
+    return json.dumps(value).encode()
+
+
+def pack_json(kind: int, value: Any) -> bytes:
+    """Return a message with a JSON value as its only field."""
+    return protocol.pack(kind, json_field(value))
+
+
+def unpack_json(field: bytes) -> Any:
+    """Return the value of a field that is JSON.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    try:
+        return json.loads(field.decode())
+    except RecursionError:
+        raise ValueError("a value that is nested too deeply") from None
+
+
+_FIELDS: Mapping[str, Callable[[bytes], Any]] = {
+    "i": _int,
+    "n": _long,
+    "o": lambda field: _long(field) if field else None,
+    "d": partial(_digits, limit=MOST_TIME + 1),
+    "l": lambda field: tuple(_int(number) for number in field.split(b",")),
+    "t": bytes,
+    "s": os.fsdecode,
+    "j": unpack_json,
+}
+
+
+def why_supervisor_lost(name: bytes) -> str:
+    """Return which of poprun's processes a message SUPERVISOR_LOST names."""
+    process = "guard" if name == protocol.GUARD else "agent"
+    return f"poprun's {process} there was killed"
+
+
+# --- Events of hosts.
+
+
+HOST_EVENTS: Mapping[str, type[Any]] = {
+    name: value
+    for name, value in vars(events).items()
+    if isinstance(value, type) and issubclass(value, HostEvent)
+}
+
+
+def pack_event(event: Event) -> bytes:
+    """Return the message that tells poprun of an event on an agent's host."""
+    values = (getattr(event, field.name) for field in fields(event))
+    return pack_json(protocol.EVENT, [type(event).__name__, *values])
+
+
+def unpack_event(value: Any) -> Event:
+    """Return the event that a JSON value stands for.
+
+    Raises:
+        ValueError: It stands for none that a host may report.
+    """
+    try:
+        class_name, *contents = value
+        event_class = HOST_EVENTS[class_name]
+        pairs = zip(fields(event_class), contents, strict=True)
+        event: Event = event_class(**{f.name: _PARTS[f.type](v) for f, v in pairs})
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{str(value)[:200]} is not an event of a host") from error
+    return event
+
+
+def _number(value: Any, limit: int = 1 << 31) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(value)
+    return value
+
+
+def _wait_status(value: Any) -> int:
+    status = _number(value, 1 << 16)
+    if not (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
+        raise ValueError(value)
+    return status
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float) or not isfinite(value):
+        raise ValueError(value)
+    return float(value)
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > _LONGEST_TEXT:
+        raise ValueError("text that is not a string, or too long")
+    return printable(value)
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    if type(value) is not list or len(value) > _LONGEST_TUPLE:
+        raise ValueError("a value that is not a list, or too long")
+    return tuple(map(_number, value))
+
+
+_PARTS: Mapping[Any, Callable[[Any], Any]] = {
+    int: _number,
+    Long: partial(_number, limit=1 << 63),
+    WaitStatus: _wait_status,
+    float: _float,
+    bool: _bool,
+    str: _text,
+    tuple[int, ...]: _numbers,
+}
