@@ -57,20 +57,18 @@ def make_job(
         OptionError: exec would not accept the program's words or environment.
     """
     request = plan.request
-    # At one path on all hosts: mpirun tells its daemons where it is.
-    elsewhere = [f.directory_places for f in request.facts if not f.is_own_host]
-    place = private_directory_place(environ, elsewhere)
-    directory = os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
+    directory = _directory(plan, environ)
     ended_file = os.path.join(directory, "ended-instances")
+    limits = _raise_descriptor_limit(request)
+    terminals = terminals or Terminals()
+    is_traced = settings["trace"] is not None
     own = {env.ENDED_INSTANCES: ended_file}
-    if settings["trace"] is not None:
+    if is_traced:
         own[env.TRACE] = directory
     inherited = [
         {**_inherited(request, facts, environ, directory), **own}
         for facts in request.facts
     ]
-    limits = _raise_descriptor_limit(request)
-    terminals = terminals or Terminals()
     spec = _common_spec(request, settings["grace"], terminals, limits, umask)
     return Job(
         control=plan.attempt.control,
@@ -94,8 +92,16 @@ def make_job(
         directory=directory,
         ended_file=ended_file,
         leftovers=request.mpi.leftovers,
-        is_traced=settings["trace"] is not None,
+        is_traced=is_traced,
     )
+
+
+def _directory(plan: Plan, environ: Mapping[str, str]) -> str:
+    """Return the attempt's directory: mpirun tells its daemons one path for all hosts."""
+    facts = plan.request.facts
+    elsewhere = [each.directory_places for each in facts if not each.is_own_host]
+    place = private_directory_place(environ, elsewhere)
+    return os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
 
 
 def _common_spec(

@@ -15,18 +15,14 @@ from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
 from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
-from poprun.output import terminal
-from poprun.output.phase_line import PhaseLine
 from poprun.plan.assignments import make_plan
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.reach.directories import check_current_directory, temporary_directory
-from poprun.reach.hosts import Preflights
-from poprun.reach.remote import open_hosts_of_settings
 from poprun.result.recorder import Recorder
-from poprun.run.context import RunContext, make_log
+from poprun.run.context import RunContext, make_context
 from poprun.run.restarts import Restarts, Steps
 from poprun.run.stages import STAGES, Stages, check
 from poprun.supervise.clients.preparing_job import PreparingJob
@@ -64,31 +60,25 @@ def run(
     given = set(filter(settings.is_given, settings.entries))
     misplaced = explain_misplaced(words, given)
     settings = with_tasks_of_slurm(settings, caller_environ)
-    preparing = PreparingJob(identity, words, _known_shape(settings))
-    phase_line = _phase_line(settings, environ, preparing, runs=guard is not None)
-    log = make_log(settings, environ, phase_line.write)
-    open_hosts = partial(
-        open_hosts_of_settings, settings, environ, log, phase_line.show
-    )
-    # A dry run plans a job on several hosts as if all were this one.
-    opener = None if guard is None else partial(open_hosts, guard.tell)
-    context = RunContext(
+    context = make_context(
         settings=settings,
         caller_environ=caller_environ,
         environ=environ,
         umask=umask,
-        log=log,
-        phase_line=phase_line,
-        hosts=Preflights(opener),
-        open_hosts=open_hosts,
-        preparing=preparing,
+        tell_guard=guard.tell if guard is not None else None,
+        preparing=PreparingJob(identity, words, _known_shape(settings)),
         recorder=recorder,
         trace=trace,
     )
-    with closing(context.hosts), _traced(context), preparing, phase_line:
+    with (
+        closing(context.hosts),
+        _traced(context),
+        context.preparing,
+        context.phase_line,
+    ):
         request = _plan(programs, identity, context)
         for note in misplaced:
-            log.warn(note)
+            context.log.warn(note)
         if guard is None:
             return _dry_run(request, preview(request, environ), context)
         return _run_job(request, guard, context, stages)
@@ -98,19 +88,6 @@ def _known_shape(settings: Settings) -> tuple[int, int]:
     """Return the numbers of instances and replicas, 0 where `auto` stands."""
     instances, replicas = settings["num-instances"], settings["num-replicas"]
     return 0 if instances == AUTO else instances, 0 if replicas == AUTO else replicas
-
-
-def _phase_line(
-    settings: Settings,
-    environ: Mapping[str, str],
-    preparing: PreparingJob,
-    *,
-    runs: bool,
-) -> PhaseLine:
-    """Return the line for poprun's present phase; popctl shows the phase, too."""
-    is_wanted = runs and settings.shows_progress
-    is_possible = is_wanted and terminal.has_status_line(environ)
-    return PhaseLine(is_possible=is_possible, on_phase=preparing.enter)
 
 
 @contextmanager

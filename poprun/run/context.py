@@ -8,8 +8,10 @@ from poprun.color import uses_color
 from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.output.phase_line import PhaseLine
+from poprun.output.terminal import has_status_line
 from poprun.plan.values import Request
 from poprun.reach.hosts import Preflight, Preflights
+from poprun.reach.remote import open_hosts_of_settings
 from poprun.result.recorder import Recorder
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
@@ -48,6 +50,47 @@ class RunContext:
         self.hosts.reopen(request.hosts, reopen)
         self.hosts.check_mpi(request.mpi)
         return self.hosts.describe(request.hosts[:1])[0].free_port
+
+
+def make_context(
+    *,
+    settings: Settings,
+    caller_environ: Mapping[str, str],
+    environ: Mapping[str, str],
+    umask: int,
+    tell_guard: Callable[[bytes], None] | None,
+    preparing: PreparingJob,
+    recorder: Recorder | None,
+    trace: JobTrace | None,
+) -> RunContext:
+    """Return the context of a run.
+
+    Args:
+        tell_guard: Sends a message to the guard; None for a dry run.
+    """
+    has_line = tell_guard is not None and settings.shows_progress
+    phase_line = PhaseLine(
+        is_possible=has_line and has_status_line(environ), on_phase=preparing.enter
+    )
+    log = make_log(settings, environ, phase_line.write)
+    open_hosts = partial(
+        open_hosts_of_settings, settings, environ, log, phase_line.show
+    )
+    # A dry run plans a job on several hosts as if all were this one.
+    opener = None if tell_guard is None else partial(open_hosts, tell_guard)
+    return RunContext(
+        settings=settings,
+        caller_environ=caller_environ,
+        environ=environ,
+        umask=umask,
+        log=log,
+        phase_line=phase_line,
+        hosts=Preflights(opener),
+        open_hosts=open_hosts,
+        preparing=preparing,
+        recorder=recorder,
+        trace=trace,
+    )
 
 
 def make_log(

@@ -100,11 +100,7 @@ class Restarts:
                     job, verdict.exit_code, "--timeout leaves no time."
                 )
             try:
-                with _signals_raise():
-                    self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
-                    port = self._steps.reopen(self._guard)
-                    plan, job = self._steps.prepare(self._number, port)
-                    self._steps.show("")
+                plan, job = self._prepare(job, wait, successor)
             except StoppedError as stopped:
                 return self._stop(job, stopped)
             except (HostUnreachableError, LaunchError) as error:
@@ -117,17 +113,34 @@ class Restarts:
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
                 successor = replace(successor, guard=self._guard)
                 continue
-            except Exception as error:
-                # No restart would repair this error; the caller reports it.
-                exit_code = getattr(error, "exit_code", 1)
-                self._end_job(job, exit_code, str(error) or repr(error))
-                raise
             refusal = None
             verdict, successor = self._attempt(job, self._guard, plan, self._clients)
         if self._causes:
             self._causes.append(verdict.sentence)
             self._show_causes()
         return verdict.exit_code
+
+    def _prepare(self, job: Job, wait: float, successor: Successor) -> tuple[Plan, Job]:
+        """Wait, and prepare the next attempt.
+
+        Raises:
+            StoppedError: A signal or a client ends the job.
+            HostUnreachableError, LaunchError: A later attempt may succeed.
+        """
+        try:
+            with _signals_raise():
+                self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
+                port = self._steps.reopen(self._guard)
+                prepared = self._steps.prepare(self._number, port)
+                self._steps.show("")
+                return prepared
+        except (StoppedError, HostUnreachableError, LaunchError):
+            raise
+        except Exception as error:
+            # No restart would repair this error; the caller reports it.
+            exit_code = getattr(error, "exit_code", 1)
+            self._end_job(job, exit_code, str(error) or repr(error))
+            raise
 
     def _attempt(
         self, job: Job, guard: StartedGuard, plan: Plan, clients: Clients | None
