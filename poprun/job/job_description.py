@@ -97,7 +97,7 @@ def make_job(
 
 
 def _directory(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the attempt's directory: mpirun tells its daemons one path for all hosts."""
+    """Return the directory of the attempt, which has the same path on all hosts."""
     facts = plan.request.facts
     elsewhere = [each.directory_places for each in facts if not each.is_own_host]
     place = private_directory_place(environ, elsewhere)

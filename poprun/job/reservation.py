@@ -7,7 +7,7 @@ IPUs and can get no inventory runs without them.
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -60,7 +60,7 @@ class DeviceReservation:
     """The IPUs of a job; nothing if it runs without."""
 
     partition: PartitionVariables | None = None
-    devices: "HeldDevices | None" = None
+    devices: HeldDevices | None = None
     end_action: EndAction | None = None
     # The log lines about its devices, each with its level, I or D.
     lines: tuple[tuple[str, str], ...] = ()
@@ -149,18 +149,15 @@ def reserve(
 
 
 def find_host_servers(
-    options: "PartitionOptions", environ: Mapping[str, str], num_ipus: int
+    options: PartitionOptions, environ: Mapping[str, str], num_ipus: int
 ) -> HostServers | None:
     """Return the host servers of the cluster that a job gets its IPUs from.
 
     None if the cluster names none, or is not known before the job has its IPUs.
     """
     try:
-        inventory = _open(options, environ, is_copy=True)
-        try:
+        with closing(_open(options, environ, is_copy=True)) as inventory:
             cluster = _cluster_of(inventory, options, num_ipus)
-        finally:
-            inventory.close()
     except VipuError:
         return None  # `reserve` reports it
     if cluster is None or not cluster.hosts:
@@ -171,8 +168,8 @@ def find_host_servers(
 
 
 def _cluster_of(
-    inventory: "Inventory", options: "PartitionOptions", num_ipus: int
-) -> "Cluster | None":
+    inventory: Inventory, options: PartitionOptions, num_ipus: int
+) -> Cluster | None:
     if options.name is not None:
         with suppress(UnknownNameError):
             partition = inventory.get_partition(options.name)
@@ -198,7 +195,8 @@ def preview(
     if options is None:
         return None, ""
     try:
-        grant = _preview(request, options, environ)
+        with closing(_open(options, environ, is_copy=True)) as inventory:
+            grant = preview_devices(inventory, _job_request(request, options))
     except (InventoryError, ServerError) as error:
         if request.needs_ipus or options.server is not None:
             return partition.expected(request), f"V-IPU cannot be queried: {error}"
@@ -209,19 +207,9 @@ def preview(
     return granted, describe_grant(grant)
 
 
-def _preview(
-    request: Request, options: "PartitionOptions", environ: Mapping[str, str]
-) -> "Grant":
-    inventory = _open(options, environ, is_copy=True)
-    try:
-        return preview_devices(inventory, _job_request(request, options))
-    finally:
-        inventory.close()
-
-
 def _reserve(
     request: Request,
-    options: "PartitionOptions",
+    options: PartitionOptions,
     environ: Mapping[str, str],
     tell_guard: Callable[[bytes], None],
     guard_pid: int,
@@ -257,7 +245,7 @@ def _reserve(
     return replace(reservation, partition=granted, lines=lines)
 
 
-def _log_server(options: "PartitionOptions", log: Log) -> None:
+def _log_server(options: PartitionOptions, log: Log) -> None:
     server = options.server
     if server is not None and server.origin != "option":
         # A path is the configuration file of the vipu command.
@@ -266,8 +254,8 @@ def _log_server(options: "PartitionOptions", log: Log) -> None:
 
 
 def _open(
-    options: "PartitionOptions", environ: Mapping[str, str], *, is_copy: bool = False
-) -> "Inventory":
+    options: PartitionOptions, environ: Mapping[str, str], *, is_copy: bool = False
+) -> Inventory:
     host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
     return open_inventory(
@@ -280,7 +268,7 @@ def _open(
     )
 
 
-def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
+def _job_request(request: Request, options: PartitionOptions) -> JobRequest:
     server, topology = options.server, request.topology
     # A server with access keys lets each user act in the name of the key's owner only.
     user = (server.user if server else "") or user_name()
@@ -298,7 +286,7 @@ def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
 
 
 def _describe(
-    grant: "Grant", request: Request, options: "PartitionOptions"
+    grant: Grant, request: Request, options: PartitionOptions
 ) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
     """Return what instances are told of a partition, and the log lines about it."""
     from_environment = request.target_options
@@ -324,7 +312,7 @@ def _describe(
 
 
 def _end_action(
-    lease: str, options: "PartitionOptions", location: str, environ: Mapping[str, str]
+    lease: str, options: PartitionOptions, location: str, environ: Mapping[str, str]
 ) -> RunCommand:
     server = options.server
     argv = [sys.executable, "-I", RELEASE, lease, str(options.timeout_s)]

@@ -118,4 +118,4 @@ class Job:
     # Whether its processes record their calls in the attempt's directory.
     is_traced: bool = False
     # The IPUs of the job, None if it runs without.
-    devices: "HeldDevices | None" = None
+    devices: HeldDevices | None = None

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from poprun.helpers.processes import exit_code
@@ -26,16 +27,16 @@ from poprun.words import json_text
 VERSION = 1
 
 
+@dataclass(slots=True)
 class _InstanceState:
-    """How far an instance is, and what it used when it was last measured."""
+    """The state of an instance, with its usage at the last measurement."""
 
-    def __init__(self) -> None:
-        self.pid: int | None = None
-        # On poprun's clock.
-        self.started: float | None = None
-        self.ended: float | None = None
-        self.exit_code: int | None = None
-        self.usage: UsageMeasured | None = None
+    pid: int | None = None
+    # On poprun's clock.
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    usage: UsageMeasured | None = None
 
     @property
     def phase(self) -> str:
@@ -177,11 +178,9 @@ class AttemptView(JobView):
     def _describe_instance(self, rank: int) -> dict[str, Any]:
         instance, plan = self._instances[rank], self._plan
         replicas = plan.topology.replicas_of(rank)
-        usage = instance.usage
-        if instance.phase != "running":
-            usage = None
-        if usage is not None:
-            usage = self._group_calls.complete(usage)
+        usage = None
+        if instance.phase == "running" and instance.usage is not None:
+            usage = self._group_calls.complete(instance.usage)
         elapsed = None
         if instance.started is not None:
             ended = time.monotonic() if instance.ended is None else instance.ended
