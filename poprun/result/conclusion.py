@@ -2,19 +2,19 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.helpers.processes import exit_code
-from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.output.router import OutputRouter
 from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import report, summary
 from poprun.result.instances import instance_ends
-from poprun.result.verdict import MACHINERY, Verdict, judge
+from poprun.result.judge import judge
+from poprun.result.verdict import MACHINERY, Verdict
 from poprun.supervise.stopping import Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import MpirunStarted
@@ -46,11 +46,9 @@ def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
 def report_attempt(
     verdict: Verdict,
     end: AttemptEnd,
-    plan: Plan,
     router: OutputRouter,
     log: Log,
-    memory_before: Mapping[HostSpec, MemoryCounters],
-    read_memory_counters: Callable[[HostSpec], MemoryCounters],
+    memory_change: Callable[[int], MemoryCounters],
     *,
     debug: bool,
     summary_text: str = "",
@@ -58,8 +56,8 @@ def report_attempt(
     """Report how an attempt ended, the cause last; return the cause.
 
     Args:
-        memory_before: The counters of each host when the attempt began.
-        read_memory_counters: Returns the counters of a host now.
+        memory_change: Returns how the counters of an instance's host have changed
+            during the attempt.
         summary_text: A text about all instances.
     """
     _log_mpirun(end, verdict, log)
@@ -68,19 +66,12 @@ def report_attempt(
     _report_lost_output(router, log)
     if debug and verdict.mpirun_text and not verdict.quote_mpirun:
         log.say(f"mpirun printed:\n{verdict.mpirun_text}")
-    memory, is_in_sight, stdin_advice = MemoryCounters(), False, ""
-    if (first := verdict.first) is not None:
-        is_in_sight = router.is_in_sight(first.rank)
-        stdin_advice = plan.request.stdin.advice_for(first.rank)
-        if first.exit_code == KILLED:
-            host = plan.assignments[first.rank].host
-            memory = read_memory_counters(host).since(memory_before[host])
-    *more, cause = report.render(
-        replace(verdict, also=()) if log.is_quiet else verdict,
-        memory,
-        is_in_sight=is_in_sight,
-        stdin_advice=stdin_advice,
-    ) or [""]
+    first, memory = verdict.first, MemoryCounters()
+    if first is not None and first.exit_code == KILLED:
+        memory = memory_change(first.rank)
+    is_in_sight = first is not None and router.is_in_sight(first.rank)
+    reported = replace(verdict, also=()) if log.is_quiet else verdict
+    *more, cause = report.render(reported, memory, is_in_sight=is_in_sight) or [""]
     for sentence in (*more, *filter(None, [summary_text])):
         log.say(sentence, even_if_quiet=True)
     if cause:

@@ -45,6 +45,8 @@ class InstanceEnd:
     at_cpu_limit: bool = False
     lacks_faulthandler: bool = False
     uses_torch_groups: bool = False
+    # The value of --stdin that gives it input, if its standard input was empty.
+    stdin_advice: str = ""
     # The end of its stderr.
     stderr: bytes = b""
 
@@ -113,6 +115,7 @@ def instance_ends(
             program=assignment.program,
             program_name=names[rank] if names else "",
             uses_torch_groups=rank in with_groups,
+            stdin_advice=plan.request.stdin.advice_for(rank),
             stderr=tail(rank),
         )
         if failed := finalizing.get(rank):

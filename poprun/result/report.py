@@ -59,7 +59,6 @@ def render(
     memory: MemoryCounters,
     *,
     is_in_sight: bool = False,
-    stdin_advice: str = "",
 ) -> list[str]:
     """Return the sentences to print, the cause last.
 
@@ -67,7 +66,6 @@ def render(
         memory: How many processes the kernel has killed during the attempt on the host
             of the instance that failed first, and the limit.
         is_in_sight: Whether the terminal shows the end of its stderr already.
-        stdin_advice: The value of --stdin to advise, if its standard input was empty.
     """
     sentences = []
     if verdict.quote_mpirun and verdict.mpirun_text.strip():
@@ -83,7 +81,7 @@ def render(
         sentences += [f"Also failed: {failed}."] if failed else []
         return sentences + ([verdict.sentence] if verdict.sentence else [])
     lines = stderr_lines(first.stderr)
-    cause = verdict.sentence or _cause(first, lines, memory, stdin_advice)
+    cause = verdict.sentence or _cause(first, lines, memory)
     if any(line not in cause for line in lines) and not is_in_sight:
         sentences.append(
             f"the last lines of instance {first.rank}'s stderr:\n"
@@ -94,9 +92,7 @@ def render(
     return [*sentences, cause]
 
 
-def _cause(
-    first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters, stdin_advice: str
-) -> str:
+def _cause(first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters) -> str:
     who = f"Instance {first.title} on {first.host} {first.failure}"
     if memory.kills > 0:
         limit = f"the limit is {size(memory.limit)}, " if memory.limit else ""
@@ -111,7 +107,7 @@ def _cause(
     last_line = _last_line(lines) if says_why and not fault else ""
     is_followed = bool(exception) and not fault and _is_followed(lines, exception)
     text = last_line if is_followed else fault or exception or last_line
-    hint = hint_for_words(text, stdin_advice, first.rank)
+    hint = hint_for_words(text, first.stdin_advice, first.rank)
     if not first.is_own_host and re.match(NO_SCRIPT, text):
         hint = (
             f"It must also be on {first.host}: put it in a directory that the hosts "

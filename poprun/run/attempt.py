@@ -238,14 +238,18 @@ class _RunningAttempt:
             _warn_of_unread_input(self._log)
         _warn_of_missing_debugger(self._log, stdin.debugged, end.events)
         is_quiet = settings["summary"] is None and settings["quiet"]
+
+        def memory_change(rank: int) -> MemoryCounters:
+            host = self._plan.assignments[rank].host
+            now = self._context.hosts[host].read_memory_counters()
+            return now.since(memory_before[host])
+
         cause = conclusion.report_attempt(
             verdict,
             end,
-            self._plan,
             self._router,
             self._log,
-            memory_before,
-            lambda host: self._context.hosts[host].read_memory_counters(),
+            memory_change,
             debug=settings["debug"],
             summary_text=conclusion.summarize(
                 verdict,

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -89,18 +90,18 @@ def ends(
         program_names=(),
         facts_of=lambda rank: facts,
     )
-    plan = SimpleNamespace(request=request, assignments=assignments)
+    plan: Any = SimpleNamespace(request=request, assignments=assignments)
     ended = AttemptEnd(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
-    arguments = (ended, plan, output)
-    verdict = judge_attempt(*arguments)  # type: ignore[arg-type]
+    router: Any = output
+    verdict = judge_attempt(ended, plan, router)
     report_attempt(
         verdict,
-        *arguments,  # type: ignore[arg-type]
+        ended,
+        router,
         Log(verbosity, said.append, is_quiet=is_quiet),
-        BEFORE,
-        (memory or BEFORE).__getitem__,
+        lambda rank: (memory or BEFORE)[HOSTS[rank]].since(BEFORE[HOSTS[rank]]),
         debug=debug,
     )
     return verdict.exit_code, [line.removesuffix("\n") for line in said]

@@ -37,7 +37,6 @@ def render(
     memory: MemoryCounters = NOT_KILLED,
     *,
     is_in_sight: bool = False,
-    stdin_advice: str = "",
     **known: Any,
 ) -> list[str]:
     """Return the report on a verdict.
@@ -47,9 +46,7 @@ def render(
     """
     if verdict.first is not None:
         verdict = replace(verdict, first=replace(verdict.first, **known))
-    return report.render(
-        verdict, memory, is_in_sight=is_in_sight, stdin_advice=stdin_advice
-    )
+    return report.render(verdict, memory, is_in_sight=is_in_sight)
 
 
 def test_a_job_that_went_well_needs_no_words() -> None:

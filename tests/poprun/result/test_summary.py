@@ -10,8 +10,8 @@ from poprun.host_specs import HostSpec
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
+from poprun.result.judge import judge
 from poprun.result.summary import in_a_line, table
-from poprun.result.verdict import judge
 from poprun.supervise.stopping import Course
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
@@ -65,6 +65,7 @@ def test_an_instance_has_the_usage_that_its_supervisor_reports() -> None:
         peak_kib=2048,
         program=("program",),
         at_ns=3 * SECOND,
+        stdin_advice="0, or --stdin all for each instance to get a copy",
     )
     assert (first.exit_code, first.signal_name, first.cpu_s) == (0, None, 1.75)
 

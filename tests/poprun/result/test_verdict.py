@@ -12,8 +12,10 @@ import pytest
 from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.openmpi import OpenMpi5
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
-from poprun.result.verdict import Verdict, judge, may_restart
+from poprun.result.judge import judge
+from poprun.result.verdict import Verdict, may_restart
 from poprun.supervise.stopping import Cause, Course, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
@@ -70,6 +72,7 @@ def judged(
     end = AttemptEnd(course=course, events=events, mpirun_status=mpirun_status)
     request = SimpleNamespace(
         program_names=(),
+        stdin=Stdin(),
         facts_of=lambda rank: SimpleNamespace(is_own_host=hosts[rank] == hosts[0]),
     )
     assignments = [

@@ -1,0 +1,389 @@
+"""The rules by which an attempt is judged: AttemptEnd -> Verdict. Pure."""
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from poprun.errors import (
+    MACHINERY_FAILED,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    OUTPUT_CLOSED,
+    TIMED_OUT,
+    explain_errno,
+)
+from poprun.helpers.processes import exit_code, signal_name
+from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.result.instances import FAILED, STOPPED, InstanceEnd
+from poprun.result.verdict import BY_FAILURE, MACHINERY, Verdict
+from poprun.supervise.stopping import Cause, Reason
+from poprun.supervise.supervisor import AttemptEnd
+from poprun.wire.events import (
+    DaemonKilled,
+    DevicesLost,
+    Event,
+    Exited,
+    HostLost,
+    MpirunRefused,
+    Orphaned,
+    Refused,
+)
+from poprun.words import format_ranges
+
+KILLED_BY_OTHERS = (
+    "was killed, and the job with it. poprun did not do that. Find out what sends "
+    "SIGKILL: perhaps the kernel, because memory ran out."
+)
+
+AnEvent = TypeVar("AnEvent", bound=Event)
+
+
+def judge(
+    end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpiVerdict
+) -> Verdict:
+    """Return how an attempt ended.
+
+    The exit code is the one of the first instance that failed by itself. An instance
+    that failed because it was being stopped does not count.
+    """
+    judge = _Judge(end, instances, mpirun)
+    # The first rule that applies decides.
+    rules = (
+        judge.mpirun_refused,
+        judge.aborted,
+        judge.daemon_killed,
+        judge.instances_failed,
+        judge.mpirun_ended_with_0,
+        judge.mpirun_broke,
+        judge.stopped,
+        judge.ended_by_mpirun,
+        judge.devices_lost,
+        judge.not_all_started,
+    )
+    verdicts = (rule() for rule in rules)
+    verdict = next(filter(None, verdicts), None) or judge.all_succeeded()
+    return replace(verdict, instances=_named_by(verdict, instances))
+
+
+def _named_by(
+    verdict: Verdict, instances: Sequence[InstanceEnd]
+) -> Sequence[InstanceEnd]:
+    """Return the instances; a failed one counts as stopped if no verdict names it.
+
+    An instance that failed in MPI_Finalize has failed in any case.
+    """
+    ends = {i.rank: i for i in instances}
+    for end in instances:
+        if end.state == FAILED and not end.finalizing:
+            ends[end.rank] = replace(end, state=STOPPED)
+    named = {i.rank: i for i in (verdict.first, *verdict.also) if i}
+    return list((ends | named).values())
+
+
+class _Judge:
+    """The rules of the verdict; each returns None if it does not apply."""
+
+    def __init__(
+        self, end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpiVerdict
+    ) -> None:
+        self.course, self.events = end.course, end.events
+        self.cause = end.course.cause
+        self.reason = self.cause and self.cause.reason
+        self.status = end.mpirun_status
+        self.instances = instances
+        self.names_hosts = not all(i.is_own_host for i in instances)
+        failed = [i for i in instances if i.state == FAILED]
+        self.failed = sorted(failed, key=lambda i: (i.at_ns or 0, i.rank))
+        self.mpirun = mpirun
+        # mpirun ends before or after its instances then, depending on the load.
+        follows = [None, Reason.MPIRUN_ENDED]
+        if mpirun.failure is Failure.DAEMON_LOST:
+            follows.append(Reason.SHIM_LOST)
+        is_lost = mpirun.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+        self.lost_proxy = is_lost and self.reason in follows
+        self.warnings = []
+        if end.course.mpirun_hung:
+            self.warnings = [
+                "mpirun did not end after its last instance and was killed."
+            ]
+
+    def mpirun_refused(self) -> Verdict | None:
+        if (refused := self._event(MpirunRefused)) is None:
+            return None
+        call = f"{refused.call}: " if refused.call else ""
+        reason = explain_errno(refused.errno)
+        return _machinery_failed(f"mpirun could not be started: {call}{reason}")
+
+    def aborted(self) -> Verdict | None:
+        """MPI_Abort of an instance has ended the job."""
+        mpirun = self.mpirun
+        # Open MPI's MPI_Abort ends the instance too, and poprun may detect that first.
+        is_same = self.cause == Cause(reason=Reason.FAILED, rank=mpirun.rank)
+        may_be_cause = self.reason in (None, *MACHINERY) or is_same
+        # hydra reports MPI_Abort by its exit code alone, and an mpirun that was killed
+        # has no exit code.
+        is_known = bool(mpirun.text) or not _was_killed(self.status)
+        if mpirun.failure is not Failure.ABORTED or not (may_be_cause and is_known):
+            return None
+        error = mpirun.code or 0
+        # It is a failure in any case.
+        code = error & 0xFF or 1
+        also = [i for i in self.failed if i.rank != mpirun.rank]
+        called = f"called MPI_Abort with error code {error}"
+        if mpirun.rank is None:
+            return Verdict(exit_code=code, sentence=f"An instance {called}.", also=also)
+        instance = self.instances[mpirun.rank]
+        return Verdict(
+            exit_code=code,
+            sentence=f"Instance {instance.title} {called}, and mpirun ended the "
+            "others.",
+            first=replace(
+                instance, state=FAILED, status=code << 8, at_ns=0, finalizing=False
+            ),
+            also=also,
+        )
+
+    def daemon_killed(self) -> Verdict | None:
+        """A daemon of mpirun was killed, and so ended the job.
+
+        On other hosts the agents detect that. On mpirun's own host only hydra has one,
+        a child of mpirun: its shims report its end, which also follows the end of
+        mpirun.
+        """
+        if _was_killed(self.status) and not self.course.mpirun_killed:
+            return None
+        succeeded = [e for e in self.events if isinstance(e, Exited) and not e.status]
+        if self.reason not in BY_FAILURE or len(succeeded) == self.course.num_instances:
+            return None
+        where = self._place_of_killed_daemon()
+        if where is None:
+            return None
+        return _machinery_failed(f"mpirun's daemon{where} {KILLED_BY_OTHERS}")
+
+    def _place_of_killed_daemon(self) -> str | None:
+        place = None
+        for event in self.events:
+            match event:
+                case DaemonKilled(host=host):
+                    return f" on {host}"
+                case Orphaned(rank=rank):
+                    is_here = self.instances[rank].is_own_host
+                    is_lost = self.mpirun.failure is Failure.PROXY_LOST
+                    if place is None and is_here and is_lost:
+                        place = self._on(rank)
+                # mpirun kills the other instances as far as it reaches them.
+                case Exited(status=status, by_itself=True) if status not in (
+                    0,
+                    signal.SIGKILL,
+                ):
+                    break
+        return place
+
+    def instances_failed(self) -> Verdict | None:
+        if not self.failed or self.reason not in BY_FAILURE:
+            return None
+        first, *also = self.failed
+        return Verdict(
+            exit_code=exit_code(first.status or 0),
+            first=first,
+            also=also,
+            warnings=self.warnings,
+        )
+
+    def mpirun_ended_with_0(self) -> Verdict | None:
+        """mpirun ended with exit code 0 while instances were running."""
+        # poprun stops none without a cause, so mpirun did.
+        were_running = self.reason in MACHINERY or (
+            self.cause is None
+            and any(isinstance(e, Exited) and e.status for e in self.events)
+        )
+        if self.status != 0 or self.lost_proxy or not were_running:
+            return None
+        # No supervisor was killed: mpirun would have ended with another code.
+        if self.mpirun.if_running is not Failure.ABORTED:
+            return self._mpirun_ended()
+        return Verdict(
+            exit_code=1,
+            sentence="mpirun ended with exit code 0 while instances were running, and "
+            "they were stopped. It does that when one of them calls MPI_Abort with "
+            "error code 0 or a multiple of 256.",
+            quote_mpirun=True,
+        )
+
+    def mpirun_broke(self) -> Verdict | None:
+        """An error of mpirun explains that a shim was lost.
+
+        mpirun names a process that another one has killed; here it reports something
+        else.
+        """
+        ended_by_itself = self.status is not None and not _was_killed(self.status)
+        is_unexplained = self.mpirun.failure is Failure.UNEXPLAINED
+        reports = is_unexplained and bool(self.mpirun.text)
+        if self.reason is Reason.SHIM_LOST and ended_by_itself and reports:
+            return self._mpirun_ended()
+        return None
+
+    def stopped(self) -> Verdict | None:
+        if self.cause is None or self.lost_proxy:
+            return None
+        match self.cause.reason:
+            case Reason.REFUSED:
+                return self._refused()
+            case Reason.INTERRUPTED:
+                number = self.cause.signal or signal.SIGINT
+                who = self.cause.client or signal_name(number)
+                return Verdict(exit_code=128 + number, sentence=f"Stopped by {who}.")
+            case Reason.TIMEOUT:
+                return Verdict(
+                    exit_code=TIMED_OUT,
+                    sentence=f"The job took longer than the {self.course.timeout:g} s "
+                    "of --timeout and was stopped.",
+                )
+            case Reason.START_TIMEOUT:
+                return self._not_started()
+            case Reason.OUTPUT_CLOSED:
+                return Verdict(exit_code=OUTPUT_CLOSED)
+            case Reason.DEVICES_LOST:
+                return _machinery_failed(
+                    f"The job lost its IPUs, and was stopped. {self._loss()}"
+                )
+            case Reason.HOST_LOST:
+                return self._host_lost()
+            case Reason.SHIM_LOST:
+                # If mpirun was killed, too, its shims may have ended first.
+                if self.course.mpirun_killed or not _was_killed(self.status):
+                    rank = self.cause.rank
+                    return _machinery_failed(
+                        f"The supervisor of instance {rank}{self._on(rank)} "
+                        f"{KILLED_BY_OTHERS}"
+                    )
+        return self._mpirun_ended()
+
+    def ended_by_mpirun(self) -> Verdict | None:
+        """mpirun ended the job by itself: no instance failed."""
+        has_ended = any(isinstance(e, Exited) and e.status for e in self.events)
+        if self.cause is None and not has_ended:
+            return None
+        if _was_killed(self.status) and not self.course.mpirun_killed:
+            return self._mpirun_ended()
+        broken = self.mpirun.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+        why = ", because a process of its own was killed" if broken else ""
+        how = _how(self.status)
+        return _mpirun_failed(f"mpirun ended the instances{why}, and then {how}.")
+
+    def devices_lost(self) -> Verdict | None:
+        if not (loss := self._loss()):
+            return None
+        return Verdict(
+            exit_code=MACHINERY_FAILED,
+            sentence="All instances ended with exit code 0, but the job had lost its "
+            f"IPUs by then. {loss}",
+            warnings=self.warnings,
+        )
+
+    def not_all_started(self) -> Verdict | None:
+        course = self.course
+        if len(course.started) == course.num_instances:
+            return None
+        hint = f" {self.mpirun.hint}" if self.mpirun.hint else ""
+        return _mpirun_failed(
+            f"mpirun {_how(self.status)} before it had started "
+            f"{'every' if course.started else 'any'} instance.{hint}"
+        )
+
+    def all_succeeded(self) -> Verdict:
+        course, mpirun, warnings = self.course, self.mpirun, self.warnings
+        # A signal after the success of all instances ends mpirun alone.
+        if not self.status or course.mpirun_hung or course.mpirun_killed:
+            return Verdict(exit_code=0, warnings=warnings)
+        if mpirun.failure is Failure.NOT_FINALIZED:
+            who = "An instance" if mpirun.rank is None else f"Instance {mpirun.rank}"
+            warning = f"{who} called MPI_Init and ended without MPI_Finalize."
+            return Verdict(exit_code=0, warnings=[*warnings, warning])
+        sentence = f"All instances succeeded, but then mpirun {_how(self.status)}."
+        return _mpirun_failed(sentence, warnings)
+
+    def _refused(self) -> Verdict:
+        refused = self._event(Refused)
+        assert refused is not None
+        call = ""
+        code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
+        if refused.call:
+            code = MACHINERY_FAILED
+            call = f"{refused.call} failed in its supervisor"
+        reason = explain_errno(refused.errno) if refused.errno else ""
+        parts = [part for part in (call, refused.tried, reason) if part]
+        who = f"{self.instances[refused.rank].title}{self._on(refused.rank)}"
+        return Verdict(
+            exit_code=code,
+            sentence=f"Instance {who} could not be started: {': '.join(parts)}",
+        )
+
+    def _not_started(self) -> Verdict:
+        course = self.course
+        missing = sorted(set(range(course.num_instances)) - course.started)
+        hosts = dict.fromkeys(self.instances[rank].host for rank in missing)
+        where = f" on {' and '.join(hosts)}" if self.names_hosts else ""
+        return Verdict(
+            exit_code=TIMED_OUT,
+            sentence=f"mpirun did not start {len(missing)} of {course.num_instances} "
+            f"instances{where} within the {course.start_timeout:g} s of "
+            f"--start-timeout, instance {missing[0]} among them.",
+            quote_mpirun=True,
+        )
+
+    def _host_lost(self) -> Verdict:
+        lost = self._event(HostLost)
+        assert lost is not None
+        noun, verb = "Instances", "were"
+        if len(lost.ranks) == 1:
+            noun, verb = "Instance", "was"
+        return _machinery_failed(
+            f"The host {lost.host} was lost: {lost.why}. {noun} "
+            f"{format_ranges(lost.ranks)} {verb} on it, and the job was stopped."
+        )
+
+    def _mpirun_ended(self) -> Verdict:
+        return _mpirun_failed(
+            f"mpirun {_how(self.status)} while instances were running, and they were "
+            "stopped."
+        )
+
+    def _on(self, rank: int | None) -> str:
+        """Return where an instance is, for a sentence; "" in a job on one host."""
+        if rank is None or not self.names_hosts:
+            return ""
+        return f" on {self.instances[rank].host}"
+
+    def _loss(self) -> str:
+        """Return the sentence about IPUs that the job does not hold any more, or ""."""
+        lost = self._event(DevicesLost)
+        return "" if lost is None else lost.sentence
+
+    def _event(self, kind: type[AnEvent]) -> AnEvent | None:
+        """Return the first event of a kind."""
+        return next((e for e in self.events if isinstance(e, kind)), None)
+
+
+def _machinery_failed(sentence: str) -> Verdict:
+    return Verdict(exit_code=MACHINERY_FAILED, sentence=sentence)
+
+
+def _mpirun_failed(sentence: str, warnings: Sequence[str] = ()) -> Verdict:
+    """Return the verdict on an mpirun that failed, with its messages."""
+    return replace(_machinery_failed(sentence), quote_mpirun=True, warnings=warnings)
+
+
+def _was_killed(status: int | None) -> bool:
+    return status is not None and os.WIFSIGNALED(status)
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "did not end"
+    if _was_killed(status):
+        return f"was killed by {signal_name(os.WTERMSIG(status))}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"
