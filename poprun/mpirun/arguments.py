@@ -1,8 +1,8 @@
 """Parses arguments for mpirun: the texts of --mpi-global-args and its kin.
 
 Every MPI gets its own translation, so that one command line works on all of them.
-What contradicts poprun's own arguments is refused by name; what is unknown here is
-passed on to Open MPI, which has hundreds of options, and refused for hydra.
+Options that contradict poprun's own are refused by name. Open MPI has hundreds of
+options and gets those that are unknown here; for hydra they are refused.
 """
 
 import re
@@ -35,8 +35,8 @@ _OUTPUT_WORDS = {
     "xml": "xml",
     "merge-stderr-to-stdout": "merge-stderr-to-stdout",
 }
-# What counts for the whole job, wherever it is given, and has no value: the name of the
-# option (a space in it: no option of mpirun), and its field.
+# The options without a value that apply to the whole job wherever they are given, and
+# their fields. A name with a space is no option of mpirun.
 _FLAGS = {
     "tag-output": "tag_output",
     "timestamp-output": "timestamp_output",
@@ -70,7 +70,7 @@ def parse_arguments(
 
 
 def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArguments:
-    """Add to a job's arguments those of instances that count for the whole job.
+    """Add the arguments of instances that apply to the whole job to the job's own.
 
     Raises:
         MpiArgumentError: Two places contradict each other.
@@ -222,7 +222,7 @@ class _Reader:
         text = self._values.get("bind-to")
         if text is None:
             return MAPPINGS[self._values.get("map-by", "")]
-        # What follows a colon is about how mpirun binds, and poprun does that itself.
+        # Text after a colon says how mpirun binds; poprun binds the instances itself.
         place = text.partition(":")[0]
         if place not in PLACEMENTS:
             raise self._error(
@@ -274,7 +274,7 @@ class _Reader:
 
     def _read_mapping(self, flag: str, text: str) -> None:
         """Carry out --map-by, as far as poprun has the same."""
-        # poprun starts as many instances as are asked for in any case.
+        # poprun starts any number of instances on a host.
         place = text.lower().removesuffix(":oversubscribe")
         if match := re.fullmatch(_NUMBER_PER_NODE, place):
             self._set("npernode", match[1])

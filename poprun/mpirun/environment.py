@@ -12,8 +12,8 @@ from typing import AnyStr
 from popdist import environment as env
 from poprun.errors import OptionError
 
-# What an mpirun sets for its own processes. What users set is not among it
-# (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
+# An mpirun sets these for its own processes. Variables that users set are not in the
+# list (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
 _STALE_PREFIXES = (
     "OMPI_APP_",
     "OMPI_COMM_",
@@ -47,12 +47,12 @@ _KEPT_PREFIXES = ("PMIX_MCA_", "PRTE_MCA_", "PRTE_ALLOW_RUN_AS_ROOT")
 _PLACES = frozenset({"OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX"})
 _SIGNS_OF_AN_OUTER_JOB = ("PMIX_NAMESPACE", "OMPI_FILE_LOCATION")
 
-# By these an mpirun sees that it runs below a batch system, and then starts its
-# processes through that instead of by itself.
+# An mpirun that finds these starts its processes through the batch system instead of
+# by itself.
 _BATCH_PREFIXES = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LSF_", "COBALT_")
 _BATCH = frozenset({"PE_HOSTFILE", "LOADL_HOSTFILE", "LOADL_STEP_ID"})
 
-# What a process of the job needs in order to find its MPI.
+# A process of the job needs these to find its MPI.
 INSTANCE_PREFIXES = ("HYDI", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
 # These steer mpirun itself: an mpirun that the program starts is none of ours.
 MPIRUN_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
@@ -151,7 +151,7 @@ def without_many(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the variables by which an mpirun detects a batch system."""
+    """Leave out the variables of a batch system, which an mpirun would use."""
     return {
         name: value
         for name, value in environ.items()

@@ -68,7 +68,7 @@ NUMBER_OF_VALUES = {
 # poprun does what these ask for in any case.
 FULFILLED = ("quiet", "report-child-jobs-separately", "disable-recovery")
 
-# What these ask mpirun to print of hosts, instances and bindings, poprun prints itself.
+# These make mpirun print hosts, instances and bindings: poprun prints them itself.
 _SHOWS_INSTANCES = """
     report-bindings display-map display-allocation display-devel-map
     display-devel-allocation display-diffable-map display
@@ -89,7 +89,7 @@ NOT_SHOWN = {
     "show-progress": "-v shows each instance as it starts",
 }
 
-# The value of --process-placement that does what this value of --bind-to does.
+# The values of --bind-to, with the same in --process-placement.
 PLACEMENTS = {
     "none": "disabled",
     "core": "spreadcores",
@@ -99,8 +99,8 @@ PLACEMENTS = {
     "package": "spreadnuma",
 }
 
-# What --map-by does to the placement: None leaves it as it is. By socket and NUMA node
-# instances take turns, as with --numa-aware=yes.
+# The values of --map-by, with the same in --process-placement; None for its default.
+# With sockets and NUMA nodes instances take turns, as with --numa-aware=yes.
 MAPPINGS = {
     "": None,
     "slot": None,
@@ -118,7 +118,7 @@ _PROCESS_PLACEMENT = "Use poprun's own --process-placement."
 _QUESTION = f"It asks mpirun a question: give it in {GLOBAL_ARGS}."
 _PROGRAMS = "Write programs after poprun's own options: poprun -n 1 a : -n 3 b"
 
-# What contradicts poprun's own arguments, with the reason and the way out.
+# Options that contradict poprun's own, each with the reason and the way out.
 REFUSED = {
     "n": "poprun starts one process for each instance. Ask for --num-instances.",
     "host": "poprun decides where instances run. Use poprun's own --host.",

@@ -23,7 +23,7 @@ class MpiArgument:
 
     # The name under which the tables know it.
     name: str
-    # As it was written, without a value that is joined to a known one by "=".
+    # The text of the option; without the value after "=" if poprun knows the option.
     flag: str
     values: Sequence[str]
 
@@ -99,7 +99,7 @@ def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> i
         return len(given)
     if name in NUMBER_OF_VALUES:
         return NUMBER_OF_VALUES[name]
-    # Of an unknown option, each token that is not an option is a value.
+    # All tokens after an unknown option, up to the next option, are its values.
     for count, token in enumerate(rest):
         if token == ":" or re.fullmatch(_OPTION, token):
             return count

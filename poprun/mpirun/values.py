@@ -31,8 +31,8 @@ class MpirunArguments:
     npernode: int | None = None
     # The instances' working directory; None for the caller's.
     wdir: str | None = None
-    # In the order given; None stands for the value that the caller has. NAME* stands
-    # for all variables of the caller whose names begin with NAME.
+    # In the order given; None stands for the caller's value. NAME* stands for all
+    # variables of the caller that begin with NAME.
     exports: Mapping[str, str | None] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
     # Sentences for the user about arguments that have no effect here.
@@ -84,7 +84,7 @@ class MpiVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mpi:
-    """An mpirun that was found. Each MPI is a subclass in a module of its own."""
+    """An mpirun on this host. Each MPI has its own subclass."""
 
     path: str
     version: str
@@ -106,12 +106,12 @@ class Mpi:
     takes_any_option: ClassVar[bool] = False
     # The options that set one of its parameters.
     parameter_options: ClassVar[Sequence[str]] = ()
-    # Variables of mpirun that the caller's own override, and the names of variables
-    # for which the same is true and which have the job's directory as their value.
+    # Variables for mpirun, unless the caller has set them. The second ones get the
+    # directory of the job as their value.
     defaults: ClassVar[Mapping[str, str]] = {}
     directory_variables: ClassVar[Sequence[str]] = ()
-    # The variables by which mpirun starts its daemons on other hosts, and the names of
-    # variables for the network between the hosts.
+    # Variables for an mpirun that starts daemons on other hosts. The second ones get
+    # the network between the hosts as their value.
     remote_variables: ClassVar[Mapping[str, str]] = {}
     network_variables: ClassVar[Sequence[str]] = ()
     # The prefixes of paths of files that stay when processes are killed, because no
@@ -163,7 +163,7 @@ class Mpi:
         return own | caller | {"TMPDIR": directory}
 
     def remote_environment(self, subnet: str) -> dict[str, str]:
-        """Return the variables by which mpirun starts processes on other hosts.
+        """Return the variables for an mpirun that starts processes on other hosts.
 
         Args:
             subnet: The network between the hosts, "" if it is not known.

@@ -5,11 +5,13 @@ text without a newline at its end.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from textwrap import wrap
 
 from poprun.plan.topology import Topology
 
 TITLE = "poprun topology"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def draw(
@@ -37,16 +39,15 @@ def render(topology: Topology, hosts: Sequence[str]) -> str:
     # A replica's cell has a space on either side of its number, and one bar.
     inner = topology.num_replicas * (digits + 3) - 1
     room = _cell_width(inner, topology.num_hosts) - 2
-    names = [hosts[index] for index in range(topology.num_hosts)]
     rows = {
-        "hosts": _host_labels(names, room),
+        "hosts": _host_labels(hosts, room),
         "ILDs": _indices(topology.num_ilds),
         "instances": _indices(topology.num_instances),
         "replicas": _indices(topology.num_replicas),
     }
 
     width = inner + 12
-    title = _centre(_shorten(TITLE, width - 2), width)
+    title = f"{_shorten(TITLE, width - 2):^{width}}"
     rule = f"\n|-----------|{'-' * inner}|\n"
     table = [
         " " + "=" * width,
@@ -55,13 +56,13 @@ def render(topology: Topology, hosts: Sequence[str]) -> str:
         rule.join(_row(name, labels, inner) for name, labels in rows.items()),
         " " + "-" * width,
     ]
-    notes = [f"[{i}]: {name}" for i, name in enumerate(names) if len(name) > room]
+    notes = [f"[{i}]: {name}" for i, name in enumerate(hosts) if len(name) > room]
     return "\n".join(table + notes)
 
 
 def _row(name: str, labels: Sequence[str], inner: int) -> str:
     width = _cell_width(inner, len(labels))
-    return f"| {name:<9} |{'|'.join(_centre(label, width) for label in labels)}|"
+    return f"| {name:<9} |{'|'.join(f'{label:^{width}}' for label in labels)}|"
 
 
 def _cell_width(inner: int, cells: int) -> int:
@@ -83,12 +84,6 @@ def _host_labels(names: Sequence[str], room: int) -> list[str]:
     ]
 
 
-def _centre(text: str, width: int) -> str:
-    # Not str.center, which puts the odd space now to the left, now to the right.
-    left = (width - len(text)) // 2
-    return (" " * left + text).ljust(width)
-
-
 def _shorten(text: str, room: int) -> str:
     if len(text) <= room:
         return text
@@ -106,33 +101,27 @@ def render_compact(topology: Topology, hosts: Sequence[str], width: int) -> str:
         first = host * topology.instances_per_host
         last = first + topology.instances_per_host - 1
         replicas = topology.replicas_of(first).start, topology.replicas_of(last)[-1]
-        words = [
+        parts = [
             f"{hosts[host]}:",
             _span("ILD", topology.ild_of(first), topology.ild_of(last)) + ",",
             _span("instance", first, last) + ",",
             _span("replica", *replicas),
         ]
         if first < last and topology.local_replicas > 1:
-            words.append(f"({topology.local_replicas} each)")
-        lines += _wrap(words, width)
-    return "\n".join(lines)
+            parts.append(f"({topology.local_replicas} each)")
+        # Lines are broken between the parts only.
+        lines += wrap(
+            " ".join(part.replace(" ", NO_BREAK) for part in parts),
+            width,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines).replace(NO_BREAK, " ")
 
 
 def _span(noun: str, first: int, last: int) -> str:
     return f"{noun} {first}" if first == last else f"{noun}s {first}-{last}"
-
-
-def _wrap(words: Iterable[str], width: int) -> Iterator[str]:
-    line = ""
-    for word in words:
-        if not line:
-            line = word
-        elif len(line) + 1 + len(word) <= width:
-            line += f" {word}"
-        else:
-            yield line
-            line = f"  {word}"
-    yield line
 
 
 def as_json(topology: Topology, hosts: Sequence[str]) -> str:
@@ -142,7 +131,7 @@ def as_json(topology: Topology, hosts: Sequence[str]) -> str:
             "num_instances": topology.num_instances,
             "num_replicas": topology.num_replicas,
             "ipus_per_replica": topology.ipus_per_replica,
-            "hosts": [hosts[index] for index in range(topology.num_hosts)],
+            "hosts": list(hosts),
             "ilds": list(range(topology.num_ilds)),
             "instances": [
                 {

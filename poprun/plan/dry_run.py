@@ -151,7 +151,7 @@ def log_plan(
 def command_line(plan: Plan) -> str:
     """Return mpirun's command in the original's form.
 
-    The program's argv follows that of the shim that starts it, and each argument is in
+    The argv of each shim is followed by the argv of its program. Each argument is in
     quotes.
     """
     words = plan.printed_argv()

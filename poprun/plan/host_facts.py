@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Node:
     """CPUs that are equally near to each other's memory.
 
-    The index is None where that memory is unknown, missing or not allowed.
+    The index is None if the memory is unknown, missing or not allowed.
     """
 
     index: int | None
@@ -55,11 +55,11 @@ class HostFacts:
     cpu_quota: float | None = None
     # Their soft limit of open files; 0 if it is the hard one.
     open_files: int = 0
-    # The environment of the host's agent, which its instances begin with; None for the
-    # host that poprun runs on, whose instances begin with poprun's.
+    # The environment of the host's agent: its instances begin with it. None for
+    # poprun's own host: there they begin with poprun's environment.
     environ: Mapping[str, str] | None = None
-    # The address by which other hosts of the job reach it, and the network of that; ""
-    # where it is not known or there are no others.
+    # Its address for the other hosts of the job, and the network of this address; "" if
+    # they are unknown or there are no other hosts.
     address: str = ""
     network: str = ""
     # All its addresses, where there are others.

@@ -139,7 +139,8 @@ def read_exports(
     for program in programs:
         of_all = {n: v for instances, n, v in program.variables if not instances}
         for rank in program.instances:
-            single[rank] = {**of_all, **_exports_of(arguments.single.get(rank))}
+            own = arguments.single.get(rank, MpirunArguments())
+            single[rank] = {**of_all, **own.exports}
         for instances, name, value in program.variables:
             if instances:
                 chosen = selection.parse(instances)
@@ -165,10 +166,6 @@ def _check_chosen(chosen: Selection, program: Program, total: int, option: str) 
             )
 
 
-def _exports_of(arguments: MpirunArguments | None) -> Mapping[str, str | None]:
-    return {} if arguments is None else arguments.exports
-
-
 def missing_variables(
     programs: Sequence[Program], environ: Mapping[str, str]
 ) -> Iterator[str]:
@@ -177,32 +174,28 @@ def missing_variables(
     for name in dict.fromkeys(n for _, n, value in variables if value is None):
         if not look_up_exports({name: None}, environ):
             begins = name.removesuffix("*")
-            why = f"{name} is not set in poprun's own environment"
-            if begins != name:
-                why = (
-                    "poprun's own environment has no variable that begins with "
-                    f"{begins}"
+            nothing = f"--env {name} has nothing to pass on: "
+            if begins == name:
+                yield f"{nothing}{name} is not set in poprun's own environment."
+            else:
+                yield (
+                    f"{nothing}poprun's own environment has no variable that begins "
+                    f"with {begins}."
                 )
-            yield f"--env {name} has nothing to pass on: {why}."
 
 
 def look_up_exports(
     exports: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables to forward, with their values; unset ones are left out."""
+    own = {*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES}
     forwarded: dict[str, str] = {}
     for name, value in exports.items():
         if value is not None:
             forwarded[name] = value
         elif name.endswith("*"):
-            forwarded |= {
-                n: v for n, v in environ.items() if _is_forwarded(n, name[:-1])
-            }
+            names = [n for n in environ if n.startswith(name[:-1]) and n not in own]
+            forwarded |= {n: environ[n] for n in names}
         elif name in environ:
             forwarded[name] = environ[name]
     return forwarded
-
-
-def _is_forwarded(name: str, beginning: str) -> bool:
-    is_own = name in env.TOPOLOGY_VARIABLES or name in env.JOB_VARIABLES
-    return name.startswith(beginning) and not is_own

@@ -58,8 +58,9 @@ def choose_host_servers(
 ) -> Sequence[str]:
     """Return the host servers that a job goes to if it is too large for one.
 
-    They are as few as are enough, and share the instances equally; where that is not
-    possible, as many as can. There are none for a job that stays on this machine.
+    The job gets the fewest servers with enough IPUs that can share its instances
+    equally. If no number of servers has enough IPUs, it gets the largest number that
+    can share the instances. A job that stays on this machine gets none.
     """
     instances = settings["num-instances"]
     num_ipus = settings["num-replicas"] * settings["ipus-per-replica"]

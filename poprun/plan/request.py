@@ -34,7 +34,7 @@ from poprun.plan.mpi_arguments import (
     read_exports,
     read_output_folder,
 )
-from poprun.plan.stdin_option import check_output, check_restarts, choose_stdin
+from poprun.plan.stdin_option import choose_stdin
 from poprun.plan.topology import Topology, check_rank
 from poprun.plan.values import Describe, FindHostServers, Request
 from poprun.words import counted
@@ -47,7 +47,7 @@ _LONGEST_HOSTFILE = 1 << 20
 MANY_INSTANCES = 10
 # How long the other instances of a debugged one wait for it in a collective.
 DEBUGGED_TIMEOUT_S = 7 * 24 * 3600
-# What the original forwards to its instances by name, if the caller has it.
+# The original forwards these to its instances by name if the caller has them.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -81,10 +81,8 @@ def read_request(
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, programs, mpi, topology)
     identity = identity or os.urandom(16).hex()
-    stdin = choose_stdin(settings, topology.num_instances)
-    check_restarts(stdin, settings["max-restarts"])
     output_folder = read_output_folder(settings, arguments.job, identity)
-    check_output(stdin, output_folder)
+    stdin = choose_stdin(settings, topology.num_instances, output_folder)
     facts = describe(hosts)
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
@@ -132,7 +130,7 @@ def read_request(
 def _check_subnet(
     subnet: str, hosts: Sequence[HostSpec], facts: Sequence[HostFacts]
 ) -> None:
-    """Check that all hosts whose addresses are known have one in a network.
+    """Check that each host has an address in a network, as far as they are known.
 
     Raises:
         HostError: Others have none.
@@ -209,23 +207,26 @@ def _read_hosts(
     outside of Slurm it is this machine, or as many host servers of the job's cluster
     as it needs, if it is too large for one.
     """
-    if (named := _read_named_hosts(settings)) is not None:
-        settings, notes = settle_auto(settings, named, describe)
-        return settings, named, notes
     # Below Slurm the node has a name that its users know it by.
-    here = [HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")]
-    try:
-        allocation = slurm.read_job(environ)
-    except HostError as error:
-        settings, _ = settle_auto(settings, here, describe)
-        return settings, here, [f"{error} All instances run on this machine."]
-    if allocation is None:
-        settings, _ = settle_auto(settings, here, describe)
+    hosts = [HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")]
+    allocation, notes = None, []
+    named = _read_named_hosts(settings)
+    if named is None:
+        try:
+            allocation = slurm.read_job(environ)
+        except HostError as error:
+            notes.append(f"{error} All instances run on this machine.")
+    usable = named or (hosts if allocation is None else allocation.nodes)
+    settings, auto_notes = settle_auto(settings, usable, describe)
+    if named is not None:
+        return settings, named, auto_notes
+    if allocation is not None:
+        nodes = slurm.choose_nodes(allocation, settings["num-instances"], environ)
+        notes += filter(None, [slurm.unused_nodes_note(allocation, nodes)])
+        return settings, nodes, auto_notes + notes
+    if not notes:
         servers = partition.choose_host_servers(settings, environ, find_servers)
-        return settings, parse_hosts(",".join(servers)) if servers else here, []
-    settings, notes = settle_auto(settings, allocation.nodes, describe)
-    hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
-    notes += filter(None, [slurm.unused_nodes_note(allocation, hosts)])
+        return settings, parse_hosts(",".join(servers)) if servers else hosts, []
     return settings, hosts, notes
 
 
@@ -255,7 +256,7 @@ def _read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
 def _check_topology(
     settings: Settings, hosts: Sequence[HostSpec], topology: Topology
 ) -> None:
-    """Check the slots of each host, and the instance whose output is to be shown."""
+    """Check the slots of each host and the number in --only-output-from-instance."""
     if (selection := settings["only-output-from-instance"]) is not None:
         problem = f"--only-output-from-instance names {selection.largest}"
         check_rank(selection.largest, topology.num_instances, problem)
@@ -344,8 +345,8 @@ def _read_cache(
 def _settings_variables(
     settings: Settings, environ: Mapping[str, str], mpi: Mpi
 ) -> dict[str, str]:
-    """Return the variables by which options reach popdist in every instance."""
-    # What -vv and --debug ask popdist to log; the caller's own value counts more.
+    """Return the variables that pass options on to popdist in every instance."""
+    # -vv and --debug make popdist log, unless the caller has set a level.
     logs = settings.verbosity >= DEBUG
     waits = settings["pdb"] is not None and not environ.get(env.TIMEOUT)
     variables = {

@@ -1,7 +1,7 @@
 """The Slurm job that poprun runs in: its variables -> the hosts of a job.
 
-Slurm's commands give them to what they start: salloc and sbatch those of the job, and
-srun those of one of its steps, too.
+salloc and sbatch give their program the variables of the job; srun adds the variables
+of one of its steps.
 """
 
 import re
@@ -20,7 +20,7 @@ STEP_TASKS = "SLURM_STEP_NUM_TASKS"
 TASKS_PER_NODE = "SLURM_TASKS_PER_NODE"
 # Set only where the user has asked for tasks.
 ASKED_FOR_TASKS = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
-# What names the partition that V-IPU's plugin for Slurm, or a prolog, makes for a job.
+# Names of the partition that V-IPU's plugin for Slurm, or a prolog, makes for a job.
 PARTITION_NAMES = ("slurm_{}", "p{}")
 _PREFIXES = ("SLURM_", "SLURMD_", "SRUN_")
 # These describe one task or one step.
@@ -156,12 +156,12 @@ def node_environment(
 ) -> dict[str, str]:
     """Return what the instances of a node begin with.
 
-    Of Slurm's variables that is what poprun has of the job. What describes the tasks
-    and steps of poprun and of the agent is left out: an instance is neither.
+    They get the variables of Slurm that describe the job, as poprun has them. They do
+    not get the variables that describe a task or a step: an instance is neither.
 
     Args:
         agents: The environment of the node's agent, which srun has started.
-        callers: That of poprun.
+        callers: The environment of poprun.
     """
     variables = {n: value for n, value in agents.items() if not is_of_slurm(n)}
     variables |= {
@@ -188,8 +188,8 @@ def _does_not_divide(num_instances: int, num_nodes: int) -> str:
 def _tasks_per_node(environ: Mapping[str, str]) -> list[int]:
     """Return the numbers of tasks that the user has asked Slurm for, by node.
 
-    In a step they are those of the step, which are not what the user wants for a job:
-    srun --ntasks=1 starts poprun.
+    In a step the variable describes the step, not the job: the user may have started
+    poprun with srun --ntasks=1.
     """
     if environ.get(STEP_ID) or not any(map(environ.get, ASKED_FOR_TASKS)):
         return []

@@ -1,4 +1,4 @@
-"""Reads --stdin and --pdb: which instances get what as their standard input."""
+"""Reads --stdin and --pdb, which choose the standard input of the instances."""
 
 import os
 import stat
@@ -10,15 +10,33 @@ from poprun.output.stdin import Stdin
 from poprun.plan.topology import check_rank
 
 
-def choose_stdin(settings: Settings, num_instances: int) -> Stdin:
-    """Return what instances get as standard input.
+def choose_stdin(
+    settings: Settings, num_instances: int, folder: OutputFolder | None
+) -> Stdin:
+    """Return the standard input of the instances.
+
+    Args:
+        folder: The directory for their output, if it is written to files.
 
     Raises:
-        OptionError: --pdb cannot have the input that its debugger needs, or its output.
+        OptionError: --pdb cannot have the input that its debugger needs, or its output;
+            or only the first attempt could read the input.
     """
+    stdin = _read_options(settings, num_instances)
+    _check_restarts(stdin, settings["max-restarts"])
+    if stdin.debugs and folder is not None and folder.only_files:
+        raise OptionError(
+            f"{folder.option} with :nocopy shows nothing on the terminal, but "
+            f"--pdb needs it for the debugger of instance {stdin.rank}. Leave "
+            ":nocopy out."
+        )
+    return stdin
+
+
+def _read_options(settings: Settings, num_instances: int) -> Stdin:
     rank, text = settings["pdb"], settings["stdin"]
     if rank is None:
-        return read_stdin(text, num_instances)
+        return _read_stdin(text, num_instances)
     check_rank(rank, num_instances, f"--pdb is {rank}")
     if settings.is_given("stdin") and text != str(rank):
         raise OptionError(
@@ -34,8 +52,7 @@ def choose_stdin(settings: Settings, num_instances: int) -> Stdin:
     return Stdin(rank=rank, debugs=True)
 
 
-def read_stdin(text: str, num_instances: int) -> Stdin:
-    """Return what instances get as standard input by the text of --stdin."""
+def _read_stdin(text: str, num_instances: int) -> Stdin:
     if text == "none":
         return Stdin()
     if text == "all":
@@ -47,12 +64,8 @@ def read_stdin(text: str, num_instances: int) -> Stdin:
     return Stdin(path=_readable_path(text))
 
 
-def check_restarts(stdin: Stdin, max_restarts: int) -> None:
-    """Check that the standard input of a job can be read by each of its attempts.
-
-    Raises:
-        OptionError: poprun reads it itself, and can do so once only.
-    """
+def _check_restarts(stdin: Stdin, max_restarts: int) -> None:
+    """Check that each attempt of a job can read its standard input."""
     if max_restarts and stdin.debugs:
         raise OptionError(
             f"--max-restarts {max_restarts} and --pdb exclude each other: what the "
@@ -65,20 +78,6 @@ def check_restarts(stdin: Stdin, max_restarts: int) -> None:
             "instances read poprun's own standard input: what one attempt has read is "
             "not available in the next. Name a file, which each attempt reads from its "
             "beginning: --stdin FILE"
-        )
-
-
-def check_output(stdin: Stdin, folder: OutputFolder | None) -> None:
-    """Check that the prompt of a debugger can be seen.
-
-    Raises:
-        OptionError: The output goes to files only.
-    """
-    if stdin.debugs and folder is not None and folder.only_files:
-        raise OptionError(
-            f"{folder.option} with :nocopy shows nothing on the terminal, but "
-            f"--pdb needs it for the debugger of instance {stdin.rank}. Leave "
-            ":nocopy out."
         )
 
 

@@ -102,7 +102,7 @@ class Topology:
 
 
 def check_rank(rank: int, num_instances: int, problem: str, hint: str = "") -> None:
-    """Check that a job has the instance that an option names.
+    """Check that a job has an instance of this number.
 
     Args:
         problem: How the error begins: the option and its value.
@@ -151,8 +151,13 @@ def _fits(counts: Mapping[str, int]) -> bool:
 
 def _nearest(counts: Mapping[str, int], name: str) -> list[int]:
     """Return what fits in one number's place: the next below, the next above."""
-    below = range(counts[name] - 1, 0, -1)
-    above = range(counts[name] + 1, MOST + 1)
+    # Only multiples of these numbers can fit: a search in steps takes milliseconds.
+    step = {
+        "num_replicas": counts["num_instances"],
+        "num_instances": lcm(counts["num_hosts"], counts["num_ilds"]),
+    }.get(name, 1)
+    first = counts[name] // step * step
+    below, above = range(first, 0, -step), range(first + step, MOST + 1, step)
     fitting = [
         next((n for n in numbers if _fits({**counts, name: n})), None)
         for numbers in (below, above)

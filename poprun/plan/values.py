@@ -74,7 +74,7 @@ class Attempt:
 
 
 def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
-    """Return an attempt of a job with names and secrets of its own.
+    """Return an attempt of a job with new names and secrets.
 
     Args:
         identity: The id of the job.
@@ -101,7 +101,7 @@ class PartitionVariables:
     name: str
     # The parent device, if the partition is reconfigurable: it has no GCDs then.
     node_device: int | None = None
-    # As V-IPU reported them; None for what is likely, before it is asked.
+    # V-IPU's report; None before V-IPU is asked: then the likely ones are used.
     target_options: Mapping[str, str] | None = None
     # How many ILDs it has; None before V-IPU is asked.
     num_ilds: int | None = None
@@ -115,12 +115,12 @@ class Request:
     identity: str
     topology: Topology
     programs: Sequence[Program]
-    # As the user wrote them, with users and slots; and what was looked up on each.
+    # The hosts with their users and slots, and the facts that were read on each.
     hosts: Sequence[HostSpec]
     facts: Sequence[HostFacts]
     mpi: Mpi
-    # Of each instance, in rank order: its CPUs; its directory, None for the current
-    # directory of its host; its number of threads, None if the caller has set one.
+    # These three are in rank order. A directory is None for the current directory of
+    # its host; threads is None if the caller has set the number of threads.
     bindings: Sequence[Binding]
     directories: Sequence[str | None]
     threads: Sequence[int] | None = None
@@ -204,7 +204,7 @@ class Plan:
     attempt: Attempt
     # None if it runs without IPUs.
     partition: PartitionVariables | None
-    # As the job asks for it, but in as many ILDs as its partition has.
+    # The topology of the request, but with the number of ILDs of the partition.
     topology: Topology
     assignments: Sequence[Assignment]
 
@@ -243,8 +243,8 @@ class Plan:
     def _exports(self, assignment: Assignment) -> dict[str, str | None]:
         """Return the variables of an instance in mpirun's argv; None: forwarded.
 
-        Those to forward stand where the original has them: after the variables of the
-        instance, before Poplar's, and before those of poprun alone.
+        The original has the forwarded variables after the instance's and before
+        Poplar's. The variables that only poprun has come last.
         """
         forwards = dict.fromkeys(self.request.forwarded)
         exports: dict[str, str | None] = {}
