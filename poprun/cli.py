@@ -92,8 +92,10 @@ def _carry_out(
     except PoprunError as error:
         from poprun import dispatch
 
-        error.args = (grammar.with_typed_names(str(error), options),)
-        error.hints[:] = [grammar.with_typed_names(h, options) for h in error.hints]
+        # An error of the grammar has the user's names already, and the line no options.
+        error.args = (grammar.with_typed_names(str(error), line.options),)
+        hints = [grammar.with_typed_names(hint, line.options) for hint in error.hints]
+        error.hints[:] = hints
         dispatch.record_refusal(line.words, options, environ, error)
         raise
 

@@ -71,8 +71,9 @@ class CommandLine:
 
     @property
     def asks_for_help(self) -> bool:
-        text = text_given("help", self.options, {})
-        return bool(text and types.item(BY_NAME["help"], text, "--help"))
+        texts = [text for option, text in self.options if option.name == "help"]
+        # An empty text is a yes.
+        return bool(texts and types.item(BY_NAME["help"], texts[-1], "--help"))
 
 
 def parse(argv: Sequence[str], options: list[Given] | None = None) -> CommandLine:

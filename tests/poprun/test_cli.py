@@ -149,7 +149,9 @@ def entries(page: str) -> dict[str, str]:
     return {name: " ".join(lines) for name, lines in found.items()}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["-v", "--hel", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["-h"], ["-v", "--hel", "x"], ["--help=", "--grace=x"]]
+)
 def test_help_shows_every_option_with_description_and_default(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -622,6 +624,13 @@ def test_a_mistyped_variable_is_warned_about(
             "error: -n and --num-instances are both given (command line), but they "
             "exclude each other.\npoprun: hint: Leave one of them out.\n",
             id="two",
+        ),
+        pytest.param(
+            ["-n", "2", "a", ":", "-q"],
+            "error: -q comes after ':', but it applies to the whole job.\n"
+            "poprun: hint: Write it before the first program. Only -n, "
+            "--num-instances, --env and --cwd can follow ':'.\n",
+            id="grammar",
         ),
         pytest.param(
             ["--offline", "1", "--log-dir", ""],
