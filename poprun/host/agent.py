@@ -36,7 +36,7 @@ from poprun.wire.agent_hello import PREAMBLE, AgentHello
 from poprun.wire.channel import Channel, PipeChannel
 from poprun.wire.machine import machine_id
 
-# Gets what the message says, and what is known of the caller.
+# A function of the question's JSON value and the facts about the caller.
 Question = Callable[[Any, Caller], Any]
 
 

@@ -42,7 +42,7 @@ class Handler:
     # the job; returns whether the client belongs to the job.
     accept: Callable[[Channel, list[Any]], bool]
     # Is called with the further messages; with None when the client has closed.
-    receive: Callable[[Channel, Messages | None], None]
+    receive: Callable[[Channel, Messages | None], None] = lambda *_: None
 
 
 class ControlSocket:

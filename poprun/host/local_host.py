@@ -117,12 +117,8 @@ class LocalHost:
             protocol.FINALIZING: Handler(
                 accept=self._on_finalizing, receive=self._on_interpreter
             ),
-            protocol.ALONE_IN_MPI: Handler(
-                accept=self._on_alone, receive=lambda *_: None
-            ),
-            protocol.TORCH_GROUPS: Handler(
-                accept=self._on_torch_groups, receive=lambda *_: None
-            ),
+            protocol.ALONE_IN_MPI: Handler(accept=self._on_alone),
+            protocol.TORCH_GROUPS: Handler(accept=self._on_torch_groups),
             protocol.DEBUGGER: Handler(
                 accept=self._on_debugger, receive=self._on_prompt
             ),
