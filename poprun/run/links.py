@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from popdist import environment as env
 from poprun.helpers.own_process import IN_SLURM
-from poprun.host.control_socket import Handler
 from poprun.host.host_link import HostLink
 from poprun.host.local_host import LocalHost
 from poprun.host.remote_host import RemoteHost
@@ -69,9 +68,7 @@ def open_links(
         )
         shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
-    handlers: dict[int, Handler] = {}
-    if remote:
-        handlers[protocol.REMOTE_SHELL] = shells.handler()
+    handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
     specs = [job.specs[rank] for rank in local]
     own = LocalHost(
         _host_job(job, plan, here, local, b""), specs, add_shim, handlers, job.devices

@@ -16,11 +16,6 @@ from poprun.wire import events, protocol
 from poprun.wire.events import Event, HostEvent, Long, WaitStatus
 from poprun.words import printable
 
-FORMS: dict[int, str] = {
-    kind: kind.form
-    for kind in vars(protocol).values()
-    if isinstance(kind, protocol.Kind)
-}
 # The last millisecond that a calendar can show, in the year 9999.
 MOST_TIME = 253_402_300_799_999
 _LONGEST_TEXT = 1 << 14
@@ -33,7 +28,7 @@ def read(kind: int, contents: Sequence[bytes]) -> list[Any]:
     Raises:
         ValueError: It does not have the fields that its kind must have.
     """
-    if (form := FORMS.get(kind)) is None:
+    if (form := protocol.FORMS.get(kind)) is None:
         raise ValueError(f"a message of kind {kind}")
     if form.endswith("*"):
         form = form[:-1].ljust(len(contents), "t")

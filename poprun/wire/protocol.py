@@ -12,47 +12,43 @@ MAX_LENGTH = 1 << 28
 MAX_REPORT = 1 << 16
 
 
-class Kind(int):
-    """The number of a message that poprun or an agent receives, and its form.
+# The fields of the messages that poprun or an agent receives, by kind, one letter each:
+# i for a number below 2**31, n for one of 64 bits, o for that or nothing, d for
+# milliseconds since 1970, l for a list of i with commas, t for any bytes, s for a text,
+# j for JSON; * stands for any number of t at the end. codec.py reads messages by it.
+FORMS: dict[int, str] = {}
 
-    The form has a letter for each field: i for a number below 2**31, n for one of 64
-    bits, o for that or nothing, d for milliseconds since 1970, l for a list of i with
-    commas, t for any bytes, s for a text, j for JSON; * stands for any number of t at
-    the end. codec.py reads messages by it.
-    """
 
-    form: str
-
-    def __new__(cls, number: int, form: str) -> "Kind":
-        kind = super().__new__(cls, number)
-        kind.form = form
-        return kind
+def _kind(number: int, form: str) -> int:
+    """Return the number of a message after noting its form."""
+    FORMS[number] = form
+    return number
 
 
 # From a shim to poprun.
-HELLO = Kind(1, "ititin")  # version, key, rank, host, pid, start time
+HELLO = _kind(1, "ititin")  # version, key, rank, host, pid, start time
 # pid of the program, its start time, its CPUs, whether its memory is bound as asked
 # for; with it stdout and stderr to read, or stdout alone where stderr is merged into it
-STARTED = Kind(2, "inli")
+STARTED = _kind(2, "inli")
 # errno, the path in question, the shim's own call that failed, if any
-REFUSED = Kind(3, "iss")
+REFUSED = _kind(3, "iss")
 # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom, 1 for a
 # Python that ended by a signal without showing its stack, or 0
-EXITED = Kind(4, "innnnti")
+EXITED = _kind(4, "innnnti")
 # pids of the processes that can show their Python stacks, 0 for none
-STACKS = Kind(6, "l")
+STACKS = _kind(6, "l")
 # how many processes the program left behind, all of them ended now
-CLEAN = Kind(5, "i")
+CLEAN = _kind(5, "i")
 # pid, user, command line of a process that may not be signalled; from the guard too
-REMAINS = Kind(7, "nnt")
-ORPHANED = Kind(8, "")  # the process of mpirun that has started the shim has died
+REMAINS = _kind(7, "nnt")
+ORPHANED = _kind(8, "")  # the process of mpirun that has started the shim has died
 
 # From poprun to a shim.
 SPEC = 10  # see Spec
 # Also to an agent, which passes them on to all shims of its host.
-SIGNAL = Kind(11, "i")  # number, to the program's process group
-KILL = Kind(12, "")  # everything that the program started, until nothing is left
-RELEASE = Kind(13, "")  # leave
+SIGNAL = _kind(11, "i")  # number, to the program's process group
+KILL = _kind(12, "")  # everything that the program started, until nothing is left
+RELEASE = _kind(13, "")  # leave
 INTERRUPT = 15  # SIGINT to the program's process group, which does not end the job
 # pid of a Python interpreter that is to show its stacks; 0 asks which can
 SHOW_STACKS = 14
@@ -84,34 +80,34 @@ LAST_MESSAGE = 80
 HOLD = 50
 
 # From the guard to poprun.
-MPIRUN_STARTED = Kind(30, "in")  # pid, its start time
+MPIRUN_STARTED = _kind(30, "in")  # pid, its start time
 # errno, the call of the guard's own that failed, if any
-MPIRUN_REFUSED = Kind(31, "is")
-MPIRUN_EXITED = Kind(32, "i")  # wait status
-FINISHED = Kind(33, "i")  # how many processes were left
-FOUND = Kind(34, "t")  # a path: one more to remove at the last
-NOT_UNDONE = Kind(35, "s")  # a sentence about an end action that has failed
+MPIRUN_REFUSED = _kind(31, "is")
+MPIRUN_EXITED = _kind(32, "i")  # wait status
+FINISHED = _kind(33, "i")  # how many processes were left
+FOUND = _kind(34, "t")  # a path: one more to remove at the last
+NOT_UNDONE = _kind(35, "s")  # a sentence about an end action that has failed
 
 # From a process of an instance to poprun, when it is about to call MPI_Finalize in
 # exit(): interpreter/sitecustomize.py has it written. The connection stays until the
 # process ends.
 # version, key, rank, exit status as one byte, or nothing if it is unknown
-FINALIZING = Kind(40, "itit")
+FINALIZING = _kind(40, "itit")
 # From the same: it imports mpi4py, and no MPI has told it which rank it is.
-ALONE_IN_MPI = Kind(41, "iti")  # version, key, rank
+ALONE_IN_MPI = _kind(41, "iti")  # version, key, rank
 # From the debugger of --pdb in an instance: interpreter/debugger.py has it written. The
 # connection stays as long as a prompt is shown.
-DEBUGGER = Kind(44, "itii")  # version, key, rank, 1 for a prompt or 0: it is ready
+DEBUGGER = _kind(44, "itii")  # version, key, rank, 1 for a prompt or 0: it is ready
 # From torch in an instance: it has made process groups. interpreter/torch_calls.py has
 # it written.
-TORCH_GROUPS = Kind(45, "iti")  # version, key, rank
+TORCH_GROUPS = _kind(45, "iti")  # version, key, rank
 # From popdist in an instance: popdist/device.py writes it. The connection stays until
 # the process ends, and the process is attached for so long.
 # version, key, index of the instance, how many IPUs its device must have
-ATTACH = Kind(42, "itii")
+ATTACH = _kind(42, "itii")
 
 # From a remote shell of mpirun's to poprun: helpers/remote_shell.py.
-REMOTE_SHELL = Kind(43, "ittt")  # version, key, host, command
+REMOTE_SHELL = _kind(43, "ittt")  # version, key, host, command
 
 # From poprun to a remote shell.
 SHELL_OUTPUT = 70  # 1 for stdout or 2 for stderr, bytes
@@ -123,10 +119,10 @@ SHELL_HERE = 72
 # From popctl to poprun, as the first message of a connection to a separate socket. Its
 # key is empty: the kernel tells the user of a client.
 # version, key, ms between two answers or 0 for one, 1 with instances
-SHOW_JOB = Kind(90, "itii")
-STOP_JOB = Kind(91, "iti")  # version, key, 1 to kill at once
-WATCH_OUTPUT = Kind(92, "iti")  # version, key, index of an instance
-DUMP_STACKS = Kind(93, "itl")  # version, key, indices of instances
+SHOW_JOB = _kind(90, "itii")
+STOP_JOB = _kind(91, "iti")  # version, key, 1 to kill at once
+WATCH_OUTPUT = _kind(92, "iti")  # version, key, index of an instance
+DUMP_STACKS = _kind(93, "itl")  # version, key, indices of instances
 
 # From poprun to popctl.
 JOB_SHOWN = 100  # JSON
@@ -146,65 +142,65 @@ DEBUGGER_KNOWN = 62
 
 # From poprun to an agent, before the job: each is answered by one REPLY.
 # JSON: the directory of poprun, which becomes the agent's
-DESCRIBE_HOST = Kind(110, "j")
-FIND_PROGRAM = Kind(111, "j")  # JSON: argv, search path, current directory
-READ_MEMORY = Kind(112, "j")  # null
+DESCRIBE_HOST = _kind(110, "j")
+FIND_PROGRAM = _kind(111, "j")  # JSON: argv, search path, current directory
+READ_MEMORY = _kind(112, "j")  # null
 # JSON: the path of an mpirun, the title of its MPI, and poprun's site-packages
-CHECK_MPI = Kind(113, "j")
+CHECK_MPI = _kind(113, "j")
 
 # From poprun to an agent, for the job.
 # JSON of a HostJob, then the SPEC messages of its instances
-START_JOB = Kind(120, "j*")
-STOP_STARTING = Kind(121, "")
-SHOW_STACKS_OF = Kind(122, "ii")  # rank, pid: SHOW_STACKS for its shim
-INTERRUPT_INSTANCE = Kind(123, "i")  # rank: INTERRUPT for its shim
-NOTE_END = Kind(124, "i")  # rank
-MEASURE = Kind(125, "")  # answered by events UsageMeasured
-FINISH_HOST = Kind(126, "")
+START_JOB = _kind(120, "j*")
+STOP_STARTING = _kind(121, "")
+SHOW_STACKS_OF = _kind(122, "ii")  # rank, pid: SHOW_STACKS for its shim
+INTERRUPT_INSTANCE = _kind(123, "i")  # rank: INTERRUPT for its shim
+NOTE_END = _kind(124, "i")  # rank
+MEASURE = _kind(125, "")  # answered by events UsageMeasured
+FINISH_HOST = _kind(126, "")
 # rank, which of STREAMS, how many bytes more of it the agent may send
-GRANT_OUTPUT = Kind(127, "iii")
-INPUT = Kind(128, "it")  # rank, bytes of its stdin; none at the end
-RESIZE = Kind(129, "iiii")  # rank, which of STREAMS, rows, columns of that terminal
+GRANT_OUTPUT = _kind(127, "iii")
+INPUT = _kind(128, "it")  # rank, bytes of its stdin; none at the end
+RESIZE = _kind(129, "iiii")  # rank, which of STREAMS, rows, columns of that terminal
 # The number of a command of mpirun's, which runs there without ssh; its text.
-RUN_COMMAND = Kind(130, "it")
-END_COMMAND = Kind(131, "i")  # number: mpirun has ended it
+RUN_COMMAND = _kind(130, "it")
+END_COMMAND = _kind(131, "i")  # number: mpirun has ended it
 # rank, pid, why that process is not attached to the device of the instance, "" if it is
-DEVICE_ANSWER = Kind(132, "iis")
-READ_CLOCK = Kind(133, "n")  # poprun's clock in ns, which comes back in CLOCK
+DEVICE_ANSWER = _kind(132, "iis")
+READ_CLOCK = _kind(133, "n")  # poprun's clock in ns, which comes back in CLOCK
 
 # Sent by poprun and by an agent when there has been nothing else for a while.
-ALIVE = Kind(140, "")
+ALIVE = _kind(140, "")
 
 # From an agent to poprun.
-AGENT_HELLO = Kind(150, "j")  # JSON of an AgentHello
-REPLY = Kind(151, "j")  # JSON
-REFUSAL = Kind(152, "*")  # name of an error's class, its sentence, and notes
-JOB_STARTED = Kind(153, "")
-EVENT = Kind(154, "j")  # JSON: the name of an event's class, and its fields
+AGENT_HELLO = _kind(150, "j")  # JSON of an AgentHello
+REPLY = _kind(151, "j")  # JSON
+REFUSAL = _kind(152, "*")  # name of an error's class, its sentence, and notes
+JOB_STARTED = _kind(153, "")
+EVENT = _kind(154, "j")  # JSON: the name of an event's class, and its fields
 # 1 if all instances have ended and have left no process, or 0
-HOST_CLEAN = Kind(155, "i")
-STREAM_OPENED = Kind(156, "ii")  # rank, which of STREAMS
+HOST_CLEAN = _kind(155, "i")
+STREAM_OPENED = _kind(156, "ii")  # rank, which of STREAMS
 # rank, which of STREAMS, bytes, none at the end; when they were written, in
 # milliseconds since 1970 by the clock of that host
-OUTPUT = Kind(157, "iitd")
+OUTPUT = _kind(157, "iitd")
 # rank, how many bytes an instance has taken; "" if it is closed
-INPUT_TAKEN = Kind(158, "io")
+INPUT_TAKEN = _kind(158, "io")
 # number of the command, 1 for stdout or 2 for stderr, bytes
-COMMAND_OUTPUT = Kind(159, "iit")
-COMMAND_ENDED = Kind(160, "ii")  # number, exit code
+COMMAND_OUTPUT = _kind(159, "iit")
+COMMAND_ENDED = _kind(160, "ii")  # number, exit code
 # A process of this host is to be attached to the device of an instance: rank, and the
 # fields of its ProcessIdentity.
-ATTACH_PROCESS = Kind(161, "iintt")
-DETACH_PROCESS = Kind(162, "ii")  # rank, pid
+ATTACH_PROCESS = _kind(161, "iintt")
+DETACH_PROCESS = _kind(162, "ii")  # rank, pid
 # The memory counters of the host after the job, "" for one that is not known.
-HOST_FINISHED = Kind(163, "ooo")
+HOST_FINISHED = _kind(163, "ooo")
 # the field of READ_CLOCK, and CLOCK_MONOTONIC of that host in ns
-CLOCK = Kind(164, "nn")
+CLOCK = _kind(164, "nn")
 # The name of a file with the recorded calls of a process there, and a piece of it.
-CALL_RECORDS = Kind(165, "st")
-RESULT = Kind(167, "it")  # rank, a piece of the result of a function of poprun.launch
+CALL_RECORDS = _kind(165, "st")
+RESULT = _kind(167, "it")  # rank, a piece of the result of a function of poprun.launch
 # AGENT or GUARD: the killed process, reported by the other one.
-SUPERVISOR_LOST = Kind(166, "t")
+SUPERVISOR_LOST = _kind(166, "t")
 AGENT, GUARD = b"agent", b"guard"
 
 # In SPEC, for a stdin that comes with it as a descriptor.

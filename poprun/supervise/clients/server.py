@@ -162,7 +162,7 @@ class Clients:
         }
         # A client that closes its connection, or sends a second request on it, is
         # served no more; the data that it was sent stay readable for it.
-        self._handlers: dict[int, Handler] = {
+        self._handlers = {
             kind: Handler(
                 accept=partial(self._accept, serve),
                 receive=lambda link, messages: link.close(),

@@ -18,7 +18,7 @@ from poprun.host.control_socket import (
     Handler,
     Messages,
 )
-from poprun.wire import codec, protocol
+from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
 from poprun.wire.events import AcceptFailed, Event, Rejected
 
@@ -63,7 +63,7 @@ class Listener(ControlSocket):
 
 @pytest.fixture
 def control(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(codec.FORMS, STATUS, "itt")
+    monkeypatch.setitem(protocol.FORMS, STATUS, "itt")
     return f"@poprun-test-{os.urandom(8).hex()}/{KEY.decode()}"
 
 
