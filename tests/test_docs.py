@@ -166,7 +166,7 @@ def test_the_page_of_troubles_has_what_poprun_hints_at() -> None:
     expected = [
         *(text for text in hints.SHORTAGES),
         *(number.name for number in hints.SIGNALS),
-        *(one.meaning for one in ssh_failures._EXPLANATIONS),
+        *(meaning for meaning, _ in ssh_failures._EXPLANATIONS.values()),
         *(name for name in popdist.__all__ if name.endswith("Error")),
     ]
 
