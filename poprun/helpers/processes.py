@@ -369,8 +369,12 @@ def fork_program(
         raise
     finally:
         os.close(fault_write)
+    return fork, _read_fault(fault_read, fork, peer)
+
+
+def _read_fault(read: int, fork: int, peer: int) -> bytes:
     poll = select.poll()
-    poll.register(fault_read, select.POLLIN)
+    poll.register(read, select.POLLIN)
     poll.register(peer, 0)  # for POLLHUP, which needs no mask
     fault = b""
     while True:
@@ -378,11 +382,11 @@ def fork_program(
             if descriptor == peer:
                 os.kill(fork, _signal.SIGKILL)
                 poll.unregister(peer)
-            elif piece := os.read(fault_read, 4096):
+            elif piece := os.read(read, 4096):
                 fault += piece
             else:
-                os.close(fault_read)
-                return fork, fault
+                os.close(read)
+                return fault
 
 
 def shell(command: bytes, *, keeps_mask: bool) -> list[bytes]:

@@ -27,12 +27,8 @@ def main(variable: str, arguments: list[str]) -> None:
     except OSError as error:
         sys.exit(f"Cannot reach poprun, which runs commands on hosts: {error}")
     channel = Channel(sock)
-    fields = (
-        protocol.VERSION,
-        key,
-        os.fsencode(host),
-        b" ".join(map(os.fsencode, command)),
-    )
+    text = b" ".join(map(os.fsencode, command))
+    fields = protocol.VERSION, key, os.fsencode(host), text
     channel.send(protocol.pack(protocol.REMOTE_SHELL, *fields))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
@@ -49,13 +45,16 @@ def main(variable: str, arguments: list[str]) -> None:
             sys.exit(f"The connection to the host {host} has ended.")
         for kind, received in messages:
             if kind == protocol.SHELL_HERE:
-                is_in_slurm = received[0] == b"1"
-                if not is_in_slurm:
-                    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTERM,))
-                text = os.fsencode(" ".join(command))
-                argv = processes.shell(text, keeps_mask=is_in_slurm)
-                os.execv(argv[0], argv)
+                run_here(text, is_in_slurm=received[0] == b"1")
             elif kind == protocol.SHELL_OUTPUT:
                 os.write(1 if received[0] == b"1" else 2, received[1])
             elif kind == protocol.SHELL_ENDED:
                 os._exit(int(received[0]))
+
+
+def run_here(text: bytes, *, is_in_slurm: bool) -> None:
+    """Become a shell that runs the command on this host."""
+    if not is_in_slurm:
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTERM,))
+    argv = processes.shell(text, keeps_mask=is_in_slurm)
+    os.execv(argv[0], argv)

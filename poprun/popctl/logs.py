@@ -7,7 +7,7 @@ import click
 from poprun.errors import JobRequestError
 from poprun.output.output_files import path_of
 from poprun.output.stream_ends import STREAMS
-from poprun.popctl.jobs import choose_job, job_and_instance, show_job
+from poprun.popctl.jobs import SHOWN, choose_job, job_and_instance, show_job
 from poprun.popctl.output import write_bytes
 
 # A line may be longer than the memory.
@@ -34,18 +34,18 @@ def command(arguments: tuple[str, ...], lines: int | None) -> None:
     """
     prefix, instance = job_and_instance(arguments, needs_instance=False)
     job = show_job(choose_job(prefix))
-    directory = job["output_directory"]
+    name, directory = job["id"][:SHOWN], job["output_directory"]
     if job["phase"] == "preparing":
-        raise JobRequestError(f"Job {job['id'][:8]} has not started any instance yet.")
+        raise JobRequestError(f"Job {name} has not started any instance yet.")
     if directory is None:
         raise JobRequestError(
-            f"Job {job['id'][:8]} does not write its output to files: that needs "
+            f"Job {name} does not write its output to files: that needs "
             "--log-dir DIRECTORY. 'popctl attach' shows what an instance writes from "
             "now on."
         )
     if not os.path.isdir(directory):
         raise JobRequestError(
-            f"The files of job {job['id'][:8]} are in {directory}, which popctl "
+            f"The files of job {name} are in {directory}, which popctl "
             "cannot find: the directory was removed, or its name is not UTF-8."
         )
     number = job["num_instances"]
