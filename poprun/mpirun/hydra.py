@@ -8,10 +8,10 @@ from typing import ClassVar
 from poprun.helpers.helper_commands import REMOTE_SHELL
 from poprun.mpirun.values import (
     Context,
-    Failure,
     Mpi,
     MpirunArguments,
-    MpiVerdict,
+    MpirunFailure,
+    MpirunReport,
     clean,
 )
 
@@ -62,7 +62,7 @@ class Hydra(Mpi):
                 argv += ["-env", name, value]
         return [*argv, *context.passed_on]
 
-    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+    def explain(self, text: str, exit_code: int) -> MpirunReport:
         """Return the reason that mpirun gives for its exit code.
 
         hydra reports a process that was killed, or exited with a code when it should
@@ -71,36 +71,36 @@ class Hydra(Mpi):
         text = clean(text)
         rank, code = None, exit_code
         if match := re.search(_ABORTED, text):
-            failure, rank, code = Failure.ABORTED, int(match[2]), int(match[1])
+            failure, rank, code = MpirunFailure.ABORTED, int(match[2]), int(match[1])
         elif any(re.search(reason, text) for reason in _PROCESS_FAILED):
-            failure = Failure.OTHER
+            failure = MpirunFailure.OTHER
         elif re.search(_PROXY_LOST, text):
-            failure = Failure.PROXY_LOST
+            failure = MpirunFailure.PROXY_LOST
         elif re.search(_UNKNOWN_OPTION, text):
-            failure = Failure.OTHER
+            failure = MpirunFailure.OTHER
         elif exit_code and not text:
-            failure = Failure.ABORTED
+            failure = MpirunFailure.ABORTED
         else:
-            failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
-        return MpiVerdict(failure=failure, rank=rank, code=code, text=text)
+            failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
+        return MpirunReport(failure=failure, rank=rank, code=code, text=text)
 
     def explain_abort(
-        self, verdict: MpiVerdict, stderr: Iterable[tuple[int, str]]
-    ) -> MpiVerdict:
+        self, report: MpirunReport, stderr: Iterable[tuple[int, str]]
+    ) -> MpirunReport:
         """Find MPICH's own line on MPI_Abort in the output of an instance.
 
         mpirun passes the error code on without a message, and only its last byte.
         """
-        if verdict.failure not in (Failure.ABORTED, Failure.NONE):
-            return verdict
+        if report.failure not in (MpirunFailure.ABORTED, MpirunFailure.NONE):
+            return report
         for rank, text in stderr:
             matches = [m for m in re.finditer(_ABORTED, text) if int(m[2]) == rank]
             if matches:
                 last = matches[-1]
-                return MpiVerdict(
-                    failure=Failure.ABORTED,
+                return MpirunReport(
+                    failure=MpirunFailure.ABORTED,
                     rank=rank,
                     code=int(last[1]),
                     text=clean(last[0]),
                 )
-        return verdict
+        return report

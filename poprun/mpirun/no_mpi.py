@@ -9,10 +9,10 @@ from poprun.helpers.helper_commands import PYTHON, REMOTE_SHELL
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import (
     Context,
-    Failure,
     Mpi,
     MpirunArguments,
-    MpiVerdict,
+    MpirunFailure,
+    MpirunReport,
     clean,
 )
 
@@ -47,8 +47,8 @@ class LocalLauncher(Mpi):
     def environment(self, caller: Mapping[str, str], directory: str) -> dict[str, str]:
         return without_outer_mpi(caller) | {"TMPDIR": directory}
 
-    def explain(self, text: str, exit_code: int) -> MpiVerdict:
-        failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    def explain(self, text: str, exit_code: int) -> MpirunReport:
+        failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
         if exit_code and "the local launcher ends the others" in text:
-            failure = Failure.OTHER
-        return MpiVerdict(failure=failure, code=exit_code, text=clean(text))
+            failure = MpirunFailure.OTHER
+        return MpirunReport(failure=failure, code=exit_code, text=clean(text))

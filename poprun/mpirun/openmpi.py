@@ -8,10 +8,10 @@ from typing import ClassVar
 from poprun.helpers.helper_commands import REMOTE_SHELL
 from poprun.mpirun.values import (
     Context,
-    Failure,
     Mpi,
     MpirunArguments,
-    MpiVerdict,
+    MpirunFailure,
+    MpirunReport,
     clean,
 )
 
@@ -68,7 +68,7 @@ class OpenMpi(Mpi):
             argv += ["-x", name if value is None else f"{name}={value}"]
         return [*argv, *context.passed_on]
 
-    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+    def explain(self, text: str, exit_code: int) -> MpirunReport:
         """Return the reason that mpirun gives for its exit code.
 
         Under Open MPI 4.1 the message on MPI_Abort is lost now and then; its code is
@@ -77,27 +77,27 @@ class OpenMpi(Mpi):
         """
         text = clean(text)
         code: int | None = exit_code
-        rank, hint, if_running = None, "", Failure.UNEXPLAINED
+        rank, hint, if_running = None, "", MpirunFailure.UNEXPLAINED
         reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
         if match := re.search(_ABORTED, text):
-            failure, rank, code = Failure.ABORTED, int(match[1]), int(match[2])
+            failure, rank, code = MpirunFailure.ABORTED, int(match[1]), int(match[2])
         elif match := re.search(_CALLED_ABORT, text):
-            failure, rank = Failure.ABORTED, int(match[1])
+            failure, rank = MpirunFailure.ABORTED, int(match[1])
         elif match := re.search(_IMPROPER, text):
-            failure, rank = Failure.NOT_FINALIZED, int(match[1])
+            failure, rank = MpirunFailure.NOT_FINALIZED, int(match[1])
         elif any(re.search(reason, text) for reason in reasons):
-            failure = Failure.OTHER
+            failure = MpirunFailure.OTHER
         elif re.search(_DAEMON_LOST, text):
-            failure = Failure.DAEMON_LOST
+            failure = MpirunFailure.DAEMON_LOST
         elif exit_code:
-            failure = Failure.UNEXPLAINED
+            failure = MpirunFailure.UNEXPLAINED
             hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
         else:
-            failure = Failure.NONE
+            failure = MpirunFailure.NONE
             # It prints a message where it could not start a daemon on another host.
             if not re.search(_RULE, text):
-                if_running = Failure.ABORTED
-        return MpiVerdict(
+                if_running = MpirunFailure.ABORTED
+        return MpirunReport(
             failure=failure,
             rank=rank,
             code=code,

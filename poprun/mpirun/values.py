@@ -53,7 +53,7 @@ class Context:
     host: str | None = None
 
 
-class Failure(Enum):
+class MpirunFailure(Enum):
     """The reason that mpirun gives for a code other than 0."""
 
     NONE = "nothing failed"
@@ -67,10 +67,10 @@ class Failure(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MpiVerdict:
+class MpirunReport:
     """Why mpirun has ended, by its exit code and messages."""
 
-    failure: Failure
+    failure: MpirunFailure
     rank: int | None = None
     # The exit code; after MPI_Abort the whole error code, if it is known.
     code: int | None = None
@@ -79,7 +79,7 @@ class MpiVerdict:
     # Advice for an mpirun that has started no instance, if there is any.
     hint: str = ""
     # The failure if mpirun has ended with code 0 while instances run.
-    if_running: Failure = Failure.UNEXPLAINED
+    if_running: MpirunFailure = MpirunFailure.UNEXPLAINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,20 +171,20 @@ class Mpi:
         networks = self.network_variables if subnet else ()
         return {**self.remote_variables, **dict.fromkeys(networks, subnet)}
 
-    def explain(self, text: str, exit_code: int) -> MpiVerdict:
+    def explain(self, text: str, exit_code: int) -> MpirunReport:
         """Return the reason that mpirun gives for its exit code."""
         raise NotImplementedError
 
     def explain_abort(
-        self, verdict: MpiVerdict, stderr: Iterable[tuple[int, str]]
-    ) -> MpiVerdict:
-        """Return a verdict with the reason of MPI_Abort that only an instance prints.
+        self, report: MpirunReport, stderr: Iterable[tuple[int, str]]
+    ) -> MpirunReport:
+        """Return a report with the reason of MPI_Abort that only an instance prints.
 
         Args:
             stderr: The rank of each instance, and the end of its stderr.
         """
         del stderr
-        return verdict
+        return report
 
 
 def clean(text: str) -> str:

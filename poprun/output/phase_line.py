@@ -18,7 +18,6 @@ from poprun.output.writer import write_text
 FIRST_AFTER_S = 0.5
 INTERVAL_S = 1.0
 _ERASE = "\r\x1b[K"
-_is_drawn = False
 
 
 class PhaseLine:
@@ -34,7 +33,8 @@ class PhaseLine:
     ) -> None:
         self._is_possible = is_possible
         self._on_phase = on_phase
-        early_signals.call_before_message(erase)
+        early_signals.call_before_message(self._erase)
+        self._is_drawn = False
         self._phase = ""
         self._began = 0.0
         # There is no timer if the caller ignores SIGALRM: the instances inherit that.
@@ -67,7 +67,7 @@ class PhaseLine:
             signal.signal(signal.SIGALRM, self._draw)
             signal.setitimer(signal.ITIMER_REAL, FIRST_AFTER_S, INTERVAL_S)
         self._phase = phase
-        if _is_drawn:
+        if self._is_drawn:
             self._draw()
 
     def hide(self) -> None:
@@ -77,30 +77,27 @@ class PhaseLine:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._handler)
         self._phase = ""
-        erase()
+        self._erase()
 
     def write(self, text: str) -> None:
         """Write lines to stderr; the line of the phase appears below them again."""
-        erase()
+        self._erase()
         write_text(2, text)
 
     def _draw(self, *_: object) -> None:
-        global _is_drawn
         if not self._phase or not terminal.is_foreground(2):
             return
         seconds = int(time.monotonic() - self._began)
         text = f"poprun: {self._phase} ({terminal.clock(seconds)})"
         columns = terminal.own_size()[1]
-        _is_drawn = True
+        self._is_drawn = True
         _write(f"{_ERASE}{text[: columns - 1]}")
 
-
-def erase() -> None:
-    """Erase the line, if it is drawn; a signal handler calls this, too."""
-    global _is_drawn
-    if _is_drawn:
-        _is_drawn = False
-        _write(_ERASE)
+    def _erase(self) -> None:
+        """Erase the line, if it is drawn; a signal handler calls this, too."""
+        if self._is_drawn:
+            self._is_drawn = False
+            _write(_ERASE)
 
 
 def _write(text: str) -> None:

@@ -16,7 +16,7 @@ from poprun.errors import (
     explain_errno,
 )
 from poprun.helpers.processes import exit_code, signal_name
-from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.result.instances import FAILED, STOPPED, InstanceEnd
 from poprun.result.verdict import BY_FAILURE, MACHINERY, Verdict
 from poprun.supervise.stopping import Cause, Reason
@@ -33,6 +33,8 @@ from poprun.wire.events import (
 )
 from poprun.words import format_ranges
 
+# A process of mpirun was killed.
+PROCESS_LOST = (MpirunFailure.PROXY_LOST, MpirunFailure.DAEMON_LOST)
 KILLED_BY_OTHERS = (
     "was killed, and the job with it. poprun did not do that. Find out what sends "
     "SIGKILL: perhaps the kernel, because memory ran out."
@@ -42,7 +44,7 @@ AnEvent = TypeVar("AnEvent", bound=Event)
 
 
 def judge(
-    end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpiVerdict
+    end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpirunReport
 ) -> Verdict:
     """Return how an attempt ended.
 
@@ -87,7 +89,7 @@ class _Judge:
     """The rules of the verdict; each returns None if it does not apply."""
 
     def __init__(
-        self, end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpiVerdict
+        self, end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpirunReport
     ) -> None:
         self.course, self.events = end.course, end.events
         self.cause = end.course.cause
@@ -100,9 +102,9 @@ class _Judge:
         self.mpirun = mpirun
         # mpirun ends before or after its instances then, depending on the load.
         follows = [None, Reason.MPIRUN_ENDED]
-        if mpirun.failure is Failure.DAEMON_LOST:
+        if mpirun.failure is MpirunFailure.DAEMON_LOST:
             follows.append(Reason.SHIM_LOST)
-        is_lost = mpirun.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+        is_lost = mpirun.failure in PROCESS_LOST
         self.lost_proxy = is_lost and self.reason in follows
         self.warnings = []
         if end.course.mpirun_hung:
@@ -126,7 +128,8 @@ class _Judge:
         # hydra reports MPI_Abort by its exit code alone, and an mpirun that was killed
         # has no exit code.
         is_known = bool(mpirun.text) or not _was_killed(self.status)
-        if mpirun.failure is not Failure.ABORTED or not (may_be_cause and is_known):
+        is_abort = mpirun.failure is MpirunFailure.ABORTED
+        if not (is_abort and may_be_cause and is_known):
             return None
         error = mpirun.code or 0
         # It is a failure in any case.
@@ -171,7 +174,7 @@ class _Judge:
                     return f" on {host}"
                 case Orphaned(rank=rank):
                     is_here = self.instances[rank].is_own_host
-                    is_lost = self.mpirun.failure is Failure.PROXY_LOST
+                    is_lost = self.mpirun.failure is MpirunFailure.PROXY_LOST
                     if place is None and is_here and is_lost:
                         place = self._on(rank)
                 # mpirun kills the other instances as far as it reaches them.
@@ -203,7 +206,7 @@ class _Judge:
         if self.status != 0 or self.lost_proxy or not were_running:
             return None
         # No supervisor was killed: mpirun would have ended with another code.
-        if self.mpirun.if_running is not Failure.ABORTED:
+        if self.mpirun.if_running is not MpirunFailure.ABORTED:
             return self._mpirun_ended()
         return Verdict(
             exit_code=1,
@@ -220,7 +223,7 @@ class _Judge:
         else.
         """
         ended_by_itself = self.status is not None and not _was_killed(self.status)
-        is_unexplained = self.mpirun.failure is Failure.UNEXPLAINED
+        is_unexplained = self.mpirun.failure is MpirunFailure.UNEXPLAINED
         reports = is_unexplained and bool(self.mpirun.text)
         if self.reason is Reason.SHIM_LOST and ended_by_itself and reports:
             return self._mpirun_ended()
@@ -269,7 +272,7 @@ class _Judge:
             return None
         if _was_killed(self.status) and not self.course.mpirun_killed:
             return self._mpirun_ended()
-        broken = self.mpirun.failure in (Failure.PROXY_LOST, Failure.DAEMON_LOST)
+        broken = self.mpirun.failure in PROCESS_LOST
         why = ", because a process of its own was killed" if broken else ""
         how = _how(self.status)
         return _mpirun_failed(f"mpirun ended the instances{why}, and then {how}.")
@@ -299,7 +302,7 @@ class _Judge:
         # A signal after the success of all instances ends mpirun alone.
         if not self.status or course.mpirun_hung or course.mpirun_killed:
             return Verdict(exit_code=0, warnings=warnings)
-        if mpirun.failure is Failure.NOT_FINALIZED:
+        if mpirun.failure is MpirunFailure.NOT_FINALIZED:
             who = "An instance" if mpirun.rank is None else f"Instance {mpirun.rank}"
             warning = f"{who} called MPI_Init and ended without MPI_Finalize."
             return Verdict(exit_code=0, warnings=[*warnings, warning])

@@ -3,7 +3,7 @@ import pytest
 from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.no_mpi import LocalLauncher
 from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
-from poprun.mpirun.values import Failure, Mpi, MpiVerdict
+from poprun.mpirun.values import Mpi, MpirunFailure, MpirunReport
 
 RULE = "-" * 74 + "\n"
 
@@ -119,48 +119,48 @@ KILLED_LOCAL = "Process 7 returned 137, and the local launcher ends the others.\
 OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n"
 
 
-def explain(mpi: type[Mpi], text: str, exit_code: int) -> MpiVerdict:
+def explain(mpi: type[Mpi], text: str, exit_code: int) -> MpirunReport:
     return mpi(path="/opt/bin/mpirun", version="5").explain(text, exit_code)
 
 
 @pytest.mark.parametrize(
     ("mpi", "text", "exit_code", "failure", "rank", "code"),
     [
-        (OpenMpi5, ABORT_5, 42, Failure.ABORTED, 1, 42),
-        (OpenMpi5, ABORT_5_IN_PART, 7, Failure.ABORTED, 12, 7),
-        (OpenMpi4, ABORT_4, 42, Failure.ABORTED, 1, 42),
-        (OpenMpi4, LOST_WORDS_4, 42, Failure.UNEXPLAINED, None, 42),
-        (Hydra, ABORT_HYDRA, 42, Failure.ABORTED, 1, 42),
-        (Hydra, "", 42, Failure.ABORTED, None, 42),
-        (OpenMpi5, NOT_FINALIZED_5, 1, Failure.NOT_FINALIZED, 1, 1),
-        (OpenMpi4, NOT_FINALIZED_4, 1, Failure.NOT_FINALIZED, 1, 1),
-        (OpenMpi5, KILLED_5, 137, Failure.OTHER, None, 137),
-        (OpenMpi4, ENDED_4, 137, Failure.UNEXPLAINED, None, 137),
-        (Hydra, KILLED_HYDRA, 9, Failure.OTHER, None, 9),
-        (OpenMpi5, EXITED_5, 3, Failure.OTHER, None, 3),
-        (OpenMpi4, EXITED_4, 126, Failure.OTHER, None, 126),
-        (Hydra, EXITED_HYDRA, 3, Failure.OTHER, None, 3),
-        (OpenMpi5, LOST_DAEMON_5, 0, Failure.DAEMON_LOST, None, 0),
-        (OpenMpi5, SLOTS, 213, Failure.OTHER, None, 213),
-        (OpenMpi4, FILLED, 1, Failure.OTHER, None, 1),
-        (OpenMpi5, OPTION_5, 213, Failure.OTHER, None, 213),
-        (OpenMpi4, OPTION_4, 1, Failure.OTHER, None, 1),
-        (Hydra, OPTION_HYDRA, 255, Failure.OTHER, None, 255),
-        (Hydra, "what?", 255, Failure.UNEXPLAINED, None, 255),
-        (OpenMpi5, "", 1, Failure.UNEXPLAINED, None, 1),
-        (LocalLauncher, "", 1, Failure.UNEXPLAINED, None, 1),
-        (LocalLauncher, UNSTARTABLE_LOCAL, 127, Failure.UNEXPLAINED, None, 127),
-        (LocalLauncher, KILLED_LOCAL, 137, Failure.OTHER, None, 137),
-        (OpenMpi5, "", 0, Failure.NONE, None, 0),
-        (Hydra, "", 0, Failure.NONE, None, 0),
-        (LocalLauncher, "", 0, Failure.NONE, None, 0),
+        (OpenMpi5, ABORT_5, 42, MpirunFailure.ABORTED, 1, 42),
+        (OpenMpi5, ABORT_5_IN_PART, 7, MpirunFailure.ABORTED, 12, 7),
+        (OpenMpi4, ABORT_4, 42, MpirunFailure.ABORTED, 1, 42),
+        (OpenMpi4, LOST_WORDS_4, 42, MpirunFailure.UNEXPLAINED, None, 42),
+        (Hydra, ABORT_HYDRA, 42, MpirunFailure.ABORTED, 1, 42),
+        (Hydra, "", 42, MpirunFailure.ABORTED, None, 42),
+        (OpenMpi5, NOT_FINALIZED_5, 1, MpirunFailure.NOT_FINALIZED, 1, 1),
+        (OpenMpi4, NOT_FINALIZED_4, 1, MpirunFailure.NOT_FINALIZED, 1, 1),
+        (OpenMpi5, KILLED_5, 137, MpirunFailure.OTHER, None, 137),
+        (OpenMpi4, ENDED_4, 137, MpirunFailure.UNEXPLAINED, None, 137),
+        (Hydra, KILLED_HYDRA, 9, MpirunFailure.OTHER, None, 9),
+        (OpenMpi5, EXITED_5, 3, MpirunFailure.OTHER, None, 3),
+        (OpenMpi4, EXITED_4, 126, MpirunFailure.OTHER, None, 126),
+        (Hydra, EXITED_HYDRA, 3, MpirunFailure.OTHER, None, 3),
+        (OpenMpi5, LOST_DAEMON_5, 0, MpirunFailure.DAEMON_LOST, None, 0),
+        (OpenMpi5, SLOTS, 213, MpirunFailure.OTHER, None, 213),
+        (OpenMpi4, FILLED, 1, MpirunFailure.OTHER, None, 1),
+        (OpenMpi5, OPTION_5, 213, MpirunFailure.OTHER, None, 213),
+        (OpenMpi4, OPTION_4, 1, MpirunFailure.OTHER, None, 1),
+        (Hydra, OPTION_HYDRA, 255, MpirunFailure.OTHER, None, 255),
+        (Hydra, "what?", 255, MpirunFailure.UNEXPLAINED, None, 255),
+        (OpenMpi5, "", 1, MpirunFailure.UNEXPLAINED, None, 1),
+        (LocalLauncher, "", 1, MpirunFailure.UNEXPLAINED, None, 1),
+        (LocalLauncher, UNSTARTABLE_LOCAL, 127, MpirunFailure.UNEXPLAINED, None, 127),
+        (LocalLauncher, KILLED_LOCAL, 137, MpirunFailure.OTHER, None, 137),
+        (OpenMpi5, "", 0, MpirunFailure.NONE, None, 0),
+        (Hydra, "", 0, MpirunFailure.NONE, None, 0),
+        (LocalLauncher, "", 0, MpirunFailure.NONE, None, 0),
     ],
 )
 def test_the_messages_of_mpirun_explain_what_failed(
     mpi: type[Mpi],
     text: str,
     exit_code: int,
-    failure: Failure,
+    failure: MpirunFailure,
     rank: int | None,
     code: int,
 ) -> None:
@@ -172,13 +172,13 @@ def test_the_messages_of_mpirun_explain_what_failed(
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
-        ("", Failure.ABORTED),
-        (LOST_WORDS_4, Failure.ABORTED),
-        (UNSTARTED_DAEMON_5, Failure.UNEXPLAINED),
+        ("", MpirunFailure.ABORTED),
+        (LOST_WORDS_4, MpirunFailure.ABORTED),
+        (UNSTARTED_DAEMON_5, MpirunFailure.UNEXPLAINED),
     ],
 )
 def test_open_mpi_that_ends_with_0_too_early_and_says_why_has_not_seen_mpi_abort(
-    text: str, meaning: Failure
+    text: str, meaning: MpirunFailure
 ) -> None:
     assert explain(OpenMpi5, text, 0).if_running is meaning
 
@@ -192,11 +192,11 @@ def test_the_error_code_of_mpi_abort_is_the_whole_one() -> None:
 def test_mpich_says_in_an_instances_stderr_who_called_mpi_abort() -> None:
     mpirun = Hydra(path="/opt/bin/mpirun", version="5")
     stderr = f"before\n{ABORT_HYDRA}"
-    verdict = MpiVerdict(failure=Failure.ABORTED, code=42)
-    other = MpiVerdict(failure=Failure.OTHER, code=9)
+    verdict = MpirunReport(failure=MpirunFailure.ABORTED, code=42)
+    other = MpirunReport(failure=MpirunFailure.OTHER, code=9)
 
-    assert mpirun.explain_abort(verdict, [(0, ""), (1, stderr)]) == MpiVerdict(
-        failure=Failure.ABORTED,
+    assert mpirun.explain_abort(verdict, [(0, ""), (1, stderr)]) == MpirunReport(
+        failure=MpirunFailure.ABORTED,
         rank=1,
         code=42,
         text="Abort(42) on node 1 (rank 1 in comm 0): application called MPI_Abort",
@@ -211,8 +211,8 @@ def test_mpich_says_in_an_instances_stderr_who_called_mpi_abort() -> None:
 def test_the_messages_are_kept_without_what_no_terminal_should_show() -> None:
     verdict = explain(OpenMpi5, "\n\0strange\0 \x1b[31mwords\n\n\0", 1)
 
-    assert verdict == MpiVerdict(
-        failure=Failure.UNEXPLAINED, code=1, text="strange [31mwords"
+    assert verdict == MpirunReport(
+        failure=MpirunFailure.UNEXPLAINED, code=1, text="strange [31mwords"
     )
 
 

@@ -43,7 +43,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield texts
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    phase_line.erase()
 
 
 def wait_until_drawn(texts: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from plans import FACTS, make_request, planned
 
 from poprun.host_specs import HostSpec
-from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.judge import judge
@@ -17,7 +17,7 @@ from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9
-NOTHING = MpiVerdict(failure=Failure.NONE, code=0)
+NOTHING = MpirunReport(failure=MpirunFailure.NONE, code=0)
 
 
 def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> Exited:
@@ -32,7 +32,7 @@ def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> 
     )
 
 
-def ends(*events: Event, mpirun: MpiVerdict = NOTHING) -> Sequence[InstanceEnd]:
+def ends(*events: Event, mpirun: MpirunReport = NOTHING) -> Sequence[InstanceEnd]:
     plan = planned(
         make_request(
             Topology(num_instances=2, num_replicas=2, num_hosts=2),
@@ -86,7 +86,7 @@ def test_an_instance_that_obeys_the_signal_with_0_was_stopped() -> None:
 
 def test_mpi_abort_is_a_failure_although_mpirun_has_sent_the_signal() -> None:
     event = exited(0, signal.SIGTERM, by_itself=False)
-    aborted = MpiVerdict(failure=Failure.ABORTED, rank=0, code=42)
+    aborted = MpirunReport(failure=MpirunFailure.ABORTED, rank=0, code=42)
     first, _ = ends(event, mpirun=aborted)
 
     assert (first.state, first.exit_code) == ("failed", 42)

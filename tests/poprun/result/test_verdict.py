@@ -11,7 +11,7 @@ import pytest
 
 from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.openmpi import OpenMpi5
-from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.judge import judge
@@ -32,7 +32,7 @@ from poprun.wire.events import (
     ShimLost,
 )
 
-NOTHING = MpiVerdict(failure=Failure.NONE, code=0)
+NOTHING = MpirunReport(failure=MpirunFailure.NONE, code=0)
 BOTH = frozenset({0, 1})
 
 
@@ -60,7 +60,7 @@ def judged(
     course: Course,
     events: Sequence[Event],
     mpirun_status: int | None,
-    mpirun: MpiVerdict,
+    mpirun: MpirunReport,
     hosts: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict, with the fields of instances that `failed` has.
@@ -103,7 +103,7 @@ def outcome(
     cause: Cause | None = None,
     events: Sequence[Event] = (),
     mpirun_status: int | None = 0,
-    mpirun: MpiVerdict = NOTHING,
+    mpirun: MpirunReport = NOTHING,
     started: frozenset[int] = BOTH,
     mpirun_hung: bool = False,
 ) -> Verdict:
@@ -416,7 +416,7 @@ def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
 )
 def test_mpirun_that_dies_is_125(status: int, how: str) -> None:
     events = [exited(0, signal.SIGTERM, by_itself=False)]
-    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpirunReport(failure=MpirunFailure.UNEXPLAINED, code=1)
 
     assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, status, mpirun) == Verdict(
         exit_code=125,
@@ -427,7 +427,7 @@ def test_mpirun_that_dies_is_125(status: int, how: str) -> None:
 
 def test_mpirun_that_was_killed_called_no_mpi_abort() -> None:
     # hydra says nothing of MPI_Abort but its code, and nothing when it is killed.
-    mpirun = MpiVerdict(failure=Failure.ABORTED, code=137)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, code=137)
 
     assert outcome(
         stopped_by(Reason.MPIRUN_ENDED), [], signal.SIGKILL, mpirun
@@ -452,17 +452,17 @@ def test_a_failure_explains_why_mpirun_died() -> None:
 @pytest.mark.parametrize(
     ("cause", "failure", "code"),
     [
-        (None, Failure.PROXY_LOST, 255),
-        (stopped_by(Reason.MPIRUN_ENDED), Failure.PROXY_LOST, 255),
-        (None, Failure.DAEMON_LOST, 0),
-        (stopped_by(Reason.MPIRUN_ENDED), Failure.DAEMON_LOST, 0),
-        (stopped_by(Reason.SHIM_LOST, 1), Failure.DAEMON_LOST, 0),
+        (None, MpirunFailure.PROXY_LOST, 255),
+        (stopped_by(Reason.MPIRUN_ENDED), MpirunFailure.PROXY_LOST, 255),
+        (None, MpirunFailure.DAEMON_LOST, 0),
+        (stopped_by(Reason.MPIRUN_ENDED), MpirunFailure.DAEMON_LOST, 0),
+        (stopped_by(Reason.SHIM_LOST, 1), MpirunFailure.DAEMON_LOST, 0),
     ],
 )
 def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_after(
-    cause: Cause | None, failure: Failure, code: int
+    cause: Cause | None, failure: MpirunFailure, code: int
 ) -> None:
-    mpirun = MpiVerdict(failure=failure, code=code)
+    mpirun = MpirunReport(failure=failure, code=code)
     victim = exited(0, signal.SIGTERM, by_itself=False)
 
     assert outcome(cause, [victim], code << 8, mpirun) == Verdict(
@@ -479,7 +479,7 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
     ("failure", "code", "events", "host"),
     [
         pytest.param(
-            Failure.PROXY_LOST,
+            MpirunFailure.PROXY_LOST,
             255,
             [
                 Orphaned(rank=0),
@@ -491,14 +491,14 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
             id="hydra",
         ),
         pytest.param(
-            Failure.PROXY_LOST,
+            MpirunFailure.PROXY_LOST,
             255,
             [MpirunExited(status=255 << 8), Orphaned(rank=1), ShimLost(rank=3)],
             "h0",
             id="hydra, on its own host",
         ),
         pytest.param(
-            Failure.DAEMON_LOST,
+            MpirunFailure.DAEMON_LOST,
             0,
             [
                 MpirunExited(status=0),
@@ -510,7 +510,7 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
             id="Open MPI",
         ),
         pytest.param(
-            Failure.UNEXPLAINED,
+            MpirunFailure.UNEXPLAINED,
             137,
             [exited(0, 9), MpirunExited(status=137 << 8), DaemonKilled(host="h1")],
             "h1",
@@ -519,9 +519,9 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
     ],
 )
 def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
-    failure: Failure, code: int, events: list[Event], host: str
+    failure: MpirunFailure, code: int, events: list[Event], host: str
 ) -> None:
-    mpirun = MpiVerdict(failure=failure, code=code)
+    mpirun = MpirunReport(failure=failure, code=code)
     course = Course(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
 
     found = judged(course, events, code << 8, mpirun, ["h0", "h0", "h1", "h1"])
@@ -571,7 +571,7 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
 def test_a_daemon_of_mpirun_that_ends_after_another_process_is_no_cause(
     events: list[Event], status: int, sentence: str
 ) -> None:
-    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpirunReport(failure=MpirunFailure.UNEXPLAINED, code=1)
     course = Course(num_instances=4, cause=stopped_by(Reason.MPIRUN_ENDED))
 
     found = judged(course, events, status, mpirun, ["h0", "h0", "h1", "h1"])
@@ -581,7 +581,7 @@ def test_a_daemon_of_mpirun_that_ends_after_another_process_is_no_cause(
 
 def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
     text = "parse_exec_params: error parsing input array"
-    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, text=text)
+    mpirun = MpirunReport(failure=MpirunFailure.UNEXPLAINED, code=255, text=text)
 
     assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, mpirun) == Verdict(
         exit_code=125,
@@ -624,7 +624,7 @@ def test_mpirun_that_ends_too_early_is_125_whatever_its_code(
 
 
 def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
-    mpirun = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+    mpirun = MpirunReport(failure=MpirunFailure.UNEXPLAINED, code=1)
 
     assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, mpirun) == Verdict(
         exit_code=125,
@@ -637,7 +637,7 @@ def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
 def test_an_end_without_finalize_is_a_success_with_a_warning(
     rank: int | None, who: str
 ) -> None:
-    mpirun = MpiVerdict(failure=Failure.NOT_FINALIZED, rank=rank, code=1)
+    mpirun = MpirunReport(failure=MpirunFailure.NOT_FINALIZED, rank=rank, code=1)
 
     assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, mpirun) == Verdict(
         exit_code=0,
@@ -671,7 +671,7 @@ def test_mpirun_that_hangs_after_a_failure_is_warned_about_too() -> None:
     "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
 )
 def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=1, code=42)
     victim = exited(0, signal.SIGTERM, by_itself=False)
 
     assert outcome(cause, [victim], 42 << 8, mpirun) == Verdict(
@@ -685,7 +685,7 @@ def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
 
 
 def test_mpi_abort_of_an_unknown_rank_gives_its_code_too() -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, code=42)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, code=42)
 
     assert outcome(None, [], 42 << 8, mpirun) == Verdict(
         exit_code=42, sentence="An instance called MPI_Abort with error code 42."
@@ -693,7 +693,7 @@ def test_mpi_abort_of_an_unknown_rank_gives_its_code_too() -> None:
 
 
 def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=0)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=1, code=0)
 
     found = outcome(None, [], 0, mpirun)
 
@@ -703,7 +703,7 @@ def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(256, 1), (300, 44), (-1, 255)])
 def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=error)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=1, code=error)
 
     found = outcome(None, [], (error & 0xFF) << 8, mpirun)
 
@@ -778,14 +778,14 @@ def test_a_signal_after_all_have_succeeded_fails_nothing() -> None:
 
 
 def test_who_called_mpi_abort_did_not_fail_besides() -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=1, code=42)
     events = [exited(1, 42 << 8, at=1), exited(0, 3 << 8, at=2)]
 
     assert outcome(None, events, 42 << 8, mpirun).also == (failed(0, 3 << 8, 2),)
 
 
 def test_a_failure_that_poprun_saw_first_counts_more_than_mpis_words() -> None:
-    mpirun = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=1, code=42)
     events = [exited(0, 3 << 8)]
 
     found = outcome(stopped_by(Reason.FAILED, 0), events, 42 << 8, mpirun)
