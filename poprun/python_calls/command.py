@@ -1,7 +1,7 @@
-"""`poprun.run_command`: the command as a process of its own, and its streams.
+"""`poprun.run_command`: the command as another process, and its streams.
 
-It takes over signals and adopts processes, which a program that goes on may not have
-done to it.
+poprun takes over signals and adopts processes. That would harm a calling program that
+goes on.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from poprun.helpers.own_process import CALLER_INTERRUPT
 from poprun.options import grammar
 from poprun.python_calls.results import JobFailedError, JobResult, read_result
 
-# What poprun's process runs: it ends its job when this process is killed.
+# The program of poprun's process, which ends its job when this process is killed.
 _START = """\
 import sys
 from poprun.helpers import own_process
@@ -128,7 +128,7 @@ class SharedMemory:
 
 
 def _replaced_streams() -> dict[str, TextIO | None]:
-    """Return the standard streams that are not those of this process, by name."""
+    """Return the standard streams that the program has replaced, by name."""
     own = (sys.__stdout__, sys.__stderr__)
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     return {name: stream for name, stream in streams.items() if stream not in own}
@@ -145,7 +145,7 @@ def _run(
     The kernel keeps none for a process that ignores SIGCHLD.
 
     Args:
-        copies: By its name, where a stream is copied to that is not this process's.
+        copies: The destinations of streams that are copied, by the stream's name.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -128,7 +128,7 @@ def _values_of(results: Sequence[bytes], ended: JobResult) -> list[Any]:
 
 
 def _exception_in(data: bytes) -> BaseException | None:
-    """Return what an instance has raised, if it has written that."""
+    """Return the exception of an instance, if its result has one."""
     import cloudpickle  # noqa: PLC0415
 
     try:

@@ -40,11 +40,11 @@ class JobResult:
     failed_instance: int | None
     hints: tuple[str, ...]
     elapsed_s: float
-    # Those of the last attempt.
+    # The instances of the last attempt.
     instances: tuple[InstanceResult, ...]
     # The whole result, as `--result` writes it.
     fields: Mapping[str, Any]
-    # What poprun and its instances have written, with `capture_output`.
+    # The output of poprun and its instances, with `capture_output`.
     stdout: str = ""
     stderr: str = ""
 
@@ -62,7 +62,7 @@ def read_result(text: bytes, exit_code: bytes, status: int) -> JobResult:
     """Return how a job ended.
 
     Args:
-        text: What `--result` has written; empty if poprun has only printed a page.
+        text: The file of `--result`; empty if poprun has only printed a page.
         exit_code: poprun's own, as it wrote that; empty if it was killed.
         status: The exit status of its process, 0 if that is not known.
     """

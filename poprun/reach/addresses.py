@@ -1,4 +1,4 @@
-"""The address by which other hosts of a job reach this one, and its network.
+"""The addresses and networks of this host.
 
 Agents import this without site-packages, so there is no psutil.
 """
@@ -29,13 +29,13 @@ def own_address_towards(peer: str) -> str:
 
 
 def own_addresses() -> list[str]:
-    """Return the IPv4 and IPv6 addresses of this host, those of loopback among them."""
+    """Return the IPv4 and IPv6 addresses of this host, with the loopback addresses."""
     return [*_ipv4_addresses(), *_ipv6_addresses()]
 
 
 def _ipv4_addresses() -> list[str]:
     length = size = 0
-    # The kernel leaves out what has no room.
+    # The kernel leaves out entries for which there is no room.
     while length == size:
         size = 2 * size or 64 * IFREQ_BYTES
         buffer = array.array("B", bytes(size))

@@ -1,7 +1,7 @@
 """poprun's end of the connection to the agent of one host.
 
-The agent is started by a command such as ssh. The stdin and stdout of the command are
-the connection, which needs no port and no key of its own.
+A command such as ssh starts the agent. The stdin and stdout of the command are the
+connection, so neither a port nor a key is needed.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ MOST_ERRORS = 1 << 14
 
 
 class OtherVersionError(ConnectionError):
-    """The agent is of another version of poprun, whose messages are different."""
+    """The agent has another version of poprun, with different messages."""
 
 
 class AgentConnection:
@@ -64,7 +64,8 @@ class AgentConnection:
         self.connector = connector
         self._is_open = True
         self.hello: AgentHello | None = None
-        # What came before the agent's first byte, and whether that has come.
+        # The output of a login shell before the agent's first byte, which may not have
+        # come yet.
         self.banner = b""
         self._is_greeted = False
         # The memory counters of the host after the job.
@@ -90,7 +91,7 @@ class AgentConnection:
         return processes.start_time(self.pid)
 
     def loss_check(self) -> Callable[[], bool] | None:
-        """Return a function that detects that the host is lost, once it is silent."""
+        """Return a function that detects the loss of the host, once it is silent."""
         assert self.hello is not None
         return self.connector.loss_check(self.pid, self.hello.ssh_connection)
 
@@ -125,10 +126,10 @@ class AgentConnection:
         return True
 
     def _without_banner(self, data: bytes) -> bytes:
-        """Return what belongs to the agent's messages of bytes that have come.
+        """Return the bytes of the agent's messages, without a login shell's output.
 
         Raises:
-            OtherVersionError, ConnectionError: As of receive_hello.
+            OtherVersionError, ConnectionError: See receive_hello.
         """
         if self._is_greeted:
             return data
@@ -235,7 +236,7 @@ class AgentConnection:
 
     @property
     def stderr_text(self) -> str:
-        """What the command has written to its stderr."""
+        """The command's stderr."""
         written = os.pread(self._errors, MOST_ERRORS, 0).rstrip(b"\0")
         # ssh ends lines as for a terminal.
         return errors_in(_text(written.replace(b"\r\n", b"\n")))
@@ -295,7 +296,7 @@ def _start(
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
     # From Python 3.12 on it warns of threads, such as the one that serves popctl. The
-    # child takes no lock of theirs before exec.
+    # child takes no lock of another thread before exec.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return subprocess.Popen(

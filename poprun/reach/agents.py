@@ -21,7 +21,7 @@ from poprun.wire.agent_hello import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
 LIMIT_S = 5.5
-# How long a command whose output has ended may take to end itself.
+# How long a command may take to end after its output has ended.
 EXIT_S = 0.5
 # When to try again what an sshd has dropped: at different times, as others were too.
 AGAIN_S = (0.1, 0.4)
@@ -174,7 +174,7 @@ def _wait_for_all(
 
 
 def _check(host: HostSpec, hello: AgentHello, connector: Connector) -> str:
-    """Return why a host whose agent has answered cannot be used, "" if it can."""
+    """Return why a host with a running agent cannot be used, "" if it can."""
     if hello.version != __version__ or hello.python != _python():
         there = f"poprun {hello.version} in Python {hello.python}"
         return _other_version(host, there)

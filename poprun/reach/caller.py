@@ -10,7 +10,7 @@ from poprun.reach.addresses import own_address_towards
 from poprun.reach.silence import acknowledges_nothing, ends_of
 
 SSH_CONNECTION = "SSH_CONNECTION"
-# Where srun runs and where it listens, as it tells its tasks.
+# The address and the port of srun, which it tells its tasks.
 LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"
 HOST, PORT = "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT"
 # Its host is gone if so many looks in turn have found no answer.
@@ -19,11 +19,11 @@ MOST_UNANSWERED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What an agent knows of the process on poprun's host that has started it."""
+    """The process on poprun's host that has started an agent."""
 
     # The environment of the agent, without variables that are wrong on this host.
     environ: Mapping[str, str]
-    # The address by which other hosts reach this one, "" if it is unknown.
+    # The address of this host for other hosts, "" if it is unknown.
     address: str
     # Returns whether the caller is gone, once it is silent; None if nothing shows it.
     is_gone: Callable[[], bool] | None

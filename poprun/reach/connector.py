@@ -19,7 +19,7 @@ from poprun.words import printable
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 # The most lines of a command's stderr that a message shows.
 MOST_LINES = 2
-# srun writes it where processors are not bound to tasks, which is no failure.
+# srun writes it, without a failure, if processors are not bound to tasks.
 _NOTICE = "cluster configuration lacks support for cpu binding"
 
 
@@ -35,7 +35,7 @@ class ConnectorFailure:
 
     # None: it has not ended.
     exit_code: int | None
-    # What it wrote to stderr.
+    # The text of its stderr.
     text: str
 
     def has(self, pattern: str) -> bool:
@@ -137,7 +137,7 @@ class Connector(Protocol):
         """
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
-        """Return a function that detects that a silent host is lost.
+        """Return a function that detects the loss of a silent host.
 
         Args:
             pid: The process of the command.

@@ -30,7 +30,7 @@ VANISHED = 24
 MARKER = ".poprun-"
 # The file that makes a directory a virtual environment.
 CONFIGURATION = "pyvenv.cfg"
-# What --sync leaves out: histories, caches, and what belongs to one machine.
+# --sync leaves out histories, caches and files that belong to one machine.
 EXCLUDED = (
     *(".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".nox", ".tox", ".venv"),
@@ -45,7 +45,7 @@ class Copy:
     """A folder to copy, and how."""
 
     directory: str
-    # What it is, and the option that asks for it, for messages.
+    # The noun for the folder, and the option for the copy, in messages.
     noun: str
     option: str
     # For rsync.
@@ -160,7 +160,7 @@ def copy_to_hosts(
 
 @contextmanager
 def marker_in(directory: str, tell: Tell) -> Iterator[str]:
-    """Create a temporary file by which hosts detect that they share a directory.
+    """Create a temporary file, which hosts see if they share the directory.
 
     There is none in a directory that cannot be written. It is then copied, which
     changes nothing if it is shared.
@@ -185,7 +185,7 @@ def _without_marker(
     copy: Copy,
     marker: str,
 ) -> list[HostSpec]:
-    """Return the hosts that need a copy, where the directory exists from now on.
+    """Return the hosts that need a copy, and create the directory there.
 
     Raises:
         HostUnreachableError: A host cannot be reached, or cannot take a copy.

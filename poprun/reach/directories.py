@@ -1,4 +1,4 @@
-"""The directories of this host in which poprun may make files, and which have room."""
+"""The directories of this host for poprun's files: writable, and with room."""
 
 import os
 import tempfile
@@ -55,7 +55,7 @@ def temporary_failure(environ: Mapping[str, str]) -> str:
 def private_directory_place(
     environ: Mapping[str, str], elsewhere: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Return where the directory goes in which mpirun and MPI keep a job's files.
+    """Return where to create the directory for the files of mpirun and MPI.
 
     Args:
         elsewhere: The places that each other host of the job has for it.
@@ -67,7 +67,7 @@ def private_directory_place(
 
 
 def private_directory_places(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield where that directory can go on this host, the best place first.
+    """Yield the places for that directory on this host, the best one first.
 
     In memory if there is enough of it: MPI's shared segments are there too.
     """

@@ -1,4 +1,4 @@
-"""HostFacts as JSON: what an agent answers, and what poprun reads."""
+"""HostFacts as JSON, in the answer of an agent."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
     fields = {
         **value,
         "machine": Machine(nodes=tuple(nodes)),
-        # As nohup has it where poprun was started: ssh does not pass it on.
+        # nohup applies to poprun's host only: ssh does not pass it on.
         "addresses": tuple(value["addresses"]),
         "directory_places": tuple(value["directory_places"]),
         "ignored_signals": tuple(own_process.ignored_signals()),

@@ -24,7 +24,7 @@ MARK = "_POPRUN_PREFLIGHT"
 
 
 class Preflight(Protocol):
-    """What poprun looks up on one host."""
+    """The questions that poprun asks about one host."""
 
     def facts(self) -> HostFacts: ...
 
@@ -57,7 +57,7 @@ class LocalPreflight:
     """The host that poprun, or an agent, runs on.
 
     Args:
-        address: The address by which other hosts of the job reach it.
+        address: Its address for the other hosts of the job.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -130,10 +130,10 @@ class Preflights:
     def find_programs(self, request: Request, environ: Mapping[str, str]) -> list[str]:
         """Return the program's file for each instance.
 
-        Each host has files of its own, and each instance may have a PATH of its own.
+        Each host has other files, and each instance may have another PATH.
 
         Raises:
-            PoprunError: As of `program.find_program`.
+            PoprunError: See `program.find_program`.
         """
         places: list[tuple[HostSpec, Look]] = []
         for rank in range(request.topology.num_instances):
@@ -203,8 +203,8 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """Return the answers to questions to several hosts, which are asked at once.
 
     Raises:
-        PoprunError: Of the class of the first that one of them raises, with the
-            sentences of all, each in a line of its own.
+        PoprunError: The error of the first question that failed, with the sentences
+            of all errors, one in each line.
     """
     if len(questions) == 1:
         return [questions[0]()]

@@ -1,7 +1,7 @@
 """Reads from the kernel the CPUs and NUMA nodes that this process may use.
 
-Containers hide parts of /sys and /proc: CPUs whose node is not known count as one node
-without known memory, and nothing here fails.
+Containers hide parts of /sys and /proc: CPUs of unknown nodes count as one node without
+known memory, and nothing here fails.
 """
 
 import os

@@ -35,11 +35,11 @@ class OtherCommand:
         return self.words
 
     def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
-        # As mpirun does: commands pass the words to a shell, or run them as they are.
+        # mpirun does the same. Commands run the words, or pass them to a shell.
         return [*self.words, target(host), *map(shlex.quote, program)]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        # What it says of poprun's host is wrong on others.
+        # The addresses in it are wrong on other hosts.
         return {n: value for n, value in environ.items() if n != "SSH_CONNECTION"}
 
     def shown(self, host: HostSpec, command: str = "true") -> str:

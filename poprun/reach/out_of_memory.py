@@ -11,7 +11,7 @@ _FILES = {
     1: ("memory.oom_control", "memory.limit_in_bytes"),
     2: ("memory.events", "memory.max"),
 }
-# What cgroup v1 says for "no limit", give or take a page.
+# cgroup v1 has this number for "no limit", give or take a page.
 NO_LIMIT = 1 << 62
 
 
@@ -19,8 +19,8 @@ NO_LIMIT = 1 << 62
 class MemoryCounters:
     """How many processes the kernel has killed, and the limit of memory in bytes.
 
-    `kills` counts those of poprun's cgroup, and `host_kills` those of the whole
-    machine, None where the kernel does not count them.
+    `kills` counts processes of poprun's cgroup, and `host_kills` processes of the whole
+    machine, None where the kernel does not count.
     """
 
     kills: int = 0

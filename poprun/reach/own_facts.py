@@ -21,7 +21,7 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
     """Return the facts of this host.
 
     Args:
-        address: The address by which other hosts of the job reach it.
+        address: Its address for the other hosts of the job.
         directory_places: Where the job's directory can be, on another host than
             poprun's.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
 
-# As much of a file's first line as the kernel looks at.
+# The kernel reads so much of a file's first line.
 _FIRST_LINE_BYTES = 256
 # Here the kernel lists the further formats that it has been told to run.
 _OTHER_FORMATS = "/proc/sys/fs/binfmt_misc"
@@ -73,7 +73,7 @@ def _search(name: str, search_path: str | None, cwd: str) -> str:
     candidates = [os.path.join(directory, name) for directory in directories]
     if executable := next(filter(shutil.which, candidates), ""):
         return executable
-    # The error about a file that cannot be run says more than that there is none.
+    # An error about this file is more useful than "there is no program".
     for path in candidates:
         if os.path.isfile(path):
             return path

@@ -1,4 +1,4 @@
-"""What poprun looks up on another host: its agent answers."""
+"""Asks the agents on other hosts, and opens the connections to them."""
 
 import os
 import socket
@@ -30,9 +30,9 @@ from poprun.wire.machine import machine_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAccess:
-    """How other hosts are reached, and what is done there first."""
+    """The connectors to other hosts, and the preparations before the agents start."""
 
-    # What --ssh names.
+    # The command of --ssh.
     ssh: str
     # Sends a message to the guard.
     tell: Callable[[bytes], None]
@@ -69,7 +69,7 @@ def open_hosts_of_settings(
         return [LocalPreflight()]
     folder = None if again else settings["sync"]
     mark = os.urandom(16).hex()
-    # The guard ends what has it, if poprun is killed meanwhile.
+    # If poprun is killed meanwhile, the guard ends the processes with the mark.
     tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
     access = HostAccess(
         ssh=settings["ssh"],
@@ -225,7 +225,7 @@ def _remote_connections(
     """Return the connection to each host, None for this one.
 
     Raises:
-        HostError: Two names are of one machine.
+        HostError: Two names belong to one machine.
     """
     own_machine = machine_id()
     by_machine: dict[str, HostSpec] = {}

@@ -1,4 +1,4 @@
-"""Runs commands that reach other hosts, all at once, and returns what they write."""
+"""Runs commands on other hosts, all at once, and returns their output."""
 
 import os
 import signal

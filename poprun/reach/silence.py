@@ -1,8 +1,7 @@
 """Whether the other end of a connection is lost, or only says nothing.
 
-A process that is stopped says nothing for as long as it is, and its host acknowledges
-what is sent to it all the same. So silence alone ends nothing: a host is lost when it
-has been silent and does not acknowledge either.
+A stopped process sends nothing, but its host still acknowledges data. So silence alone
+ends nothing: a host is lost when it is silent and acknowledges nothing, either.
 """
 
 import os

@@ -33,8 +33,8 @@ OPTIONS = (
     "--mpi=none",
     "--job-name=poprun-agent",
 )
-# These lead srun to Slurm. The others are defaults for its options, such as those of
-# the step that poprun itself runs in.
+# These lead srun to Slurm. The other variables are defaults for its options, for
+# example from the step that poprun itself runs in.
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
@@ -46,7 +46,7 @@ class Srun:
     allocation: SlurmJob
 
     name = "srun"
-    # Slurm would take a step whose srun was killed for one that has failed.
+    # If srun is killed, Slurm reports a failed step.
     exit_s = 5.0
 
     def reaches(self, host: HostSpec) -> bool:

