@@ -2,8 +2,8 @@
 
 python -m poprun.interpreter.function_call MACHINE CALL RESULT...
 
-CALL is a file in memory of poprun's caller with the function and its arguments; each
-instance has a RESULT, which gets what it returns or raises. On other machines than
+CALL is a file in memory of poprun's caller with the function and its arguments. Each
+instance has a RESULT, a file for the value or the exception. On other machines than
 the caller's, both are files in the directory of the job.
 """
 

@@ -246,7 +246,7 @@ def _table(table: TraceTable) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """Return a cell whose colour shows how large its value is."""
+    """Return a cell; its colour shows how large the value is."""
     heat = f"background: rgba(232, 89, 12, {0.75 * cell.share:.2f})"
     style = f' style="{heat}"' if cell.share > 0.02 else ""
     return f"<td{style}>{escape(cell.text)}</td>"
