@@ -220,7 +220,7 @@ class Driven:
                 os.close(writer)
             shim.channel.close()
         if self.ended is None:
-            self.supervisor._course = replace(self.supervisor._course, phase=Phase.OVER)
+            self.supervisor._state = replace(self.supervisor._state, phase=Phase.OVER)
             self.finish()
         self.guard.channel.close()
         self.mpirun._guard.channel.close()

@@ -30,7 +30,7 @@ def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
     code = 1 if status is None else exit_code(status)
     text = end.mpirun_output.decode(errors="replace")
     mpirun = plan.request.mpi.explain(text, code)
-    cause = end.course.cause
+    cause = end.state.cause
     if cause is None or cause.reason in MACHINERY:
         stderr = ((i.rank, i.stderr.decode(errors="replace")) for i in instances)
         mpirun = plan.request.mpi.explain_abort(mpirun, stderr)
@@ -90,12 +90,12 @@ def summarize(
     """
     if asked:
         return summary.table(verdict.instances, columns)
-    cause = end.course.cause
+    cause = end.state.cause
     is_stopped = cause is not None and cause.reason in (
         Reason.INTERRUPTED,
         Reason.OUTPUT_CLOSED,
     )
-    is_useful = verdict.has_failed and end.course.started and not is_stopped
+    is_useful = verdict.has_failed and end.state.started and not is_stopped
     if asked is False or not is_useful or len(verdict.instances) == 1:
         return ""
     return summary.in_a_line(verdict.instances)

@@ -14,7 +14,7 @@ from poprun.helpers.processes import exit_code, signal_name
 from poprun.result.instances import FAILED, InstanceEnd
 from poprun.result.report import last_lines, stderr_lines, traceback_text
 from poprun.result.verdict import Verdict
-from poprun.supervise.stopping import Course, Reason
+from poprun.supervise.stopping import JobState, Reason
 from poprun.users import user_name
 from poprun.wire import events as job_events
 from poprun.wire.events import Event
@@ -39,16 +39,16 @@ OUTCOMES = {
 }
 
 
-def outcome_name(course: Course, verdict: Verdict) -> str:
+def outcome_name(state: JobState, verdict: Verdict) -> str:
     """Return in one word how an attempt ended."""
     if verdict.first is not None:
         return "instance_failed"
     if not verdict.sentence:
         is_lost = verdict.exit_code in (OUTPUT_CLOSED, UNWRITTEN)
         return "output_lost" if is_lost else "succeeded"
-    if course.cause is not None:
-        return OUTCOMES[course.cause.reason]
-    return "launcher_failed" if course.started else "not_started"
+    if state.cause is not None:
+        return OUTCOMES[state.cause.reason]
+    return "launcher_failed" if state.started else "not_started"
 
 
 def end_fields(

@@ -91,8 +91,8 @@ class _Judge:
     def __init__(
         self, end: AttemptEnd, instances: Sequence[InstanceEnd], mpirun: MpirunReport
     ) -> None:
-        self.course, self.events = end.course, end.events
-        self.cause = end.course.cause
+        self.state, self.events = end.state, end.events
+        self.cause = end.state.cause
         self.reason = self.cause and self.cause.reason
         self.status = end.mpirun_status
         self.instances = instances
@@ -107,7 +107,7 @@ class _Judge:
         is_lost = mpirun.failure in PROCESS_LOST
         self.lost_proxy = is_lost and self.reason in follows
         self.warnings = []
-        if end.course.mpirun_hung:
+        if end.state.mpirun_hung:
             self.warnings = [
                 "mpirun did not end after its last instance and was killed."
             ]
@@ -156,10 +156,10 @@ class _Judge:
         a child of mpirun: its shims report its end, which also follows the end of
         mpirun.
         """
-        if _was_killed(self.status) and not self.course.mpirun_killed:
+        if _was_killed(self.status) and not self.state.mpirun_killed:
             return None
         succeeded = [e for e in self.events if isinstance(e, Exited) and not e.status]
-        if self.reason not in BY_FAILURE or len(succeeded) == self.course.num_instances:
+        if self.reason not in BY_FAILURE or len(succeeded) == self.state.num_instances:
             return None
         where = self._place_of_killed_daemon()
         if where is None:
@@ -242,7 +242,7 @@ class _Judge:
             case Reason.TIMEOUT:
                 return Verdict(
                     exit_code=TIMED_OUT,
-                    sentence=f"The job took longer than the {self.course.timeout:g} s "
+                    sentence=f"The job took longer than the {self.state.timeout:g} s "
                     "of --timeout and was stopped.",
                 )
             case Reason.START_TIMEOUT:
@@ -257,7 +257,7 @@ class _Judge:
                 return self._host_lost()
             case Reason.SHIM_LOST:
                 # If mpirun was killed, too, its shims may have ended first.
-                if self.course.mpirun_killed or not _was_killed(self.status):
+                if self.state.mpirun_killed or not _was_killed(self.status):
                     rank = self.cause.rank
                     return _machinery_failed(
                         f"The supervisor of instance {rank}{self._on(rank)} "
@@ -270,7 +270,7 @@ class _Judge:
         has_ended = any(isinstance(e, Exited) and e.status for e in self.events)
         if self.cause is None and not has_ended:
             return None
-        if _was_killed(self.status) and not self.course.mpirun_killed:
+        if _was_killed(self.status) and not self.state.mpirun_killed:
             return self._mpirun_ended()
         broken = self.mpirun.failure in PROCESS_LOST
         why = ", because a process of its own was killed" if broken else ""
@@ -288,19 +288,19 @@ class _Judge:
         )
 
     def not_all_started(self) -> Verdict | None:
-        course = self.course
-        if len(course.started) == course.num_instances:
+        state = self.state
+        if len(state.started) == state.num_instances:
             return None
         hint = f" {self.mpirun.hint}" if self.mpirun.hint else ""
         return _mpirun_failed(
             f"mpirun {_how(self.status)} before it had started "
-            f"{'every' if course.started else 'any'} instance.{hint}"
+            f"{'every' if state.started else 'any'} instance.{hint}"
         )
 
     def all_succeeded(self) -> Verdict:
-        course, mpirun, warnings = self.course, self.mpirun, self.warnings
+        state, mpirun, warnings = self.state, self.mpirun, self.warnings
         # A signal after the success of all instances ends mpirun alone.
-        if not self.status or course.mpirun_hung or course.mpirun_killed:
+        if not self.status or state.mpirun_hung or state.mpirun_killed:
             return Verdict(exit_code=0, warnings=warnings)
         if mpirun.failure is MpirunFailure.NOT_FINALIZED:
             who = "An instance" if mpirun.rank is None else f"Instance {mpirun.rank}"
@@ -326,14 +326,14 @@ class _Judge:
         )
 
     def _not_started(self) -> Verdict:
-        course = self.course
-        missing = sorted(set(range(course.num_instances)) - course.started)
+        state = self.state
+        missing = sorted(set(range(state.num_instances)) - state.started)
         hosts = dict.fromkeys(self.instances[rank].host for rank in missing)
         where = f" on {' and '.join(hosts)}" if self.names_hosts else ""
         return Verdict(
             exit_code=TIMED_OUT,
-            sentence=f"mpirun did not start {len(missing)} of {course.num_instances} "
-            f"instances{where} within the {course.start_timeout:g} s of "
+            sentence=f"mpirun did not start {len(missing)} of {state.num_instances} "
+            f"instances{where} within the {state.start_timeout:g} s of "
             f"--start-timeout, instance {missing[0]} among them.",
             quote_mpirun=True,
         )

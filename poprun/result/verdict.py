@@ -50,8 +50,8 @@ def may_restart(end: AttemptEnd) -> bool:
     run; not if the user ends the job, by a signal, a timeout or a pager, nor after the
     loss of the IPUs.
     """
-    cause = end.course.cause
-    if not end.course.started or (cause and cause.reason) not in RESTARTED:
+    cause = end.state.cause
+    if not end.state.started or (cause and cause.reason) not in RESTARTED:
         return False
     final = (DevicesLost, Interrupted, MpirunRefused, SlurmEndsJob)
     return not any(isinstance(event, final) for event in end.events)

@@ -230,7 +230,7 @@ class _RunningAttempt:
         if self._failure:
             self._log.warn(f"The job is not started again: {self._failure}")
         verdict = self._judge(end)
-        if end.course.cause == Cause(reason=Reason.TIMEOUT):
+        if end.state.cause == Cause(reason=Reason.TIMEOUT):
             sentences = [verdict.sentence, *self._progress.describe_waits()]
             verdict = replace(verdict, sentence=" ".join(sentences))
         settings, stdin = self._context.settings, self._plan.request.stdin
@@ -261,7 +261,7 @@ class _RunningAttempt:
         supervisor.write_out()
         supervisor.close()
         if self._context.recorder is not None:
-            name = outcome_name(end.course, verdict)
+            name = outcome_name(end.state, verdict)
             self._context.recorder.end_attempt(name, verdict, cause)
         return replace(verdict, sentence=cause)
 

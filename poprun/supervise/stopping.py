@@ -4,7 +4,7 @@ A job goes through its phases in one direction only:
 
     RUNNING -> TRACING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
 
-and may leave some out. The holder of a Course asks `decide` at each event, does the
+and may leave some out. The holder of a JobState asks `decide` at each event, does the
 actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
@@ -127,7 +127,7 @@ class ShowStacks(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class JobState:
     """How far a job has come."""
 
     num_instances: int
@@ -186,274 +186,274 @@ class Course:
         return is_running and self.has_debugger and is_answered
 
 
-Step = tuple[Course, list[Action]]
+Step = tuple[JobState, list[Action]]
 
 
-def decide(course: Course, event: Event, now: float) -> Step:
+def decide(state: JobState, event: Event, now: float) -> Step:
     """Return how the job goes on after an event, and what to do for it."""
-    course = _note(course, event, now)
-    course, actions = _react(course, event, now)
-    if course.phase < Phase.LEAVING and _all_gone(course):
-        course, more = _leave(course, now)
+    state = _note(state, event, now)
+    state, actions = _react(state, event, now)
+    if state.phase < Phase.LEAVING and _all_gone(state):
+        state, more = _leave(state, now)
         actions += more
-    if course.phase >= Phase.LEAVING and course.mpirun_ended:
-        course = replace(course, phase=Phase.OVER, phase_ends=inf)
-    return course, actions
+    if state.phase >= Phase.LEAVING and state.mpirun_ended:
+        state = replace(state, phase=Phase.OVER, phase_ends=inf)
+    return state, actions
 
 
-def _note(course: Course, event: Event, now: float) -> Course:
+def _note(state: JobState, event: Event, now: float) -> JobState:
     """Record an event, whatever follows from it."""
     match event:
         case Connected(rank=rank):
-            return replace(course, connected=course.connected | {rank})
+            return replace(state, connected=state.connected | {rank})
         case Started(rank=rank):
-            started = course.started | {rank}
-            if len(started) == course.num_instances:
-                return replace(course, started=started, starts_by=inf)
-            return replace(course, started=started)
+            started = state.started | {rank}
+            if len(started) == state.num_instances:
+                return replace(state, started=started, starts_by=inf)
+            return replace(state, started=started)
         case Clean(rank=rank) | Refused(rank=rank):
-            return replace(course, gone=course.gone | {rank})
+            return replace(state, gone=state.gone | {rank})
         case ShimLost(rank=rank):
-            return replace(course, gone=course.gone | {rank}, failed_at=now)
+            return replace(state, gone=state.gone | {rank}, failed_at=now)
         case Exited(rank=rank, status=status, by_itself=by_itself):
-            failed_at = now if status or not by_itself else course.failed_at
+            failed_at = now if status or not by_itself else state.failed_at
             has_failed = by_itself and status != 0
-            course = replace(course, failed_at=failed_at)
-            return _note_end(course, rank, now, has_failed=has_failed)
+            state = replace(state, failed_at=failed_at)
+            return _note_end(state, rank, now, has_failed=has_failed)
         case FailedInFinalize(rank=rank):
-            return _note_end(course, rank, now, has_failed=True)
+            return _note_end(state, rank, now, has_failed=True)
         case HostLost(ranks=ranks):
-            return replace(course, gone=course.gone.union(ranks))
+            return replace(state, gone=state.gone.union(ranks))
         case MpirunExited():
-            return replace(course, mpirun_ended=True)
+            return replace(state, mpirun_ended=True)
         case DebuggerReady() | PromptShown() | PromptOver() | DebuggerInterrupted():
-            return _note_debugger(course, event, now)
-    return course
+            return _note_debugger(state, event, now)
+    return state
 
 
-def _note_end(course: Course, rank: int, now: float, *, has_failed: bool) -> Course:
-    failed = rank if has_failed and course.failed is None else course.failed
-    course = replace(course, failed=failed)
-    if rank != course.debugged:
-        return course
+def _note_end(state: JobState, rank: int, now: float, *, has_failed: bool) -> JobState:
+    failed = rank if has_failed and state.failed is None else state.failed
+    state = replace(state, failed=failed)
+    if rank != state.debugged:
+        return state
     # It may have been killed at its prompt.
-    return replace(_end_prompt(course, now), debugged=None)
+    return replace(_end_prompt(state, now), debugged=None)
 
 
-def _end_prompt(course: Course, now: float) -> Course:
-    """Return the course after a prompt, if one was shown: its time does not count."""
-    if course.prompt_since == inf:
-        return course
-    shown = now - course.prompt_since
+def _end_prompt(state: JobState, now: float) -> JobState:
+    """Return the state after a prompt, if one was shown: its time does not count."""
+    if state.prompt_since == inf:
+        return state
+    shown = now - state.prompt_since
     return replace(
-        course,
+        state,
         prompt_since=inf,
-        ends_by=course.ends_by + shown,
-        starts_by=course.starts_by + shown,
+        ends_by=state.ends_by + shown,
+        starts_by=state.starts_by + shown,
     )
 
 
-def _note_debugger(course: Course, event: Event, now: float) -> Course:
+def _note_debugger(state: JobState, event: Event, now: float) -> JobState:
     match event:
-        case DebuggerReady(rank=rank) if rank == course.debugged:
-            return replace(course, has_debugger=True)
-        case PromptShown(rank=rank) if rank == course.debugged:
-            since = min(course.prompt_since, now)
-            return replace(course, prompt_since=since, was_interrupted=False)
-        case PromptOver(rank=rank) if rank == course.debugged:
-            return _end_prompt(course, now)
+        case DebuggerReady(rank=rank) if rank == state.debugged:
+            return replace(state, has_debugger=True)
+        case PromptShown(rank=rank) if rank == state.debugged:
+            since = min(state.prompt_since, now)
+            return replace(state, prompt_since=since, was_interrupted=False)
+        case PromptOver(rank=rank) if rank == state.debugged:
+            return _end_prompt(state, now)
         case DebuggerInterrupted(at_prompt=False):
-            return replace(course, was_interrupted=True)
-    return course
+            return replace(state, was_interrupted=True)
+    return state
 
 
-def _react(course: Course, event: Event, now: float) -> Step:
-    running = course.phase is Phase.RUNNING
-    machinery = min(course.grace, MACHINERY_GRACE_S)
+def _react(state: JobState, event: Event, now: float) -> Step:
+    running = state.phase is Phase.RUNNING
+    machinery = min(state.grace, MACHINERY_GRACE_S)
     match event:
-        case Exited() | FailedInFinalize() if running and course.failed is not None:
-            if course.keep_going or course.debugged is not None:
-                return course, []
-            cause = Cause(reason=Reason.FAILED, rank=course.failed)
-            return _stop(course, cause, now, course.grace)
+        case Exited() | FailedInFinalize() if running and state.failed is not None:
+            if state.keep_going or state.debugged is not None:
+                return state, []
+            cause = Cause(reason=Reason.FAILED, rank=state.failed)
+            return _stop(state, cause, now, state.grace)
         case DebuggerInterrupted(rank=rank) if running:
-            return course, [InterruptInstance(rank=rank)]
+            return state, [InterruptInstance(rank=rank)]
         case Refused(rank=rank) if running:
             return _stop(
-                course, Cause(reason=Reason.REFUSED, rank=rank), now, course.grace
+                state, Cause(reason=Reason.REFUSED, rank=rank), now, state.grace
             )
         case ShimLost(rank=rank) if running:
             return _stop(
-                course, Cause(reason=Reason.SHIM_LOST, rank=rank), now, machinery
+                state, Cause(reason=Reason.SHIM_LOST, rank=rank), now, machinery
             )
         case HostLost(ranks=ranks) if running and ranks:
-            return _stop(course, Cause(reason=Reason.HOST_LOST), now, machinery)
-        case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
-            return _stop(course, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
+            return _stop(state, Cause(reason=Reason.HOST_LOST), now, machinery)
+        case MpirunExited() if state.phase < Phase.LEAVING and not _all_gone(state):
+            return _stop(state, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
         case DevicesLost() if running:
             # Others may have them: it must not compute on.
-            return _stop(course, Cause(reason=Reason.DEVICES_LOST), now, course.grace)
+            return _stop(state, Cause(reason=Reason.DEVICES_LOST), now, state.grace)
         case OutputClosed() if running:
-            return _stop(course, Cause(reason=Reason.OUTPUT_CLOSED), now, machinery)
-        case ShimLeft() if course.phase is Phase.LEAVING:
-            ends = max(course.phase_ends, _leaves_by(course, now))
-            return replace(course, phase_ends=ends), []
-        case StacksShown() if course.phase is Phase.TRACING:
-            return _signal(course, now, course.grace)
+            return _stop(state, Cause(reason=Reason.OUTPUT_CLOSED), now, machinery)
+        case ShimLeft() if state.phase is Phase.LEAVING:
+            ends = max(state.phase_ends, _leaves_by(state, now))
+            return replace(state, phase_ends=ends), []
+        case StacksShown() if state.phase is Phase.TRACING:
+            return _signal(state, now, state.grace)
         case SlurmEndsJob():
-            return _take_for_slurms(course, now), []
-        case Interrupted(signal=signal.SIGTERM) if course.is_in_slurm:
-            return _interrupt_in_slurm(course, now)
+            return _stop_because_of_slurm(state, now), []
+        case Interrupted(signal=signal.SIGTERM) if state.is_in_slurm:
+            return _interrupt_in_slurm(state, now)
         case Interrupted(signal=number, client=client):
-            return _interrupt(course, number, now, client)
-    return _tick(course, now) if now >= course.deadline else (course, [])
+            return _interrupt(state, number, now, client)
+    return _tick(state, now) if now >= state.deadline else (state, [])
 
 
-def _stop(course: Course, cause: Cause, now: float, grace: float) -> Step:
-    if course.phase is Phase.STOPPING:
-        ends = min(course.phase_ends, now + grace)
-        return replace(course, phase_ends=ends), []
-    if course.phase is Phase.TRACING:
-        return _signal(course, now, grace)
-    if course.phase is not Phase.RUNNING:
-        return course, []
-    return _signal(replace(course, cause=cause), now, grace)
+def _stop(state: JobState, cause: Cause, now: float, grace: float) -> Step:
+    if state.phase is Phase.STOPPING:
+        ends = min(state.phase_ends, now + grace)
+        return replace(state, phase_ends=ends), []
+    if state.phase is Phase.TRACING:
+        return _signal(state, now, grace)
+    if state.phase is not Phase.RUNNING:
+        return state, []
+    return _signal(replace(state, cause=cause), now, grace)
 
 
-def _signal(course: Course, now: float, grace: float) -> Step:
+def _signal(state: JobState, now: float, grace: float) -> Step:
     number = signal.SIGTERM
-    is_interrupted = course.cause and course.cause.signal == signal.SIGINT
+    is_interrupted = state.cause and state.cause.signal == signal.SIGINT
     # A debugger would take it for its own.
-    if is_interrupted and course.debugged is None:
+    if is_interrupted and state.debugged is None:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
-    course = replace(
-        course, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
+    state = replace(
+        state, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
     )
-    return course, [SignalInstances(signal=number)]
+    return state, [SignalInstances(signal=number)]
 
 
-def _trace(course: Course, cause: Cause, now: float) -> Step:
+def _trace(state: JobState, cause: Cause, now: float) -> Step:
     """Let the instances show their Python stacks, and stop the job after that."""
     ends = now + STACKS_S
-    course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
-    return course, [ShowStacks()]
+    state = replace(state, phase=Phase.TRACING, cause=cause, phase_ends=ends)
+    return state, [ShowStacks()]
 
 
-def _interrupt(course: Course, number: int, now: float, client: str = "") -> Step:
-    if course.phase is Phase.RUNNING:
+def _interrupt(state: JobState, number: int, now: float, client: str = "") -> Step:
+    if state.phase is Phase.RUNNING:
         cause = Cause(reason=Reason.INTERRUPTED, signal=number, client=client)
         if number == signal.SIGQUIT:
-            return _trace(course, cause, now)
-        return _stop(course, cause, now, course.grace)
-    if course.phase in (Phase.TRACING, Phase.STOPPING):
-        return _kill(course, now)
-    if course.phase is Phase.LEAVING:
-        return _end_mpirun(course, now)
+            return _trace(state, cause, now)
+        return _stop(state, cause, now, state.grace)
+    if state.phase in (Phase.TRACING, Phase.STOPPING):
+        return _kill(state, now)
+    if state.phase is Phase.LEAVING:
+        return _end_mpirun(state, now)
     # Everything that still lives has been killed already.
-    return course, []
+    return state, []
 
 
-def _interrupt_in_slurm(course: Course, now: float) -> Step:
+def _interrupt_in_slurm(state: JobState, now: float) -> Step:
     """Stop a job because of a SIGTERM that Slurm may have sent to all processes.
 
     Instances and other hosts may have got it before poprun: then it is no second one.
     """
-    if not course.got_sigterm:
-        course = replace(_take_for_slurms(course, now), got_sigterm=True)
-        signal_before = course.cause and course.cause.signal
-        is_stopping = course.phase is Phase.STOPPING and signal_before is None
-        if is_stopping or course.cause == SLURMS_END:
-            return course, []
-    return _interrupt(course, signal.SIGTERM, now)
+    if not state.got_sigterm:
+        state = replace(_stop_because_of_slurm(state, now), got_sigterm=True)
+        signal_before = state.cause and state.cause.signal
+        is_stopping = state.phase is Phase.STOPPING and signal_before is None
+        if is_stopping or state.cause == SLURMS_END:
+            return state, []
+    return _interrupt(state, signal.SIGTERM, now)
 
 
-def _take_for_slurms(course: Course, now: float) -> Course:
+def _stop_because_of_slurm(state: JobState, now: float) -> JobState:
     """Return a job that stops because one of its hosts has got SIGTERM from Slurm.
 
     An instance that failed or was lost an instant ago has ended by the same signal.
     """
-    if course.phase is Phase.RUNNING:
-        return _stop_with_slurm(course, now)
-    since = course.stopping_since if course.cause else course.failed_at
-    has_signal = course.cause is not None and course.cause.signal is not None
+    if state.phase is Phase.RUNNING:
+        return _wait_for_slurm_to_signal(state, now)
+    since = state.stopping_since if state.cause else state.failed_at
+    has_signal = state.cause is not None and state.cause.signal is not None
     if has_signal or now >= since + SLURM_SIGNALS_S:
-        return course
-    if course.phase is Phase.STOPPING:
-        ends = course.stopping_since + course.grace
-        course = replace(course, phase_ends=ends)
-    return replace(course, cause=SLURMS_END)
+        return state
+    if state.phase is Phase.STOPPING:
+        ends = state.stopping_since + state.grace
+        state = replace(state, phase_ends=ends)
+    return replace(state, cause=SLURMS_END)
 
 
-def _stop_with_slurm(course: Course, now: float) -> Course:
+def _wait_for_slurm_to_signal(state: JobState, now: float) -> JobState:
     """Return a job that stops, and signals instances soon if Slurm does not.
 
     A second signal might interrupt what a program does because of the first.
     """
     return replace(
-        course,
+        state,
         phase=Phase.STOPPING,
-        phase_ends=now + course.grace,
+        phase_ends=now + state.grace,
         stopping_since=now,
         signals_at=now + SLURM_SIGNALS_S,
         cause=SLURMS_END,
     )
 
 
-def _tick(course: Course, now: float) -> Step:
-    match course.phase:
-        case Phase.RUNNING if now >= course.ends_by:
-            return _trace(course, Cause(reason=Reason.TIMEOUT), now)
+def _tick(state: JobState, now: float) -> Step:
+    match state.phase:
+        case Phase.RUNNING if now >= state.ends_by:
+            return _trace(state, Cause(reason=Reason.TIMEOUT), now)
         case Phase.RUNNING:
-            grace = min(course.grace, MACHINERY_GRACE_S)
-            return _stop(course, Cause(reason=Reason.START_TIMEOUT), now, grace)
+            grace = min(state.grace, MACHINERY_GRACE_S)
+            return _stop(state, Cause(reason=Reason.START_TIMEOUT), now, grace)
         case Phase.TRACING:
-            return _signal(course, now, course.grace)
-        case Phase.STOPPING if now < course.phase_ends:
-            course = replace(course, signals_at=inf)
-            return course, [SignalInstances(signal=signal.SIGTERM)]
+            return _signal(state, now, state.grace)
+        case Phase.STOPPING if now < state.phase_ends:
+            state = replace(state, signals_at=inf)
+            return state, [SignalInstances(signal=signal.SIGTERM)]
         case Phase.STOPPING:
-            return _kill(course, now)
+            return _kill(state, now)
         case Phase.KILLING:
-            return _end_mpirun(course, now)
+            return _end_mpirun(state, now)
         case Phase.LEAVING:
-            return _end_mpirun(replace(course, mpirun_hung=True), now)
-    return replace(course, phase=Phase.OVER, phase_ends=inf), []
+            return _end_mpirun(replace(state, mpirun_hung=True), now)
+    return replace(state, phase=Phase.OVER, phase_ends=inf), []
 
 
-def _kill(course: Course, now: float) -> Step:
+def _kill(state: JobState, now: float) -> Step:
     ends = now + KILL_TIMEOUT_S
-    return replace(course, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
+    return replace(state, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
 
 
-def _end_mpirun(course: Course, now: float) -> Step:
+def _end_mpirun(state: JobState, now: float) -> Step:
     ends = now + KILL_TIMEOUT_S
-    course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
-    return course, [SignalMpirun(signal=signal.SIGKILL)]
+    state = replace(state, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
+    return state, [SignalMpirun(signal=signal.SIGKILL)]
 
 
-def _all_gone(course: Course) -> bool:
+def _all_gone(state: JobState) -> bool:
     """Return whether no instance runs, and none may still connect."""
-    if course.phase is Phase.RUNNING and not course.mpirun_ended:
-        return len(course.gone) == course.num_instances
-    return course.gone >= course.connected
+    if state.phase is Phase.RUNNING and not state.mpirun_ended:
+        return len(state.gone) == state.num_instances
+    return state.gone >= state.connected
 
 
-def _leave(course: Course, now: float) -> Step:
-    ends = _leaves_by(course, now)
+def _leave(state: JobState, now: float) -> Step:
+    ends = _leaves_by(state, now)
     actions: list[Action] = [ReleaseShims()]
-    if len(course.connected) < course.num_instances and not course.mpirun_ended:
+    if len(state.connected) < state.num_instances and not state.mpirun_ended:
         # It has not even started them all, and need not begin now.
-        if course.is_in_slurm:
+        if state.is_in_slurm:
             # Where SIGTERM is blocked.
             actions.append(SignalMpirun(signal=signal.SIGKILL))
-            course = replace(course, mpirun_killed=True)
+            state = replace(state, mpirun_killed=True)
         else:
             actions.append(SignalMpirun(signal=signal.SIGTERM))
             ends = max(ends, now + MPIRUN_TERM_TIMEOUT_S)
-    return replace(course, phase=Phase.LEAVING, phase_ends=ends), actions
+    return replace(state, phase=Phase.LEAVING, phase_ends=ends), actions
 
 
-def _leaves_by(course: Course, now: float) -> float:
+def _leaves_by(state: JobState, now: float) -> float:
     """Return when mpirun has to be gone if nothing more happens."""
-    per_instance = MPIRUN_TIMEOUT_PER_INSTANCE_S * course.num_instances
+    per_instance = MPIRUN_TIMEOUT_PER_INSTANCE_S * state.num_instances
     return now + max(MPIRUN_TIMEOUT_S, per_instance)

@@ -28,7 +28,7 @@ from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stacks import Stacks
-from poprun.supervise.stopping import Course, Phase
+from poprun.supervise.stopping import JobState, Phase
 from poprun.wire.events import (
     AllMeasured,
     DebuggerInterrupted,
@@ -66,7 +66,7 @@ GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 class AttemptEnd:
     """The facts about the end of an attempt, from which its verdict follows."""
 
-    course: Course
+    state: JobState
     # The events that the supervisor listened to, in their order.
     events: Sequence[Event] = ()
     # By instance: when its program was started, on the clock of the events.
@@ -100,7 +100,7 @@ class Supervisor:
         self._streams = Streams(router, clients.tap)
         self._router = router
         self._listen = listen
-        self._course = Course(
+        self._state = JobState(
             num_instances=len(job.specs),
             grace=job.grace,
             keep_going=job.keep_going,
@@ -136,8 +136,8 @@ class Supervisor:
         """
         now = time.monotonic()
         self._measures_at = now + FIRST_MEASURE_S
-        self._course = replace(
-            self._course,
+        self._state = replace(
+            self._state,
             ends_by=now + self._job.timeout - self._job.timeout_used,
             starts_by=now + self._job.start_timeout,
         )
@@ -148,7 +148,7 @@ class Supervisor:
         self._clients.begin(
             Controls(
                 emit=self._emit,
-                phase=lambda: self._course.phase,
+                phase=lambda: self._state.phase,
                 measure=self._measure,
                 ask_for_stacks=self._ask_for_stacks,
                 tail=self._router.tail,
@@ -167,8 +167,8 @@ class Supervisor:
             before_end: Is called when all instances and mpirun have ended, before what
                 the job has made is undone.
         """
-        while self._course.phase is not Phase.OVER:
-            self._turn(self._course.deadline)
+        while self._state.phase is not Phase.OVER:
+            self._turn(self._state.deadline)
         for host in self._hosts:
             host.finish()
         # The guard ends the connections to other hosts, too.
@@ -187,7 +187,7 @@ class Supervisor:
 
     def _end(self, mpirun_output: bytes) -> AttemptEnd:
         return AttemptEnd(
-            course=self._course,
+            state=self._state,
             events=self._events,
             started_ns=self._started_ns,
             mpirun_status=self._mpirun_status,
@@ -216,7 +216,7 @@ class Supervisor:
     def _reader_timeout(self) -> float:
         signals = sum(isinstance(event, Interrupted) for event in self._events)
         return reader_timeout(
-            self._course.cause,
+            self._state.cause,
             failed=any(isinstance(e, Exited) and e.status for e in self._events),
             signals=signals + self._late_signals,
         )
@@ -285,7 +285,7 @@ class Supervisor:
             self._mpirun_status = event.status
             for host in self._hosts:
                 host.take_in_losses()
-        self._course, actions = stopping.decide(self._course, event, time.monotonic())
+        self._state, actions = stopping.decide(self._state, event, time.monotonic())
         if not isinstance(event, Tick | OutputClosed):
             # Any user can cause this one, without end.
             if not isinstance(event, Rejected):
@@ -299,9 +299,9 @@ class Supervisor:
             for host in self._hosts:
                 host.note_end(event.rank)
         if isinstance(event, PromptShown | PromptOver | Exited):
-            has_prompt = self._course.prompt_since < inf
+            has_prompt = self._state.prompt_since < inf
             self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
-        if self._course.phase is not Phase.RUNNING:
+        if self._state.phase is not Phase.RUNNING:
             self._mpirun.stop_starting()
             for host in self._hosts:
                 host.stop_starting()
@@ -328,7 +328,7 @@ class Supervisor:
                 # The report says which instances wait for which.
                 self._measure()
                 lost = {e.rank for e in self._events if isinstance(e, ShimLost)}
-                ranks = sorted(self._course.connected - lost)
+                ranks = sorted(self._state.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
 
     def _signal_instances(self, number: int) -> None:
@@ -342,7 +342,7 @@ class Supervisor:
 
     def _look_at_groups(self, now: float) -> None:
         """Measure now and then who waits in process groups of torch."""
-        if self._course.phase is not Phase.RUNNING:
+        if self._state.phase is not Phase.RUNNING:
             self._looks_at_groups_at = self._all_measured_at = inf
         if now >= self._looks_at_groups_at:
             self._looks_at_groups_at = now + GROUPS_INTERVAL_S
@@ -360,7 +360,7 @@ class Supervisor:
         self._router.say(f"poprun: {sentence}\n")
 
     def _show_stacks(self) -> None:
-        if self._course.phase is Phase.TRACING:
+        if self._state.phase is Phase.TRACING:
             self._stacks.tick(time.monotonic())
             if self._stacks.over:
                 self._emit(StacksShown())
@@ -397,11 +397,11 @@ class Supervisor:
 
     def _interruption(self, number: int) -> Event:
         """Return the event for a signal that ends a job, or is for a debugger."""
-        course, rank = self._course, self._course.debugged
-        is_ctrl_c = number == signal.SIGINT and course.debugger_takes_interrupt
+        state, rank = self._state, self._state.debugged
+        is_ctrl_c = number == signal.SIGINT and state.debugger_takes_interrupt
         if rank is None or not is_ctrl_c:
             return Interrupted(signal=number)
-        return DebuggerInterrupted(rank=rank, at_prompt=course.prompt_since < inf)
+        return DebuggerInterrupted(rank=rank, at_prompt=state.prompt_since < inf)
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()

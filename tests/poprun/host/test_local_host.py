@@ -79,8 +79,8 @@ def test_a_job_goes_from_mpirun_by_its_shims_to_its_end(two: Driven) -> None:
     ended = two.finish()
 
     assert two.guard.heard()[-1] == (protocol.FINISH, [])
-    assert ended.course.phase is Phase.OVER
-    assert (ended.course.cause, ended.mpirun_status) == (None, 0)
+    assert ended.state.phase is Phase.OVER
+    assert (ended.state.cause, ended.mpirun_status) == (None, 0)
     assert ended.events == two.told
     assert [event for event in ended.events if not isinstance(event, Exited)] == [
         MpirunStarted(pid=MPIRUN_PID),
@@ -120,7 +120,7 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
     other.end()
     two.guard.say(protocol.MPIRUN_EXITED, 0)
     ended = two.finish()
-    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=0)
+    assert ended.state.cause == Cause(reason=Reason.FAILED, rank=0)
     exits = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
     assert exits == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
 
@@ -146,7 +146,7 @@ def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
     two.turn()
 
     assert two.told[:2] == [ShimLost(rank=1), MpirunExited(status=9 << 8)]
-    assert two.supervisor._course.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
+    assert two.supervisor._state.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -165,7 +165,7 @@ def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
         driven.turn()
 
         assert driven.told[:3] == [ShimLost(rank=rank) for rank in order]
-        assert driven.supervisor._course.cause == Cause(
+        assert driven.supervisor._state.cause == Cause(
             reason=Reason.SHIM_LOST, rank=order[0]
         )
     finally:
@@ -194,7 +194,7 @@ def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile
     two.guard.say(protocol.MPIRUN_EXITED, 3 << 8)
     two.turn()
 
-    assert two.supervisor._course.cause == Cause(reason=Reason.FAILED, rank=0)
+    assert two.supervisor._state.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_an_interrupt_is_passed_on_and_the_second_one_kills(
@@ -220,7 +220,7 @@ def test_user_signals_are_passed_on_and_stop_nothing(two: Driven) -> None:
 
     passed_on = [(protocol.SIGNAL, [b"10"]), (protocol.SIGNAL, [b"12"])]
     assert [shim.heard() for shim in shims] == [passed_on] * 2
-    assert two.supervisor._course.phase is Phase.RUNNING
+    assert two.supervisor._state.phase is Phase.RUNNING
     assert two.told == []
 
 
@@ -235,7 +235,7 @@ def test_what_does_not_prove_that_it_belongs_to_the_job_gets_nothing(
     stranger = two.shim(rank, key)
 
     assert stranger.is_cut_off()
-    assert two.supervisor._course.connected == {1}
+    assert two.supervisor._state.connected == {1}
 
 
 def test_a_shim_that_comes_when_the_job_stops_is_released(
@@ -259,7 +259,7 @@ def test_an_mpirun_that_cannot_be_executed_ends_the_job_in_words(two: Driven) ->
 
     assert ended.mpirun_status == 127 << 8
     assert MpirunRefused(errno=errno.EACCES, call="") in ended.events
-    assert ended.course.started == frozenset()
+    assert ended.state.started == frozenset()
 
 
 def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
@@ -271,7 +271,7 @@ def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
 
     assert two.told[-1] == Refused(rank=1, errno=errno.ENOENT, tried="/no/program")
     assert (
-        two.supervisor._course.cause == Cause(reason=Reason.REFUSED, rank=1) or two.told
+        two.supervisor._state.cause == Cause(reason=Reason.REFUSED, rank=1) or two.told
     )
     assert one.heard() == [SIGNAL_TERM, KILL]
 
@@ -300,17 +300,17 @@ def test_a_limit_that_is_reached_stops_what_has_started(
     driven = Driven(monkeypatch, 2, grace=600.0, **{limit: 1.0})
     shim = driven.shim(0)
     shim.start()
-    deadline = driven.supervisor._course.deadline
-    while driven.supervisor._course.phase is Phase.RUNNING:
+    deadline = driven.supervisor._state.deadline
+    while driven.supervisor._state.phase is Phase.RUNNING:
         driven.supervisor._turn(deadline)
-    while driven.supervisor._course.phase is Phase.TRACING:
+    while driven.supervisor._state.phase is Phase.TRACING:
         assert (protocol.SHOW_STACKS, [b"0"]) in shim.heard()
         shim.say(protocol.STACKS, b"0")
-        driven.supervisor._turn(driven.supervisor._course.deadline)
+        driven.supervisor._turn(driven.supervisor._state.deadline)
 
     assert time.monotonic() >= deadline
     assert shim.heard()[-1] == SIGNAL_TERM
-    assert driven.supervisor._course.cause == Cause(reason=reason)
+    assert driven.supervisor._state.cause == Cause(reason=reason)
     driven.close()
 
 

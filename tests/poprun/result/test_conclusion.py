@@ -15,16 +15,16 @@ from poprun.mpirun.openmpi import OpenMpi5
 from poprun.output.stdin import Stdin
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt
-from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})
-SUCCESS = Course(num_instances=2, started=STARTED)
-FAILED = Course(
+SUCCESS = JobState(num_instances=2, started=STARTED)
+FAILED = JobState(
     num_instances=2, started=STARTED, cause=Cause(reason=Reason.FAILED, rank=1)
 )
-KEPT_GOING = Course(num_instances=2, started=STARTED)
+KEPT_GOING = JobState(num_instances=2, started=STARTED)
 N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
 BEFORE = {N0: MemoryCounters(kills=5), N1: MemoryCounters(host_kills=7)}
 
@@ -65,7 +65,7 @@ def exited(rank: int, status: int, peak_kib: int = 0, at_ns: int = 1) -> Exited:
 
 def ends(
     output: Output,
-    course: Course = SUCCESS,
+    state: JobState = SUCCESS,
     events: Sequence[Event] = (),
     *,
     status: int = 0,
@@ -92,7 +92,7 @@ def ends(
     )
     plan: Any = SimpleNamespace(request=request, assignments=assignments)
     ended = AttemptEnd(
-        course=course, events=list(events), mpirun_status=status, mpirun_output=words
+        state=state, events=list(events), mpirun_status=status, mpirun_output=words
     )
     router: Any = output
     verdict = judge_attempt(ended, plan, router)
@@ -166,9 +166,9 @@ def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
 def test_the_log_has_the_code_that_mpirun_would_have_given(
     status: int, events: Sequence[Event], code: int
 ) -> None:
-    course = FAILED if events == ONE_FAILED else SUCCESS
+    state = FAILED if events == ONE_FAILED else SUCCESS
     said = ends(
-        Output(), course, (MpirunStarted(pid=5), *events), status=status, verbosity=1
+        Output(), state, (MpirunStarted(pid=5), *events), status=status, verbosity=1
     )[1]
 
     assert said[0].endswith(
@@ -205,9 +205,9 @@ CAUSE = "poprun: error: Instance 1 on n1 exited with code 3."
 def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
     output: dict[str, object], failed: bool, code: int, said: list[str]
 ) -> None:
-    course, events = (FAILED, ONE_FAILED) if failed else (SUCCESS, ALL_WELL)
+    state, events = (FAILED, ONE_FAILED) if failed else (SUCCESS, ALL_WELL)
 
-    assert ends(Output(**output), course, events) == (code, said)  # type: ignore[arg-type]
+    assert ends(Output(**output), state, events) == (code, said)  # type: ignore[arg-type]
 
 
 LIMIT = 256 << 20
@@ -272,9 +272,9 @@ def test_mpirun_s_output_is_shown_with_debug(debug: bool) -> None:
 
 def test_a_signal_s_exit_code_is_the_shell_s() -> None:
     cause = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGTERM)
-    course = Course(num_instances=2, cause=cause)
+    state = JobState(num_instances=2, cause=cause)
 
-    assert ends(Output(lost={"stdout": 7}), course) == (
+    assert ends(Output(lost={"stdout": 7}), state) == (
         143,
         [UNREAD, "poprun: error: Stopped by SIGTERM."],
     )

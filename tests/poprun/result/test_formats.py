@@ -19,7 +19,7 @@ from poprun.result.formats import (
 )
 from poprun.result.instances import InstanceEnd
 from poprun.result.verdict import Verdict
-from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.wire import events as job_events
 from poprun.wire.events import Event
 from poprun.words import json_text
@@ -157,9 +157,9 @@ def test_an_outcome_has_a_name(
     cause: Reason | None, verdict: Verdict, name: str
 ) -> None:
     reason = None if cause is None else Cause(reason=cause)
-    course = Course(num_instances=1, started=frozenset({0}), cause=reason)
+    state = JobState(num_instances=1, started=frozenset({0}), cause=reason)
 
-    assert outcome_name(course, verdict) == name
+    assert outcome_name(state, verdict) == name
 
 
 def test_the_schema_has_the_name_of_each_outcome() -> None:

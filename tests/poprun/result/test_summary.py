@@ -12,7 +12,7 @@ from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.judge import judge
 from poprun.result.summary import in_a_line, table
-from poprun.supervise.stopping import Course
+from poprun.supervise.stopping import JobState
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
@@ -40,8 +40,8 @@ def ends(*events: Event, mpirun: MpirunReport = NOTHING) -> Sequence[InstanceEnd
             [FACTS, FACTS],
         )
     )
-    course, started_ns = Course(num_instances=2), {0: SECOND, 1: SECOND}
-    end = AttemptEnd(course=course, events=events, started_ns=started_ns)
+    state, started_ns = JobState(num_instances=2), {0: SECOND, 1: SECOND}
+    end = AttemptEnd(state=state, events=events, started_ns=started_ns)
     return judge(end, instance_ends(end, plan, lambda rank: b""), mpirun).instances
 
 

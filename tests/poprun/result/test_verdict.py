@@ -16,7 +16,7 @@ from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.judge import judge
 from poprun.result.verdict import Verdict, may_restart
-from poprun.supervise.stopping import Cause, Course, Reason
+from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
     DaemonKilled,
@@ -57,7 +57,7 @@ def failed(
 
 
 def judged(
-    course: Course,
+    state: JobState,
     events: Sequence[Event],
     mpirun_status: int | None,
     mpirun: MpirunReport,
@@ -68,8 +68,8 @@ def judged(
     Args:
         hosts: The host of each instance, of which mpirun runs on the first.
     """
-    hosts = hosts or ["n0"] * max(3, course.num_instances)
-    end = AttemptEnd(course=course, events=events, mpirun_status=mpirun_status)
+    hosts = hosts or ["n0"] * max(3, state.num_instances)
+    end = AttemptEnd(state=state, events=events, mpirun_status=mpirun_status)
     request = SimpleNamespace(
         program_names=(),
         stdin=Stdin(),
@@ -107,7 +107,7 @@ def outcome(
     started: frozenset[int] = BOTH,
     mpirun_hung: bool = False,
 ) -> Verdict:
-    course = Course(
+    state = JobState(
         num_instances=2,
         cause=cause,
         started=started,
@@ -115,7 +115,7 @@ def outcome(
         timeout=2.5,
         start_timeout=60.0,
     )
-    return judged(course, events, mpirun_status, mpirun)
+    return judged(state, events, mpirun_status, mpirun)
 
 
 def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
@@ -366,8 +366,10 @@ def test_a_job_on_several_hosts_names_those_of_what_has_failed() -> None:
 
     def sentence(cause: Cause, *events: Event) -> str:
         started = frozenset({0, 1})
-        course = Course(num_instances=4, cause=cause, started=started, start_timeout=60)
-        return judged(course, events, None, NOTHING, hosts).sentence
+        state = JobState(
+            num_instances=4, cause=cause, started=started, start_timeout=60
+        )
+        return judged(state, events, None, NOTHING, hosts).sentence
 
     assert sentence(Cause(reason=Reason.START_TIMEOUT)) == (
         "mpirun did not start 2 of 4 instances on n1 within the 60 s of "
@@ -522,9 +524,9 @@ def test_a_daemon_of_mpirun_that_was_killed_is_named_with_its_host(
     failure: MpirunFailure, code: int, events: list[Event], host: str
 ) -> None:
     mpirun = MpirunReport(failure=failure, code=code)
-    course = Course(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
+    state = JobState(num_instances=4, cause=stopped_by(Reason.SHIM_LOST, 0))
 
-    found = judged(course, events, code << 8, mpirun, ["h0", "h0", "h1", "h1"])
+    found = judged(state, events, code << 8, mpirun, ["h0", "h0", "h1", "h1"])
 
     assert found == Verdict(
         exit_code=125,
@@ -572,9 +574,9 @@ def test_a_daemon_of_mpirun_that_ends_after_another_process_is_no_cause(
     events: list[Event], status: int, sentence: str
 ) -> None:
     mpirun = MpirunReport(failure=MpirunFailure.UNEXPLAINED, code=1)
-    course = Course(num_instances=4, cause=stopped_by(Reason.MPIRUN_ENDED))
+    state = JobState(num_instances=4, cause=stopped_by(Reason.MPIRUN_ENDED))
 
-    found = judged(course, events, status, mpirun, ["h0", "h0", "h1", "h1"])
+    found = judged(state, events, status, mpirun, ["h0", "h0", "h1", "h1"])
 
     assert found.sentence == sentence
 
@@ -770,9 +772,9 @@ def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
 
 
 def test_a_signal_after_all_have_succeeded_fails_nothing() -> None:
-    course = Course(num_instances=2, started=BOTH, mpirun_killed=True)
+    state = JobState(num_instances=2, started=BOTH, mpirun_killed=True)
 
-    found = judged(course, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
+    found = judged(state, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
 
     assert found == Verdict(exit_code=0)
 
@@ -816,26 +818,26 @@ def test_another_attempt_follows_what_may_not_happen_again(
     reason: Reason | None, follows: bool
 ) -> None:
     cause = None if reason is None else Cause(reason=reason)
-    course = Course(num_instances=2, started=ONE, cause=cause)
+    state = JobState(num_instances=2, started=ONE, cause=cause)
 
-    assert may_restart(AttemptEnd(course=course, events=[])) is follows
+    assert may_restart(AttemptEnd(state=state, events=[])) is follows
 
 
 def test_no_attempt_follows_where_no_instance_has_run() -> None:
     cause = Cause(reason=Reason.MPIRUN_ENDED)
 
     assert not may_restart(
-        AttemptEnd(course=Course(num_instances=2, cause=cause), events=[])
+        AttemptEnd(state=JobState(num_instances=2, cause=cause), events=[])
     )
 
 
 def test_a_signal_after_the_failure_counts() -> None:
-    course = Course(
+    state = JobState(
         num_instances=2, started=ONE, cause=Cause(reason=Reason.FAILED, rank=1)
     )
 
     assert not may_restart(
-        AttemptEnd(course=course, events=[Interrupted(signal=signal.SIGINT)])
+        AttemptEnd(state=state, events=[Interrupted(signal=signal.SIGINT)])
     )
 
 

@@ -49,7 +49,7 @@ def test_a_job_starts_and_ends_on_all_its_hosts(
     [shim] = driven.run(1)
     run_there(there)
     driven.turn(2)
-    assert driven.supervisor._course.started == {0, 1, 2}
+    assert driven.supervisor._state.started == {0, 1, 2}
 
     shim.exit(0)
     shim.end()
@@ -63,7 +63,7 @@ def test_a_job_starts_and_ends_on_all_its_hosts(
     driven.guard.say(protocol.MPIRUN_EXITED, 0)
     ended = driven.finish()
 
-    assert ended.course.cause is None
+    assert ended.state.cause is None
     assert calls(there) == [
         ("note_end", 0),
         ("note_end", 1),
@@ -78,7 +78,7 @@ def test_a_shim_of_another_hosts_instance_is_refused_here(driven: Driven) -> Non
     driven.run(1)
 
     assert driven.shim(1).is_cut_off()
-    assert driven.supervisor._course.connected == {0}
+    assert driven.supervisor._state.connected == {0}
 
 
 @pytest.mark.parametrize("is_here", [True, False])
@@ -96,7 +96,7 @@ def test_a_failure_on_one_host_stops_the_instances_of_the_other(
     driven.turn()
 
     cause = Cause(reason=Reason.FAILED, rank=0 if is_here else 2)
-    assert driven.supervisor._course.cause == cause
+    assert driven.supervisor._state.cause == cause
     assert ("signal", signal.SIGTERM) in there.calls
     assert shim.heard() == [(protocol.SIGNAL, [b"15"])]
 
@@ -113,7 +113,7 @@ def test_a_shim_that_is_lost_there_is_the_cause_of_mpiruns_end(
     driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
     driven.turn()
 
-    assert driven.supervisor._course.cause == Cause(reason=Reason.SHIM_LOST, rank=2)
+    assert driven.supervisor._state.cause == Cause(reason=Reason.SHIM_LOST, rank=2)
     assert driven.told.index(ShimLost(rank=2)) < driven.told.index(
         MpirunExited(status=9 << 8)
     )
@@ -192,7 +192,7 @@ def test_each_host_shows_the_stacks_of_its_own_instances(
         (1, 0),
         (2, 0),
     ]
-    assert driven.supervisor._course.phase is Phase.STOPPING
+    assert driven.supervisor._state.phase is Phase.STOPPING
 
 
 def test_output_of_both_hosts_is_shown(driven: Driven, there: FakeHost) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from poprun.supervise.stopping import (
     Action,
     Cause,
-    Course,
     InterruptInstance,
+    JobState,
     KillInstances,
     Phase,
     Reason,
@@ -85,33 +85,33 @@ def words(action: Action) -> str:
 class Story:
     """One job, event by event, on a clock that starts at 0."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
+    def __init__(self, state: JobState) -> None:
+        self.state = state
 
     def __call__(self, now: float, *events: Event) -> list[str]:
         """Let events happen, and return all that is to be done for them."""
         done: list[str] = []
         for event in events:
-            self.course, actions = decide(self.course, event, now)
+            self.state, actions = decide(self.state, event, now)
             done += map(words, actions)
         return done
 
     @property
     def phase(self) -> Phase:
-        return self.course.phase
+        return self.state.phase
 
     @property
     def cause(self) -> Cause | None:
-        return self.course.cause
+        return self.state.cause
 
     @property
     def deadline(self) -> float:
-        return self.course.deadline
+        return self.state.deadline
 
 
 def running(num_instances: int = 2, **settings: object) -> Story:
     """Return a job all of whose instances are running."""
-    story = Story(Course(num_instances=num_instances, **settings))  # type: ignore[arg-type]
+    story = Story(JobState(num_instances=num_instances, **settings))  # type: ignore[arg-type]
     assert story(0, MpirunStarted(pid=100)) == []
     for rank in range(num_instances):
         assert story(0, Connected(rank=rank), Started(rank=rank, pid=200 + rank)) == []
@@ -132,7 +132,7 @@ def test_a_job_whose_instances_all_succeed_is_over_when_mpirun_has_left() -> Non
     assert story(2, Tick()) == []
     assert story(2, MpirunExited(status=0)) == []
     assert (story.phase, story.deadline) == (Phase.OVER, inf)
-    assert (story.cause, story.course.mpirun_hung) == (None, False)
+    assert (story.cause, story.state.mpirun_hung) == (None, False)
 
 
 def test_an_instance_has_not_ended_while_something_of_it_is_left() -> None:
@@ -151,7 +151,7 @@ def test_a_running_job_waits_forever() -> None:
 
 
 def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
-    story = Story(Course(num_instances=2))
+    story = Story(JobState(num_instances=2))
 
     assert (
         story(
@@ -270,7 +270,7 @@ def test_no_grace_kills_at_the_next_tick() -> None:
 
 def test_a_program_that_cannot_be_started_stops_the_others() -> None:
     story = running(grace=5)
-    story.course = replace(story.course, started=frozenset({0}))
+    story.state = replace(story.state, started=frozenset({0}))
 
     assert story(1, Refused(rank=1, errno=2, tried="/bin/x")) == [
         "SIGTERM to instances"
@@ -284,7 +284,7 @@ def test_a_program_that_cannot_be_started_stops_the_others() -> None:
 
 
 def test_a_program_that_no_instance_can_start_is_over_at_once() -> None:
-    story = Story(Course(num_instances=1))
+    story = Story(JobState(num_instances=1))
 
     assert story(0, Connected(rank=0), Refused(rank=0, errno=2, tried="/bin/x")) == [
         "SIGTERM to instances",
@@ -354,7 +354,7 @@ def test_ctrl_c_does_not_wait_for_an_mpirun_that_should_be_gone() -> None:
 
 
 def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
-    story = Story(Course(num_instances=2))
+    story = Story(JobState(num_instances=2))
     story(0, MpirunStarted(pid=100))
 
     assert story(0.1, Interrupted(signal=INT)) == [
@@ -461,7 +461,7 @@ def test_a_failure_long_before_slurm_s_signal_stays_the_cause(last: Event) -> No
 
 
 def test_an_mpirun_that_does_not_get_sigterm_is_killed_and_not_the_cause() -> None:
-    story = Story(Course(num_instances=2, is_in_slurm=True))
+    story = Story(JobState(num_instances=2, is_in_slurm=True))
     story(0, MpirunStarted(pid=100), Connected(rank=0), Started(rank=0, pid=200))
 
     assert story(1, ShimLost(rank=0)) == [
@@ -469,7 +469,7 @@ def test_an_mpirun_that_does_not_get_sigterm_is_killed_and_not_the_cause() -> No
         "release shims",
         "SIGKILL to mpirun",
     ]
-    assert story.course.mpirun_killed
+    assert story.state.mpirun_killed
 
 
 def test_a_failure_before_slurm_ends_the_job_is_the_cause() -> None:
@@ -530,7 +530,7 @@ def test_a_grace_below_a_second_counts_when_machinery_dies() -> None:
 
 
 def test_mpirun_that_dies_before_the_first_instance_ends_the_job() -> None:
-    story = Story(Course(num_instances=2))
+    story = Story(JobState(num_instances=2))
 
     assert story(1, MpirunStarted(pid=100), MpirunExited(status=1 << 8)) == [
         "release shims"
@@ -635,7 +635,7 @@ def test_an_mpirun_that_dies_while_stacks_are_shown_stops_the_job() -> None:
 
 
 def test_a_job_that_does_not_start_in_time_is_stopped() -> None:
-    story = Story(Course(num_instances=2, starts_by=30, ends_by=100, grace=5))
+    story = Story(JobState(num_instances=2, starts_by=30, ends_by=100, grace=5))
     story(1, Connected(rank=0), Started(rank=0, pid=200))
 
     assert story.deadline == 30
@@ -658,7 +658,7 @@ def test_the_time_to_start_is_over_when_all_have_started() -> None:
 
 
 def test_when_both_times_are_up_the_whole_job_took_too_long() -> None:
-    story = Story(Course(num_instances=1, starts_by=30, ends_by=30))
+    story = Story(JobState(num_instances=1, starts_by=30, ends_by=30))
 
     story(30, Tick())
 
@@ -705,7 +705,7 @@ def test_a_job_whose_output_has_no_reader_is_stopped_within_a_second() -> None:
 
 
 def test_an_instance_that_comes_after_the_stop_is_waited_for_like_any_other() -> None:
-    story = Story(Course(num_instances=2))
+    story = Story(JobState(num_instances=2))
     story(0, Connected(rank=0), Started(rank=0, pid=200))
     story(1, exited(0, 1 << 8))
 
@@ -717,7 +717,7 @@ def test_an_instance_that_comes_after_the_stop_is_waited_for_like_any_other() ->
 
 
 def test_an_instance_that_starts_after_the_stop_costs_the_others_no_grace() -> None:
-    story = Story(Course(num_instances=3, grace=5))
+    story = Story(JobState(num_instances=3, grace=5))
     story(
         0,
         Connected(rank=0),
@@ -747,7 +747,7 @@ def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
 
 
 def test_mpirun_that_is_told_to_end_has_more_time_for_it() -> None:
-    story = Story(Course(num_instances=2))
+    story = Story(JobState(num_instances=2))
     story(0, MpirunStarted(pid=100), Connected(rank=0), Started(rank=0, pid=200))
     assert story(
         0, Connected(rank=0), exited(0, KILL), Clean(rank=0, left_behind=0)
@@ -772,7 +772,7 @@ def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
     assert story(12.1, MpirunExited(status=KILL)) == []
     assert story.phase is Phase.OVER
     # Only now is it known that the job went well, and what was wrong with mpirun.
-    assert (story.cause, story.course.mpirun_hung) == (None, True)
+    assert (story.cause, story.state.mpirun_hung) == (None, True)
 
 
 def test_mpirun_has_time_for_each_of_many_instances_to_leave() -> None:
@@ -815,7 +815,7 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
 
 
 courses = st.builds(
-    Course,
+    JobState,
     num_instances=st.just(3),
     grace=st.sampled_from([0, 0.5, 5]),
     keep_going=st.booleans(),
@@ -826,59 +826,59 @@ histories = st.lists(st.tuples(st.floats(0, 2), anything(3)), max_size=25)
 
 
 def told(
-    course: Course, history: list[tuple[float, Event]]
-) -> Iterator[tuple[Course, list[Action]]]:
+    state: JobState, history: list[tuple[float, Event]]
+) -> Iterator[tuple[JobState, list[Action]]]:
     """Let everything happen, each event some time after the one before."""
     now = 0.0
     for wait, event in history:
         now += wait
-        course, actions = decide(course, event, now)
-        yield course, actions
+        state, actions = decide(state, event, now)
+        yield state, actions
     # Then nothing happens any more but that time passes.
-    while course.phase is not Phase.OVER:
-        now = max(now, course.deadline)
-        course, actions = decide(course, Tick(), now)
-        yield course, actions
+    while state.phase is not Phase.OVER:
+        now = max(now, state.deadline)
+        state, actions = decide(state, Tick(), now)
+        yield state, actions
 
 
 @given(courses, histories)
 def test_every_job_comes_to_its_end_if_only_time_passes(
-    course: Course, history: list[tuple[float, Event]]
+    state: JobState, history: list[tuple[float, Event]]
 ) -> None:
-    steps = list(told(course, history))
+    steps = list(told(state, history))
 
     # At the end every tick is a step on: from RUNNING there are six at most.
     assert len(steps) <= len(history) + 6
 
 
 @given(courses, histories)
-def test_no_job_goes_back(course: Course, history: list[tuple[float, Event]]) -> None:
-    phases = [Phase.RUNNING, *(step.phase for step, _ in told(course, history))]
+def test_no_job_goes_back(state: JobState, history: list[tuple[float, Event]]) -> None:
+    phases = [Phase.RUNNING, *(step.phase for step, _ in told(state, history))]
 
     assert all(before <= after for before, after in pairwise(phases))
 
 
 @given(courses, histories)
 def test_a_job_that_stops_has_one_cause_and_keeps_it(
-    course: Course, history: list[tuple[float, Event]]
+    state: JobState, history: list[tuple[float, Event]]
 ) -> None:
-    causes = [step.cause for step, _ in told(course, history)]
+    causes = [step.cause for step, _ in told(state, history)]
     known = [cause for cause in causes if cause is not None]
 
     assert len(set(known)) <= 1
     assert None not in causes[len(causes) - len(known) :]
     assert all(
         step.cause is not None
-        for step, _ in told(course, history)
+        for step, _ in told(state, history)
         if step.phase in (Phase.TRACING, Phase.STOPPING, Phase.KILLING)
     )
 
 
 @given(courses, histories)
 def test_shims_are_released_once_and_only_by_what_is_left_of_the_job(
-    course: Course, history: list[tuple[float, Event]]
+    state: JobState, history: list[tuple[float, Event]]
 ) -> None:
-    steps = list(told(course, history))
+    steps = list(told(state, history))
     released = [
         step
         for step, actions in steps
@@ -911,19 +911,19 @@ def test_a_failure_of_the_instance_that_is_debugged_stops_the_others() -> None:
 
 def test_ctrl_c_is_for_the_debugger_until_no_prompt_follows() -> None:
     story = running(debugged=1)
-    assert not story.course.debugger_takes_interrupt
+    assert not story.state.debugger_takes_interrupt
 
     story(1, DebuggerReady(rank=1))
-    assert story.course.debugger_takes_interrupt
+    assert story.state.debugger_takes_interrupt
     assert story(2, DebuggerInterrupted(rank=1, at_prompt=False)) == ["interrupt 1"]
-    assert not story.course.debugger_takes_interrupt
+    assert not story.state.debugger_takes_interrupt
     story(3, PromptShown(rank=1))
     assert story(4, DebuggerInterrupted(rank=1, at_prompt=True)) == ["interrupt 1"]
-    assert story.course.debugger_takes_interrupt
+    assert story.state.debugger_takes_interrupt
     story(5, PromptOver(rank=1))
-    assert story.course.debugger_takes_interrupt
+    assert story.state.debugger_takes_interrupt
     story(6, exited(1))
-    assert not story.course.debugger_takes_interrupt
+    assert not story.state.debugger_takes_interrupt
 
 
 def test_a_job_with_a_debugger_that_is_interrupted_gets_sigterm() -> None:
@@ -961,7 +961,7 @@ def test_the_time_at_a_prompt_does_not_count_for_an_instance_that_ends_there() -
 )
 def test_what_is_not_of_the_debugged_instance_changes_nothing(event: Event) -> None:
     story = running(debugged=1)
-    before = story.course
+    before = story.state
 
     assert story(1, event) == []
-    assert story.course == before
+    assert story.state == before

@@ -113,7 +113,7 @@ def test_a_job_without_failures_goes_through_the_host_in_order(
 
     ended = loop.run()
 
-    assert ended.course.cause is None
+    assert ended.state.cause is None
     assert (ended.mpirun_status, ended.mpirun_output) == (0, b"what mpirun wrote")
     assert ended.events == loop.events
     names = [call for call in loop.host.calls if call[0] != "stop_starting"]
@@ -149,7 +149,7 @@ def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
+    assert ended.state.cause == Cause(reason=Reason.FAILED, rank=1)
     assert loop.sent == [("signal", TERM), ("release",)]
     stopped = [e.rank for e in loop.events if isinstance(e, Exited) and not e.by_itself]
     assert stopped == [0, 2]
@@ -172,7 +172,7 @@ def test_instances_that_ignore_the_signal_are_killed_after_the_grace_period(
 
     assert time.monotonic() - began >= 0.2
     assert loop.sent == [("signal", TERM), ("kill",), ("release",)]
-    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=0)
+    assert ended.state.cause == Cause(reason=Reason.FAILED, rank=0)
 
 
 def test_the_grace_period_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_with_keep_going_the_others_run_on(monkeypatch: pytest.MonkeyPatch) -> N
     loop.host.play(*loop.host.end(1, 0, by_itself=True))
     ended = loop.run()
 
-    assert ended.course.cause is None
+    assert ended.state.cause is None
     assert loop.sent == [("release",)]
 
 
@@ -212,7 +212,7 @@ def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = loop.run()
 
     assert loop.sent == [("signal", INT), ("kill",), ("release",)]
-    assert ended.course.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
+    assert ended.state.cause == Cause(reason=Reason.INTERRUPTED, signal=INT)
     assert [e for e in loop.events if isinstance(e, Interrupted)] == [
         Interrupted(signal=INT)
     ] * 2
@@ -226,7 +226,7 @@ def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.TIMEOUT)
+    assert ended.state.cause == Cause(reason=Reason.TIMEOUT)
     assert [call for call in loop.host.calls if call[0] == "show_stacks"] == [
         ("show_stacks", 0, 0),
         ("show_stacks", 1, 0),
@@ -242,7 +242,7 @@ def test_the_start_timeout_stops_a_job_whose_instances_do_not_all_start(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.START_TIMEOUT)
+    assert ended.state.cause == Cause(reason=Reason.START_TIMEOUT)
     # mpirun has not started all instances, and is told not to.
     assert loop.sent == [("signal", TERM), ("release",), ("signal_mpirun", TERM)]
 
@@ -260,7 +260,7 @@ def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.OUTPUT_CLOSED)
+    assert ended.state.cause == Cause(reason=Reason.OUTPUT_CLOSED)
     assert loop.sent == [("signal", TERM), ("release",)]
     os.close(writer)
 
@@ -290,7 +290,7 @@ def test_a_lost_shim_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
+    assert ended.state.cause == Cause(reason=Reason.SHIM_LOST, rank=1)
     assert ("note_end", 1) in loop.host.calls
     assert loop.sent == [("signal", TERM), ("release",)]
 
@@ -309,7 +309,7 @@ def test_a_program_that_cannot_start_stops_the_others(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.REFUSED, rank=1)
+    assert ended.state.cause == Cause(reason=Reason.REFUSED, rank=1)
     assert loop.host.alive == set()
 
 
@@ -322,7 +322,7 @@ def test_an_instance_that_failed_in_finalize_stops_the_others(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
+    assert ended.state.cause == Cause(reason=Reason.FAILED, rank=1)
     assert loop.sent == [("signal", TERM), ("release",)]
 
 
@@ -337,7 +337,7 @@ def test_events_of_one_turn_count_in_the_order_in_which_they_arrive(
 
     ended = loop.run()
 
-    assert ended.course.cause == Cause(reason=Reason.FAILED, rank=1)
+    assert ended.state.cause == Cause(reason=Reason.FAILED, rank=1)
 
 
 def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
 
     ended = loop.run()
 
-    assert ended.course.mpirun_hung
+    assert ended.state.mpirun_hung
     assert ended.mpirun_status == KILLED
     assert loop.sent == [("signal_mpirun", KILLED)]
 
@@ -370,7 +370,7 @@ def test_user_signals_and_sizes_reach_the_host_and_stop_nothing(
     loop.turn(3)
 
     assert loop.sent == [("signal", signal.SIGUSR1)]
-    assert loop.supervisor._course.phase is Phase.RUNNING
+    assert loop.supervisor._state.phase is Phase.RUNNING
 
 
 def test_the_host_gets_the_standard_input_of_the_instances(
