@@ -13,9 +13,12 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 ) -> None:
     calls: list[str] = []
 
-    host = Mock(listen=lambda: calls.append("listen"))
+    def open_links(*_: object) -> list[Mock]:
+        calls.append("listen")
+        return []
+
     mpirun = Mock(start=lambda: calls.append("start mpirun"))
-    monkeypatch.setattr(attempt, "LocalHost", lambda *_: host)
+    monkeypatch.setattr(attempt, "open_links", open_links)
     monkeypatch.setattr(attempt, "MpirunProcess", lambda *_: mpirun)
     end = Mock()
     running = Mock(run=lambda *_: end)
