@@ -10,6 +10,8 @@ EDITABLE := --config-settings editable_mode=compat -e
 WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE := popdist/engine/core
 KERNELS := popdist/tensorflow/tensors/kernels
+# The tests start thousands of Pythons, each of which would compile poprun anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait more than they compute.
 PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist worksteal
 
