@@ -12,7 +12,8 @@ from integration.restarts.test_checkpoints import STOPS
 
 pytestmark = pytest.mark.mpi
 
-MPIS = ["openmpi5", "hydra", "local"]
+# Each loss of a host takes 15 s of waiting. The test of checkpoints has hydra.
+MPIS = ["openmpi5", "local"]
 AGENT = "host/entry.py"
 # Runs on in the first attempt, and ends at once in each other.
 PROGRAM = (
