@@ -243,15 +243,7 @@ class LocalHost:
             descriptor = self._stdin.descriptor_for(rank)
         except OSError as error:
             link.send(protocol.pack(protocol.RELEASE))
-            self._clean.add(rank)
-            self._emit(
-                Refused(
-                    rank=rank,
-                    errno=error.errno or 0,
-                    tried="",
-                    call="creating a pipe for stdin",
-                )
-            )
+            self._on_refused(rank, error.errno or 0, "", "creating a pipe for stdin")
             return
         sent = () if descriptor is None else (descriptor,)
         link.send(self._specs[rank], sent)
@@ -264,9 +256,7 @@ class LocalHost:
         if kind == protocol.STARTED:
             self._on_started(rank, link, *values)
         elif kind == protocol.REFUSED:
-            self._clean.add(rank)
-            number, about, call = values
-            self._emit(Refused(rank=rank, errno=number, tried=about, call=call))
+            self._on_refused(rank, *values)
         elif kind == protocol.EXITED:
             self._on_exited(rank, *values)
         elif kind == protocol.REMAINS:
@@ -293,15 +283,7 @@ class LocalHost:
         if len(link.descriptors) < len(streams):
             # The kernel has dropped what this process had no number left for.
             link.send(protocol.pack(protocol.KILL))
-            self._clean.add(rank)
-            self._emit(
-                Refused(
-                    rank=rank,
-                    errno=errno.EMFILE,
-                    tried="",
-                    call="receiving stdout and stderr",
-                )
-            )
+            self._on_refused(rank, errno.EMFILE, "", "receiving stdout and stderr")
             return
         for stream in streams:
             source = DescriptorSource(link.descriptors.pop(0))
@@ -309,6 +291,10 @@ class LocalHost:
         self._programs[pid] = rank
         is_bound = memory_is_bound == 1
         self._emit(Started(rank=rank, pid=pid, cpus=cpus, memory_is_bound=is_bound))
+
+    def _on_refused(self, rank: int, number: int, tried: str, call: str) -> None:
+        self._clean.add(rank)
+        self._emit(Refused(rank=rank, errno=number, tried=tried, call=call))
 
     def _on_remains(self, pid: int, user: int, command: bytes) -> None:
         if pid not in self._remaining:

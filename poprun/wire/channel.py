@@ -162,8 +162,9 @@ class Channel:
 
 
 class PipeChannel(Channel):
-    """A channel on two descriptors of any kind, which carries no descriptors."""
+    """A channel on two descriptors of any kind. It transfers no descriptors."""
 
+    # Not that of a Channel: there is no socket.
     def __init__(self, read: int, write: int) -> None:
         os.set_blocking(read, False)
         os.set_blocking(write, False)
