@@ -1,6 +1,6 @@
 """The words for true and false, and texts: numbers, sizes, ranges, JSON, terminals."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 # In lower case, as options, files and variables may write them.
 TRUE_WORDS = ("yes", "on", "true", "1")
@@ -59,15 +59,34 @@ def json_text(words: str) -> str:
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers of CPUs, nodes or replicas as the kernel does: 0-3,8."""
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}"
+        for first, last in _ranges(numbers)
+    )
+
+
+def describe_instances(instances: Collection[int]) -> str:
+    """Write numbers of instances: instances 0 to 3 and 7, or instance 3."""
+    parts: list[str] = []
+    for first, last in _ranges(instances):
+        if last - first > 1:
+            parts.append(f"{first} to {last}")
+        else:
+            parts += map(str, range(first, last + 1))
+    *others, last_part = parts
+    before = f"{', '.join(others)} and " if others else ""
+    return f"instance{'' if len(instances) == 1 else 's'} {before}{last_part}"
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last number of each range, in their order."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)
         else:
             ranges.append((number, number))
-    return ",".join(
-        f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
-    )
+    return ranges
 
 
 def printable(text: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from poprun.output.lines.tracebacks import describe_instances
 from poprun.output.terminal import clock
 from poprun.supervise.group_calls import GroupCalls
 from poprun.wire.events import (
@@ -20,7 +19,7 @@ from poprun.wire.events import (
     Started,
     UsageMeasured,
 )
-from poprun.words import counted
+from poprun.words import counted, describe_instances
 
 # A job that is over sooner needs no line.
 FIRST_AFTER_S = 0.5

@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.words import size, three_digits
+from poprun.words import describe_instances, size, three_digits
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,17 @@ def test_a_size_has_a_unit_and_hardly_more_than_three_digits(
 )
 def test_a_number_is_written_without_a_power_of_ten(number: float, text: str) -> None:
     assert three_digits(number) == text
+
+
+@pytest.mark.parametrize(
+    ("instances", "text"),
+    [
+        ({3}, "instance 3"),
+        ({1, 0}, "instances 0 and 1"),
+        ({0, 1, 2}, "instances 0 to 2"),
+        ({0, 2, 4}, "instances 0, 2 and 4"),
+        ({0, 1, 2, 3, 7, 9, 10, 11, 12}, "instances 0 to 3, 7 and 9 to 12"),
+    ],
+)
+def test_instances_are_described_in_runs(instances: set[int], text: str) -> None:
+    assert describe_instances(instances) == text

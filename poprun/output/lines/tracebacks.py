@@ -6,8 +6,9 @@ Python knows where it ends.
 """
 
 import re
-from collections.abc import Collection
 from math import inf
+
+from poprun.words import describe_instances
 
 MARKER = b"Traceback (most recent call last):"
 # On a terminal Python 3.13 and later colour file names, numbers and source.
@@ -120,26 +121,6 @@ def without_frames_of(library: bytes, traceback: bytes) -> bytes:
     own = file + re.escape(library) + b"/"
     pattern = rb"(?:%s.*\n(?:^%s    .*\n)*)+" % (own, prefix)
     return re.sub(pattern, replace, traceback, flags=re.MULTILINE)
-
-
-def describe_instances(instances: Collection[int]) -> str:
-    """Return "instances 0 to 3 and 7", or "instance 3"."""
-    runs: list[list[int]] = []
-    for number in sorted(instances):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [
-        part
-        for run in runs
-        for part in (map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"])
-    ]
-    if len(instances) == 1:
-        return f"instance {parts[0]}"
-    *others, last = parts
-    before = f"{', '.join(others)} and " if others else ""
-    return f"instances {before}{last}"
 
 
 class PrintedTracebacks:

@@ -8,7 +8,6 @@ from poprun.output.lines.tracebacks import (
     LONGEST_S,
     MARKER,
     Tracebacks,
-    describe_instances,
     first_line,
     without_frames_of,
 )
@@ -80,20 +79,6 @@ def test_a_syntax_error_of_a_script_is_a_traceback_without_its_first_line() -> N
     assert first_line(FRAME) == -1
     assert held(file, b"    1 +\n") == 1.0
     assert held(file, b"    1 +\n", b"SyntaxError: invalid syntax\n") == 0.05
-
-
-@pytest.mark.parametrize(
-    ("instances", "text"),
-    [
-        ({3}, "instance 3"),
-        ({1, 0}, "instances 0 and 1"),
-        ({0, 1, 2}, "instances 0 to 2"),
-        ({0, 2, 4}, "instances 0, 2 and 4"),
-        ({0, 1, 2, 3, 7, 9, 10, 11, 12}, "instances 0 to 3, 7 and 9 to 12"),
-    ],
-)
-def test_instances_are_described_in_runs(instances: set[int], text: str) -> None:
-    assert describe_instances(instances) == text
 
 
 USERS = FIRST + FRAME + b"    group.all_reduce(x)\n    ^^^^^^^\n"
