@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import IO
 
 from poprun.errors import LaunchError, MpiNotFoundError, explain_errno, is_shortage
 from poprun.helpers import own_process
@@ -121,39 +122,13 @@ def _first_line(text: str) -> str:
 def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the output of "mpirun --version" and its exit status, or minus signal."""
     limit_s = VERSION_LIMIT_S * timeout_factor()
-    # Only this process has the end of the pipe to write to. When it ends, however it
-    # does, the kernel ends the mpirun and all that the mpirun has started.
-    alive_read, alive_write = os.pipe()
-
-    def prepare() -> None:  # in the new process
-        own_process.kill_group_with_pipe(alive_read, os.getpid())
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_VERSION_BYTES, _VERSION_BYTES))
-
     # A file, not a pipe: a child of the mpirun may hold it open, and mpirun's own end
-    # counts.
-    with open(os.memfd_create("version"), "w+b") as output:
-        try:
-            process = subprocess.Popen(
-                [path, "--version"],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-                pass_fds=(alive_read,),
-                preexec_fn=prepare,
-            )
-        except OSError as error:
-            os.close(alive_write)
-            if is_shortage(error.errno or 0):
-                reason = explain_errno(error.errno or 0)
-                raise LaunchError(f"{path} could not be started: {reason}") from None
-            raise MpiNotFoundError(
-                f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
-            ) from None
-        finally:
-            os.close(alive_read)
-        with process, open(alive_write, "wb"), open(os.pidfd_open(process.pid)) as end:
+    # counts. Only this process has the end of the pipe to write to: see _start.
+    alive_read, alive_write = os.pipe()
+    with open(os.memfd_create("version"), "w+b") as output, open(alive_write, "wb"):
+        with open(alive_read, "rb"):
+            process = _start(path, environ, output, alive_read)
+        with process, open(os.pidfd_open(process.pid)) as end:
             try:
                 has_ended, _, _ = select.select([end], [], [], limit_s)
             finally:
@@ -168,3 +143,37 @@ def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     # The kernel ends an mpirun that prints too much.
     status = process.returncode
     return text, 0 if status == -signal.SIGXFSZ else status
+
+
+def _start(
+    path: str, environ: Mapping[str, str], output: IO[bytes], alive: int
+) -> "subprocess.Popen[bytes]":
+    """Start "mpirun --version".
+
+    Args:
+        alive: A pipe. When the process with its other end has ended, however it does,
+            the kernel ends the mpirun and all that the mpirun has started.
+    """
+
+    def prepare() -> None:  # in the new process
+        own_process.kill_group_with_pipe(alive, os.getpid())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_VERSION_BYTES, _VERSION_BYTES))
+
+    try:
+        return subprocess.Popen(
+            [path, "--version"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            pass_fds=(alive,),
+            preexec_fn=prepare,
+        )
+    except OSError as error:
+        if is_shortage(error.errno or 0):
+            reason = explain_errno(error.errno or 0)
+            raise LaunchError(f"{path} could not be started: {reason}") from None
+        raise MpiNotFoundError(
+            f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
+        ) from None

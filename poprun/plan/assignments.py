@@ -23,47 +23,48 @@ def make_plan(
         partition: The partition that the job asks for or was granted; None for a job
             without IPUs.
     """
-    topology = _topology_on(request, partition)
-    assignments = []
-    for rank, instance in enumerate(topology.instances()):
-        printed = {
-            **_instance_variables(instance, request, partition),
-            **_partition_variables(topology, request, partition, rank),
-            env.CONTRACT: str(env.CONTRACT_VERSION),
-            env.JOB_ID: request.identity,
-            env.OFFLINE_MODE: str(int(partition is None)),
-            env.RESTART_COUNT: str(attempt.number),
-        }
-        directory, threads = request.directories[rank], request.threads
-        variables = {
-            **_launcher_variables(request, attempt, rank),
-            **request.settings_variables,
-            **({env.OMP_NUM_THREADS: str(threads[rank])} if threads else {}),
-            **({} if directory is None else {"PWD": directory}),
-            **printed,
-            env.CONTROL: attempt.control,
-            **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
-            env.ARENA: f"{attempt.arena}-{topology.host_of(rank)}",
-            **request.exports_of(rank),
-        }
-        assignments.append(
-            Assignment(
-                rank=rank,
-                host=request.host_of(rank),
-                program=request.program_of(rank).argv,
-                binding=request.bindings[rank],
-                printed={name: variables[name] for name in printed},
-                variables=variables,
-                cwd=request.cwd_of(rank),
-                directory=directory,
-            )
-        )
-    return Plan(
+    plan = Plan(
         request=request,
         attempt=attempt,
         partition=partition,
-        topology=topology,
-        assignments=assignments,
+        topology=_topology_on(request, partition),
+        assignments=[],
+    )
+    instances = enumerate(plan.topology.instances())
+    return replace(plan, assignments=[_assign(plan, *each) for each in instances])
+
+
+def _assign(plan: Plan, rank: int, instance: Instance) -> Assignment:
+    request, attempt = plan.request, plan.attempt
+    printed = {
+        **_instance_variables(plan, instance),
+        **_partition_variables(plan, rank),
+        env.CONTRACT: str(env.CONTRACT_VERSION),
+        env.JOB_ID: request.identity,
+        env.OFFLINE_MODE: str(int(plan.partition is None)),
+        env.RESTART_COUNT: str(attempt.number),
+    }
+    directory, threads = request.directories[rank], request.threads
+    variables = {
+        **_launcher_variables(request, attempt, rank),
+        **request.settings_variables,
+        **({env.OMP_NUM_THREADS: str(threads[rank])} if threads else {}),
+        **({} if directory is None else {"PWD": directory}),
+        **printed,
+        env.CONTROL: attempt.control,
+        **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
+        env.ARENA: f"{attempt.arena}-{plan.topology.host_of(rank)}",
+        **request.exports_of(rank),
+    }
+    return Assignment(
+        rank=rank,
+        host=request.host_of(rank),
+        program=request.program_of(rank).argv,
+        binding=request.bindings[rank],
+        printed={name: variables[name] for name in printed},
+        variables=variables,
+        cwd=request.cwd_of(rank),
+        directory=directory,
     )
 
 
@@ -102,9 +103,8 @@ def compact(options: Mapping[str, str]) -> str:
     return json.dumps(options, separators=(",", ":"))
 
 
-def _instance_variables(
-    instance: Instance, request: Request, partition: PartitionVariables | None
-) -> dict[str, str]:
+def _instance_variables(plan: Plan, instance: Instance) -> dict[str, str]:
+    request, partition = plan.request, plan.partition
     variables = instance.encode()
     # The last two differ from instance to instance, as in the original.
     last_two = {
@@ -118,12 +118,8 @@ def _instance_variables(
     return variables | last_two
 
 
-def _partition_variables(
-    topology: Topology,
-    request: Request,
-    partition: PartitionVariables | None,
-    rank: int,
-) -> dict[str, str]:
+def _partition_variables(plan: Plan, rank: int) -> dict[str, str]:
+    request, partition = plan.request, plan.partition
     if partition is None:
         return {}
     host, options = partition.server_host, partition.target_options
@@ -131,7 +127,7 @@ def _partition_variables(
         host = ""  # it would name another machine there
     server = {env.VIPU_API_HOST: host, env.VIPU_API_PORT: str(partition.server_port)}
     if options is None:
-        options = target_options(topology, request.target_options)
+        options = target_options(plan.topology, request.target_options)
     return {
         **(server if host else {}),
         env.VIPU_API_PARTITION_ID: partition.name,
