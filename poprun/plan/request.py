@@ -87,11 +87,7 @@ def read_request(
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
     bindings = _bindings(settings, arguments.job, topology, facts)
-    cache_path, cache_is_temporary = _read_cache(
-        settings, environ, f"{temporary}/poprun-cache-{identity}", topology
-    )
-    exports, instance_exports = read_exports(programs, arguments, environ)
-    return Request(
+    request = Request(
         identity=identity,
         topology=topology,
         programs=programs,
@@ -107,14 +103,6 @@ def read_request(
         ),
         stdin=stdin,
         output_folder=output_folder,
-        cache_path=cache_path,
-        cache_is_temporary=cache_is_temporary,
-        target_options=_target_options(environ),
-        settings_variables=_settings_variables(settings, environ, mpi),
-        exports=exports,
-        instance_exports=instance_exports,
-        forwarded=[name for name in FORWARDED if name in environ],
-        partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
         notes=[
             *arguments.warnings,
@@ -124,6 +112,33 @@ def read_request(
             *notes,
         ],
         subnet=settings["host-subnet"] or _common_network(facts),
+    )
+    return _add_variables(request, settings, environ, temporary)
+
+
+def _add_variables(
+    request: Request, settings: Settings, environ: Mapping[str, str], temporary: str
+) -> Request:
+    """Add all that becomes variables of the instances."""
+    cache_path, cache_is_temporary = _read_cache(
+        settings,
+        environ,
+        f"{temporary}/poprun-cache-{request.identity}",
+        request.topology,
+    )
+    exports, instance_exports = read_exports(
+        request.programs, request.arguments, environ
+    )
+    return replace(
+        request,
+        cache_path=cache_path,
+        cache_is_temporary=cache_is_temporary,
+        target_options=_target_options(environ),
+        settings_variables=_settings_variables(settings, environ, request.mpi),
+        exports=exports,
+        instance_exports=instance_exports,
+        forwarded=[name for name in FORWARDED if name in environ],
+        partition_options=partition.read_options(settings, environ),
     )
 
 
