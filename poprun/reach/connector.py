@@ -75,7 +75,10 @@ class ConnectorFailure:
 
 
 class Connector(Protocol):
-    """A command that runs a program on another host."""
+    """A command that runs a program on another host.
+
+    Subclasses inherit the methods with a body, which suit most commands.
+    """
 
     @property
     def name(self) -> str:
@@ -84,6 +87,7 @@ class Connector(Protocol):
     @property
     def exit_s(self) -> float:
         """How long it may take to end after its agent, before it is killed."""
+        return 0.0
 
     @property
     def remote_shell(self) -> Sequence[str]:
@@ -113,6 +117,7 @@ class Connector(Protocol):
 
     def is_temporary(self, failure: ConnectorFailure) -> bool:
         """Return whether the same may succeed when it is tried again."""
+        return False
 
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
@@ -125,6 +130,7 @@ class Connector(Protocol):
 
     def on_hello(self, pid: int) -> None:
         """Get the command's process ready for the job, once its agent has answered."""
+        return None
 
     def host_environment(
         self, agent: Mapping[str, str], own: Mapping[str, str]
@@ -135,6 +141,7 @@ class Connector(Protocol):
             agent: The environment of the agent there.
             own: poprun's environment.
         """
+        return dict(agent)
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
         """Return a function that detects the loss of a silent host.

@@ -20,7 +20,7 @@ from poprun.reach.ssh import Ssh, target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherCommand:
+class OtherCommand(Connector):
     """The Connector that is started as COMMAND HOST PROGRAM ARGUMENT..."""
 
     # The command, and the same as the user writes it.
@@ -28,7 +28,6 @@ class OtherCommand:
     text: str
 
     name = "command"
-    exit_s = 0.0
 
     @property
     def remote_shell(self) -> Sequence[str]:
@@ -59,9 +58,6 @@ class OtherCommand:
             )
         return unusable(host, meaning, speaker, failure.lines[-MOST_LINES:], advice)
 
-    def is_temporary(self, failure: ConnectorFailure) -> bool:
-        return False
-
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
     ) -> None:
@@ -69,14 +65,6 @@ class OtherCommand:
             f"--distribute-ssh-key works with ssh only, not with --ssh {self.text!r}. "
             "Leave it out."
         )
-
-    def on_hello(self, pid: int) -> None:
-        """Do nothing: the command is ready for the job."""
-
-    def host_environment(
-        self, agent: Mapping[str, str], own: Mapping[str, str]
-    ) -> dict[str, str]:
-        return dict(agent)
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool]:
         return partial(peer_of_process_is_gone, pid)

@@ -14,7 +14,12 @@ from poprun.helpers import processes
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
-from poprun.reach.connector import MOST_LINES, ConnectorFailure, unusable
+from poprun.reach.connector import (
+    MOST_LINES,
+    Connector,
+    ConnectorFailure,
+    unusable,
+)
 from poprun.reach.silence import peer_of_process_is_gone
 
 OPTIONS = (
@@ -39,7 +44,7 @@ _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Srun:
+class Srun(Connector):
     """The Connector to the nodes of a Slurm job."""
 
     path: str
@@ -82,9 +87,6 @@ class Srun:
             meaning = f"it has no {missing[0]}"
             advice = "Install the same Python and poprun at the same paths there."
         return unusable(host, meaning, self.name, failure.lines[:MOST_LINES], advice)
-
-    def is_temporary(self, failure: ConnectorFailure) -> bool:
-        return False
 
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log

@@ -14,7 +14,7 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach import ssh_failures
-from poprun.reach.connector import ConnectorFailure, unusable
+from poprun.reach.connector import Connector, ConnectorFailure, unusable
 from poprun.reach.remote_commands import run_all
 from poprun.reach.silence import acknowledges_nothing, ends_of
 
@@ -52,7 +52,7 @@ ACCEPT_KEY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ssh:
+class Ssh(Connector):
     """The Connector that is OpenSSH's ssh."""
 
     # The command, and the same as the user writes it.
@@ -60,7 +60,6 @@ class Ssh:
     text: str
 
     name = "ssh"
-    exit_s = 0.0
 
     @property
     def remote_shell(self) -> list[str]:
@@ -97,14 +96,6 @@ class Ssh:
 
     def is_temporary(self, failure: ConnectorFailure) -> bool:
         return ssh_failures.was_dropped(failure)
-
-    def on_hello(self, pid: int) -> None:
-        """Do nothing: ssh is ready for the job."""
-
-    def host_environment(
-        self, agent: Mapping[str, str], own: Mapping[str, str]
-    ) -> dict[str, str]:
-        return dict(agent)
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
         return acknowledges_nothing(*ends_of(ssh_connection))
