@@ -130,8 +130,7 @@ class HostAgent:
         received = self._guard.receive() if self._guard else None
         if received is None:
             # Nothing would end the job here if this process were killed, too.
-            lost = protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD)
-            self._channel.send(lost)
+            self._channel.send(protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD))
             self._is_connected = False
         for kind, fields in received or ():
             if kind == protocol.FOUND and self._job is not None:

@@ -5,7 +5,7 @@ may report only its own instances, and may send only so much; otherwise it is lo
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from math import inf
 from typing import Any
@@ -108,7 +108,11 @@ class RemoteHost:
         self._clock_questions = 0
         # Until when the agent has to be heard of once the job is over.
         self._finishes_by = inf
-        self._receivers: dict[int, Callable[..., None]] = {
+        self._receivers = self._receivers_by_kind()
+
+    def _receivers_by_kind(self) -> Mapping[int, Callable[..., None]]:
+        """Return the methods for the messages of the other end."""
+        return {
             protocol.EVENT: self._on_event,
             protocol.STREAM_OPENED: self._on_stream_opened,
             protocol.OUTPUT: self._on_output,

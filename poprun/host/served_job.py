@@ -74,7 +74,11 @@ class ServedJob:
         _, self._pipe = os.pipe()
         self._is_clean = False
         self._has_finished = False
-        self._receivers: Mapping[int, Callable[..., None]] = {
+        self._receivers = self._receivers_by_kind()
+
+    def _receivers_by_kind(self) -> Mapping[int, Callable[..., None]]:
+        """Return the methods for the messages of the other end."""
+        return {
             protocol.STOP_STARTING: self._host.stop_starting,
             protocol.SIGNAL: self._host.signal_instances,
             protocol.KILL: self._host.kill_instances,
