@@ -129,17 +129,19 @@ def explain_misplaced(words: Sequence[str], given: Collection[str] = ()) -> list
         words: The program with its arguments.
         given: The names of options given to poprun: the program may have them as well.
     """
-    found: dict[str, None] = {}
+    misplaced: dict[str, None] = {}
     for word in words:
         if word == "--" or os.path.basename(word) in _OWN_PROGRAMS:
             break
         name = word.removeprefix("--").partition("=")[0]
         if word.startswith("--") and name in _OWN and name not in given:
-            found[f"--{name}"] = None
-    *most, last = found or [""]
+            misplaced[f"--{name}"] = None
+    if not misplaced:
+        return []
+    *most, last = misplaced
     if most:
         names = f"{', '.join(most)} and {last}"
         problem = f"{names} come after the program, so they are passed to the program."
     else:
         problem = f"{last} comes after the program, so it is passed to the program."
-    return [f"{problem} Write poprun's options before the program."] if found else []
+    return [f"{problem} Write poprun's options before the program."]

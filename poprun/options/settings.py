@@ -147,13 +147,12 @@ def resolve_settings(given: Sequence[Given], environ: Mapping[str, str]) -> Sett
 
 
 def _from_command_line(given: Sequence[Given]) -> Layer:
-    texts: dict[str, list[tuple[str, str]]] = {}
-    options = {option.name: option for option, _ in given}
+    texts: dict[Option, list[tuple[str, str]]] = {}
     for option, text in given:
-        texts.setdefault(option.name, []).append((text, option.flag))
+        texts.setdefault(option, []).append((text, option.flag))
     return {
-        name: make_setting(options[name], labelled, COMMAND_LINE)
-        for name, labelled in texts.items()
+        option.name: make_setting(option, labelled, COMMAND_LINE)
+        for option, labelled in texts.items()
     }
 
 

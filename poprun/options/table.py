@@ -63,7 +63,7 @@ _mpi_arguments = partial(_repeated, types.read_mpi_arguments)
 _instance_arguments = partial(_repeated, types.read_instance_arguments)
 _variables = partial(_repeated, types.read_environment)
 
-# Options of one job with their help, in the order of the help.
+# Each option with its help, in the order of the help.
 _TABLE: Mapping[str, Mapping[Option, str]] = {
     "Topology": {
         _number_or_auto("--num-instances N", default=1): "How many processes of the "

@@ -110,7 +110,7 @@ def item(option: Option, text: str, label: str) -> Item:
     except InvalidTextError as error:
         hint = error.hint
         is_yes_or_no = option.read is read_boolean or "yes" in option.choices
-        if is_yes_or_no and label == option.flag:
+        if is_yes_or_no and label.startswith("-"):
             # Without an equals sign it may have taken the program for its value.
             hint = f"Write {label}=yes or {label}=no."
         raise OptionError(f"{label} {error}", hint) from None
