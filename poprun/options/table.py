@@ -14,8 +14,7 @@ from poprun.options import types
 from poprun.options.types import Item, Option
 
 _SPELLING = re.compile(
-    r"(?:-(?P<short>\w), )?(?P<names>--[\w-]+(?:, --[\w-]+)*)"
-    r" ?(?P<metavar>.*)"
+    r"(?:-(?P<short>\w), )?(?P<names>--[\w-]+(?:, --[\w-]+)*) ?(?P<metavar>.*)"
 )
 
 
