@@ -26,6 +26,7 @@ from poprun.wire.events import (
     DevicesLost,
     Event,
     Exited,
+    FailedInFinalize,
     HostLost,
     MpirunRefused,
     Orphaned,
@@ -67,19 +68,20 @@ def judge(
     )
     verdicts = (rule() for rule in rules)
     verdict = next(filter(None, verdicts), None) or judge.all_succeeded()
-    return replace(verdict, instances=_named_by(verdict, instances))
+    return replace(verdict, instances=_named_by(verdict, instances, end.events))
 
 
 def _named_by(
-    verdict: Verdict, instances: Sequence[InstanceEnd]
+    verdict: Verdict, instances: Sequence[InstanceEnd], events: Sequence[Event]
 ) -> Sequence[InstanceEnd]:
     """Return the instances; a failed one counts as stopped if no verdict names it.
 
     An instance that failed in MPI_Finalize has failed in any case.
     """
+    in_finalize = {e.rank for e in events if isinstance(e, FailedInFinalize)}
     ends = {i.rank: i for i in instances}
     for end in instances:
-        if end.state == FAILED and not end.finalizing:
+        if end.state == FAILED and end.rank not in in_finalize:
             ends[end.rank] = replace(end, state=STOPPED)
     named = {i.rank: i for i in (verdict.first, *verdict.also) if i}
     return list((ends | named).values())

@@ -12,12 +12,13 @@ from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.judge import judge
 from poprun.result.summary import in_a_line, table
-from poprun.supervise.stopping import JobState
+from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9
 NOTHING = MpirunReport(failure=MpirunFailure.NONE, code=0)
+RUNNING = JobState(num_instances=2)
 
 
 def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> Exited:
@@ -32,7 +33,11 @@ def exited(rank: int, status: int, *, by_itself: bool = True, at_s: int = 3) -> 
     )
 
 
-def ends(*events: Event, mpirun: MpirunReport = NOTHING) -> Sequence[InstanceEnd]:
+def ends(
+    *events: Event,
+    mpirun: MpirunReport = NOTHING,
+    state: JobState = RUNNING,
+) -> Sequence[InstanceEnd]:
     plan = planned(
         make_request(
             Topology(num_instances=2, num_replicas=2, num_hosts=2),
@@ -40,7 +45,7 @@ def ends(*events: Event, mpirun: MpirunReport = NOTHING) -> Sequence[InstanceEnd
             [FACTS, FACTS],
         )
     )
-    state, started_ns = JobState(num_instances=2), {0: SECOND, 1: SECOND}
+    started_ns = {0: SECOND, 1: SECOND}
     end = AttemptEnd(state=state, events=events, started_ns=started_ns)
     return judge(end, instance_ends(end, plan, lambda rank: b""), mpirun).instances
 
@@ -100,6 +105,15 @@ def test_a_failure_in_mpi_finalize_counts_with_its_own_code() -> None:
 
     assert ends(*events)[0].exit_code == 5
     assert ends(*events)[0].state == "failed"
+
+
+def test_a_failure_in_mpi_finalize_counts_in_a_job_that_is_stopped_then() -> None:
+    cause = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGINT)
+    state = JobState(num_instances=2, cause=cause)
+    events = FailedInFinalize(rank=0, status=5 << 8, at_ns=1), exited(0, 3 << 8)
+
+    assert [e.state for e in ends(*events, state=state)] == ["failed", "not started"]
+    assert ends(events[1], state=state)[0].state == "stopped"
 
 
 def test_what_has_not_reported_its_end_is_lost_or_was_never_started() -> None:
