@@ -1,5 +1,6 @@
 """Each MPI by itself starts processes on two hosts, and they reach each other."""
 
+import signal
 import subprocess
 import sys
 
@@ -50,16 +51,27 @@ def sorted_four_lines(bed: Bed, *argv: str, user: str = "root") -> list[str]:
     """Run mpirun until it has written four lines, and return them.
 
     Whether it ends by itself does not matter: Open MPI 5's sometimes hangs after all
-    ranks have ended (1 of 60 on a busy machine), and its daemons with it.
+    ranks have ended (1 of 60 on a busy machine), and its daemons with it. MPICH's
+    has ended by SIGPIPE without a line (seen on a busy machine only; the cause is not
+    known): then it is started once more.
     """
+    for _ in range(2):
+        code, lines, errors = _first_four_lines(bed, *argv, user=user)
+        if code != -signal.SIGPIPE or any(lines):
+            break
+    assert all(lines), (code, lines, errors)
+    return sorted(lines)
+
+
+def _first_four_lines(bed: Bed, *argv: str, user: str) -> tuple[int, list[str], str]:
+    """Run mpirun until it has written four lines; return its code, these and stderr."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     mpirun = bed.front.start(*argv, env=AS_ROOT, user=user, **pipes)
     assert mpirun.stdout
     lines = [mpirun.stdout.readline().decode().strip() for _ in range(4)]
     bed.clean()
     _, errors = mpirun.communicate()
-    assert all(lines), (mpirun.returncode, lines, errors.decode())
-    return sorted(lines)
+    return mpirun.returncode, lines, errors.decode()
 
 
 @pytest.mark.parametrize("user", ["root", "ipuser"])

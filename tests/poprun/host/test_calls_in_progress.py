@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,14 @@ from poprun.host.calls_in_progress import CallInProgress, read_calls
 from tests.popdist.engine.members import Me, Members
 
 ONES = np.ones(10, np.float32)
+OwnCalls = Callable[[], list[CallInProgress]]
+
+
+@pytest.fixture
+def own_calls() -> OwnCalls:
+    """Read the calls of this process; earlier tests may have left groups in it."""
+    earlier = read_calls(os.getpid())
+    return lambda: [call for call in read_calls(os.getpid()) if call not in earlier]
 
 
 def test_a_call_that_waits_is_seen_with_who_is_missing() -> None:
@@ -133,12 +142,12 @@ def test_a_call_of_gloo_is_seen_with_its_number_in_its_group(tmp_path: Path) -> 
     assert frames == "False\n"
 
 
-def test_a_file_that_is_none_of_ours_is_in_no_call() -> None:
+def test_a_file_that_is_none_of_ours_is_in_no_call(own_calls: OwnCalls) -> None:
     for size in (0, 100, records.TORCH_BYTES):
         fd = os.memfd_create(records.TORCH_NAME)
         os.write(fd, os.urandom(size))
         try:
-            assert read_calls(os.getpid()) == []
+            assert own_calls() == []
         finally:
             os.close(fd)
 
@@ -157,36 +166,40 @@ def torch_file(operation: bytes) -> int:
 
 
 @pytest.mark.parametrize("operation", [b"\x1b[31mred", b"\xff", b"a\0b", b"a\nb"])
-def test_the_name_of_a_call_of_gloo_has_no_control_characters(operation: bytes) -> None:
+def test_the_name_of_a_call_of_gloo_has_no_control_characters(
+    operation: bytes, own_calls: OwnCalls
+) -> None:
     fd = torch_file(operation)
     try:
-        assert read_calls(os.getpid()) == []
+        assert own_calls() == []
     finally:
         os.close(fd)
 
 
-def test_one_file_of_gloo_is_read_however_many_there_are() -> None:
+def test_one_file_of_gloo_is_read_however_many_there_are(own_calls: OwnCalls) -> None:
     fds = [torch_file(b"barrier") for _ in range(3)]
     try:
-        assert [call.operation for call in read_calls(os.getpid())] == ["barrier"]
+        assert [call.operation for call in own_calls()] == ["barrier"]
     finally:
         for fd in fds:
             os.close(fd)
 
 
 def test_a_process_without_groups_is_in_no_call() -> None:
-    assert read_calls(os.getpid()) == []
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert read_calls(process.pid) == []
+        process.kill()
 
 
 def test_a_process_that_is_not_there_is_in_no_call() -> None:
     assert read_calls(1 << 22) == []
 
 
-def test_a_file_in_memory_of_the_same_name_is_none_of_ours() -> None:
+def test_a_file_in_memory_of_the_same_name_is_none_of_ours(own_calls: OwnCalls) -> None:
     descriptor = os.memfd_create("popdist-arena")
     os.write(descriptor, bytes(10000))
     try:
-        assert read_calls(os.getpid()) == []
+        assert own_calls() == []
     finally:
         os.close(descriptor)
 
@@ -203,7 +216,7 @@ def test_a_file_in_memory_of_the_same_name_is_none_of_ours() -> None:
     ],
 )
 def test_an_arena_that_its_program_has_overwritten_shows_no_call(
-    each: int, from_end: int
+    each: int, from_end: int, own_calls: OwnCalls
 ) -> None:
     end = records.BOARD_END.pack(records.BOARD_MAGIC, 1, each, from_end)
     activity = records.ACTIVITY.pack(os.getpid(), 0, 1, 0, 0, 0, -1, bytes(32))
@@ -211,6 +224,6 @@ def test_an_arena_that_its_program_has_overwritten_shows_no_call(
     board = bytes(5000) + activity.ljust(5000 - len(end), b"\0") + end
     os.write(descriptor, board)
     try:
-        assert read_calls(os.getpid()) == []
+        assert own_calls() == []
     finally:
         os.close(descriptor)
