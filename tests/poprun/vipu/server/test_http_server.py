@@ -414,7 +414,7 @@ def test_those_who_hold_most_of_the_memory_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", SMALL])
-    unfinished = post("/user/list_clusters", b" " * 6_000, "Content-Length: 60001")
+    unfinished = post("/user/list_clusters", b" " * 60_000, "Content-Length: 60001")
     with serving(tmp_path / "server.db") as server:
         modest = server.connect()
         modest.sendall(post("/user/list_clusters", b"{", "Content-Length: 2"))
