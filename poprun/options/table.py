@@ -111,8 +111,8 @@ _TABLE: Mapping[str, Mapping[Option, str]] = {
         _option(
             types.read_subnet, "--host-subnet CIDR", unset="automatic"
         ): "The network that MPI uses between the hosts, such as 10.5.0.0/16.",
-        _text("--ssh COMMAND", default="ssh"): "The command that connects to other "
-        "hosts, with its options, such as 'ssh -F my_config'.",
+        _text("--ssh COMMAND", default="ssh"): "The command that runs programs on "
+        "the other hosts: ssh with options, such as 'ssh -F my_config', or another.",
         _path("--sync DIR"): "First copy this folder to the same path on the other "
         "hosts; --sync . copies the current directory. Nothing is deleted there. "
         ".git, caches and virtual environments are left out.",

@@ -54,9 +54,6 @@ class PreparingJob:
             self._open()
 
     def _open(self) -> None:
-        # The server shows views of this module.
-        from poprun.supervise.clients.server import Clients  # noqa: PLC0415
-
         clients = Clients(self._identity)
         clients.show(self._view, OutputTap())
         clients.begin_without_attempt()
