@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -256,7 +257,9 @@ class Place:
         for _, opened in self.inventories():
             opened.create_cluster(presets.preset("pod16", "for-kept"))
             opened.create_partition(
-                PartitionRequest(KEPT, 16, reconfigurable=True, cluster="for-kept")
+                PartitionRequest(
+                    name=KEPT, size=16, reconfigurable=True, cluster="for-kept"
+                )
             )
 
     def inventories(self) -> list[tuple[str, Inventory]]:
@@ -276,11 +279,13 @@ def inconsistencies(inventory: Inventory) -> list[str]:
     wrong += [f"partition {p.name} is left" for p in partitions if p.name != KEPT]
     if not wrong:
         # All IPUs are free: those of the whole cluster are found.
-        whole = PartitionRequest("whole", 16, cluster=inventory.list_clusters()[0].name)
+        whole = PartitionRequest(
+            name="whole", size=16, cluster=inventory.list_clusters()[0].name
+        )
         names = {cluster.name for cluster in inventory.list_clusters()} - {"for-kept"}
         for name in names:
             try:
-                partition = inventory.create_partition(whole._replace(cluster=name))
+                partition = inventory.create_partition(replace(whole, cluster=name))
                 if numbering.positions(partition) != tuple(range(16)):
                     wrong.append(f"{partition} is not the whole cluster")
                 inventory.remove_partition("whole")

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,15 @@ def acquisition(
     name: str, size: int = 1, job: str = "j1", **changes: Any
 ) -> Acquisition:
     """Return what a job asks: a partition of its own, for one instance."""
-    return Acquisition(
-        holder=Holder(user="alice", job=job, host="h1", process=liveness.identify()),
-        partition=name,
-        num_children=1,
-        ipus_per_child=size,
-        create=PartitionRequest(name=name, size=size, owner="alice"),
-    )._replace(**changes)
+    return replace(
+        Acquisition(
+            holder=Holder(
+                user="alice", job=job, host="h1", process=liveness.identify()
+            ),
+            partition=name,
+            num_children=1,
+            ipus_per_child=size,
+            create=PartitionRequest(name=name, size=size, owner="alice"),
+        ),
+        **changes,
+    )

@@ -6,6 +6,7 @@ instance: its processes share it, and the first one is attached in the inventory
 """
 
 from collections.abc import Callable
+from dataclasses import astuple
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -58,10 +59,11 @@ class ForwardedDevices:
         try:
             process = liveness.identify(pid)
         except ProcessLookupError as error:
-            reply(Answer(index, pid, self._devices.refusal(index, str(error))))
+            refusal = self._devices.refusal(index, str(error))
+            reply(Answer(instance=index, pid=pid, refusal=refusal))
             return
         self._replies[index, pid] = reply
-        fields = (f.encode() if isinstance(f, str) else f for f in process)
+        fields = (f.encode() if isinstance(f, str) else f for f in astuple(process))
         self._send(protocol.ATTACH_PROCESS, index, *fields)
 
     def detach(self, index: int, pid: int) -> None:
@@ -71,7 +73,7 @@ class ForwardedDevices:
     def receive(self, index: int, pid: int, refusal: str) -> None:
         """Take in what poprun has answered about a process."""
         if reply := self._replies.pop((index, pid), None):
-            reply(Answer(index, pid, refusal))
+            reply(Answer(instance=index, pid=pid, refusal=refusal))
 
     def fileno(self) -> int:
         return -1

@@ -312,7 +312,10 @@ class RemoteHost:
         if self._devices is None or rank in self._attached:
             raise ValueError(f"a process of instance {rank}")
         process = ProcessIdentity(
-            pid, start_time, boot_id.decode("ascii"), namespace.decode("ascii")
+            pid=pid,
+            start_time=start_time,
+            boot_id=boot_id.decode("ascii"),
+            pid_namespace=namespace.decode("ascii"),
         )
         self._attached[rank] = pid
         self._devices.attach_on(self._hostname, rank, process, self._on_attached)

@@ -54,7 +54,7 @@ class ServedJob:
     ) -> None:
         self._channel = channel
         devices = value.get("devices")
-        own = None if devices is None else InstanceDevices(*devices)
+        own = None if devices is None else InstanceDevices(**devices)
         job = self._job = HostJob(**{**value, "devices": own})
         self._devices = ForwardedDevices(self._send, own) if own else None
         self._host = LocalHost(job, specs, self._add_shim, devices=self._devices)

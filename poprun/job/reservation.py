@@ -278,7 +278,9 @@ def _job_request(request: Request, options: PartitionOptions) -> JobRequest:
         num_instances=topology.num_instances,
         num_replicas=topology.num_replicas,
         ipus_per_replica=topology.ipus_per_replica,
-        holder=Holder(user, request.identity, host, liveness.identify()),
+        holder=Holder(
+            user=user, job=request.identity, host=host, process=liveness.identify()
+        ),
         spans_hosts=request.names_hosts,
         lease=os.urandom(16).hex(),
         own_name=partition.own_name(request.identity),

@@ -12,8 +12,8 @@ None can see from here whether instances on other hosts live. So the lease of a 
 has some lives until it ends, even if its holder is dead.
 """
 
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import Partition
@@ -28,7 +28,8 @@ CUT_OFF_S = 16.0
 MOST_PID = 4 << 20
 
 
-class ProcessIdentity(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
     """A process, by what is never reused."""
 
     pid: int
@@ -46,7 +47,8 @@ class Life(Enum):
     UNKNOWN = auto()  # it is out of sight: only the time of its lease counts
 
 
-class Holder(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
     """A job that holds IPUs: who runs it, where, and the process that decides."""
 
     user: str
@@ -95,7 +97,8 @@ def check_text(noun: str, text: str) -> None:
         )
 
 
-class Lease(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
     """The right to IPUs for as long as a job lives."""
 
     id: str
@@ -108,7 +111,8 @@ class Lease(NamedTuple):
     spans_hosts: bool = False
 
 
-class Reservation(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
     """A device of a partition that a lease holds, and the process attached to it."""
 
     partition: str
@@ -121,7 +125,8 @@ class Reservation(NamedTuple):
     host: str | None = None
 
 
-class Grant(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
     """What a job got: lease, partition, parent device, a child for each instance."""
 
     lease: Lease

@@ -6,8 +6,9 @@ Within a partition the IPUs are numbered from 0 again; such a number is an index
 """
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Self
 
 from poprun.vipu.errors import VipuRuleError
 
@@ -97,7 +98,8 @@ class PartitionState(_Spelled):
         return f"PS_{self.name}"
 
 
-class Cluster(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
     """IPU-Machines that IPU-Links and GW-Links join, in `num_ilds` equal domains."""
 
     name: str
@@ -117,7 +119,8 @@ class Cluster(NamedTuple):
         return self.num_ilds * self.ild_size
 
 
-class Agent(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
     """An IPU-Machine; `machine` is its number in its cluster, None outside of one."""
 
     name: str
@@ -137,7 +140,8 @@ class Agent(NamedTuple):
         return range(first, first + IPUS_PER_MACHINE)
 
 
-class Allocation(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
     """Agents of one cluster that partitions are made from; none spans two of them.
 
     Each agent of a cluster is in one allocation: in the one with the name of the
@@ -151,7 +155,8 @@ class Allocation(NamedTuple):
     users: tuple[str, ...] = ()
 
 
-class User(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
     """A user of a server, who shows an access key."""
 
     name: str
@@ -165,7 +170,8 @@ class User(NamedTuple):
         return not self.is_limited or allocation in self.allocations
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
     """Neighbouring IPUs of a cluster: `size` of them from position `first` on."""
 
     first: int
@@ -180,7 +186,8 @@ class Block(NamedTuple):
         return range(self.first, self.end)
 
 
-class Partition(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
     """IPUs that can communicate, isolated from all others."""
 
     name: str

@@ -4,15 +4,12 @@ The declarations are those of `inventory.interface`. Requests to a server, their
 documentation and the options of the commands are made from them.
 """
 
-from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from functools import cache, wraps
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
-
-# mypy takes only those that are spelled out.
-_named_tuple: Any = namedtuple
 
 
 class Operation(NamedTuple):
@@ -21,7 +18,7 @@ class Operation(NamedTuple):
     name: str
     # What its docstring says.
     description: str
-    # A named tuple of its arguments.
+    # A dataclass of its arguments.
     arguments: Any
     result: Any
 
@@ -46,10 +43,10 @@ def _performing(method: Any) -> Callable[..., Any]:
     @wraps(method)
     def perform(self: Operations, *values: Any, **named: Any) -> Any:
         operation = operation_of(method)
-        by_name = operation.arguments(*values, **named)._asdict()
+        bound = operation.arguments(*values, **named)
         arguments = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in by_name.items()
+            for name, value in vars(bound).items()
         }
         kind = operation.result or type(None)
         return self._perform(kind, operation.name, **arguments)
@@ -62,10 +59,15 @@ def operation_of(method: Any) -> Operation:
     """Return the operation that a method declares; keywords alone have defaults."""
     # Without inspect, which takes 10 ms to import.
     name, code = method.__name__, method.__code__
-    defaults = (*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values())
+    defaults = [*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values()]
     parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     kind = "".join(map(str.capitalize, name.split("_")))
-    arguments = _named_tuple(kind, parameters, defaults=defaults)
     annotations = method.__annotations__
-    arguments.__annotations__ = {each: annotations[each] for each in parameters}
+    num_required = len(parameters) - len(defaults)
+    arguments: Any = make_dataclass(
+        kind,
+        [(each, annotations[each]) for each in parameters],
+        namespace=dict(zip(parameters[num_required:], defaults, strict=True)),
+        frozen=True,
+    )
     return Operation(name, method.__doc__ or "", arguments, annotations["return"])

@@ -1,6 +1,6 @@
 """What is asked of an inventory: frozen values. None leaves a choice to it."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from poprun.vipu.leases import Holder
 from poprun.vipu.model import (
@@ -14,7 +14,8 @@ from poprun.vipu.model import (
 DEFAULT_LEASE_S = 60.0
 
 
-class ClusterRequest(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRequest:
     """A cluster of existing agents, in their order, or of new ones: a preset."""
 
     name: str
@@ -29,7 +30,8 @@ class ClusterRequest(NamedTuple):
     hosts: tuple[str, ...] = ()
 
 
-class PartitionRequest(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRequest:
     """A partition to be created, or what an existing one must be."""
 
     name: str
@@ -54,7 +56,8 @@ class PartitionRequest(NamedTuple):
     place_index: int | None = None
 
 
-class PartitionChange(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
     """What is to be changed of a partition; None for what stays."""
 
     size: int | None = None
@@ -68,7 +71,8 @@ class PartitionChange(NamedTuple):
     sync_type: SyncType | None = None
 
 
-class WaitingJob(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingJob:
     """A job waiting for IPUs."""
 
     holder: Holder
@@ -79,14 +83,16 @@ class WaitingJob(NamedTuple):
     since: float
 
 
-class Turn(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
     """Whether it is the turn of a job that waits, and what it waits for, in words."""
 
     is_next: bool
     reason: str
 
 
-class Acquisition(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquisition:
     """The IPUs that a job wants for itself, all or none.
 
     On a reconfigurable partition the first free device with enough IPUs becomes the

@@ -1,4 +1,4 @@
-"""V-IPU's values as JSON and back: a named tuple is an object, an enumeration a word.
+"""V-IPU's values as JSON and back: a dataclass is an object, an enumeration a word.
 
 What comes is checked against the annotations, so that a request or a reply that is no
 such value is noticed where it arrives. Replies are shown on terminals, so their texts
@@ -6,6 +6,7 @@ are printable; numbers are counted with, so they have 64 bits, and each float is
 """
 
 from collections.abc import Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -40,10 +41,9 @@ class WireError(ValueError):
 def to_json(value: Any) -> Any:
     """Return what json writes of a value."""
     if isinstance(value, tuple):
-        fields = getattr(value, "_fields", None)
-        if fields is None:
-            return [to_json(item) for item in value]
-        return {name: to_json(item) for name, item in zip(fields, value, strict=True)}
+        return [to_json(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Enum):
         return value.value
     return value
@@ -85,7 +85,13 @@ def from_json(kind: Any, value: Any, *, of_request: bool = False) -> Any:
             return kind(value)
         except ValueError:
             raise WireError(f"{str(value)[:40]!r} is no {kind.__name__}") from None
-    return _named_tuple_from(kind, value, of_request)
+    return _object_from(kind, value, of_request)
+
+
+@cache
+def required_fields(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass that have no defaults."""
+    return tuple(each.name for each in fields(kind) if each.default is MISSING)
 
 
 @cache
@@ -126,19 +132,19 @@ def _check_number(number: int) -> None:
         raise WireError(f"a number that is not from {LEAST_NUMBER} to {MOST_NUMBER}")
 
 
-def _named_tuple_from(kind: Any, value: Any, of_request: bool) -> Any:
+def _object_from(kind: Any, value: Any, of_request: bool) -> Any:
     _check_type(value, dict)
     annotations = kind.__annotations__
-    if missing := annotations.keys() - kind._field_defaults.keys() - value.keys():
+    if missing := set(required_fields(kind)) - value.keys():
         raise WireError(f"{kind.__name__} without {', '.join(sorted(missing))}")
     if of_request and (unknown := value.keys() - annotations.keys()):
         raise WireError(f"{kind.__name__} has no {', '.join(sorted(unknown))[:64]!r}")
-    fields = {}
+    parts = {}
     for name in annotations.keys() & value.keys():
         try:
             part = from_json(annotations[name], value[name], of_request=of_request)
         except WireError as error:
             place = f"{name}.{error.place}".removesuffix(".")
             raise WireError(error.problem, place) from None
-        fields[name] = part
-    return kind(**fields)
+        parts[name] = part
+    return kind(**parts)

@@ -1,6 +1,7 @@
 """Commands for machines and users: `vipu` shows machines, `vipu-admin` changes them."""
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -83,7 +84,7 @@ def _create_cluster(
         )
     given = {key: value for key, value in choices.items() if value not in (None, ())}
     with session.open() as inventory:
-        inventory.create_cluster(request._replace(**given))
+        inventory.create_cluster(replace(request, **given))
     session.report_success("create", "cluster", name)
 
 

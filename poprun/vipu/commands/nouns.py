@@ -143,14 +143,14 @@ class _Spelling(click.Choice[Any]):
 
 
 def options_of(request: Any, table: Table) -> list[Decorator]:
-    """Return the options that a table names, for the fields of a named tuple.
+    """Return the options that a table names, for the fields of a dataclass.
 
     A field that has no default makes an option that must be given.
     """
     options = []
     for field, (names, help_, *more) in table.items():
         attributes = _attributes_of(field, request.__annotations__[field])
-        attributes["required"] = field not in request._field_defaults
+        attributes["required"] = field in wire.required_fields(request)
         for changes in more:
             attributes |= changes
         options.append(click.option(*names.split(), field, help=help_, **attributes))

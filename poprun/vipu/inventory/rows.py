@@ -1,11 +1,12 @@
 """Rows of the database, as values: a field is a column.
 
-A named tuple within another lies flat in the row: of a lease, the holder's user, job,
+A dataclass within another lies flat in the row: of a lease, the holder's user, job,
 host, process number and so on. Blocks of IPUs are one text of numbers.
 """
 
 from _sqlite3 import Connection, Cursor
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -84,10 +85,10 @@ class Transaction(NamedTuple):
 
 
 def columns_of(kind: Any) -> dict[str, Any]:
-    """Return the columns of a named tuple, each with the type of its values."""
+    """Return the columns of a dataclass, each with the type of its values."""
     columns: dict[str, Any] = {}
     for name, field in kind.__annotations__.items():
-        columns |= columns_of(field) if hasattr(field, "_fields") else {name: field}
+        columns |= columns_of(field) if is_dataclass(field) else {name: field}
     return columns
 
 
@@ -123,12 +124,12 @@ def _equal(columns: Iterable[str], separator: str) -> str:
 def _flat(values: Iterable[Any]) -> list[Any]:
     row: list[Any] = []
     for value in values:
-        if not isinstance(value, tuple):
-            row.append(value)
-        elif hasattr(value, "_fields"):
-            row += _flat(value)
-        else:
+        if is_dataclass(value):
+            row += _flat([getattr(value, each.name) for each in fields(value)])
+        elif isinstance(value, tuple):
             row.append(" ".join(map(str, _flat(value))))
+        else:
+            row.append(value)
     return row
 
 
@@ -137,9 +138,10 @@ def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
     """Return what takes the columns of a value, and makes it."""
     if other := optional_of(kind):
         return _optional_reader(other)
-    if hasattr(kind, "_fields"):
-        readers = [_reader(field) for field in kind.__annotations__.values()]
-        return lambda columns: kind(*[read(columns) for read in readers])
+    if is_dataclass(kind):
+        make: Any = kind
+        readers = {name: _reader(part) for name, part in kind.__annotations__.items()}
+        return lambda columns: make(**{n: read(columns) for n, read in readers.items()})
     if item := items_of(kind):
         return _read_blocks if item is Block else _read_words
     if kind in (str, bytes):
@@ -149,7 +151,8 @@ def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
 
 def _read_blocks(columns: Iterator[Any]) -> tuple[Block, ...]:
     numbers = [int(number) for number in next(columns).split()]
-    return tuple(map(Block, numbers[::2], numbers[1::2]))
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return tuple(Block(first=first, size=size) for first, size in pairs)
 
 
 def _read_words(columns: Iterator[Any]) -> tuple[str, ...]:
@@ -157,7 +160,7 @@ def _read_words(columns: Iterator[Any]) -> tuple[str, ...]:
 
 
 def _optional_reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
-    read, width = _reader(kind), len(getattr(kind, "_fields", " "))
+    read, width = _reader(kind), len(columns_of(kind)) if is_dataclass(kind) else 1
 
     def read_optional(columns: Iterator[Any]) -> Any:
         row = [next(columns) for _ in range(width)]

@@ -1,14 +1,15 @@
 """What PopRun logs, shows and tells Poplar of the devices of a job. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from poprun.vipu.leases import Grant
 from poprun.vipu.rules import numbering, routing
 from poprun.words import counted
 
 
-class TargetOptions(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
     """Poplar's target options, by where they come from, and merged."""
 
     partition: Mapping[str, str]
@@ -36,7 +37,7 @@ def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOption
         device = routing.device_target_options(partition, grant.parent.num_ipus, count)
     # What the caller says counts most, what the device says least.
     merged = {**(device or {}), **reported, **environment}
-    return TargetOptions(reported, device, merged)
+    return TargetOptions(partition=reported, device=device, merged=merged)
 
 
 def parent_device_lines(grant: Grant, options: TargetOptions) -> list[tuple[str, str]]:

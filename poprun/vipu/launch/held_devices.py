@@ -13,8 +13,8 @@ from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
@@ -32,7 +32,8 @@ RETRY_S = 1.0
 MARGIN_S = 1.0
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
     """What the inventory has answered to `attach`."""
 
     instance: int
@@ -80,10 +81,10 @@ class HeldDevices:
         """Return the devices of so many instances."""
         children = self.grant.children[first : first + number]
         return InstanceDevices(
-            self.grant.partition.name,
-            self.grant.children[0].num_ipus,
-            first,
-            [child.id for child in children],
+            partition=self.grant.partition.name,
+            num_ipus=self.grant.children[0].num_ipus,
+            first=first,
+            ids=[child.id for child in children],
         )
 
     def fileno(self) -> int:
@@ -138,7 +139,9 @@ class HeldDevices:
                 self._attached[index, pid] = attach()
             except (ProcessLookupError, VipuError) as error:
                 refusal = self.of_instances(index, 1).refusal(index, str(error))
-            self._answers.append((reply, Answer(index, pid, refusal)))
+            self._answers.append(
+                (reply, Answer(instance=index, pid=pid, refusal=refusal))
+            )
             os.eventfd_write(self._event_fd, 1)
 
         self._put(ask)

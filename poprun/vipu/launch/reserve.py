@@ -7,7 +7,7 @@ names no partition always gets one, if there is room for it.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from poprun.log import Log
 from poprun.vipu import errors
@@ -41,7 +41,8 @@ _TEMPORARY = (
 _UNUSABLE = (errors.InUseError, errors.MismatchError, errors.NotActiveError)
 
 
-class JobRequest(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
     """A job that needs a partition."""
 
     options: PartitionOptions
@@ -77,7 +78,8 @@ class JobRequest(NamedTuple):
         )
         link, gateway = options.link_routing, options.gateway_routing
         sync = options.sync_type
-        return request._replace(
+        return replace(
+            request,
             link_routing=None if link is None else LinkRouting.read(link),
             gateway_routing=None if gateway is None else GatewayRouting.read(gateway),
             sync_type=None if sync is None else SyncType.read(sync),
@@ -129,7 +131,7 @@ def reserve(
     if options.server is None:
         inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
     if options.wait_s is None:
-        return _Steps(inventory, job, log).reserve()
+        return _Steps(inventory=inventory, job=job, log=log).reserve()
     try:
         return _reserve_in_turn(inventory, job, options.wait_s, log, show)
     except BaseException:
@@ -147,11 +149,11 @@ def preview(inventory: Inventory, job: JobRequest) -> Grant:
     Raises:
         VipuError: It would be given nothing.
     """
-    job = job._replace(options=job.options._replace(wait_s=None, attempts=1))
+    job = replace(job, options=replace(job.options, wait_s=None, attempts=1))
     log = Log(0, lambda text: None)
     if job.options.server is None:
         return reserve(inventory, job, log)
-    return _Steps(inventory, job, log, changes_nothing=True).reserve()
+    return _Steps(inventory=inventory, job=job, log=log, changes_nothing=True).reserve()
 
 
 def _reserve_in_turn(
@@ -177,7 +179,9 @@ def _reserve_in_turn(
             turn = inventory.wait_in_queue(acquisition)
             reason = turn.reason
             if turn.is_next:
-                grant = _Steps(inventory, job, log.held_back(lines)).reserve()
+                grant = _Steps(
+                    inventory=inventory, job=job, log=log.held_back(lines)
+                ).reserve()
                 log.write(lines)
                 return grant
             pause_s = QUEUE_POLL_S
@@ -197,7 +201,8 @@ def _reserve_in_turn(
         time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
 
-class _Steps(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
     """The steps in which one job gets its devices, unless it has to wait for them."""
 
     inventory: Inventory

@@ -4,7 +4,8 @@ The plan makes them of the settings, for every job, so this imports next to noth
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from poprun.words import counted
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from poprun.vipu.client.server_address import ServerAddress
 
 
-class PartitionOptions(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOptions:
     """What the user wants of the partition, as V-IPU's options say it."""
 
     # None for the inventory of this user on this machine.
@@ -38,7 +40,8 @@ class PartitionOptions(NamedTuple):
     num_ilds: int | None = None
 
 
-class InstanceDevices(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceDevices:
     """The devices of neighbouring instances: one for each, all of one size."""
 
     partition: str

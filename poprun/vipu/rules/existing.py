@@ -1,5 +1,6 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from poprun.vipu.errors import MismatchError
@@ -62,9 +63,9 @@ def find_change(
     if change is not None and not partition.reconfigurable:
         if change.num_gcds is not None:
             gcd_size = request.gcd_size or request.size // request.num_gcds
-            change = change._replace(gcd_size=gcd_size)
+            change = replace(change, gcd_size=gcd_size)
         if request.num_replicas is not None:
-            change = change._replace(num_replicas=request.num_replicas)
+            change = replace(change, num_replicas=request.num_replicas)
     return change
 
 
@@ -104,8 +105,8 @@ def changed_request(
 
     What the change leaves open stays, unless it cannot stay with what is changed.
     """
-    changes = {name: new for name, new in change._asdict().items() if new is not None}
-    values = {name: getattr(partition, name) for name in change._fields} | changes
+    changes = {name: new for name, new in asdict(change).items() if new is not None}
+    values = {name: getattr(partition, name) for name in asdict(change)} | changes
     size, num_gcds = values["size"], values["num_gcds"]
     share = size // max(num_gcds, 1)
     if change.num_ilds is None:

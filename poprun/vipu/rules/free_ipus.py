@@ -34,7 +34,7 @@ def find_blocks(
         first = _find_across(free, share, num_ilds, ild_size)
     if first < 0:
         return None
-    return tuple(Block(first + n * ild_size, share) for n in range(num_ilds))
+    return tuple(Block(first=first + n * ild_size, size=share) for n in range(num_ilds))
 
 
 def free_blocks(free: int) -> Iterator[Block]:
@@ -42,7 +42,7 @@ def free_blocks(free: int) -> Iterator[Block]:
     for size, firsts in _firsts_by_size(free, apart=True):
         while firsts:
             first = _lowest(firsts)
-            yield Block(first, size)
+            yield Block(first=first, size=size)
             firsts ^= 1 << first
 
 

@@ -8,13 +8,14 @@ partitions have the same numbers.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from poprun.vipu.model import IPUS_PER_MACHINE, Block, Partition, is_power_of_two
 from poprun.vipu.rules.free_ipus import bits_of, first_block
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
     """A device: its id, and the IPUs that it has, by their index in the partition."""
 
     id: int
@@ -41,7 +42,7 @@ def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
         number = first_device(partition_size, num_ipus) + first // num_ipus
     else:
         number = first
-    return Device(number, first, num_ipus)
+    return Device(id=number, first=first, num_ipus=num_ipus)
 
 
 def children_of(
@@ -61,7 +62,7 @@ def first_free(partition_size: int, num_ipus: int, reserved: Sequence[Device]) -
     """
     free = (1 << partition_size) - 1
     for device in reserved:
-        free &= ~bits_of([Block(device.first, device.num_ipus)])
+        free &= ~bits_of([Block(first=device.first, size=device.num_ipus)])
     return first_block(free, num_ipus)
 
 

@@ -4,6 +4,8 @@ Strict rules are those of the original, which a server keeps. An embedded invent
 more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
+from dataclasses import asdict
+
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     LARGEST_ILD,
@@ -158,8 +160,8 @@ def partition_in(
         gcd_size=request.gcd_size or request.size // gcds,
         num_replicas=gcds if replicas is None else replicas,
         reconfigurable=request.reconfigurable,
-        **choose_links(request, cluster, share)._asdict(),
-        blocks=tuple(Block(n * ild, share) for n in range(ilds)),
+        **asdict(choose_links(request, cluster, share)),
+        blocks=tuple(Block(first=n * ild, size=share) for n in range(ilds)),
         cluster_ild_size=ild,
     )
 

@@ -1,7 +1,7 @@
 """How the IPUs of a partition route and synchronise, and what Poplar hears of it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from poprun.vipu.model import (
     Cluster,
@@ -22,7 +22,8 @@ _CONFIGURATIONS = {
 }
 
 
-class Links(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
     """What V-IPU chooses of a partition where the request leaves it open."""
 
     link_routing: LinkRouting

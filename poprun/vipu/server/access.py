@@ -4,6 +4,7 @@ A user acts in their own name only. The ids of leases are shortened in what a us
 sees, unless the request names the lease: with the whole id any user can use it.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,7 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
         acquisition = arguments["asked"]
         _check_name(acquisition.holder.user, user)
         create = acquisition.create and _with_owner(acquisition.create, user)
-        limits["asked"] = acquisition._replace(create=create)
+        limits["asked"] = replace(acquisition, create=create)
     return limits
 
 
@@ -73,7 +74,7 @@ def visible(result: Any, user: User, inventory: Inventory) -> Any:
                 return not user.is_limited or item.name in clusters()
         return True
 
-    if type(result) is tuple:  # and no named one
+    if type(result) is tuple:
         return tuple(filter(may_see, result))
     if not may_see(result):
         raise AccessError(
@@ -88,14 +89,14 @@ def without_leases(result: Any, known: str | None = None) -> Any:
     match result:
         case Grant():
             partition = without_leases(result.partition, result.lease.id)
-            return result._replace(partition=partition)
+            return replace(result, partition=partition)
         case Partition() if result.lease is not None:
-            return result._replace(lease=_shortened(result.lease, known))
+            return replace(result, lease=_shortened(result.lease, known))
         case Reservation():
-            return result._replace(lease=without_leases(result.lease, known))
+            return replace(result, lease=without_leases(result.lease, known))
         case Lease():
-            return result._replace(id=_shortened(result.id, known))
-    if type(result) is tuple:  # and no named one
+            return replace(result, id=_shortened(result.id, known))
+    if type(result) is tuple:
         return tuple(without_leases(item, known) for item in result)
     return result
 
@@ -115,4 +116,4 @@ def _check_name(named: str | None, user: User) -> None:
 def _with_owner(request: Any, user: User) -> Any:
     if request.owner:
         _check_name(request.owner, user)
-    return request._replace(owner=user.name)
+    return replace(request, owner=user.name)

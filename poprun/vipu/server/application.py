@@ -288,7 +288,7 @@ def _read(operation: Operation, body: bytes) -> dict[str, Any]:
         raise VipuRuleError(
             f"The request for {operation.name} is not valid: {error}."
         ) from error
-    return dict(arguments._asdict())
+    return vars(arguments)
 
 
 def _credentials(authorization: str) -> tuple[str, str]:

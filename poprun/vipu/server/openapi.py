@@ -112,7 +112,7 @@ def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         kind: The type.
-        components: By name, those of enumerations and named tuples; it adds to them.
+        components: By name, those of enumerations and dataclasses; it adds to them.
     """
     if kind in _SCALARS:
         return _SCALARS[kind]
@@ -130,7 +130,7 @@ def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
             "title": name,
             "type": "object",
             "properties": {field: _schema(part, components) for field, part in fields},
-            "required": [f for f in kind._fields if f not in kind._field_defaults],
+            "required": list(wire.required_fields(kind)),
             "additionalProperties": False,
         }
     return _reference(name)

@@ -48,7 +48,9 @@ def inventory(vipu_inventory: Path) -> Iterator[EmbeddedInventory]:
 def p64(inventory: EmbeddedInventory) -> EmbeddedInventory:
     """An inventory whose only partition is a reconfigurable one of 64 IPUs."""
     inventory.create_cluster(presets.preset("pod64", "c64"))
-    inventory.create_partition(PartitionRequest("p64", 64, reconfigurable=True))
+    inventory.create_partition(
+        PartitionRequest(name="p64", size=64, reconfigurable=True)
+    )
     return inventory
 
 
@@ -175,8 +177,8 @@ def test_a_partition_is_reset_by_default_unless_it_is_reconfigurable(
     poprun: Poprun, p64: EmbeddedInventory, words: tuple[str, ...], resets: int
 ) -> None:
     p64.remove_partition("p64")
-    p64.create_partition(PartitionRequest("P", 4, num_gcds=2, num_replicas=4))
-    p64.create_partition(PartitionRequest("R", 4, reconfigurable=True))
+    p64.create_partition(PartitionRequest(name="P", size=4, num_gcds=2, num_replicas=4))
+    p64.create_partition(PartitionRequest(name="R", size=4, reconfigurable=True))
 
     for name in ("P", "R"):
         ran = poprun(*LOCAL, *size(2, 4), f"--vipu-partition={name}", *words, "true")
@@ -190,7 +192,9 @@ def test_a_partition_that_does_not_fit_is_updated_if_the_user_lets_it(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
     inventory.create_cluster(presets.preset("pod64", "c64"))
-    inventory.create_partition(PartitionRequest("P", 4, num_gcds=2, num_replicas=4))
+    inventory.create_partition(
+        PartitionRequest(name="P", size=4, num_gcds=2, num_replicas=4)
+    )
     words = (*LOCAL, *size(4, 8), "--vipu-partition=P")
 
     refused = poprun(*words, "true")
@@ -299,7 +303,7 @@ def test_a_dry_run_shows_a_partition_as_it_would_be_changed(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
     inventory.create_cluster(presets.preset("pod64", "c64"))
-    inventory.create_partition(PartitionRequest("p8", 8, num_gcds=2))
+    inventory.create_partition(PartitionRequest(name="p8", size=8, num_gcds=2))
     update = ("--vipu-partition=p8", "--update-partition=yes")
     ran = poprun("--dry-run", *size(2, 32), *update, "true")
 
@@ -373,7 +377,9 @@ def server(tmp_path: Path) -> Iterator[str]:
     own = EmbeddedInventory(database, host=HOST)
     own.create_cluster(presets.preset("pod64", "c64"))
     user = getpass.getuser()
-    own.create_partition(PartitionRequest("p64", 64, reconfigurable=True, owner=user))
+    own.create_partition(
+        PartitionRequest(name="p64", size=64, reconfigurable=True, owner=user)
+    )
     own.close()
     command = [str(BIN / "vipu-server"), "--port=0", f"--database={database}"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:

@@ -267,7 +267,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     agents = [agent.name for agent in inventory.list_agents()]
     inventory.create_allocation("A", "cA", agents)
     inventory.create_cluster(presets.preset("pod64", "c64"))
-    inventory.create_cluster(ClusterRequest("A8", num_machines=2))
+    inventory.create_cluster(ClusterRequest(name="A8", num_machines=2))
     inventory.create_cluster(presets.preset("pod128", "P8"))
     inventory.close()
     with serving(database) as started:

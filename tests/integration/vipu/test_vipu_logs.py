@@ -94,7 +94,9 @@ def test_the_parent_device_of_each_shape(
     shape: tuple[tuple[int, int, int], int, int, int, int, int, int],
 ) -> None:
     size, count, parent, number, child, by_vipu, by_device = shape
-    inventory.create_partition(PartitionRequest("p64", 64, reconfigurable=True))
+    inventory.create_partition(
+        PartitionRequest(name="p64", size=64, reconfigurable=True)
+    )
     instances = size[0]
     # Only the device that is the whole rack has a closed ring.
     configuration, topology = (
@@ -133,7 +135,7 @@ def test_a_small_reconfigurable_partition_through_a_server(
 ) -> None:
     # The partition that Slurm makes for a job of 4 IPUs.
     server.inventory(admin=True).create_partition(
-        PartitionRequest("slurm_2657", 4, reconfigurable=True)
+        PartitionRequest(name="slurm_2657", size=4, reconfigurable=True)
     )
     address = f"127.0.0.1:{server.port}"
     (poprun.directory / ".vipu.hcl").write_text(
@@ -164,7 +166,9 @@ def test_a_small_reconfigurable_partition_through_a_server(
 def test_the_second_job_on_a_partition_gets_the_next_devices(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("p64", 64, reconfigurable=True))
+    inventory.create_partition(
+        PartitionRequest(name="p64", size=64, reconfigurable=True)
+    )
     words = (*LOCAL, *job(2, 2), "--vipu-partition=p64", "sh", "-c")
     first = poprun.start(*words, "touch runs; while [ -e runs ]; do sleep 0.1; done")
     wait_for((poprun.directory / "runs").exists, "the first job")
@@ -185,7 +189,7 @@ def test_a_partition_of_a_whole_rack_that_is_reset(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
     name = "p-bert-poprun-64ipus-gc-dev-0"
-    inventory.create_partition(PartitionRequest(name, 64, num_replicas=16))
+    inventory.create_partition(PartitionRequest(name=name, size=64, num_replicas=16))
     given = options(64, "slidingWindow", "torus", 64)
 
     assert log(poprun, *job(1, 16, 4), f"--vipu-partition={name}") == [
@@ -202,7 +206,9 @@ def test_a_partition_of_a_whole_rack_that_is_reset(
 def test_a_partition_that_is_not_reset_is_not_polled(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("P", 8, num_gcds=4, num_replicas=8))
+    inventory.create_partition(
+        PartitionRequest(name="P", size=8, num_gcds=4, num_replicas=8)
+    )
     words = (*job(4, 8), "--vipu-partition=P", "--reset-partition=no")
 
     assert log(poprun, *words)[:3] == [
@@ -216,7 +222,7 @@ def test_a_partition_that_is_not_reset_is_not_polled(
 def test_a_reconfigurable_partition_that_is_reset_is_polled(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("R", 8, reconfigurable=True))
+    inventory.create_partition(PartitionRequest(name="R", size=8, reconfigurable=True))
 
     assert log(poprun, *job(4, 8), "--reset-partition=yes")[1:5] == [
         "D Status for partition R: OK (error 0)",
@@ -229,7 +235,7 @@ def test_a_reconfigurable_partition_that_is_reset_is_polled(
 def test_a_partition_that_is_updated_is_polled_once(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("P", 4))
+    inventory.create_partition(PartitionRequest(name="P", size=4))
 
     said = log(poprun, *job(4, 8), "--vipu-partition=P", "--update-partition=yes")
 
@@ -265,7 +271,9 @@ def test_a_partition_that_is_made_for_a_job(
 def test_the_target_options_of_the_environment_come_first(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("p64", 64, reconfigurable=True))
+    inventory.create_partition(
+        PartitionRequest(name="p64", size=64, reconfigurable=True)
+    )
     mine = '{"ipuLinkTopology":"torus","syncConfiguration":"ipuAndAll"}'
     poprun.environ["POPLAR_TARGET_OPTIONS"] = mine
 
@@ -281,7 +289,7 @@ def test_the_target_options_of_the_environment_come_first(
 def test_two_racks_are_one_partition_with_two_link_domains(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_cluster(ClusterRequest("c128", num_machines=32, num_ilds=2))
+    inventory.create_cluster(ClusterRequest(name="c128", num_machines=32, num_ilds=2))
     given = options(64, "slidingWindow", "torus", 64)
 
     said = log(poprun, *job(2, 16, 8), "--vipu-partition=P", "--num-ilds=2")
@@ -295,7 +303,7 @@ def test_two_racks_are_one_partition_with_two_link_domains(
 def test_each_attempt_at_a_partition_that_is_not_active_is_one_line(
     poprun: Poprun, inventory: EmbeddedInventory
 ) -> None:
-    inventory.create_partition(PartitionRequest("P", 4, num_replicas=4))
+    inventory.create_partition(PartitionRequest(name="P", size=4, num_replicas=4))
     inventory.set_agent_status("ag0", AgentStatus.DOWN)
 
     ran = poprun(
@@ -320,7 +328,7 @@ def test_mpiruns_command_on_a_reconfigurable_partition_of_a_server(
 ) -> None:
     port = str(server.port)
     server.inventory(admin=True).create_partition(
-        PartitionRequest("p64", 64, reconfigurable=True)
+        PartitionRequest(name="p64", size=64, reconfigurable=True)
     )
 
     ran = poprun(

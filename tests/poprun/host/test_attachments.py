@@ -65,7 +65,9 @@ def devices() -> FakeDevices:
 
 @pytest.fixture
 def attachments(devices: FakeDevices) -> Attachments:
-    return Attachments(devices, InstanceDevices("P", 2, 0, [8, 9]))
+    return Attachments(
+        devices, InstanceDevices(partition="P", num_ipus=2, first=0, ids=[8, 9])
+    )
 
 
 def granted(device: int) -> list[tuple[int, list[bytes]]]:
@@ -79,7 +81,7 @@ def test_a_process_hears_when_the_inventory_has_attached_it(
     attachments.ask(asking.link, 1, 100, 2)
     assert asking.received() == []
 
-    attachments.pass_on(Answer(1, 100))
+    attachments.pass_on(Answer(instance=1, pid=100))
 
     assert asking.received() == granted(9)
 
@@ -90,7 +92,7 @@ def test_processes_of_one_instance_share_the_attachment_of_the_first(
     first, early, late = client(), client(), client()
     attachments.ask(first.link, 0, 100, 2)
     attachments.ask(early.link, 0, 101, 1)
-    attachments.pass_on(Answer(0, 100))
+    attachments.pass_on(Answer(instance=0, pid=100))
     attachments.ask(late.link, 0, 102, 2)
 
     assert first.received() == early.received() == late.received() == granted(8)
@@ -113,10 +115,10 @@ def test_an_answer_about_a_process_that_has_ended_is_for_no_other(
     attachments.ask(second.link, 0, 101, 2)
     attachments.receive(first.link, None)
 
-    attachments.pass_on(Answer(0, 100, "too late"))
+    attachments.pass_on(Answer(instance=0, pid=100, refusal="too late"))
     assert second.received() == []
 
-    attachments.pass_on(Answer(0, 101))
+    attachments.pass_on(Answer(instance=0, pid=101))
     assert second.received() == granted(8)
 
 
@@ -127,7 +129,7 @@ def test_a_refusal_reaches_all_that_wait_and_the_next_may_try_again(
     attachments.ask(first.link, 0, 100, 2)
     attachments.ask(second.link, 0, 101, 2)
 
-    attachments.pass_on(Answer(0, 100, "The lease has ended."))
+    attachments.pass_on(Answer(instance=0, pid=100, refusal="The lease has ended."))
 
     refused = [(protocol.NOT_ATTACHED, [b"The lease has ended."])]
     assert first.received() == second.received() == refused
@@ -172,7 +174,9 @@ def forwarded(sent: Sent) -> ForwardedDevices:
     def send(*message: object) -> None:
         sent.append(message)
 
-    return ForwardedDevices(send, InstanceDevices("P", 1, 2, [2, 3]))
+    return ForwardedDevices(
+        send, InstanceDevices(partition="P", num_ipus=1, first=2, ids=[2, 3])
+    )
 
 
 def test_an_agent_asks_poprun_with_what_identifies_the_process() -> None:
@@ -187,7 +191,7 @@ def test_an_agent_asks_poprun_with_what_identifies_the_process() -> None:
     devices.receive(3, pid, "again")
     devices.detach(3, pid)
 
-    assert answers == [Answer(3, pid)]
+    assert answers == [Answer(instance=3, pid=pid)]
     names = identity.boot_id.encode(), identity.pid_namespace.encode()
     assert sent == [
         (protocol.ATTACH_PROCESS, 3, pid, identity.start_time, *names),
@@ -216,10 +220,10 @@ def test_a_process_that_is_gone_is_refused_without_poprun() -> None:
 
     assert answers == [
         Answer(
-            2,
-            child,
-            "Instance 2 cannot attach to device 2 (1 IPU) of partition P: There is no "
-            f"process {child}.",
+            instance=2,
+            pid=child,
+            refusal="Instance 2 cannot attach to device 2 (1 IPU) of partition P: "
+            f"There is no process {child}.",
         )
     ]
     assert sent == []

@@ -16,7 +16,9 @@ from poprun.wire import protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import Event, HostLost
 
-THEIRS = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+THEIRS = ProcessIdentity(
+    pid=7, start_time=5, boot_id="another boot", pid_namespace="pid:[1]"
+)
 
 
 class FakeDevices:
@@ -93,7 +95,7 @@ def test_a_process_is_attached_by_the_name_that_its_host_has(
     agent: FakeAgent, devices: FakeDevices
 ) -> None:
     agent.ask(3)
-    devices.replies[0](Answer(3, 7, "In use."))
+    devices.replies[0](Answer(instance=3, pid=7, refusal="In use."))
 
     assert devices.asked == [("attach", "h1", 3, THEIRS)]
     assert agent.channel.receive() == [

@@ -1,6 +1,7 @@
 """Inventories of one test, and the jobs that ask for their IPUs."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,6 +73,6 @@ def launch(inventory: EmbeddedInventory, holder: Holder) -> Callable[..., Grant]
             ipus_per_child=replicas // instances,
             create=request,
         )
-        return inventory.acquire(asked._replace(**changes))
+        return inventory.acquire(replace(asked, **changes))
 
     return acquire

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_a_process_lives_until_it_ends() -> None:
 
 
 def test_another_process_of_the_same_number_is_not_taken_for_it() -> None:
-    earlier = liveness.identify()._replace(start_time=1)
+    earlier = replace(liveness.identify(), start_time=1)
 
     assert Observer("h1").life(earlier, "h1") is Life.DEAD
 
@@ -36,21 +37,21 @@ def test_another_process_of_the_same_number_is_not_taken_for_it() -> None:
 def test_what_cannot_be_seen_is_not_guessed() -> None:
     me = liveness.identify()
 
-    earlier = me._replace(boot_id="another-boot")
+    earlier = replace(me, boot_id="another-boot")
     assert Observer("h1").life(earlier, "h1") is Life.DEAD
     assert Observer("h1").life(earlier, "h2") is Life.UNKNOWN
-    contained = me._replace(pid_namespace="pid:[1]")
+    contained = replace(me, pid_namespace="pid:[1]")
     assert Observer("h1").life(contained, "h1") is Life.UNKNOWN
 
 
 # Prints what a process that lives is called in this time namespace, and whether it and
 # the one that the first argument describes live.
 SEEN = """
-import ast, sys
+import ast, dataclasses, sys
 from poprun.vipu.leases import ProcessIdentity
 from poprun.vipu.liveness import Observer, identify, time_since_boot
-other = ProcessIdentity(*ast.literal_eval(sys.argv[1]))
-print((tuple(identify(other.pid)), Observer("h1").life(other, "h1").name))
+other = ProcessIdentity(**ast.literal_eval(sys.argv[1]))
+print((dataclasses.asdict(identify(other.pid)), Observer("h1").life(other, "h1").name))
 print(time_since_boot())
 """
 
@@ -60,12 +61,12 @@ def test_a_process_is_the_same_in_every_time_namespace(shift: int) -> None:
     me = liveness.identify()
     command = ["unshare", "-U", "-r", "-T", f"--boottime={shift}"]
     seen = subprocess.run(
-        [*command, sys.executable, "-c", SEEN, repr(tuple(me))],
+        [*command, sys.executable, "-c", SEEN, repr(asdict(me))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     ).stdout.splitlines()
 
-    assert seen[0] == repr((tuple(me), "ALIVE"))
+    assert seen[0] == repr((asdict(me), "ALIVE"))
     assert 0 <= liveness.time_since_boot() - float(seen[1]) < 15

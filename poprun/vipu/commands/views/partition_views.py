@@ -73,8 +73,8 @@ _PARTITION: Columns = {
 def holders_of(reservations: Sequence[Reservation]) -> Holders:
     """Return which leases hold devices of each partition."""
     by_id: dict[str, dict[str, Lease]] = {}
-    for partition, _, lease, *_ in reservations:
-        by_id.setdefault(partition, {})[lease.id] = lease
+    for each in reservations:
+        by_id.setdefault(each.partition, {})[each.lease.id] = each.lease
     return {partition: tuple(leases.values()) for partition, leases in by_id.items()}
 
 

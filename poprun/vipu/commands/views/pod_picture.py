@@ -81,8 +81,8 @@ def ipus_of(state: ClusterState) -> list[Ipu]:
     for block in state.free:
         ipus[block.first : block.end] = [Ipu(is_free=True)] * block.size
     reserved: dict[str, set[int]] = {}
-    for name, device, *_ in state.reservations:
-        reserved.setdefault(name, set()).update(device.ipus)
+    for each in state.reservations:
+        reserved.setdefault(each.partition, set()).update(each.device.ipus)
     for number, partition in enumerate(state.partitions):
         indices = reserved.get(partition.name, set())
         for index, position in enumerate(positions(partition)):

@@ -6,7 +6,7 @@ partitions for them may be made from the same allocation.
 """
 
 import time
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
@@ -24,7 +24,8 @@ SILENT_S = 15.0
 FORGOTTEN_S = 3600.0
 
 
-class _Demand(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Demand:
     """Which IPUs of an inventory a job waits for."""
 
     # Empty if a partition is to be made.
@@ -38,7 +39,8 @@ class _Demand(NamedTuple):
         return not set(self.allocations.split()).isdisjoint(other.allocations.split())
 
 
-class _Entry(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
     """A row of the queue."""
 
     job: WaitingJob
@@ -49,7 +51,7 @@ class _Entry(NamedTuple):
 
     @property
     def demand(self) -> _Demand:
-        return _Demand(self.job.partition, self.allocations)
+        return _Demand(partition=self.job.partition, allocations=self.allocations)
 
 
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
@@ -70,7 +72,13 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     parent, children = leases.reserve(db, partition, asked, lease)
     # From now on the observer knows of this holder, whose end it may be told of.
     db.observer.life(asked.holder.process, asked.holder.host)
-    return Grant(lease, partition, created, parent, children)
+    return Grant(
+        lease=lease,
+        partition=partition,
+        created=created,
+        parent=parent,
+        children=children,
+    )
 
 
 def try_acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
@@ -161,10 +169,10 @@ def _find_demand(
         VipuError: There are no such IPUs.
     """
     if partition is not None or acquisition.create is None:
-        return _Demand(acquisition.partition, "")
+        return _Demand(partition=acquisition.partition, allocations="")
     partition_rules.check_alone(acquisition.create, strict=db.strict)
     places = placement.find_places(db, acquisition.create)
-    return _Demand("", " ".join(name for name, _ in places))
+    return _Demand(partition="", allocations=" ".join(name for name, _ in places))
 
 
 def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
@@ -194,11 +202,19 @@ def _enter(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
     now = leases.advance_clock(db)
     lease = acquisition.lease
     if db.column("SELECT 1 FROM waiting WHERE lease = ?", lease):
-        db.update("waiting", {**demand._asdict(), "heard": now}, lease=lease)
+        db.update("waiting", {**asdict(demand), "heard": now}, lease=lease)
     else:
         num_ipus = acquisition.num_children * acquisition.ipus_per_child
-        job = WaitingJob(acquisition.holder, num_ipus, demand.partition, time.time())
-        db.insert("waiting", _Entry(job, lease, demand.allocations, now))
+        job = WaitingJob(
+            holder=acquisition.holder,
+            num_ipus=num_ipus,
+            partition=demand.partition,
+            since=time.time(),
+        )
+        db.insert(
+            "waiting",
+            _Entry(job=job, lease=lease, allocations=demand.allocations, heard=now),
+        )
 
 
 def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJob]:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 from poprun.vipu import errors, liveness
 from poprun.vipu.inventory.rows import Transaction, columns_of
@@ -45,7 +45,8 @@ _RESERVATIONS = (
 )
 
 
-class _Attached(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attached:
     """Columns of a device: the process that is attached to it, and where that runs."""
 
     process: ProcessIdentity
@@ -57,7 +58,8 @@ class _Attached(NamedTuple):
 _NO_PROCESS = dict.fromkeys(columns_of(_Attached))
 
 
-class _TimedLease(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimedLease:
     """A row: a lease, and when it ends if it is not renewed, on the leases' clock."""
 
     lease: Lease
@@ -86,13 +88,13 @@ def open_lease(db: Transaction, asked: Acquisition) -> Lease:
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(
-        lease_id or os.urandom(16).hex(),
-        asked.holder,
-        time.time(),
-        lease_s,
-        asked.spans_hosts,
+        id=lease_id or os.urandom(16).hex(),
+        holder=asked.holder,
+        since=time.time(),
+        lease_s=lease_s,
+        spans_hosts=asked.spans_hosts,
     )
-    db.insert("leases", _TimedLease(lease, advance_clock(db) + lease_s))
+    db.insert("leases", _TimedLease(lease=lease, ends=advance_clock(db) + lease_s))
     return lease
 
 
@@ -192,7 +194,8 @@ def end_dead(db: Transaction) -> tuple[Lease, ...]:
 def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
     """Iterate over all leases: which, when it ends, the life of its processes."""
     life_of = db.observer.life
-    for lease, ends in db.select(_TimedLease, "leases"):
+    for timed in db.select(_TimedLease, "leases"):
+        lease = timed.lease
         host = lease.holder.host
         life = life_of(lease.holder.process, host)
         if life is not Life.ALIVE:
@@ -202,7 +205,7 @@ def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
             if lease.spans_hosts:
                 lives.append(Life.UNKNOWN)
             life = min(lives, key=LIVELIEST.index)
-        yield lease, ends, life
+        yield lease, timed.ends, life
 
 
 def _life(db: Transaction, attached: _Attached, lease: Lease) -> Life:
@@ -341,18 +344,22 @@ def attach(
     check_process(process)
     if host is not None:
         check_text("host of a process", host)
-    _, device, holder_lease, _, other, its_host = _get_child(db, lease, child)
+    reservation = _get_child(db, lease, child)
+    device, other = reservation.device, reservation.process
     if (
         other is not None
         and other != process
-        and _life(db, _Attached(other, its_host), holder_lease) is not Life.DEAD
+        and _life(
+            db, _Attached(process=other, host=reservation.host), reservation.lease
+        )
+        is not Life.DEAD
     ):
         raise errors.DeviceError(
             f"Process {process.pid} cannot attach to device {device.id} of instance "
             f"{child}, because process {other.pid} of the same job is attached to it. "
             "Let one process of each instance attach, and the others work through it."
         )
-    db.update("devices", process._asdict() | {"host": host}, lease=lease, child=child)
+    db.update("devices", asdict(process) | {"host": host}, lease=lease, child=child)
     return device
 
 

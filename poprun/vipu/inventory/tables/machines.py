@@ -1,6 +1,7 @@
 """Clusters, agents and allocations in the database."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
 from poprun.vipu.inventory.rows import Transaction
@@ -40,7 +41,7 @@ def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
     check_new(db, "clusters", cluster.name)
     check_new(db, "allocations", cluster.name)
     db.insert("clusters", cluster)
-    ipus = bits_of([Block(0, cluster.size)])
+    ipus = bits_of([Block(first=0, size=cluster.size)])
     db.insert("allocations", cluster.name, cluster.name, column_of(ipus))
     if request.agents:
         _take_agents(db, request)
@@ -72,14 +73,18 @@ def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
         number = last + 1 + machine
         host = f"10.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
         agent = Agent(
-            f"ag{number}", host, cluster=cluster, machine=machine, allocation=cluster
+            name=f"ag{number}",
+            host=host,
+            cluster=cluster,
+            machine=machine,
+            allocation=cluster,
         )
         db.insert("agents", agent, True)
 
 
 def set_cluster_hosts(db: Transaction, name: str, hosts: Sequence[str]) -> Cluster:
     """Name the host servers of a cluster."""
-    cluster = get_cluster(db, name)._replace(hosts=read_hosts(hosts))
+    cluster = replace(get_cluster(db, name), hosts=read_hosts(hosts))
     check_cluster(cluster)
     db.update("clusters", {"hosts": " ".join(cluster.hosts)}, name=name)
     return cluster
@@ -98,7 +103,7 @@ def list_free_blocks(db: Transaction, cluster: str) -> tuple[Block, ...]:
     query = "SELECT free_ipus FROM allocations WHERE cluster = ?"
     columns = db.column(query, cluster)
     blocks = [block for column in columns for block in free_blocks(ipus_in(column))]
-    return tuple(sorted(blocks))
+    return tuple(sorted(blocks, key=lambda block: block.first))
 
 
 def column_of(ipus: int) -> bytes:
@@ -179,7 +184,7 @@ def agents_in_trouble(
 
 def ipus_of(agent: Agent) -> int:
     """Return the set of the IPUs of an agent that is in a cluster."""
-    return bits_of([Block(agent.positions.start, IPUS_PER_MACHINE)])
+    return bits_of([Block(first=agent.positions.start, size=IPUS_PER_MACHINE)])
 
 
 def create_allocation(
@@ -226,7 +231,12 @@ def get_allocation(db: Transaction, name: str) -> Allocation:
     (cluster,) = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
     query = "SELECT name FROM agents WHERE allocation = ? ORDER BY machine"
     agents = db.column(query, name)
-    return Allocation(name, cluster, tuple(agents), tuple(get_users(db, name)))
+    return Allocation(
+        name=name,
+        cluster=cluster,
+        agents=tuple(agents),
+        users=tuple(get_users(db, name)),
+    )
 
 
 def remove_allocation(db: Transaction, name: str) -> None:

@@ -1,5 +1,7 @@
 """Partitions in the database, and the states that agents bring them to."""
 
+from dataclasses import replace
+
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.machines import (
     agents_in_trouble,
@@ -74,10 +76,11 @@ def with_state(db: Transaction, partition: Partition) -> Partition:
     trouble = agents_in_trouble(db, partition.cluster, partition.blocks)
     down = [agent for agent in trouble if agent.status is AgentStatus.DOWN]
     if not trouble:
-        return partition._replace(state=PartitionState.ACTIVE, reason="")
+        return replace(partition, state=PartitionState.ACTIVE, reason="")
     agent = (down or trouble)[0]
     problem = "is down" if down else "does not answer"
-    return partition._replace(
+    return replace(
+        partition,
         state=PartitionState.ERROR if down else PartitionState.PENDING,
         reason=f"agent {agent.name} ({agent.host}:{agent.port}) {problem} until an "
         f"administrator runs: vipu-admin update agent {agent.name} --status up",

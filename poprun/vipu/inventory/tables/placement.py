@@ -1,6 +1,7 @@
 """Make and change partitions: choose where, take the IPUs, store the partition."""
 
 import time
+from dataclasses import replace
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
@@ -31,7 +32,7 @@ def create_partition(
             f"{request.name}"
         )
     partition = _place(db, request)
-    partition = partition._replace(lease=lease, created=time.time())
+    partition = replace(partition, lease=lease, created=time.time())
     partition = partitions.with_state(db, partition)
     partitions.insert_partition(db, partition)
     return partition
@@ -52,12 +53,12 @@ def update_partition(
     partition_rules.check_alone(request, strict=db.strict)
     changed = partition_rules.partition_in(request, cluster, strict=db.strict)
     if (changed.size, changed.num_ilds) == (partition.size, partition.num_ilds):
-        changed = changed._replace(blocks=partition.blocks)
+        changed = replace(changed, blocks=partition.blocks)
     else:
         partitions.free_ipus_of(db, partition)
         changed = _place(db, request, besides=name)
     kept = ("allocation", "created", "lease", "generation")
-    changed = changed._replace(**{field: getattr(partition, field) for field in kept})
+    changed = replace(changed, **{field: getattr(partition, field) for field in kept})
     return _configure(db, changed)
 
 
@@ -87,7 +88,7 @@ def remove_partition(
 
 def _configure(db: Transaction, partition: Partition) -> Partition:
     """Store a partition whose IPUs have been configured anew."""
-    partition = partition._replace(generation=partition.generation + 1)
+    partition = replace(partition, generation=partition.generation + 1)
     configured = partitions.with_state(db, partition)
     partitions.replace_partition(db, configured)
     return configured
@@ -114,7 +115,7 @@ def _place(db: Transaction, request: PartitionRequest, besides: str = "") -> Par
         blocks = _find_blocks(free, partition, request.place_index)
         if blocks is not None:
             machines.set_free_ipus(db, allocation, free & ~bits_of(blocks))
-            return partition._replace(allocation=allocation, blocks=blocks)
+            return replace(partition, allocation=allocation, blocks=blocks)
     if not possible and impossible is not None:
         raise impossible
     raise errors.NoSpaceError(_no_space(db, request, possible, besides))
@@ -163,7 +164,9 @@ def _find_blocks(
         return find_blocks(free, share, num_ilds, ild_size)
     row, place = divmod(index, ild_size // share)
     first = row * num_ilds * ild_size + place * share
-    blocks = tuple(Block(first + n * ild_size, share) for n in range(num_ilds))
+    blocks = tuple(
+        Block(first=first + n * ild_size, size=share) for n in range(num_ilds)
+    )
     return None if bits_of(blocks) & ~free else blocks
 
 

@@ -40,7 +40,12 @@ def get_user(db: Transaction, name: str) -> User:
     query = "SELECT is_admin, is_limited FROM users WHERE name = ?"
     is_admin, is_limited = map(bool, db.execute(query, name).fetchone())
     query = "SELECT allocation FROM allocation_users WHERE user = ?"
-    return User(name, is_admin, tuple(db.column(query, name)), is_limited)
+    return User(
+        name=name,
+        is_admin=is_admin,
+        allocations=tuple(db.column(query, name)),
+        is_limited=is_limited,
+    )
 
 
 def remove_user(db: Transaction, name: str) -> None:

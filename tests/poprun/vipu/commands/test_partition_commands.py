@@ -69,7 +69,9 @@ def test_get_partition_shows_which_processes_are_attached_and_where(
 ) -> None:
     make("vipu create partition p8 --size 8 --reconfigurable")
     lease = hold("p8", 2).lease.id
-    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    theirs = ProcessIdentity(
+        pid=7, start_time=5, boot_id="another boot", pid_namespace="pid:[1]"
+    )
     inventory.attach(lease, 0, liveness.identify())
     inventory.attach(lease, 1, theirs, "h2")
 

@@ -84,7 +84,14 @@ def test_without_a_cluster_there_is_nothing_to_show(run: Run) -> None:
 def test_jobs_that_wait_are_listed(pod: None, run: Run, inventory: Inventory) -> None:
     holder = Holder(user="carol", job="j8", host="h1", process=liveness.identify())
     inventory.wait_in_queue(
-        Acquisition(holder, "own", 1, 16, PartitionRequest("own", 16), lease="1" * 32)
+        Acquisition(
+            holder=holder,
+            partition="own",
+            num_children=1,
+            ipus_per_child=16,
+            create=PartitionRequest(name="own", size=16),
+            lease="1" * 32,
+        )
     )
 
     [row] = [line for line in run("vipu show").out.splitlines() if "carol" in line]

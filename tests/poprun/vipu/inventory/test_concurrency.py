@@ -13,6 +13,7 @@ from typing import Any
 from conftest import wait_for
 
 from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.model import Block
 
 # Forks processes that wait for each other, then all act at once. Each writes one line
 # of JSON, and lives until it is killed or stdin ends.
@@ -52,7 +53,7 @@ def contend(rank):
     try:
         grant = inventory.acquire(asked)
         inventory.attach(grant.lease.id, 0, me)
-        positions = [list(block) for block in grant.partition.blocks]
+        positions = [[block.first, block.size] for block in grant.partition.blocks]
         found = {"pid": me.pid, "blocks": positions}
     except VipuError as error:
         found = {"error": type(error).__name__, "sentence": str(error)}
@@ -237,4 +238,4 @@ def test_processes_killed_in_the_middle_of_a_change_lose_no_ipu(
     assert inventory.list_leases() == ()
     with inventory._transaction(write=False) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert inventory.list_free_blocks("c64") == ((0, 64),)
+    assert inventory.list_free_blocks("c64") == (Block(first=0, size=64),)

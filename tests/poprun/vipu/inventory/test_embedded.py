@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -45,12 +46,12 @@ def test_a_job_gets_a_partition_a_parent_and_a_child_for_each_instance(
     assert grant.created
     assert grant.partition.state is PartitionState.ACTIVE
     assert (grant.partition.size, grant.partition.num_gcds) == (8, 4)
-    assert grant.parent == Device(14, 0, 8)
+    assert grant.parent == Device(id=14, first=0, num_ipus=8)
     assert grant.children == (
-        Device(8, 0, 2),
-        Device(9, 2, 2),
-        Device(10, 4, 2),
-        Device(11, 6, 2),
+        Device(id=8, first=0, num_ipus=2),
+        Device(id=9, first=2, num_ipus=2),
+        Device(id=10, first=4, num_ipus=2),
+        Device(id=11, first=6, num_ipus=2),
     )
     assert inventory.list_partitions() == (grant.partition,)
 
@@ -104,7 +105,10 @@ def test_jobs_share_a_reconfigurable_partition_until_its_ipus_are_taken(
     ]
 
     assert [grant.parent.id for grant in grants] == [64, 121, 125]
-    assert grants[0].children == (Device(0, 0, 1), Device(1, 1, 1))
+    assert grants[0].children == (
+        Device(id=0, first=0, num_ipus=1),
+        Device(id=1, first=1, num_ipus=1),
+    )
     with pytest.raises(InUseError) as refusal:
         launch("p64", replicas=16, create=None)
     assert without_times(refusal).startswith(
@@ -261,8 +265,12 @@ def test_an_update_moves_a_partition_only_if_it_must(
     same = inventory.update_partition("P", PartitionChange(num_gcds=4))
     larger = inventory.update_partition("P", PartitionChange(size=32))
 
-    assert (same.blocks, same.num_gcds, same.gcd_size) == ((Block(0, 8),), 4, 2)
-    assert (larger.blocks, larger.gcd_size) == ((Block(32, 32),), 8)
+    assert (same.blocks, same.num_gcds, same.gcd_size) == (
+        (Block(first=0, size=8),),
+        4,
+        2,
+    )
+    assert (larger.blocks, larger.gcd_size) == ((Block(first=32, size=32),), 8)
     with pytest.raises(VipuRuleError):
         inventory.update_partition("P", PartitionChange(size=128))
     inventory.create_partition(Request(name="R", size=16))
@@ -276,13 +284,13 @@ def test_ilds_of_a_partition_are_next_to_each_other(empty: EmbeddedInventory) ->
     split = empty.create_partition(Request(name="P", size=8, num_ilds=2, num_gcds=2))
     whole = empty.create_partition(Request(name="Q", size=128, num_gcds=2))
 
-    assert split.blocks == (Block(0, 4), Block(64, 4))
-    assert whole.blocks == (Block(128, 64), Block(192, 64))
+    assert split.blocks == (Block(first=0, size=4), Block(first=64, size=4))
+    assert whole.blocks == (Block(first=128, size=64), Block(first=192, size=64))
     empty.remove_partition("P")
     empty.remove_partition("Q")
     assert empty.create_partition(
         Request(name="R", size=256, num_gcds=4)
-    ).blocks == tuple(Block(64 * n, 64) for n in range(4))
+    ).blocks == tuple(Block(first=64 * n, size=64) for n in range(4))
 
 
 AG1 = "agent ag1 (10.1.0.1:8080)"
@@ -398,9 +406,9 @@ def test_allocations_set_agents_apart(inventory: EmbeddedInventory) -> None:
             Request(name="P", size=4, allocation="a", owner="alice")
         )
     mine = Request(name="P", size=8, allocation="a", owner="bob")
-    assert inventory.create_partition(mine).blocks == (Block(8, 8),)
+    assert inventory.create_partition(mine).blocks == (Block(first=8, size=8),)
     with pytest.raises(NoSpaceError, match="all 8 IPUs of allocation a are in use"):
-        inventory.create_partition(mine._replace(name="Q"))
+        inventory.create_partition(replace(mine, name="Q"))
     with pytest.raises(InUseError):
         inventory.remove_allocation("a")
     inventory.remove_partition("P")
@@ -469,9 +477,9 @@ def test_a_partition_can_be_given_its_place(empty: EmbeddedInventory) -> None:
     )
 
     assert [p.blocks for p in (third, other_rack, across)] == [
-        (Block(32, 16),),
-        (Block(112, 16),),
-        (Block(16, 16), Block(80, 16)),
+        (Block(first=32, size=16),),
+        (Block(first=112, size=16),),
+        (Block(first=16, size=16), Block(first=80, size=16)),
     ]
 
 
@@ -499,7 +507,7 @@ def test_of_a_place_that_is_taken_in_part_nothing_else_stays_taken(
     )
 
     assert across.cluster == "b"
-    assert first_ild.blocks == (Block(0, 16),)
+    assert first_ild.blocks == (Block(first=0, size=16),)
 
 
 @pytest.mark.parametrize("index", [-1, 4])

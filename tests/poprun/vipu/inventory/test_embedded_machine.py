@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -23,13 +24,13 @@ from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.tables import machines
 from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import Partition, next_power_of_two
+from poprun.vipu.model import Block, Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
 from poprun.vipu.rules import numbering, presets
 
 SIZE = 128
 ME = liveness.identify()
-GONE = ME._replace(start_time=1)
+GONE = replace(ME, start_time=1)
 SIZES = st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128])
 
 
@@ -164,7 +165,7 @@ class Machine(RuleBasedStateMachine):
             )
 
         works = self.works(possible)
-        asked = self.asked(name, 1, dies, None)._replace(num_children=children)
+        asked = replace(self.asked(name, 1, dies, None), num_children=children)
         try:
             grant = self.inventory.acquire(asked)
         except (InUseError, MismatchError):
@@ -277,13 +278,13 @@ class Machine(RuleBasedStateMachine):
             self.inventory.release(lease)
         for partition in self.inventory.list_partitions():
             self.inventory.remove_partition(partition.name)
-        assert self.inventory.list_free_blocks("pod128") == ((0, SIZE),)
+        assert self.inventory.list_free_blocks("pod128") == (Block(first=0, size=SIZE),)
         self.close_inventory()
 
 
 def shown(partition: Partition) -> Partition:
     """Return a partition as lists show it: with a part of the id of its lease."""
-    return partition._replace(lease=partition.lease and partition.lease[:8])
+    return replace(partition, lease=partition.lease and partition.lease[:8])
 
 
 class ServedMachine(Machine):

@@ -10,7 +10,7 @@ from poprun.vipu.requests import PartitionRequest
 def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both(
     launch: Callable[..., Grant],
 ) -> None:
-    request = PartitionRequest("P", 32, reconfigurable=True)
+    request = PartitionRequest(name="P", size=32, reconfigurable=True)
     grant = launch("P", instances=2, replicas=4, create=request)
     options = target_options(grant, {"instanceSize": "7", "own": "x"})
 
@@ -30,7 +30,7 @@ def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both(
 def test_all_devices_of_the_size_are_counted_and_those_before_are_in_use(
     launch: Callable[..., Grant],
 ) -> None:
-    request = PartitionRequest("P", 64, reconfigurable=True)
+    request = PartitionRequest(name="P", size=64, reconfigurable=True)
     launch("P", instances=1, replicas=2, create=request)
     grant = launch("P", instances=2, replicas=2, create=None)
     lines = parent_device_lines(grant, target_options(grant, {}))

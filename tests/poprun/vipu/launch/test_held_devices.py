@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -86,7 +87,7 @@ def held(recorder: Recorder, grant: Grant) -> Iterator[HeldDevices]:
 
 
 def short(grant: Grant, lease_s: float) -> Grant:
-    return grant._replace(lease=grant.lease._replace(lease_s=lease_s))
+    return replace(grant, lease=replace(grant.lease, lease_s=lease_s))
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -116,7 +117,7 @@ def test_an_instance_is_attached_by_a_thread_that_takes_no_signals(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     held.attach(1, os.getpid(), ANSWERS.append)
 
-    assert answer_of(held) == Answer(1, os.getpid())
+    assert answer_of(held) == Answer(instance=1, pid=os.getpid())
     assert recorder.calls == ["attach 1"]
     assert recorder.threads.isdisjoint({threading.get_ident()})
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
@@ -131,10 +132,10 @@ def test_a_refused_attach_says_which_device_of_which_instance(
 
     device = held.grant.children[1].id
     assert answer_of(held) == Answer(
-        1,
-        os.getpid(),
-        f"Instance 1 cannot attach to device {device} (2 IPUs) of partition P: No "
-        "server answers.",
+        instance=1,
+        pid=os.getpid(),
+        refusal=f"Instance 1 cannot attach to device {device} (2 IPUs) of partition P: "
+        "No server answers.",
     )
 
 
@@ -152,10 +153,12 @@ def test_a_process_that_has_ended_is_not_attached(
 def test_a_process_of_another_host_is_attached_as_that_knows_it(
     held: HeldDevices, recorder: Recorder
 ) -> None:
-    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    theirs = ProcessIdentity(
+        pid=7, start_time=5, boot_id="another boot", pid_namespace="pid:[1]"
+    )
     held.attach_on("h2", 1, theirs, ANSWERS.append)
 
-    assert answer_of(held) == Answer(1, 7)
+    assert answer_of(held) == Answer(instance=1, pid=7)
     held.detach(1, 7)
     held.release()
     assert recorder.calls[:2] == ["attach 1 on h2", "detach 1"]
@@ -324,7 +327,7 @@ def test_without_a_thread_it_is_done_at_once(
     monkeypatch.setattr("poprun.vipu.launch.held_devices.start_new_thread", refuse)
     held.attach(0, os.getpid(), ANSWERS.append)
 
-    assert answer_of(held) == Answer(0, os.getpid())
+    assert answer_of(held) == Answer(instance=0, pid=os.getpid())
     assert recorder.threads == {threading.get_ident()}
 
 

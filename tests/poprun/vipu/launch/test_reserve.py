@@ -90,7 +90,7 @@ def test_a_preview_of_a_server_s_grant_changes_nothing(
 def test_a_preview_of_a_partition_in_use_is_refused_as_the_job_would_be(
     inventory: EmbeddedInventory, of_server: Callable[..., JobRequest], ask: Reserve
 ) -> None:
-    inventory.create_partition(PartitionRequest("p2", 2, reconfigurable=True))
+    inventory.create_partition(PartitionRequest(name="p2", size=2, reconfigurable=True))
     ask(name="p2")
 
     with pytest.raises(InUseError, match="p2"):
@@ -100,7 +100,7 @@ def test_a_preview_of_a_partition_in_use_is_refused_as_the_job_would_be(
 def test_a_server_s_partition_is_not_updated_for_a_preview(
     inventory: EmbeddedInventory, of_server: Callable[..., JobRequest]
 ) -> None:
-    inventory.create_partition(PartitionRequest("p2", 2))
+    inventory.create_partition(PartitionRequest(name="p2", size=2))
 
     with pytest.raises(VipuRuleError, match="would be updated first"):
         preview(inventory, of_server(replicas=4, name="p2", update=True))

@@ -1,5 +1,7 @@
 """Whether a job can use a partition that exists, and what is done to it first."""
 
+from dataclasses import replace
+
 import pytest
 
 from poprun.vipu.errors import MismatchError
@@ -34,25 +36,26 @@ P8 = Partition(
     gateway_routing=GatewayRouting.DEFAULT,
     sync_type=SyncType.POD_NATIVE_DEFAULT,
     link_topology=LinkTopology.MESH,
-    blocks=(Block(0, 8),),
+    blocks=(Block(first=0, size=8),),
     cluster_ild_size=64,
     state=PartitionState.ACTIVE,
 )
-P64 = P8._replace(
+P64 = replace(
+    P8,
     name="p64",
     num_gcds=1,
     gcd_size=64,
     num_replicas=1,
     reconfigurable=True,
     sync_type=SyncType.C2_COMPATIBLE,
-    blocks=(Block(0, 64),),
+    blocks=(Block(first=0, size=64),),
 )
 JOB = PartitionRequest(name="P8", size=8, num_gcds=2, num_replicas=8)
 
 
 def test_a_reconfigurable_partition_serves_jobs_of_any_shape_that_fits() -> None:
     for size, gcds, replicas in ((2, 2, 2), (64, 16, 16), (8, 3, 6)):
-        job = JOB._replace(size=size, num_gcds=gcds, num_replicas=replicas)
+        job = replace(JOB, size=size, num_gcds=gcds, num_replicas=replicas)
 
         assert find_change(P64, job, update=False) is None
 
@@ -105,7 +108,7 @@ def test_what_does_not_fit_is_named_or_changed(
     parts: str,
     change: PartitionChange,
 ) -> None:
-    job = JOB._replace(**changes)
+    job = replace(JOB, **changes)
     with pytest.raises(MismatchError) as refusal:
         find_change(partition, job, update=False)
 
@@ -114,15 +117,15 @@ def test_what_does_not_fit_is_named_or_changed(
 
 
 def test_replicas_that_were_left_open_are_no_mismatch() -> None:
-    made = P8._replace(num_gcds=1, gcd_size=8, num_replicas=1)
-    job = JOB._replace(num_gcds=1)
+    made = replace(P8, num_gcds=1, gcd_size=8, num_replicas=1)
+    job = replace(JOB, num_gcds=1)
 
     assert find_change(made, job, update=False) is None
 
 
 def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
     with pytest.raises(MismatchError) as refusal:
-        find_change(P8, JOB._replace(num_replicas=4), update=False)
+        find_change(P8, replace(JOB, num_replicas=4), update=False)
 
     assert str(refusal.value) == (
         "Partition P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas) has 8 replicas where the "
@@ -142,7 +145,7 @@ def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
     ],
 )
 def test_what_is_as_asked_is_no_mismatch(changes: dict[str, object]) -> None:
-    assert find_change(P8, JOB._replace(**changes), update=False) is None
+    assert find_change(P8, replace(JOB, **changes), update=False) is None
 
 
 def test_what_a_change_leaves_open_stays() -> None:
@@ -173,19 +176,22 @@ def test_what_a_change_leaves_open_stays() -> None:
             id="routing-and-sync-stay",
         ),
         pytest.param(
-            {"blocks": (Block(0, 64),), "link_routing": LinkRouting.RINGSWNC},
+            {
+                "blocks": (Block(first=0, size=64),),
+                "link_routing": LinkRouting.RINGSWNC,
+            },
             {"size": 32},
             {"link_routing": None},
             id="no-ring-is-left",
         ),
         pytest.param(
-            {"blocks": (Block(0, 4), Block(64, 4))},
+            {"blocks": (Block(first=0, size=4), Block(first=64, size=4))},
             {"size": 16},
             {"num_ilds": 2},
             id="ilds-stay",
         ),
         pytest.param(
-            {"blocks": (Block(0, 4), Block(64, 4))},
+            {"blocks": (Block(first=0, size=4), Block(first=64, size=4))},
             {"num_gcds": 1},
             {"num_ilds": 1},
             id="a-gcd-is-within-an-ild",
@@ -218,7 +224,7 @@ def test_a_change_forces_only_what_cannot_stay(
     has: dict[str, object], change: dict[str, object], becomes: dict[str, object]
 ) -> None:
     found = changed_request(
-        P8._replace(**has),  # type: ignore[arg-type]
+        replace(P8, **has),  # type: ignore[arg-type]
         PartitionChange(**change),  # type: ignore[arg-type]
         POD,
     )
@@ -227,8 +233,12 @@ def test_a_change_forces_only_what_cannot_stay(
 
 
 def test_an_update_is_described_from_what_to_what() -> None:
-    after = P8._replace(
-        blocks=(Block(0, 16),), gcd_size=8, link_routing=LinkRouting.SWNC, generation=3
+    after = replace(
+        P8,
+        blocks=(Block(first=0, size=16),),
+        gcd_size=8,
+        link_routing=LinkRouting.SWNC,
+        generation=3,
     )
 
     assert describe_update(P8, after) == (

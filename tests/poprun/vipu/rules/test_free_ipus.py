@@ -16,33 +16,52 @@ def free(*blocks: Block) -> int:
 
 
 def test_ipus_are_taken_from_the_smallest_block_that_fits() -> None:
-    ipus = free(Block(0, 4), Block(16, 16))
+    ipus = free(Block(first=0, size=4), Block(first=16, size=16))
 
-    assert find_blocks(ipus, 8, 1, 64) == (Block(16, 8),)
-    assert find_blocks(ipus, 2, 1, 64) == (Block(0, 2),)
-    assert find_blocks(ipus, 16, 1, 64) == (Block(16, 16),)
+    assert find_blocks(ipus, 8, 1, 64) == (Block(first=16, size=8),)
+    assert find_blocks(ipus, 2, 1, 64) == (Block(first=0, size=2),)
+    assert find_blocks(ipus, 16, 1, 64) == (Block(first=16, size=16),)
 
 
 def test_of_equal_blocks_the_lowest_is_taken() -> None:
-    assert find_blocks(free(Block(24, 8), Block(8, 8)), 8, 1, 64) == (Block(8, 8),)
+    assert find_blocks(
+        free(Block(first=24, size=8), Block(first=8, size=8)), 8, 1, 64
+    ) == (Block(first=8, size=8),)
 
 
 def test_nothing_is_given_that_is_not_there() -> None:
-    assert find_blocks(free(Block(0, 4), Block(8, 4)), 8, 1, 64) is None
+    assert (
+        find_blocks(free(Block(first=0, size=4), Block(first=8, size=4)), 8, 1, 64)
+        is None
+    )
     # 4 to 11 are 8 free IPUs, but no block.
-    assert find_blocks(free(Block(4, 4), Block(8, 4)), 8, 1, 64) is None
+    assert (
+        find_blocks(free(Block(first=4, size=4), Block(first=8, size=4)), 8, 1, 64)
+        is None
+    )
     assert find_blocks(0, 1, 1, 64) is None
 
 
 @pytest.mark.parametrize(
     ("ipus", "blocks"),
     [
-        (range(64), [Block(0, 64)]),
-        (range(12), [Block(0, 8), Block(8, 4)]),
-        (range(4, 24), [Block(4, 4), Block(8, 8), Block(16, 8)]),
-        (range(15), [Block(0, 8), Block(8, 4), Block(12, 2), Block(14, 1)]),
+        (range(64), [Block(first=0, size=64)]),
+        (range(12), [Block(first=0, size=8), Block(first=8, size=4)]),
+        (
+            range(4, 24),
+            [Block(first=4, size=4), Block(first=8, size=8), Block(first=16, size=8)],
+        ),
+        (
+            range(15),
+            [
+                Block(first=0, size=8),
+                Block(first=8, size=4),
+                Block(first=12, size=2),
+                Block(first=14, size=1),
+            ],
+        ),
         (range(5, 5), []),
-        (range(5, 6), [Block(5, 1)]),
+        (range(5, 6), [Block(first=5, size=1)]),
     ],
 )
 def test_free_ipus_are_as_few_aligned_powers_of_two_as_can_be(
@@ -50,36 +69,46 @@ def test_free_ipus_are_as_few_aligned_powers_of_two_as_can_be(
 ) -> None:
     number = sum(1 << ipu for ipu in ipus)
 
-    assert sorted(free_blocks(number)) == blocks
+    assert sorted(free_blocks(number), key=lambda block: block.first) == blocks
     assert bits_of(blocks) == number
     assert largest_block(number) == max((b.size for b in blocks), default=0)
 
 
 def test_parts_of_several_ilds_are_in_the_same_place_of_each() -> None:
-    ipus = free(Block(0, 64), Block(68, 4), Block(72, 8))
+    ipus = free(
+        Block(first=0, size=64), Block(first=68, size=4), Block(first=72, size=8)
+    )
 
     first = find_blocks(ipus, 4, 2, 64)
-    assert first == (Block(4, 4), Block(68, 4))
+    assert first == (Block(first=4, size=4), Block(first=68, size=4))
     second = find_blocks(ipus & ~bits_of(first), 8, 2, 64)
-    assert second == (Block(8, 8), Block(72, 8))
+    assert second == (Block(first=8, size=8), Block(first=72, size=8))
     assert find_blocks(ipus & ~bits_of(first + second), 4, 2, 64) is None
 
 
 def test_ilds_are_joined_from_a_multiple_of_their_number_on() -> None:
-    ipus = free(Block(64, 32), Block(128, 32), Block(192, 32))
+    ipus = free(
+        Block(first=64, size=32), Block(first=128, size=32), Block(first=192, size=32)
+    )
 
-    assert find_blocks(ipus, 16, 2, 64) == (Block(128, 16), Block(192, 16))
+    assert find_blocks(ipus, 16, 2, 64) == (
+        Block(first=128, size=16),
+        Block(first=192, size=16),
+    )
     assert find_blocks(ipus, 16, 4, 64) is None
-    four = ipus | bits_of([Block(16, 16)])
+    four = ipus | bits_of([Block(first=16, size=16)])
     assert find_blocks(four, 16, 4, 64) == tuple(
-        Block(16 + 64 * n, 16) for n in range(4)
+        Block(first=16 + 64 * n, size=16) for n in range(4)
     )
 
 
 def test_whole_ilds_are_next_to_each_other() -> None:
-    ipus = free(Block(0, 64), Block(128, 128))
+    ipus = free(Block(first=0, size=64), Block(first=128, size=128))
 
-    assert find_blocks(ipus, 64, 2, 64) == (Block(128, 64), Block(192, 64))
+    assert find_blocks(ipus, 64, 2, 64) == (
+        Block(first=128, size=64),
+        Block(first=192, size=64),
+    )
 
 
 @pytest.mark.parametrize("num_ipus", [64, 100, 256])
@@ -94,7 +123,7 @@ def test_blocks_are_those_of_an_allocator_that_looks_at_each_place(
         best = min(fitting, key=lambda b: (b.size, b.first), default=None)
         blocks = find_blocks(number, size, 1, 64)
 
-        assert blocks == (best and (Block(best.first, size),))
+        assert blocks == (best and (Block(first=best.first, size=size),))
         assert any(
             number >> first & (1 << size) - 1 == (1 << size) - 1
             for first in range(0, num_ipus, size)

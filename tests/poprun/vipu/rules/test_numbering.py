@@ -21,7 +21,7 @@ from poprun.vipu.rules.numbering import Device
 def test_devices_of_64_ipus_are_numbered_as_observed(
     first: int, num_ipus: int, number: int
 ) -> None:
-    device = Device(number, first, num_ipus)
+    device = Device(id=number, first=first, num_ipus=num_ipus)
 
     assert numbering.make_device(64, first, num_ipus) == device
 
@@ -32,17 +32,17 @@ def test_the_whole_of_4_ipus_is_device_6() -> None:
 
 
 def test_the_device_of_ipus_that_are_no_aligned_power_of_two_is_the_first_ipu() -> None:
-    assert numbering.make_device(16, 3, 3) == Device(3, 3, 3)
+    assert numbering.make_device(16, 3, 3) == Device(id=3, first=3, num_ipus=3)
 
 
 def test_children_are_numbered_in_rank_order() -> None:
     parent = numbering.make_device(64, 8, 8)
 
     assert numbering.children_of(64, parent, 4, 2) == (
-        Device(68, 8, 2),
-        Device(69, 10, 2),
-        Device(70, 12, 2),
-        Device(71, 14, 2),
+        Device(id=68, first=8, num_ipus=2),
+        Device(id=69, first=10, num_ipus=2),
+        Device(id=70, first=12, num_ipus=2),
+        Device(id=71, first=14, num_ipus=2),
     )
 
 
@@ -50,12 +50,16 @@ def test_children_are_numbered_in_rank_order() -> None:
     ("taken", "num_ipus", "first"),
     [
         ([], 16, 0),
-        ([Device(0, 0, 1)], 1, 1),
-        ([Device(0, 0, 1)], 4, 4),
-        ([Device(3, 3, 1), Device(4, 4, 1)], 2, 0),
-        ([Device(1, 1, 1), Device(4, 4, 1)], 4, 8),
-        ([Device(1, 1, 1)], 16, -1),
-        ([Device(24, 0, 8), Device(25, 8, 8)], 1, -1),
+        ([Device(id=0, first=0, num_ipus=1)], 1, 1),
+        ([Device(id=0, first=0, num_ipus=1)], 4, 4),
+        ([Device(id=3, first=3, num_ipus=1), Device(id=4, first=4, num_ipus=1)], 2, 0),
+        ([Device(id=1, first=1, num_ipus=1), Device(id=4, first=4, num_ipus=1)], 4, 8),
+        ([Device(id=1, first=1, num_ipus=1)], 16, -1),
+        (
+            [Device(id=24, first=0, num_ipus=8), Device(id=25, first=8, num_ipus=8)],
+            1,
+            -1,
+        ),
     ],
 )
 def test_a_device_is_free_where_all_of_its_ipus_are(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from poprun.vipu.errors import VipuRuleError
@@ -11,7 +13,7 @@ POD128 = Cluster(name="c128", num_ilds=2)
 
 
 def request(**changes: object) -> PartitionRequest:
-    return PartitionRequest(name="P", size=8)._replace(**changes)
+    return replace(PartitionRequest(name="P", size=8), **changes)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,9 @@ def test_what_is_left_open_follows_from_the_cluster(
 
     share = own.blocks[0].size
     assert (own.num_ilds, share, own.gcd_size, own.num_replicas) == shape
-    assert own.blocks == tuple(Block(64 * n, share) for n in range(own.num_ilds))
+    assert own.blocks == tuple(
+        Block(first=64 * n, size=share) for n in range(own.num_ilds)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Target options as they were observed on real partitions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ def compact(options: dict[str, str]) -> str:
 
 
 def make(inventory: EmbeddedInventory, **changes: object) -> Partition:
-    request = PartitionRequest(name="p", size=64)._replace(**changes)
+    request = replace(PartitionRequest(name="p", size=64), **changes)
     return inventory.create_partition(request)
 
 

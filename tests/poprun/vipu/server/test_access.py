@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,8 @@ def test_a_user_owns_what_they_make_and_sees_no_other(
     users: dict[str, ServerInventory], admin: ServerInventory
 ) -> None:
     alice, bob = users["alice"], users["bob"]
-    assert alice.create_partition(PartitionRequest("A", 4)).owner == "alice"
-    assert bob.create_partition(PartitionRequest("B", 4)).owner == "bob"
+    assert alice.create_partition(PartitionRequest(name="A", size=4)).owner == "alice"
+    assert bob.create_partition(PartitionRequest(name="B", size=4)).owner == "bob"
 
     assert [p.name for p in alice.list_partitions()] == ["A"]
     assert [p.name for p in admin.list_partitions()] == ["A", "B"]
@@ -139,7 +140,7 @@ def test_nobody_asks_in_the_name_of_another(
     with pytest.raises(AccessError, match="user 'alice', but with the access key of"):
         bob.acquire(acquisition("P"))
     with pytest.raises(AccessError):
-        bob.create_partition(PartitionRequest("P", 4, owner="alice"))
+        bob.create_partition(PartitionRequest(name="P", size=4, owner="alice"))
     with pytest.raises(AccessError):
         bob.list_partitions("alice")
 
@@ -148,7 +149,7 @@ def test_who_is_no_administrator_changes_no_clusters(
     users: dict[str, ServerInventory], server: Server
 ) -> None:
     with pytest.raises(AccessError, match="User bob is not an administrator"):
-        users["bob"].create_cluster(ClusterRequest("c1", num_machines=1))
+        users["bob"].create_cluster(ClusterRequest(name="c1", num_machines=1))
     with pytest.raises(AccessError):
         users["bob"].list_users()
     as_admin = ServerInventory(users["bob"]._address, timeout_s=200, admin=True)
@@ -184,7 +185,7 @@ def limited(
     server: Server, admin: ServerInventory, authority: Path
 ) -> Iterator[dict[str, ServerInventory]]:
     """Carol and Dan, who are limited to allocation a1 of one of two clusters."""
-    admin.create_cluster(ClusterRequest("c2", num_machines=4))
+    admin.create_cluster(ClusterRequest(name="c2", num_machines=4))
     names = [agent.name for agent in admin.list_agents("c2")]
     admin.create_allocation("a1", "c2", names[:2])
     found = {}
@@ -199,7 +200,7 @@ def limited(
     # They stay limited, now to nothing.
     admin.remove_allocation("a1")
     with pytest.raises(AccessError, match="User carol may use no allocation"):
-        found["carol"].create_partition(PartitionRequest("P", 4))
+        found["carol"].create_partition(PartitionRequest(name="P", size=4))
     assert found["carol"].list_clusters() == ()
     for name in found:
         admin.remove_user(name)
@@ -210,19 +211,19 @@ def test_a_user_with_allocations_uses_and_sees_no_others(
     limited: dict[str, ServerInventory], admin: ServerInventory
 ) -> None:
     carol = limited["carol"]
-    assert carol.create_partition(PartitionRequest("P", 8)).allocation == "a1"
+    assert carol.create_partition(PartitionRequest(name="P", size=8)).allocation == "a1"
 
     with pytest.raises(NoSpaceError, match="all 8 IPUs of allocation a1 are in use"):
-        carol.create_partition(PartitionRequest("Q", 4))
+        carol.create_partition(PartitionRequest(name="Q", size=4))
     with pytest.raises(AccessError) as refusal:
-        carol.create_partition(PartitionRequest("Q", 16, cluster="pod64"))
+        carol.create_partition(PartitionRequest(name="Q", size=16, cluster="pod64"))
     assert str(refusal.value) == (
         "User carol may use no allocation of cluster pod64. Ask the administrator for "
         "one: vipu-admin create user NAME --allocations NAMES."
     )
     for other in ("pod64", "c2"):
         with pytest.raises(AccessError, match=f"may not use allocation {other}"):
-            carol.create_partition(PartitionRequest("Q", 4, allocation=other))
+            carol.create_partition(PartitionRequest(name="Q", size=4, allocation=other))
         with pytest.raises(AccessError, match=f"may not see allocation {other}"):
             carol.get_allocation(other)
     for look in (carol.get_cluster, carol.list_free_blocks, carol.list_agents):
@@ -240,14 +241,14 @@ def test_the_users_of_an_allocation_share_its_partitions(
     limited: dict[str, ServerInventory], users: dict[str, ServerInventory]
 ) -> None:
     carol, dan, bob = limited["carol"], limited["dan"], users["bob"]
-    carol.create_partition(PartitionRequest("C", 4, reconfigurable=True))
-    bob.create_partition(PartitionRequest("B", 4))
+    carol.create_partition(PartitionRequest(name="C", size=4, reconfigurable=True))
+    bob.create_partition(PartitionRequest(name="B", size=4))
 
     assert [p.name for p in dan.list_partitions()] == ["C"]
     assert [p.name for p in bob.list_partitions()] == ["B"]
     with pytest.raises(UnknownNameError):
         bob.remove_partition("C")
-    holder = acquisition("C").holder._replace(user="dan")
+    holder = replace(acquisition("C").holder, user="dan")
     asked = acquisition("C", holder=holder, create=None)
     lease = dan.acquire(asked).lease.id
     assert [r.lease.holder.user for r in carol.list_reservations()] == ["dan", "dan"]

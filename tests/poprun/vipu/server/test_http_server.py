@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -205,9 +206,9 @@ def test_both_lengths_in_one_request_are_refused(server: Server) -> None:
 def test_a_process_that_can_be_none_holds_nothing(server: Server, pid: int) -> None:
     inventory = server.inventory()
     asked = acquisition("odd")
-    odd = liveness.identify()._replace(pid=pid)
+    odd = replace(liveness.identify(), pid=pid)
     with pytest.raises(VipuRuleError, match="its number is from 1 to 4194304"):
-        inventory.acquire(asked._replace(holder=asked.holder._replace(process=odd)))
+        inventory.acquire(replace(asked, holder=replace(asked.holder, process=odd)))
     lease = inventory.acquire(asked).lease.id
     with pytest.raises(VipuRuleError, match="its number is from 1 to 4194304"):
         inventory.attach(lease, 0, odd)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -178,8 +179,8 @@ def test_lists_do_not_show_whole_ids_of_leases(server: Server) -> None:
 def test_a_lease_of_another_host_ends_when_it_is_not_renewed(server: Server) -> None:
     inventory = server.inventory()
     asked = acquisition("P", lease_s=1)
-    process = asked.holder.process._replace(boot_id="elsewhere")
-    asked = asked._replace(holder=asked.holder._replace(process=process))
+    process = replace(asked.holder.process, boot_id="elsewhere")
+    asked = replace(asked, holder=replace(asked.holder, process=process))
     lease = inventory.acquire(asked).lease
 
     # The server's own sweep ends it: to get a lease ends none.
@@ -456,7 +457,7 @@ def test_a_server_that_was_away_gives_no_ipus_of_a_living_job_to_another(
         user="alice",
         job="j1",
         host="h2",
-        process=liveness.identify()._replace(boot_id="another-boot"),
+        process=replace(liveness.identify(), boot_id="another-boot"),
     )
     with serving(tmp_path / "server.db", "--pod=pod4") as server:
         asked = acquisition("P", size=4, holder=elsewhere, lease_s=lease_s)

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -39,14 +40,17 @@ def ask(holder: Holder) -> Ask:
             num_instances=1,
             strict=False,
         )
-        return Acquisition(
-            holder=holder._replace(job=f"j{number}"),
-            partition=name,
-            num_children=1,
-            ipus_per_child=num_ipus,
-            create=request,
-            lease=f"{number:032x}",
-        )._replace(**changes)
+        return replace(
+            Acquisition(
+                holder=replace(holder, job=f"j{number}"),
+                partition=name,
+                num_children=1,
+                ipus_per_child=num_ipus,
+                create=request,
+                lease=f"{number:032x}",
+            ),
+            **changes,
+        )
 
     return ask
 
@@ -94,7 +98,7 @@ def test_a_job_that_dies_leaves_the_queue_at_once(
 ) -> None:
     launch("first", replicas=64)
     with subprocess.Popen(["sleep", "600"]) as process:
-        dying = holder._replace(process=liveness.identify(process.pid), job="dying")
+        dying = replace(holder, process=liveness.identify(process.pid), job="dying")
         inventory.wait_in_queue(ask(1, 64, holder=dying))
         assert not inventory.wait_in_queue(ask(2, 2)).is_next
         process.kill()
@@ -127,8 +131,11 @@ def test_a_job_of_another_machine_that_never_asks_again_leaves_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launch("first", replicas=64)
-    elsewhere = holder._replace(
-        process=holder.process._replace(boot_id="another-boot"), host="h2", job="j1"
+    elsewhere = replace(
+        holder,
+        process=replace(holder.process, boot_id="another-boot"),
+        host="h2",
+        job="j1",
     )
     inventory.wait_in_queue(ask(1, 64, holder=elsewhere))
     assert waiting(inventory) == ["j1"]
@@ -152,17 +159,17 @@ def test_jobs_compete_only_for_the_same_ipus(
     inventory: EmbeddedInventory, launch: Launch, ask: Ask
 ) -> None:
     inventory.create_cluster(presets.preset("pod16", "c16"))
-    inventory.create_partition(PartitionRequest("P", 8, cluster="c64"))
+    inventory.create_partition(PartitionRequest(name="P", size=8, cluster="c64"))
     launch("first", replicas=32)
     in_c64 = ask(1, 64)
     assert in_c64.create is not None
     inventory.wait_in_queue(
-        in_c64._replace(create=in_c64.create._replace(cluster="c64"))
+        replace(in_c64, create=replace(in_c64.create, cluster="c64"))
     )
 
     in_c16 = ask(2, 4)
     assert in_c16.create is not None
-    other = in_c16._replace(create=in_c16.create._replace(cluster="c16"))
+    other = replace(in_c16, create=replace(in_c16.create, cluster="c16"))
     assert inventory.acquire(other).partition.cluster == "c16"
     assert inventory.acquire(ask(3, 8, "P", create=None)).partition.name == "P"
     turn = inventory.wait_in_queue(ask(4, 8, "P"))
@@ -189,7 +196,7 @@ def test_what_no_allocation_has_is_not_waited_for(
     inventory.create_allocation("a", "c64", ["ag0", "ag1"])
     asked = ask(1, 16)
     assert asked.create is not None
-    asked = asked._replace(create=asked.create._replace(allocation="a"))
+    asked = replace(asked, create=replace(asked.create, allocation="a"))
 
     with pytest.raises(VipuRuleError) as refusal:
         inventory.wait_in_queue(asked)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,14 +41,14 @@ def other_process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def elsewhere(process: ProcessIdentity) -> ProcessIdentity:
-    return process._replace(boot_id="another-boot")
+    return replace(process, boot_id="another-boot")
 
 
 def test_a_killed_job_gives_its_ipus_back(
     inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
     with other_process() as child:
-        theirs = holder._replace(job="j2", process=liveness.identify(child.pid))
+        theirs = replace(holder, job="j2", process=liveness.identify(child.pid))
         grant = launch("P64", replicas=64, holder=theirs)
         with pytest.raises(InUseError, match="job j2"):
             launch("P64", replicas=64)
@@ -62,7 +63,7 @@ def test_a_killed_job_is_not_listed(
     inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
     with other_process() as child:
-        theirs = holder._replace(process=liveness.identify(child.pid))
+        theirs = replace(holder, process=liveness.identify(child.pid))
         grant = launch("P", holder=theirs)
         assert inventory.end_dead_leases() == ()
 
@@ -76,7 +77,7 @@ def test_the_partition_of_a_killed_job_is_gone_for_who_asks_by_its_name(
     inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
     with other_process() as child:
-        theirs = holder._replace(process=liveness.identify(child.pid))
+        theirs = replace(holder, process=liveness.identify(child.pid))
         launch("P", holder=theirs)
         assert inventory.get_partition("P").name == "P"
 
@@ -89,7 +90,7 @@ def test_ipus_stay_held_while_an_instance_outlives_its_poprun(
 ) -> None:
     with other_process() as instance:
         with other_process() as poprun:
-            theirs = holder._replace(process=liveness.identify(poprun.pid))
+            theirs = replace(holder, process=liveness.identify(poprun.pid))
             grant = launch("P", holder=theirs)
             inventory.attach(grant.lease.id, 0, liveness.identify(instance.pid))
         with pytest.raises(InUseError):
@@ -100,9 +101,11 @@ def test_ipus_stay_held_while_an_instance_outlives_its_poprun(
 def test_a_process_of_another_host_is_not_dead_because_it_is_not_seen(
     inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
-    theirs = ProcessIdentity(7, 5, "another boot", "pid:[1]")
+    theirs = ProcessIdentity(
+        pid=7, start_time=5, boot_id="another boot", pid_namespace="pid:[1]"
+    )
     with other_process() as poprun:
-        mine = holder._replace(process=liveness.identify(poprun.pid))
+        mine = replace(holder, process=liveness.identify(poprun.pid))
         lease = launch("P", holder=mine).lease.id
         # Its host may have the name of this one.
         inventory.attach(lease, 0, theirs, holder.host)
@@ -160,7 +163,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def remote(holder: Holder) -> Holder:
     """A job that this machine cannot see."""
-    return holder._replace(host="h2", process=elsewhere(holder.process))
+    return replace(holder, host="h2", process=elsewhere(holder.process))
 
 
 def test_the_time_of_a_lease_counts_only_for_holders_out_of_sight(
@@ -195,7 +198,7 @@ def test_a_lease_is_released_late_only_for_instances_on_other_hosts(
     clock: Clock, inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
     with other_process() as poprun:
-        mine = holder._replace(process=liveness.identify(poprun.pid))
+        mine = replace(holder, process=liveness.identify(poprun.pid))
         there = launch("P", holder=mine, spans_hosts=True).lease.id
         here = launch("Q", holder=mine).lease.id
         inventory.attach(here, 0, mine.process)
@@ -212,7 +215,7 @@ def test_a_lease_is_released_late_only_for_instances_on_other_hosts(
 def test_instances_on_other_hosts_may_outlive_all_that_is_seen_of_their_job(
     clock: Clock, inventory: EmbeddedInventory, holder: Holder, launch: Launch
 ) -> None:
-    dead = holder._replace(process=holder.process._replace(start_time=1))
+    dead = replace(holder, process=replace(holder.process, start_time=1))
     lease = launch("P", holder=dead, lease_s=60, spans_hosts=True).lease.id
 
     assert clock.wait(inventory, 59) == []
@@ -270,7 +273,7 @@ def test_leases_of_other_hosts_outlive_a_reboot_of_this_one(
     inventory: EmbeddedInventory,
     launch: Launch,
 ) -> None:
-    local = holder._replace(process=elsewhere(holder.process))
+    local = replace(holder, process=elsewhere(holder.process))
     there = launch("P", holder=remote)
     launch("Q", holder=local)
     with inventory._transaction(write=True) as db:
@@ -317,17 +320,17 @@ def test_a_server_has_the_room_of_a_dead_holder_at_once(
     served: EmbeddedInventory, holder: Holder, launch: Launch, looks: int
 ) -> None:
     with other_process() as child:
-        theirs = holder._replace(process=liveness.identify(child.pid))
+        theirs = replace(holder, process=liveness.identify(child.pid))
         asked = Acquisition(
             holder=theirs,
             partition="P",
             num_children=1,
             ipus_per_child=64,
-            create=PartitionRequest("P", 64),
+            create=PartitionRequest(name="P", size=64),
         )
         served.acquire(asked)
-        other = asked._replace(holder=holder, partition="Q")
-        other = other._replace(create=PartitionRequest("Q", 64))
+        other = replace(asked, holder=holder, partition="Q")
+        other = replace(other, create=PartitionRequest(name="Q", size=64))
         for _ in range(looks):
             served.end_dead_leases()
         with pytest.raises(NoSpaceError):
@@ -348,11 +351,11 @@ def test_a_server_looks_at_all_holders_where_it_cannot_be_told_of_all(
             process = liveness.identify(child.pid)
             served.acquire(
                 Acquisition(
-                    holder=holder._replace(process=process),
+                    holder=replace(holder, process=process),
                     partition=f"P{child.pid}",
                     num_children=1,
                     ipus_per_child=1,
-                    create=PartitionRequest(f"P{child.pid}", 1),
+                    create=PartitionRequest(name=f"P{child.pid}", size=1),
                 )
             )
         assert len(served.list_partitions()) == 4
@@ -373,7 +376,7 @@ def test_a_refusal_looks_at_no_holder_of_whose_end_a_server_is_told(
         partition="P",
         num_children=1,
         ipus_per_child=64,
-        create=PartitionRequest("P", 64),
+        create=PartitionRequest(name="P", size=64),
     )
     served.acquire(asked)
     served.end_dead_leases()
@@ -383,7 +386,9 @@ def test_a_refusal_looks_at_no_holder_of_whose_end_a_server_is_told(
 
     monkeypatch.setattr(leases, "may_end", look)
     with pytest.raises(NoSpaceError):
-        served.acquire(asked._replace(partition="Q", create=PartitionRequest("Q", 64)))
+        served.acquire(
+            replace(asked, partition="Q", create=PartitionRequest(name="Q", size=64))
+        )
     assert len(served.list_partitions()) == 1
 
 
@@ -395,7 +400,7 @@ def test_a_lease_gets_the_id_that_the_job_has_drawn(
         partition="p",
         num_children=1,
         ipus_per_child=2,
-        create=PartitionRequest("p", 2),
+        create=PartitionRequest(name="p", size=2),
         lease="0123456789abcdef" * 2,
     )
 
@@ -403,23 +408,23 @@ def test_a_lease_gets_the_id_that_the_job_has_drawn(
     assert grant.lease.id == asked.lease
 
     with pytest.raises(NameTakenError, match="Draw another id"):
-        inventory.acquire(asked._replace(partition="q"))
+        inventory.acquire(replace(asked, partition="q"))
     with pytest.raises(VipuRuleError, match="32 hexadecimal digits"):
-        inventory.acquire(asked._replace(lease="x" * 32))
+        inventory.acquire(replace(asked, lease="x" * 32))
 
 
 def test_a_lease_lives_with_the_guard_that_holds_the_parent_device(
     inventory: EmbeddedInventory, holder: Holder
 ) -> None:
     with other_process() as guard:
-        dead = holder.process._replace(start_time=1)
+        dead = replace(holder.process, start_time=1)
         grant = inventory.acquire(
             Acquisition(
-                holder=holder._replace(process=dead),
+                holder=replace(holder, process=dead),
                 partition="p",
                 num_children=1,
                 ipus_per_child=2,
-                create=PartitionRequest("p", 2),
+                create=PartitionRequest(name="p", size=2),
             )
         )
         inventory.attach(grant.lease.id, PARENT, liveness.identify(guard.pid))
