@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from poprun.helpers.helper_commands import REMOTE_SHELL
@@ -25,9 +24,10 @@ _PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
 _UNKNOWN_OPTION = r"unrecognized argument"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Hydra(Mpi):
     """MPICH, and the MPIs that are made from it."""
+
+    __slots__ = ()
 
     vendor: ClassVar[str] = "MPICH"
     launcher: ClassVar[str] = "hydra"

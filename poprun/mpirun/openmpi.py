@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from poprun.helpers.helper_commands import REMOTE_SHELL
@@ -40,9 +39,10 @@ _NOT_STARTED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenMpi(Mpi):
     """The functions that Open MPI 4 and 5 have in common."""
+
+    __slots__ = ()
 
     vendor: ClassVar[str] = "Open MPI"
     libraries: ClassVar[Sequence[str]] = ("libmpi.so.40",)
@@ -107,9 +107,10 @@ class OpenMpi(Mpi):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenMpi4(OpenMpi):
     """Open MPI 4."""
+
+    __slots__ = ()
 
     launcher: ClassVar[str] = "Open MPI 4"
     version_pattern: ClassVar[str] = r"\((?:Open MPI|OpenRTE)\) (4\.\d\S*)"
@@ -143,9 +144,10 @@ class OpenMpi4(OpenMpi):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenMpi5(OpenMpi):
     """Open MPI 5 and newer. The variables do the same as Open MPI 4's."""
+
+    __slots__ = ()
 
     launcher: ClassVar[str] = "Open MPI 5"
     version_pattern: ClassVar[str] = r"\((?:Open MPI|OpenRTE)\) (\d+\.\d\S*)"

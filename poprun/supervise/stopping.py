@@ -106,14 +106,12 @@ class InterruptInstance(Action):
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KillInstances(Action):
-    pass
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseShims(Action):
-    pass
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +119,10 @@ class SignalMpirun(Action):
     signal: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowStacks(Action):
     """Show the Python stacks of all instances; StacksShown is the end of it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 """The events of a job, from its hosts and mpirun to the supervisor and its listeners.
 
-They emit them, stopping decides by them, the report and the log show them.
+They emit them, stopping decides by them, the report and the log show them. An event
+without fields of its own is no dataclass, because its base has all that it needs: it
+takes a millisecond to make one.
 """
 
 from dataclasses import dataclass
@@ -16,9 +18,10 @@ class Event:
     """Something that has happened to a job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostEvent(Event):
     """Something that has happened on a host. All other events are poprun's own."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,10 @@ class GuardLost(Event):
     host: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Connected(InstanceEvent):
     """The shim of an instance has connected."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +114,10 @@ class FailedInFinalize(InstanceEvent):
     at_ns: Long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsInFinalize(InstanceEvent):
     """A program has waited long in MPI_Finalize; whether it failed is not known."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +161,16 @@ class HostLost(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShimLost(InstanceEvent):
     """A shim ended without a report, and its program with it."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Orphaned(InstanceEvent):
     """The process of mpirun that had started a shim has died."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,34 +180,40 @@ class DaemonKilled(HostEvent):
     host: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShimLeft(InstanceEvent):
     """A shim ended after its release."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class AloneInMpi(InstanceEvent):
     """One of several instances uses an MPI in which it is the only rank."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class TorchGroupsMade(InstanceEvent):
     """A process of an instance has made process groups of torch.distributed."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class DebuggerReady(InstanceEvent):
     """A Python of an instance has read that --pdb is for it."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class PromptShown(InstanceEvent):
     """The debugger of an instance waits for a command."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class PromptOver(InstanceEvent):
     """It waits for none any more."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,14 +247,16 @@ class DebuggerInterrupted(Event):
     at_prompt: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmEndsJob(HostEvent):
     """Slurm has sent SIGTERM to all processes of its job on a host."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class OutputClosed(Event):
     """The reader of poprun's stdout has closed it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,9 +290,10 @@ class UsageMeasured(InstanceEvent):
     group_calls: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllMeasured(Event):
     """All hosts have had the time to measure what their instances use."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,11 +303,13 @@ class StacksAvailable(InstanceEvent):
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StacksShown(Event):
     """The instances have shown their Python stacks."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Tick(Event):
     """Time has passed."""
+
+    __slots__ = ()
