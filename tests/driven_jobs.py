@@ -159,7 +159,7 @@ class Driven:
         self.told: list[Event] = []
         started = StartedGuard(
             pid=GUARD_PID,
-            descriptor=ours.detach(),
+            channel=Channel(ours),
             output=os.memfd_create("words"),
             older=frozenset(),
         )

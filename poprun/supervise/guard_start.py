@@ -4,17 +4,17 @@ import the rest of itself, and there are two cores.
 A guard that is never told to start an mpirun ends with poprun and has done nothing.
 """
 
-import _socket
 import os
 import signal
+import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from poprun import early_signals
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
 from poprun.helpers.helper_commands import PYTHON
+from poprun.wire.channel import Channel
 
 _pids: list[int] = []
 
@@ -24,21 +24,16 @@ class StartedGuard:
     """A guard that waits for its first message."""
 
     pid: int
-    # Our end of the socket to it, and the file for its output and mpirun's.
-    descriptor: int
+    channel: Channel
+    # The file for its output and mpirun's.
     output: int
     # Processes below poprun that are older than the job: children of the program that
     # became poprun by exec.
     older: frozenset[int]
-    # The end of its orders, which the socket had no room for.
-    unsent: bytes = b""
 
-    def tell(self, message: bytes) -> None:
-        """Send a message before it is told to start mpirun."""
-        # If it has died, the supervisor tells the next one. Until then a lease, say,
-        # ends with poprun.
-        with suppress(OSError):
-            os.write(self.descriptor, message)
+    def tell(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Send a message, unless it has died: then the next one is told."""
+        self.channel.send(message, descriptors)
 
 
 def start_guard(
@@ -68,10 +63,11 @@ def start_guard(
 
 def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGuard:
     older = processes.descendants([os.getpid()]) if processes.has_children() else []
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    sent = ours.send(orders, _socket.MSG_DONTWAIT)
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    channel.send(orders)
     number = theirs.fileno()
-    os.set_inheritable(number, True)
+    theirs.set_inheritable(True)
     numbers = number, os.getpid(), os.fstat(ours.fileno()).st_ino
     argv = map(os.fsencode, (*PYTHON, "guard", *map(str, numbers)))
     # exec accepts no variable without a name, and no program can read one.
@@ -81,19 +77,17 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
         # how a job ended. A signal that kills mpirun is for its process group.
         pid = processes.spawn(argv, dict(pairs), output, setsid=True)
     except OSError:
-        ours.close()
+        channel.close()
         raise
     finally:
         theirs.close()
     _pids.append(pid)
     early_signals.call_before_message(continue_guards)
-    older_pids = frozenset(p.pid for p in older)
     return StartedGuard(
         pid=pid,
-        descriptor=ours.detach(),
+        channel=channel,
         output=output,
-        older=older_pids,
-        unsent=orders[sent:],
+        older=frozenset(process.pid for process in older),
     )
 
 

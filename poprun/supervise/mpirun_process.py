@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 from types import MappingProxyType
@@ -44,194 +44,12 @@ ORPHAN_GRACE_S = 0.1
 MAX_GUARDS = 20
 
 
-class GuardClient:
-    """The guard of one job, whichever process it is at the moment.
+class MpirunProcess:
+    """The mpirun of one attempt, behind its guard.
 
     mpirun is the guard's child as long as the first guard lives. When that dies, the
     kernel gives mpirun to poprun, a subreaper, too; a new guard gets the pids of the
     processes to end if poprun ends.
-    """
-
-    def __init__(
-        self,
-        started: StartedGuard,
-        job: Job,
-        end_actions: Iterable[EndAction],
-        connections: Mapping[int, int] = MappingProxyType({}),
-    ) -> None:
-        self._job = job
-        self._mark = job.mark.encode()
-        self._output = started.output
-        self._grace_ms = int(job.grace * 1000)
-        self._end_actions = EndActions()
-        for action in end_actions:
-            self._end_actions.register(action)
-        self._lock = -1
-        # mpirun and the shims, and the connections to other hosts: pid -> start time.
-        self._known: dict[int, int] = dict(connections)
-        self._hold = protocol.pack(protocol.HOLD, b"")
-        # The kernel kills mpirun, which may hang, when neither poprun nor its guard nor
-        # a shim has the write end any more.
-        self._pipe = os.pipe()
-        self.replaced = 0
-        self._connect(started)
-        self._older = started.older.union(connections)
-        self._send_stderr()
-        self.channel.send(self._leftovers())
-        for pair in connections.items():
-            self.channel.send(protocol.pack(protocol.KNOWN, *pair))
-
-    def make_lock(self) -> None:
-        """Make the lock file of the job in its directory.
-
-        Each supervisor learns by it, when it ends, whether it is the last. It has the
-        end actions, and is told of those that are withdrawn.
-        """
-        path = os.fsencode(self._job.directory)
-        # Without one more file the guard still has the end actions.
-        with suppress(OSError):
-            self._lock = make_lock(path, self._end_actions)
-            self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
-            self.channel.send(self._hold)
-
-    def withdraw(self, action: EndAction) -> None:
-        """Forget an end action that has been performed."""
-        message = self._end_actions.withdraw(action)
-        self.channel.send(message)
-        if self._lock >= 0:
-            append(self._lock, message)
-
-    def start(self) -> None:
-        """Ask the guard to start mpirun."""
-        words = [os.fsencode(word) for word in self._job.mpirun]
-        environment = self._job.mpirun_environment
-        assignments = [b"%s=%s" % pair for pair in environment.items()]
-        message = protocol.pack(
-            protocol.START,
-            self._grace_ms,
-            self._mark,
-            int(self._job.is_in_slurm),
-            len(words),
-            *words,
-            *assignments,
-        )
-        self.channel.send(message, (self._output, *self._pipe))
-
-    def has_ended(self) -> bool:
-        """Return whether a guard has ended that has not been asked to start mpirun."""
-        return self.channel.receive() is None
-
-    def add_shim(self, shim: Channel, pid: int, start: int) -> None:
-        """Take in a shim, which is one of the job's supervisors from now on."""
-        self.remember(pid, start)
-        shim.send(self._hold, self._pipe[1:])
-
-    def remember(self, pid: int, start: int) -> None:
-        """Remember mpirun or a shim, for a guard that is not its ancestor."""
-        self._known[pid] = start
-        if self.replaced:
-            self.channel.send(protocol.pack(protocol.KNOWN, pid, start))
-
-    def remember_leftover(self, path: bytes) -> None:
-        """Remember a file that the guard has found to be the job's, for the next."""
-        self._end_actions.register(RemovePath(path))
-
-    def replace(self) -> None:
-        """Start another guard in the place of one that has died."""
-        self.channel.close()
-        # Its children become poprun's a moment after its end of the socket is closed.
-        processes.wait_for(self.pid)
-        self.replaced += 1
-        # One of them may be an mpirun that the guard has not told of; before exec it
-        # does not even bear the mark of the job.
-        for orphan in self._orphans():
-            self._known.setdefault(orphan.pid, orphan.start)
-        environment = self._job.mpirun_environment
-        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()}
-        # There may be no time to tell it more: poprun may be about to be killed too.
-        orders = (
-            protocol.pack(protocol.ADOPT, self._grace_ms, self._mark)
-            + self._leftovers()
-        )
-        orders += self._hold
-        for pair in self._known.items():
-            orders += protocol.pack(protocol.KNOWN, *pair)
-        # mpirun and the instances get what the caller had.
-        with caller_limits(self._job.descriptor_limits):
-            self._connect(start_guard(environ, self._output, orders))
-        self._send_stderr()
-
-    def orphaned_mpirun(self) -> processes.Process | None:
-        """Return the mpirun of a guard that died before it had reported the start."""
-        own = [p for p in self._orphans() if p.parent == os.getpid()]
-        return min(own, key=lambda p: p.start, default=None)
-
-    def signal_mpirun(self, pid: int, number: int) -> None:
-        if self.replaced:
-            mpirun = processes.process(pid)
-            if mpirun and mpirun.start == self._known.get(pid):
-                processes.send(number, mpirun)
-        else:
-            self.channel.send(protocol.pack(protocol.SIGNAL_MPIRUN, number))
-
-    def finish(self) -> None:
-        """Ask the guard to end whatever is left, and to leave."""
-        self.channel.send(protocol.pack(protocol.FINISH))
-
-    def do_without(self, grace: float = 0.0) -> list[str]:
-        """Do what a guard does last: end the job's processes below poprun, and undo.
-
-        Returns a sentence for each end action that failed.
-        """
-        processes.end(self._orphans, grace, 5.0)
-        return self._end_actions.perform()
-
-    @property
-    def finish_limit_s(self) -> float:
-        """How long the guard may take to finish: it hangs when it takes longer."""
-        return FINISH_S + self._end_actions.limit_s
-
-    def close(self) -> None:
-        """Release the lock file and the socket to a guard that has ended."""
-        self.channel.close()
-        for descriptor in self._pipe:
-            os.close(descriptor)
-        if self._lock >= 0:
-            os.close(self._lock)
-
-    def keep_running(self) -> bool:
-        """Continue a guard that has been stopped, and return whether it was."""
-        guard = processes.process(self.pid)
-        if guard is None or not guard.stopped:
-            return False
-        processes.send(signal.SIGCONT, guard)
-        return True
-
-    def kill(self) -> None:
-        """Kill a guard that does not answer; another one can take its place."""
-        os.kill(self.pid, signal.SIGKILL)
-
-    def _connect(self, started: StartedGuard) -> None:
-        self.pid = started.pid
-        self.channel = Channel.of(started.descriptor)
-        self.channel.send(started.unsent)
-
-    def _leftovers(self) -> bytes:
-        """Return the messages about what the job makes, for a guard."""
-        watch = protocol.pack(protocol.WATCH, *map(os.fsencode, self._job.leftovers))
-        return self._end_actions.pack() + watch
-
-    def _send_stderr(self) -> None:
-        self.channel.send(protocol.pack(protocol.REPORT_TO), (2,))
-
-    def _orphans(self) -> list[processes.Process]:
-        """Return the processes below poprun that a guard has left when it died."""
-        others = self._older | {self.pid}
-        return [p for p in processes.descendants([os.getpid()]) if p.pid not in others]
-
-
-class MpirunProcess:
-    """The mpirun of one attempt, behind its guard.
 
     Args:
         guard: Runs already, and waits for its first message.
@@ -247,11 +65,25 @@ class MpirunProcess:
         connections: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._job = job
-        self._started_guard = guard
         self._host = host
-        self._connections = connections
+        self._grace_ms, self._mark = int(job.grace * 1000), job.mark.encode()
+        # The present guard, and how many have died before it.
+        self._guard = guard
+        self._num_replaced = 0
+        self._output = guard.output
+        self._older = guard.older.union(connections)
+        # mpirun and the shims, and the connections to other hosts: pid -> start time.
+        self._known: dict[int, int] = dict(connections)
         # This attempt makes and undoes them, unless a successor undoes the job's.
         self._resources = [*job.attempt_resources, *job.job_resources]
+        self._end_actions = EndActions()
+        for item in self._resources:
+            self._end_actions.register(item.end_action)
+        self._lock = -1
+        self._hold = protocol.pack(protocol.HOLD, b"")
+        # The kernel kills mpirun, which may hang, when neither poprun nor its guard nor
+        # a shim has the write end any more.
+        self._pipe = os.pipe()
         # Whether nothing of the job is left, after `finish`.
         self.finished = False
         self._finish_began = inf
@@ -269,23 +101,18 @@ class MpirunProcess:
         Raises:
             LaunchError: A resource of the job cannot be made.
         """
-        job = self._job
         own_process.become_subreaper()
-        self._guard = GuardClient(
-            self._started_guard,
-            job,
-            [item.end_action for item in self._resources],
-            self._connections,
-        )
+        self._tell_guard(protocol.REPORT_TO, descriptors=(2,))
+        self._guard.tell(self._knowledge())
         # Now that the guard knows of them: poprun may be killed at any time. The first
         # guard may have been killed long ago, and nothing may be made without one.
-        if self._guard.has_ended():
+        if self._guard.channel.receive() is None:
             self._replace_guard()
         for number, item in enumerate(self._resources):
             item.make()
-            if not number and job.directory:
-                self._guard.make_lock()
-        self._guard.start()
+            if not number and self._job.directory:
+                self._make_lock()
+        self._order_mpirun()
 
     def report_to(self, emit: Callable[[Event], None]) -> None:
         """Set the function to call with each event, and with all events so far."""
@@ -314,11 +141,12 @@ class MpirunProcess:
             self._check_guard(now)
         elif self._is_starting:
             # It may have been stopped before poprun got SIGCHLD for it.
-            self._guard.keep_running()
+            self._continue_guard()
 
     def add_shim(self, shim: Channel, pid: int, start: int) -> None:
         """Take in a shim, which is one of the job's supervisors from now on."""
-        self._guard.add_shim(shim, pid, start)
+        self._remember(pid, start)
+        shim.send(self._hold, self._pipe[1:])
 
     def stop_starting(self) -> None:
         """Start no mpirun any more: the job stops."""
@@ -326,8 +154,14 @@ class MpirunProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to mpirun, if it runs."""
-        if self._pid:
-            self._guard.signal_mpirun(self._pid, number)
+        if not self._pid:
+            return
+        if not self._num_replaced:
+            self._tell_guard(protocol.SIGNAL_MPIRUN, number)
+            return
+        mpirun = processes.process(self._pid)
+        if mpirun and mpirun.start == self._known[self._pid]:
+            processes.send(number, mpirun)
 
     def reap(self) -> None:
         """Take in that child processes of poprun may have changed their state."""
@@ -336,14 +170,14 @@ class MpirunProcess:
             if pid == self._pid:
                 self._on_exit(status)
         # SIGCHLD comes when a child is stopped, too.
-        self._guard.keep_running()
+        self._continue_guard()
 
     def hand_over(self, successor: StartedGuard) -> None:
         """Leave what the attempts of the job share to the guard of the next one."""
         for item in self._job.job_resources:
             # It knows of it before this one forgets: poprun may be killed at any time.
             successor.tell(EndActions().register(item.end_action))
-            self._guard.withdraw(item.end_action)
+            self._withdraw(item.end_action)
         if self._job.devices is not None:
             self._job.devices.live_with(successor.pid)
         self._resources = [*self._job.attempt_resources]
@@ -358,20 +192,23 @@ class MpirunProcess:
             # Undo here what the guard would start a command for.
             for item in self._resources:
                 if item.undo is not None and item.undo():
-                    self._guard.withdraw(item.end_action)
+                    self._withdraw(item.end_action)
         self._finish_began = time.monotonic()
-        self._guard.finish()
+        self._tell_guard(protocol.FINISH)
 
     @property
     def output(self) -> bytes:
         """The output of mpirun so far."""
-        return os.pread(self._started_guard.output, 1 << 20, 0)
+        return os.pread(self._output, 1 << 20, 0)
 
     def close(self) -> bytes:
         """Release what this holds; return what mpirun has written."""
         output = self.output
-        os.close(self._started_guard.output)
-        self._guard.close()
+        self._guard.channel.close()
+        for descriptor in (self._output, *self._pipe):
+            os.close(descriptor)
+        if self._lock >= 0:
+            os.close(self._lock)
         # Another attempt would take what this one has raised for the caller's.
         resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
         return output
@@ -384,6 +221,62 @@ class MpirunProcess:
     def _is_finishing(self) -> bool:
         return self._finish_began < inf and not self.finished
 
+    # --- Messages to the guard.
+
+    def _tell_guard(
+        self, kind: int, *fields: bytes | int, descriptors: tuple[int, ...] = ()
+    ) -> None:
+        self._guard.tell(protocol.pack(kind, *fields), descriptors)
+
+    def _knowledge(self) -> bytes:
+        """Return the messages about the job's files and processes."""
+        watch = protocol.pack(protocol.WATCH, *map(os.fsencode, self._job.leftovers))
+        known = (protocol.pack(protocol.KNOWN, *pair) for pair in self._known.items())
+        return self._end_actions.pack() + watch + b"".join(known)
+
+    def _make_lock(self) -> None:
+        """Make the lock file of the job in its directory.
+
+        Each supervisor learns by it, when it ends, whether it is the last. It has the
+        end actions, and is told of those that are withdrawn.
+        """
+        path = os.fsencode(self._job.directory)
+        # Without one more file the guard still has the end actions.
+        with suppress(OSError):
+            self._lock = make_lock(path, self._end_actions)
+            self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
+            self._guard.tell(self._hold)
+
+    def _withdraw(self, action: EndAction) -> None:
+        """Forget an end action that has been performed."""
+        message = self._end_actions.withdraw(action)
+        self._guard.tell(message)
+        if self._lock >= 0:
+            append(self._lock, message)
+
+    def _order_mpirun(self) -> None:
+        """Ask the guard to start mpirun."""
+        argv = [os.fsencode(word) for word in self._job.mpirun]
+        environment = self._job.mpirun_environment
+        self._tell_guard(
+            protocol.START,
+            self._grace_ms,
+            self._mark,
+            int(self._job.is_in_slurm),
+            len(argv),
+            *argv,
+            *(b"%s=%s" % pair for pair in environment.items()),
+            descriptors=(self._output, *self._pipe),
+        )
+
+    def _remember(self, pid: int, start: int) -> None:
+        """Remember mpirun or a shim, for a guard that is not its ancestor."""
+        self._known[pid] = start
+        if self._num_replaced:
+            self._tell_guard(protocol.KNOWN, pid, start)
+
+    # --- Messages from the guard.
+
     def _on_guard(self) -> None:
         self._guard.channel.flush()
         messages = self._guard.channel.receive()
@@ -393,14 +286,15 @@ class MpirunProcess:
             try:
                 values = codec.read(kind, fields)
             except ValueError:
-                self._guard.kill()
+                os.kill(self._guard.pid, signal.SIGKILL)
                 self._on_guard_lost()
                 return
             self._on_report(kind, values)
 
     def _on_report(self, kind: int, fields: list[Any]) -> None:
         if kind == protocol.FOUND:
-            self._guard.remember_leftover(fields[0])
+            # For the next guard.
+            self._end_actions.register(RemovePath(fields[0]))
         elif kind == protocol.REMAINS:
             pid, user, command = fields
             text = command.decode(errors="backslashreplace")
@@ -419,18 +313,51 @@ class MpirunProcess:
 
     def _on_start(self, pid: int, start: int) -> None:
         self._pid = pid
-        self._guard.remember(pid, start)
+        self._remember(pid, start)
         self._emit(MpirunStarted(pid=pid))
 
     def _on_exit(self, status: int) -> None:
         self._has_ended = True
         self._emit(MpirunExited(status=status))
 
+    def _set_finished(self) -> None:
+        self.finished = True
+        if self._num_replaced:
+            # Processes of a guard that died are now poprun's. Some may have written
+            # files after the last guard, which did not know them, had undone the rest.
+            self._end_without_guard(ORPHAN_GRACE_S)
+
+    def _emit_failures(self, failures: list[str]) -> None:
+        for failure in failures:
+            if failure not in self._failures:
+                self._failures.add(failure)
+                self._emit(NotUndone(sentence=failure, host=self._host))
+
+    # --- A guard that is stopped, hangs or dies.
+
+    def _continue_guard(self) -> bool:
+        """Continue a guard that has been stopped, and return whether it was."""
+        guard = processes.process(self._guard.pid)
+        if guard is None or not guard.stopped:
+            return False
+        processes.send(signal.SIGCONT, guard)
+        return True
+
+    def _check_guard(self, now: float) -> None:
+        """Replace a guard that does not finish, or do its work in its place."""
+        if now >= self._finish_began + FINISH_S + self._end_actions.limit_s:
+            os.kill(self._guard.pid, signal.SIGKILL)
+            self._end_without_guard()
+            self._set_finished()
+        # A debugger may hold it, or something may stop it again and again.
+        elif self._continue_guard() and now >= self._finish_began + STOPPED_S:
+            os.kill(self._guard.pid, signal.SIGKILL)
+
     def _on_guard_lost(self) -> None:
         if self.finished:
             return
-        if self._guard.replaced == MAX_GUARDS:
-            self._emit_failures(self._guard.do_without())
+        if self._num_replaced == MAX_GUARDS:
+            self._end_without_guard()
             raise LaunchError(
                 f"poprun's guard died {MAX_GUARDS + 1} times in one job. The job "
                 "was ended, because without a guard it would go on if poprun were "
@@ -438,51 +365,54 @@ class MpirunProcess:
             )
         self._replace_guard()
         if self._is_starting:
-            self._find()
+            self._find_mpirun()
         self.reap()
         if self._is_finishing:
-            self._guard.finish()
+            self._tell_guard(protocol.FINISH)
 
     def _replace_guard(self) -> None:
         """Start another guard, or end the job if there can be none."""
+        self._guard.channel.close()
+        # Its children become poprun's a moment after its end of the socket is closed.
+        processes.wait_for(self._guard.pid)
+        self._num_replaced += 1
+        # One of them may be an mpirun that the guard has not told of; before exec it
+        # does not even bear the mark of the job.
+        for orphan in self._orphans():
+            self._known.setdefault(orphan.pid, orphan.start)
+        # There may be no time to tell it more: poprun may be about to be killed too.
+        adopt = protocol.pack(protocol.ADOPT, self._grace_ms, self._mark)
+        orders = adopt + self._knowledge() + self._hold
+        environment = self._job.mpirun_environment
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()}
         try:
-            self._guard.replace()
+            # mpirun and the instances get what the caller had.
+            with caller_limits(self._job.descriptor_limits):
+                self._guard = start_guard(environ, self._output, orders)
         except LaunchError:
-            self._emit_failures(self._guard.do_without())
+            self._end_without_guard()
             raise
+        self._tell_guard(protocol.REPORT_TO, descriptors=(2,))
         if self._job.devices is not None:
             self._job.devices.live_with(self._guard.pid)
         self._emit(GuardLost(host=self._host))
 
-    def _find(self) -> None:
+    def _find_mpirun(self) -> None:
         """Find mpirun after a guard has died without naming its process."""
-        mpirun = self._guard.orphaned_mpirun()
-        if mpirun is not None:
+        own = [p for p in self._orphans() if p.parent == os.getpid()]
+        if mpirun := min(own, key=lambda p: p.start, default=None):
             self._on_start(mpirun.pid, mpirun.start)
         elif self._may_start:
-            self._guard.start()
+            self._order_mpirun()
         else:
             self._on_exit(signal.SIGKILL)
 
-    def _check_guard(self, now: float) -> None:
-        """Replace a guard that does not finish, or do its work in its place."""
-        if now >= self._finish_began + self._guard.finish_limit_s:
-            self._guard.kill()
-            self._emit_failures(self._guard.do_without())
-            self._set_finished()
-        # A debugger may hold it, or something may stop it again and again.
-        elif self._guard.keep_running() and now >= self._finish_began + STOPPED_S:
-            self._guard.kill()
+    def _end_without_guard(self, grace: float = 0.0) -> None:
+        """Do what a guard does last: end the job's processes below poprun, and undo."""
+        processes.end(self._orphans, grace, 5.0)
+        self._emit_failures(self._end_actions.perform())
 
-    def _set_finished(self) -> None:
-        self.finished = True
-        if self._guard.replaced:
-            # Processes of a guard that died are now poprun's. Some may have written
-            # files after the last guard, which did not know them, had undone the rest.
-            self._emit_failures(self._guard.do_without(ORPHAN_GRACE_S))
-
-    def _emit_failures(self, failures: list[str]) -> None:
-        for failure in failures:
-            if failure not in self._failures:
-                self._failures.add(failure)
-                self._emit(NotUndone(sentence=failure, host=self._host))
+    def _orphans(self) -> list[processes.Process]:
+        """Return the processes below poprun that a guard has left when it died."""
+        others = self._older | {self._guard.pid}
+        return [p for p in processes.descendants([os.getpid()]) if p.pid not in others]

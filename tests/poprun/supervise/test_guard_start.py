@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from conftest import wait_for
 
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.wire import protocol
-from poprun.wire.channel import Channel
 
 Start = Callable[..., StartedGuard]
 
@@ -31,11 +29,8 @@ def start() -> Iterator[Start]:
 
     yield call
     for guard in started:
-        for descriptor in (guard.descriptor, guard.output):
-            try:
-                os.close(descriptor)
-            except OSError:  # the test has closed it
-                continue
+        guard.channel.close()
+        os.close(guard.output)
         if psutil.pid_exists(guard.pid):
             os.kill(guard.pid, signal.SIGKILL)
             os.waitpid(guard.pid, 0)
@@ -57,7 +52,7 @@ def wait_for_end(guard: StartedGuard) -> int:
 def test_a_guard_that_is_told_nothing_ends_with_poprun(start: Start) -> None:
     guard = start()
 
-    os.close(guard.descriptor)
+    guard.channel.close()
 
     assert wait_for_end(guard) == 0
     assert os.pread(guard.output, 4096, 0) == b""
@@ -72,7 +67,7 @@ def test_orders_that_came_before_the_guard_are_carried_out_without_poprun(
     orders += protocol.pack(protocol.END_ACTION, b"remove", os.fsencode(made))
 
     guard = start(orders=orders)
-    os.close(guard.descriptor)
+    guard.channel.close()
 
     assert wait_for_end(guard) == 0
     assert not made.exists()
@@ -83,8 +78,7 @@ def test_orders_that_the_socket_has_no_room_for_are_for_later(start: Start) -> N
 
     guard = start(orders=orders)
 
-    assert orders.endswith(guard.unsent)
-    assert 0 < len(guard.unsent) < len(orders)
+    assert 0 < guard.channel.num_unsent < len(orders)
 
 
 def test_children_from_before_the_exec_are_older_than_the_job(start: Start) -> None:
@@ -135,7 +129,7 @@ def test_a_guard_has_the_environment_that_it_is_given_and_speaks_into_a_file(
 def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
     guard = start()
     argv = [b"/bin/sh", b"-c", b'echo "$WORD"; exit 7']
-    channel = Channel(socket.socket(fileno=os.dup(guard.descriptor)))
+    channel = guard.channel
     pipe = os.pipe()
     channel.send(
         protocol.pack(protocol.START, 0, b"MARK=1", 0, len(argv), *argv, b"WORD=said"),
@@ -148,7 +142,6 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
         return protocol.MPIRUN_EXITED in dict(came)
 
     wait_for(has_ended, "the end of mpirun")
-    channel.close()
     for descriptor in pipe:
         os.close(descriptor)
     assert [kind for kind, _ in came] == [

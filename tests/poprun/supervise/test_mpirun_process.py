@@ -55,7 +55,7 @@ def test_what_is_the_jobs_is_undone_after_the_last_attempt(
     driven.guard.heard()
     ours, theirs = socket.socketpair()
     successor = StartedGuard(
-        pid=GUARD_PID + 1, descriptor=ours.fileno(), output=-1, older=frozenset()
+        pid=GUARD_PID + 1, channel=Channel(ours), output=-1, older=frozenset()
     )
 
     if not is_last:
@@ -90,7 +90,7 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
     def start_another(*arguments: object) -> StartedGuard:
         resources.calls.append("another guard")
         return StartedGuard(
-            pid=GUARD_PID + 1, descriptor=near.detach(), output=-1, older=frozenset()
+            pid=GUARD_PID + 1, channel=Channel(near), output=-1, older=frozenset()
         )
 
     monkeypatch.setattr(mpirun_process, "start_guard", start_another)
@@ -106,7 +106,7 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     output = os.memfd_create("words")
     guard = StartedGuard(
-        pid=GUARD_PID, descriptor=killed.detach(), output=output, older=frozenset()
+        pid=GUARD_PID, channel=Channel(killed), output=output, older=frozenset()
     )
     mpirun = MpirunProcess(job, guard, "here")
     events: list[Event] = []

@@ -1,4 +1,4 @@
-"""poprun's side of a guard, which is a socket end that the test holds."""
+"""mpirun's side of a guard, which is a socket end that the test holds."""
 
 import os
 import resource
@@ -12,15 +12,22 @@ from pathlib import Path
 import pytest
 
 from poprun.errors import LaunchError
-from poprun.helpers import processes
-from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
+from poprun.helpers import own_process, processes
+from poprun.helpers.end_actions import (
+    REMOVE_LIMIT_S,
+    EndAction,
+    EndActions,
+    RemovePath,
+    RunCommand,
+)
 from poprun.helpers.job_files import LOCK
-from poprun.job.values import Job
+from poprun.job.values import Job, Resource
 from poprun.supervise import mpirun_process
 from poprun.supervise.guard_start import StartedGuard
-from poprun.supervise.mpirun_process import GuardClient
+from poprun.supervise.mpirun_process import FINISH_S, MpirunProcess
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
+from poprun.wire.events import Event
 
 Messages = list[tuple[int, list[bytes]]]
 NO_PROCESS = 4_100_000  # above what the kernel gives
@@ -50,7 +57,7 @@ class Guards:
         assert words in (None, self.output)
         return StartedGuard(
             pid=self.pid,
-            descriptor=ours.detach(),
+            channel=Channel(ours),
             output=self.output,
             older=frozenset(),
         )
@@ -76,8 +83,9 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
     os.close(made.output)
 
 
-def client_of(guards: Guards, tmp_path: Path, *more: EndAction) -> GuardClient:
-    """Return the client of a guard with an end action for the job's directory first."""
+def mpirun_of(guards: Guards, tmp_path: Path, *more: EndAction) -> MpirunProcess:
+    """Return an mpirun whose guard has an end action for the job's directory first."""
+    actions = [RemovePath(os.fsencode(tmp_path / "job")), *more]
     job = Job(
         control="@none/key",
         mark=MARK.decode(),
@@ -87,17 +95,22 @@ def client_of(guards: Guards, tmp_path: Path, *more: EndAction) -> GuardClient:
         grace=2.5,
         leftovers=["/dev/shm/mpich_"],
         descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+        attempt_resources=[
+            Resource(make=lambda: None, end_action=action) for action in actions
+        ],
         directory=str(tmp_path),
     )
-    end_actions = [RemovePath(os.fsencode(tmp_path / "job")), *more]
-    return GuardClient(guards.start({}), job, end_actions)
+    return MpirunProcess(job, guards.start({}), "here")
 
 
 @pytest.fixture
-def guarding(guards: Guards, tmp_path: Path) -> Iterator[GuardClient]:
-    client = client_of(guards, tmp_path)
-    yield client
-    client.channel.close()
+def mpirun(
+    guards: Guards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MpirunProcess]:
+    monkeypatch.setattr(own_process, "become_subreaper", lambda: None)
+    process = mpirun_of(guards, tmp_path)
+    yield process
+    process._guard.channel.close()
 
 
 def files(tmp_path: Path) -> Messages:
@@ -106,22 +119,22 @@ def files(tmp_path: Path) -> Messages:
 
 
 def test_a_guard_knows_the_files_before_anything_else(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+    guards: Guards, mpirun: MpirunProcess, tmp_path: Path
 ) -> None:
-    assert guards.heard() == [(protocol.REPORT_TO, []), *files(tmp_path)]
+    mpirun.start()
+
+    assert guards.heard()[:3] == [(protocol.REPORT_TO, []), *files(tmp_path)]
 
 
 def test_mpirun_is_started_with_the_file_for_its_words(
-    guards: Guards, guarding: GuardClient
+    guards: Guards, mpirun: MpirunProcess
 ) -> None:
-    guards.heard()
-
-    guarding.start()
+    mpirun.start()
 
     argv = [b"/bin/mpirun", b"-n", b"2"]
     environ = [b"HOME=/root", b"EMPTY="]
     started = [b"2500", MARK, b"0", b"3", *argv, *environ]
-    assert guards.heard() == [(protocol.START, started)]
+    assert guards.heard()[-1] == (protocol.START, started)
     stderr, output, read, write = guards.far[0].descriptors
     assert os.path.sameopenfile(stderr, 2)
     assert os.path.sameopenfile(output, guards.output)
@@ -131,14 +144,15 @@ def test_mpirun_is_started_with_the_file_for_its_words(
 
 
 def test_what_is_asked_of_a_guard_is_a_message(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+    guards: Guards, mpirun: MpirunProcess, tmp_path: Path
 ) -> None:
     path = os.fsencode(tmp_path / "job")
+    mpirun._on_start(NO_PROCESS, 1)
     guards.heard()
 
-    guarding.withdraw(RemovePath(path))
-    guarding.signal_mpirun(NO_PROCESS, signal.SIGKILL)
-    guarding.finish()
+    mpirun._withdraw(RemovePath(path))
+    mpirun.send_signal(signal.SIGKILL)
+    mpirun.finish(is_clean=False)
 
     assert guards.heard() == [
         (protocol.WITHDRAW, [b"remove", path]),
@@ -148,25 +162,23 @@ def test_what_is_asked_of_a_guard_is_a_message(
 
 
 def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
-    guards: Guards, guarding: GuardClient
+    guards: Guards, mpirun: MpirunProcess
 ) -> None:
-    guards.heard()
-
-    guarding.remember(5, 50)
+    mpirun._on_start(5, 50)
 
     assert guards.heard() == []
 
 
 def test_another_guard_is_told_all_that_the_first_one_knew(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+    guards: Guards, mpirun: MpirunProcess, tmp_path: Path
 ) -> None:
-    guarding.make_lock()
-    hold_lock = guarding._hold
-    guarding.remember(5, 50)
-    guarding.remember_leftover(b"/dev/shm/mpich_1")
+    mpirun._make_lock()
+    hold_lock = mpirun._hold
+    mpirun._remember(5, 50)
+    mpirun._on_report(protocol.FOUND, [b"/dev/shm/mpich_1"])
     guards.heard()
 
-    guarding.replace()
+    mpirun._replace_guard()
 
     orders = list(protocol.Decoder().feed(guards.orders[-1]))
     # Children of other tests that still live count as orphans, too.
@@ -184,59 +196,63 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
     assert guards.heard() == [(protocol.REPORT_TO, [])]
     assert guards.environ == {"HOME": "/root", "EMPTY": ""}
     assert guards.far[0].receive() is None  # it is closed
-    guarding.remember(6, 60)
+    mpirun._remember(6, 60)
     assert guards.heard() == [(protocol.KNOWN, [b"6", b"60"])]
-    assert guarding.replaced == 1
 
 
 def test_a_guard_that_cannot_be_replaced_is_an_error(
-    guards: Guards, guarding: GuardClient
+    guards: Guards, mpirun: MpirunProcess
 ) -> None:
     guards.refused = True
 
     with pytest.raises(LaunchError, match="no"):
-        guarding.replace()
+        mpirun._replace_guard()
 
 
 def test_behind_another_guard_poprun_signals_mpirun_itself(
-    guards: Guards, guarding: GuardClient
+    guards: Guards, mpirun: MpirunProcess
 ) -> None:
-    with subprocess.Popen(["sleep", "600"]) as mpirun:
-        start = processes.start_time(mpirun.pid)
-        guarding.remember(mpirun.pid, start + 1)
-        guarding.replace()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        start = processes.start_time(process.pid)
+        mpirun._on_start(process.pid, start + 1)
+        mpirun._replace_guard()
 
-        guarding.signal_mpirun(mpirun.pid, signal.SIGKILL)
-        assert mpirun.poll() is None  # another process has its number by now
-        guarding.remember(mpirun.pid, start)
-        guarding.signal_mpirun(mpirun.pid, signal.SIGTERM)
+        mpirun.send_signal(signal.SIGKILL)
+        assert process.poll() is None  # another process has its number by now
+        mpirun._remember(process.pid, start)
+        mpirun.send_signal(signal.SIGTERM)
 
-        assert mpirun.wait(200) == -signal.SIGTERM
+        assert process.wait(200) == -signal.SIGTERM
 
 
-def test_a_guard_that_is_stopped_goes_on(guards: Guards, guarding: GuardClient) -> None:
+def test_a_guard_that_is_stopped_goes_on(guards: Guards, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as guard:
-        guarding.pid = guard.pid
-        assert not guarding.keep_running()
+        guards.pid = guard.pid
+        mpirun = mpirun_of(guards, tmp_path)
+        assert not mpirun._continue_guard()
 
         os.kill(guard.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, guard.pid, os.WSTOPPED)
 
-        assert guarding.keep_running()
+        assert mpirun._continue_guard()
         os.waitid(os.P_PID, guard.pid, os.WCONTINUED)
-        guarding.kill()
-        assert guard.wait(200) == -signal.SIGKILL
+        guard.kill()
+        mpirun._guard.channel.close()
 
 
 def test_without_any_guard_the_files_are_poprun_s_to_remove(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+    guards: Guards, mpirun: MpirunProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "job" / "below").mkdir(parents=True)
     # It is this process's child, as what a guard has left is poprun's.
     orphan = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
 
-    assert guarding.do_without() == []
+    events: list[Event] = []
+    mpirun.report_to(events.append)
 
+    mpirun._end_without_guard()
+
+    assert events == []
     assert processes.process(orphan) is None
     assert not (tmp_path / "job").exists()
 
@@ -246,23 +262,32 @@ def test_the_lock_file_has_the_end_actions_and_what_becomes_of_them(
 ) -> None:
     command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
     undone = RemovePath(b"/undone")
-    guarding = client_of(guards, tmp_path, command, undone)
-    guarding.make_lock()
+    mpirun = mpirun_of(guards, tmp_path, command, undone)
+    mpirun._make_lock()
 
-    guarding.withdraw(undone)
+    mpirun._withdraw(undone)
 
     kept = EndActions()
     kept.read((tmp_path / os.fsdecode(LOCK)).read_bytes())
     assert list(kept) == [RemovePath(os.fsencode(tmp_path / "job")), command]
-    guarding.channel.close()
+    mpirun._guard.channel.close()
 
 
 def test_a_guard_may_take_longer_to_finish_with_more_to_undo(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+    guards: Guards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processes, "reap", lambda **_: [])
     command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
+    with subprocess.Popen(["sleep", "600"]) as guard:
+        guards.pid = guard.pid
+        mpirun = mpirun_of(guards, tmp_path, command)
+        mpirun.finish(is_clean=False)
+        limit = mpirun._finish_began + FINISH_S + REMOVE_LIMIT_S + 11
 
-    longer = client_of(guards, tmp_path, command)
+        mpirun.tick(limit - 1)
+        assert guard.poll() is None
+        mpirun.tick(limit)
 
-    assert longer.finish_limit_s == guarding.finish_limit_s + 11
-    longer.channel.close()
+        assert mpirun.finished
+        assert guard.wait(200) == -signal.SIGKILL
+        mpirun._guard.channel.close()
