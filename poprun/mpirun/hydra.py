@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from poprun.helpers.helper_commands import REMOTE_SHELL
@@ -11,17 +12,9 @@ from poprun.mpirun.values import (
     MpirunArguments,
     MpirunFailure,
     MpirunReport,
-    clean,
 )
 
-_ABORTED = r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort"
-# A process was killed, or exited with another code than 0.
-_PROCESS_FAILED = (
-    r"EXIT STRING: .*\(signal (\d+)\)",
-    r"(?s)BAD TERMINATION.*?EXIT CODE: (\d+)",
-)
-_PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
-_UNKNOWN_OPTION = r"unrecognized argument"
+_ABORTED = r"Abort\((?P<code>-?\d+)\) on node (?P<rank>\d+) .*called MPI_Abort"
 
 
 class Hydra(Mpi):
@@ -44,11 +37,18 @@ class Hydra(Mpi):
         "/tmp/hydra_hwloc_xmlfile_",
     )
     segment_pattern: ClassVar[str] = r".*/mpich_shm_[0-9a-f]+_\d+"
+    messages: ClassVar[Sequence[tuple[str, MpirunFailure]]] = (
+        (_ABORTED, MpirunFailure.ABORTED),
+        # A process was killed, or exited with another code than 0.
+        (r"EXIT STRING: .*\(signal \d+\)", MpirunFailure.OTHER),
+        (r"(?s)BAD TERMINATION.*?EXIT CODE: \d+", MpirunFailure.OTHER),
+        (r"control_cb .*assert \(!closed\) failed", MpirunFailure.PROXY_LOST),
+        (r"unrecognized argument", MpirunFailure.OTHER),
+    )
 
     def job_arguments(
-        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+        self, arguments: MpirunArguments, hosts: Mapping[str, int]
     ) -> list[str]:
-        del as_root  # hydra needs no permission for root
         names = ",".join(f"{name}:{count}" for name, count in hosts.items())
         host_list = ["-hosts", names] if names else []
         return ["-bind-to", "none", *host_list, *arguments.passed_on]
@@ -68,21 +68,10 @@ class Hydra(Mpi):
         hydra reports a process that was killed, or exited with a code when it should
         not; on MPI_Abort it passes the code on without a message.
         """
-        text = clean(text)
-        rank, code = None, exit_code
-        if match := re.search(_ABORTED, text):
-            failure, rank, code = MpirunFailure.ABORTED, int(match[2]), int(match[1])
-        elif any(re.search(reason, text) for reason in _PROCESS_FAILED):
-            failure = MpirunFailure.OTHER
-        elif re.search(_PROXY_LOST, text):
-            failure = MpirunFailure.PROXY_LOST
-        elif re.search(_UNKNOWN_OPTION, text):
-            failure = MpirunFailure.OTHER
-        elif exit_code and not text:
-            failure = MpirunFailure.ABORTED
-        else:
-            failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
-        return MpirunReport(failure=failure, rank=rank, code=code, text=text)
+        report = super().explain(text, exit_code)
+        if exit_code and not report.text:
+            return replace(report, failure=MpirunFailure.ABORTED)
+        return report
 
     def explain_abort(
         self, report: MpirunReport, stderr: Iterable[tuple[int, str]]
@@ -94,13 +83,9 @@ class Hydra(Mpi):
         if report.failure not in (MpirunFailure.ABORTED, MpirunFailure.NONE):
             return report
         for rank, text in stderr:
-            matches = [m for m in re.finditer(_ABORTED, text) if int(m[2]) == rank]
-            if matches:
-                last = matches[-1]
-                return MpirunReport(
-                    failure=MpirunFailure.ABORTED,
-                    rank=rank,
-                    code=int(last[1]),
-                    text=clean(last[0]),
-                )
+            lines = [
+                m[0] for m in re.finditer(_ABORTED, text) if int(m["rank"]) == rank
+            ]
+            if lines:
+                return super().explain(lines[-1], 0)
         return report

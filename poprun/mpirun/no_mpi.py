@@ -1,20 +1,13 @@
 """poprun's own launcher in the place of an mpirun: how it is called."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from poprun import __version__
 from poprun.helpers.helper_commands import PYTHON, REMOTE_SHELL
 from poprun.mpirun.environment import without_outer_mpi
-from poprun.mpirun.values import (
-    Context,
-    Mpi,
-    MpirunArguments,
-    MpirunFailure,
-    MpirunReport,
-    clean,
-)
+from poprun.mpirun.values import Context, Mpi, MpirunArguments, MpirunFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +20,15 @@ class LocalLauncher(Mpi):
     vendor: ClassVar[str] = "poprun's own launcher"
     launcher: ClassVar[str] = "poprun's own launcher"
     has_mpi: ClassVar[bool] = False
+    messages: ClassVar[Sequence[tuple[str, MpirunFailure]]] = (
+        ("the local launcher ends the others", MpirunFailure.OTHER),
+    )
 
     def job_arguments(
-        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+        self, arguments: MpirunArguments, hosts: Mapping[str, int]
     ) -> list[str]:
         """Return what follows Python: the launcher has no options."""
-        del arguments, hosts, as_root
+        del arguments, hosts
         return [*PYTHON[1:], "local"]
 
     def instance_arguments(self, context: Context) -> list[str]:
@@ -46,9 +42,3 @@ class LocalLauncher(Mpi):
 
     def environment(self, caller: Mapping[str, str], directory: str) -> dict[str, str]:
         return without_outer_mpi(caller) | {"TMPDIR": directory}
-
-    def explain(self, text: str, exit_code: int) -> MpirunReport:
-        failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
-        if exit_code and "the local launcher ends the others" in text:
-            failure = MpirunFailure.OTHER
-        return MpirunReport(failure=failure, code=exit_code, text=clean(text))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from poprun.helpers.helper_commands import REMOTE_SHELL
@@ -11,19 +12,8 @@ from poprun.mpirun.values import (
     MpirunArguments,
     MpirunFailure,
     MpirunReport,
-    clean,
 )
 
-_ABORTED = r"(?si)MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)"
-_CALLED_ABORT = r'(?s)process rank (\d+) .*?calling\s+"abort"'
-_IMPROPER = r"(?s)due to process rank (\d+) .*?exiting\s+improperly"
-# A process was killed, or exited with another code than 0.
-_PROCESS_FAILED = (
-    r"(?s)process rank (\d+) .*?exited\s+on\s+signal (\d+)",
-    r"(?s)Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)",
-)
-# A daemon on another host was killed; 5.0 ends with exit code 0 then.
-_DAEMON_LOST = r"has lost communication with a remote daemon"
 # It connects its processes by TCP on one host, too.
 _NO_INTERFACE = r"unable to find network interfaces"
 _INTERFACE_HINT = (
@@ -32,11 +22,6 @@ _INTERFACE_HINT = (
 )
 # Begins and ends a message of mpirun; lines that it only logs have none.
 _RULE = r"(?m)^-{50,}$"
-# mpirun counts fewer slots than processes, or does not know an option.
-_NOT_STARTED = (
-    r"not enough slots available|already filled",
-    r"(?i)unrecognized option|unknown option",
-)
 
 
 class OpenMpi(Mpi):
@@ -47,16 +32,36 @@ class OpenMpi(Mpi):
     vendor: ClassVar[str] = "Open MPI"
     libraries: ClassVar[Sequence[str]] = ("libmpi.so.40",)
     takes_any_option: ClassVar[bool] = True
+    messages: ClassVar[Sequence[tuple[str, MpirunFailure]]] = (
+        (
+            r"(?si)MPI_ABORT was invoked on rank (?P<rank>\d+).*?"
+            r"\berror ?code:? (?P<code>-?\d+)",
+            MpirunFailure.ABORTED,
+        ),
+        (r'(?s)process rank (?P<rank>\d+) .*?calling\s+"abort"', MpirunFailure.ABORTED),
+        (
+            r"(?s)process rank (?P<rank>\d+) .*?exiting\s+improperly",
+            MpirunFailure.NOT_FINALIZED,
+        ),
+        # A process was killed, or exited with another code than 0.
+        (r"(?s)process rank \d+ .*?exited\s+on\s+signal \d+", MpirunFailure.OTHER),
+        (r"(?s)Process name: \[.*?,\d+\]\s+Exit code:\s+-?\d+", MpirunFailure.OTHER),
+        # mpirun counts fewer slots than processes, or does not know an option.
+        (r"not enough slots available|already filled", MpirunFailure.OTHER),
+        (r"(?i)unrecognized option|unknown option", MpirunFailure.OTHER),
+        # A daemon on another host was killed; 5.0 ends with exit code 0 then.
+        (r"has lost communication with a remote daemon", MpirunFailure.DAEMON_LOST),
+    )
 
     def job_arguments(
-        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+        self, arguments: MpirunArguments, hosts: Mapping[str, int]
     ) -> list[str]:
         del hosts  # each instance names its own
         argv = ["--bind-to", "none"]
         if arguments.tag_output:
             argv.append("--tag-output")
         argv += arguments.passed_on
-        if as_root or arguments.allow_run_as_root:
+        if arguments.allow_run_as_root:
             argv.append("--allow-run-as-root")
         return argv
 
@@ -75,36 +80,14 @@ class OpenMpi(Mpi):
         not. The last byte of the code is the exit code. A signal to mpirun, or a
         process that dies, never leads to exit code 0.
         """
-        text = clean(text)
-        code: int | None = exit_code
-        rank, hint, if_running = None, "", MpirunFailure.UNEXPLAINED
-        reasons = (*_PROCESS_FAILED, *(_NOT_STARTED if exit_code else ()))
-        if match := re.search(_ABORTED, text):
-            failure, rank, code = MpirunFailure.ABORTED, int(match[1]), int(match[2])
-        elif match := re.search(_CALLED_ABORT, text):
-            failure, rank = MpirunFailure.ABORTED, int(match[1])
-        elif match := re.search(_IMPROPER, text):
-            failure, rank = MpirunFailure.NOT_FINALIZED, int(match[1])
-        elif any(re.search(reason, text) for reason in reasons):
-            failure = MpirunFailure.OTHER
-        elif re.search(_DAEMON_LOST, text):
-            failure = MpirunFailure.DAEMON_LOST
-        elif exit_code:
-            failure = MpirunFailure.UNEXPLAINED
-            hint = _INTERFACE_HINT if re.search(_NO_INTERFACE, text) else ""
-        else:
-            failure = MpirunFailure.NONE
-            # It prints a message where it could not start a daemon on another host.
-            if not re.search(_RULE, text):
-                if_running = MpirunFailure.ABORTED
-        return MpirunReport(
-            failure=failure,
-            rank=rank,
-            code=code,
-            text=text,
-            hint=hint,
-            if_running=if_running,
-        )
+        report = super().explain(text, exit_code)
+        if report.failure is MpirunFailure.UNEXPLAINED:
+            if re.search(_NO_INTERFACE, report.text):
+                return replace(report, hint=_INTERFACE_HINT)
+        # It prints a message where it could not start a daemon on another host.
+        elif report.failure is MpirunFailure.NONE and not re.search(_RULE, report.text):
+            return replace(report, if_running=MpirunFailure.ABORTED)
+        return report
 
 
 class OpenMpi4(OpenMpi):

@@ -1,5 +1,6 @@
 """An mpirun: how it is called, its arguments, and why it has ended."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,26 +120,29 @@ class Mpi:
     leftovers: ClassVar[Sequence[str]] = ()
     # A pattern of the paths of shared memory that stays then.
     segment_pattern: ClassVar[str] = ""
+    # Patterns of its messages with their meanings; the first one that matches counts.
+    # The groups `rank` and `code` are an instance and its error code.
+    messages: ClassVar[Sequence[tuple[str, MpirunFailure]]] = ()
 
     @property
     def title(self) -> str:
         return f"{self.vendor} {self.version}"
 
     def command(
-        self, arguments: MpirunArguments, contexts: Sequence[Context], *, as_root: bool
+        self, arguments: MpirunArguments, contexts: Sequence[Context]
     ) -> list[str]:
         """Return the command that starts each context as one process.
 
         mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
         """
         hosts = Counter(each.host for each in contexts if each.host is not None)
-        argv = [self.path, *self.job_arguments(arguments, hosts, as_root=as_root)]
+        argv = [self.path, *self.job_arguments(arguments, hosts)]
         for context in contexts:
             argv += [*self.instance_arguments(context), *context.argv, ":"]
         return argv[:-1]
 
     def job_arguments(
-        self, arguments: MpirunArguments, hosts: Mapping[str, int], *, as_root: bool
+        self, arguments: MpirunArguments, hosts: Mapping[str, int]
     ) -> list[str]:
         """Return mpirun's arguments for the whole job.
 
@@ -173,7 +177,16 @@ class Mpi:
 
     def explain(self, text: str, exit_code: int) -> MpirunReport:
         """Return the reason that mpirun gives for its exit code."""
-        raise NotImplementedError
+        text = clean(text)
+        failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
+        groups: dict[str, str] = {}
+        for pattern, meaning in self.messages:
+            if match := re.search(pattern, text):
+                failure, groups = meaning, match.groupdict()
+                break
+        rank = int(groups["rank"]) if "rank" in groups else None
+        code = int(groups.get("code", exit_code))
+        return MpirunReport(failure=failure, rank=rank, code=code, text=text)
 
     def explain_abort(
         self, report: MpirunReport, stderr: Iterable[tuple[int, str]]

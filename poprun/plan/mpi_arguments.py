@@ -77,13 +77,16 @@ def read_output_folder(
 
 def _read_root_option(settings: Settings) -> MpirunArguments:
     """Read --allow-run-as-root; an error if it is "no" and the user is root."""
-    if settings["allow-run-as-root"] is False and os.geteuid() == 0:
+    is_root = os.geteuid() == 0
+    if settings["allow-run-as-root"] is False and is_root:
         raise OptionError(
             "You are root, and --allow-run-as-root is no "
             f"({settings.origin('allow-run-as-root')}). Leave it out, or run "
             "poprun as another user."
         )
-    return MpirunArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
+    return MpirunArguments(
+        allow_run_as_root=is_root or bool(settings["allow-run-as-root"])
+    )
 
 
 def _check_directory_options(

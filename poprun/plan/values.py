@@ -255,5 +255,4 @@ class Plan:
         return exports
 
     def _command(self, contexts: Sequence[Context]) -> list[str]:
-        request, as_root = self.request, os.geteuid() == 0
-        return request.mpi.command(request.arguments.job, contexts, as_root=as_root)
+        return self.request.mpi.command(self.request.arguments.job, contexts)

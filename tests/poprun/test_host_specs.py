@@ -473,8 +473,8 @@ def test_only_plain_names_reach_the_command_lines_of_ssh_and_mpirun(text: str) -
         assert re.fullmatch(r"([a-z_][a-z0-9_.-]*@)?[A-Za-z0-9:][\w.:-]*", target)
     for mpi in (OpenMpi5, OpenMpi4, Hydra, LocalLauncher):
         mpirun = mpi(version="5.0", path="mpirun")
-        argv = mpirun.command(MpirunArguments(), contexts, as_root=False)
-        constant = mpirun.command(MpirunArguments(), [NAMELESS], as_root=False)
+        argv = mpirun.command(MpirunArguments(), contexts)
+        constant = mpirun.command(MpirunArguments(), [NAMELESS])
         for word in set(argv) - set(constant):
             assert re.fullmatch(r"[A-Za-z0-9][\w.,:-]*", word)
 

@@ -27,6 +27,7 @@ TWO = [
 ]
 ASKED = MpirunArguments(
     tag_output=True,
+    allow_run_as_root=True,
     output_filename="logs",
     placement="spreadcores",
     npernode=1,
@@ -40,7 +41,7 @@ def mpirun(mpi: type[Mpi]) -> Mpi:
 
 @pytest.mark.parametrize("mpi", [OpenMpi4, OpenMpi5])
 def test_open_mpi_starts_one_instance(mpi: type[Mpi]) -> None:
-    argv = mpirun(mpi).command(MpirunArguments(), [ONE], as_root=False)
+    argv = mpirun(mpi).command(MpirunArguments(), [ONE])
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "-np", "1", "-x", "A=1"),
@@ -52,7 +53,7 @@ def test_open_mpi_starts_one_instance(mpi: type[Mpi]) -> None:
 def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
     mpi: type[Mpi],
 ) -> None:
-    argv = mpirun(mpi).command(ASKED, TWO, as_root=True)
+    argv = mpirun(mpi).command(ASKED, TWO)
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "--tag-output"),
@@ -70,7 +71,7 @@ def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
 def test_allow_run_as_root_is_passed_on_to_open_mpi() -> None:
     arguments = MpirunArguments(allow_run_as_root=True)
 
-    argv = mpirun(OpenMpi5).command(arguments, [Context(argv=["shim"])], as_root=False)
+    argv = mpirun(OpenMpi5).command(arguments, [Context(argv=["shim"])])
 
     assert argv == [
         *("/opt/bin/mpirun", "--bind-to", "none", "--allow-run-as-root"),
@@ -79,7 +80,7 @@ def test_allow_run_as_root_is_passed_on_to_open_mpi() -> None:
 
 
 def test_hydra_starts_one_instance() -> None:
-    argv = mpirun(Hydra).command(MpirunArguments(), [ONE], as_root=True)
+    argv = mpirun(Hydra).command(MpirunArguments(), [ONE])
 
     assert argv == [
         *("/opt/bin/mpirun", "-bind-to", "none", "-n", "1", "-env", "A", "1"),
@@ -88,9 +89,11 @@ def test_hydra_starts_one_instance() -> None:
 
 
 def test_hydra_starts_two_instances() -> None:
-    arguments = MpirunArguments(tag_output=True, output_filename="logs")
+    arguments = MpirunArguments(
+        tag_output=True, output_filename="logs", allow_run_as_root=True
+    )
 
-    argv = mpirun(Hydra).command(arguments, TWO, as_root=True)
+    argv = mpirun(Hydra).command(arguments, TWO)
 
     assert argv == [
         *("/opt/bin/mpirun", "-bind-to", "none"),
@@ -107,11 +110,11 @@ def test_hydra_starts_two_instances() -> None:
 def test_the_local_launcher_starts_one_instance_and_two() -> None:
     launcher = LocalLauncher()
 
-    assert launcher.command(MpirunArguments(), [ONE], as_root=True) == [
+    assert launcher.command(MpirunArguments(), [ONE]) == [
         *(*PYTHON, "local"),
         *(*SHIM, "0"),
     ]
-    assert launcher.command(ASKED, TWO, as_root=True) == [
+    assert launcher.command(ASKED, TWO) == [
         *(*PYTHON, "local"),
         *(*SHIM, "0"),
         ":",

@@ -752,13 +752,14 @@ def test_root_may_start_a_job_unless_the_user_says_no(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert not plan_of().request.arguments.job.allow_run_as_root
+    assert plan_of().request.arguments.job.allow_run_as_root
     assert plan_of("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
     assert refusal(OptionError, "--allow-run-as-root=no") == (
         "You are root, and --allow-run-as-root is no (command line). Leave "
         "it out, or run poprun as another user."
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not plan_of().request.arguments.job.allow_run_as_root
     assert not plan_of("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
 
 
