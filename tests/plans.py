@@ -1,6 +1,6 @@
 """Plans of jobs as tests need them: made without a look at this machine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.plan.values import Attempt, PartitionVariables, Plan, Request
+from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
@@ -26,21 +26,47 @@ def make_request(
     topology: Topology,
     hosts: Sequence[HostSpec] = (HostSpec(name="localhost"),),
     facts: Sequence[HostFacts] = (FACTS,),
+    *,
+    bindings: Sequence[Binding] = (),
+    directories: Sequence[str] = (),
+    threads: Sequence[int] = (),
+    exports: Mapping[str, str] | None = None,
+    instance_exports: Mapping[int, Mapping[str, str]] | None = None,
     **fields: Any,
 ) -> Request:
-    fields.setdefault("bindings", [Binding()] * topology.num_instances)
-    fields.setdefault("directories", [None] * topology.num_instances)
-    fields.setdefault("mpi", MPI)
+    """Return a request; the sequences are in rank order, and empty for the defaults."""
     program = Program(argv=("program",), instances=range(topology.num_instances))
-    fields.setdefault("programs", [program])
+    [program] = fields.setdefault("programs", [program])
+    fields.setdefault("mpi", MPI)
+    assignments = [
+        Assignment(
+            rank=rank,
+            program=program,
+            host=hosts[topology.host_of(rank)],
+            facts=facts[topology.host_of(rank)],
+            binding=bindings[rank] if bindings else Binding(),
+            directory=directories[rank] if directories else None,
+            threads=threads[rank] if threads else None,
+            exports={**(exports or {}), **(instance_exports or {}).get(rank, {})},
+        )
+        for rank in range(topology.num_instances)
+    ]
     return Request(
-        identity="cafe", topology=topology, hosts=hosts, facts=facts, **fields
+        identity="cafe",
+        topology=topology,
+        hosts=hosts,
+        facts=facts,
+        assignments=assignments,
+        **fields,
     )
 
 
-def running(plan: Plan, program: Sequence[str]) -> Plan:
+def running(plan: Plan, argv: Sequence[str]) -> Plan:
     """Return a plan whose instances run another program."""
-    assignments = [replace(each, program=program) for each in plan.assignments]
+    assignments = [
+        replace(each, program=replace(each.program, argv=argv))
+        for each in plan.assignments
+    ]
     return replace(plan, assignments=assignments)
 
 

@@ -79,7 +79,7 @@ def make_job(
         stdin=request.stdin,
         routes=routes or Routes(),
         terminals=terminals,
-        merge_stderr=request.arguments.job.merge_stderr,
+        merge_stderr=request.arguments.merge_stderr,
         grace=settings["grace"],
         keep_going=settings["keep-going"],
         has_mpi=request.mpi.has_mpi,
@@ -117,7 +117,7 @@ def _common_spec(
         grace_ms=int(grace * 1000),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
-        merge_stderr=request.arguments.job.merge_stderr,
+        merge_stderr=request.arguments.merge_stderr,
         # The shims have the hard limit; 0 stands for theirs.
         open_files=0 if limits[0] == limits[1] else limits[0],
         umask=umask,
@@ -225,8 +225,8 @@ def _specs(
     """
     messages = []
     for assignment, path in zip(plan.assignments, paths, strict=True):
-        argv = [os.fsencode(word) for word in assignment.program]
-        facts = plan.request.facts_of(assignment.rank)
+        argv = [os.fsencode(word) for word in assignment.program.argv]
+        facts = assignment.facts
         variables = with_interpreter(
             instance_environment(
                 assignment, inherited[plan.topology.host_of(assignment.rank)]

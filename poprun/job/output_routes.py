@@ -20,9 +20,9 @@ from poprun.plan.values import Plan, Request
 def note_on_terminal(request: Request) -> list[str]:
     """Return a note if a remote instance is to read poprun's terminal."""
     rank = request.stdin.rank
-    if rank is None or not os.isatty(0) or request.facts_of(rank).is_own_host:
+    if rank is None or not os.isatty(0) or request.assignments[rank].facts.is_own_host:
         return []
-    host = request.host_of(rank).name
+    host = request.assignments[rank].host.name
     return [
         f"Instance {rank} runs on {host}, so it reads what you type from a pipe "
         "instead of a terminal: a password is shown as you type it. Start poprun on "
@@ -33,7 +33,7 @@ def note_on_terminal(request: Request) -> list[str]:
 def routes(plan: Plan, settings: Settings, environ: Mapping[str, str]) -> Routes:
     """Return how the output of an attempt is marked, and where it is shown."""
     request = plan.request
-    arguments, folder = request.arguments.job, request.output_folder
+    arguments, folder = request.arguments, request.output_folder
     template, template_streams = _template(request, settings)
     colored = [
         stream
@@ -86,7 +86,7 @@ def _template(request: Request, settings: Settings) -> tuple[str, Sequence[str]]
     """Return the template of the tags on the console, and the streams with tags."""
     form = settings["tag-format"]
     if form == "auto":
-        arguments = request.arguments.job
+        arguments = request.arguments
         streams = [s for n, s in enumerate(STREAMS, start=1) if os.isatty(n)]
         selection = settings["only-output-from-instance"] or Selection()
         shown = [rank for rank in _ranks(request) if rank in selection]

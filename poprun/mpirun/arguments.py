@@ -83,6 +83,7 @@ def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArgu
                 "--output-filename", job.output_filename, other.output_filename
             ),
             placement=_merge_values("--bind-to", job.placement, other.placement),
+            warnings=(*job.warnings, *other.warnings),
         )
     return job
 

@@ -30,42 +30,34 @@ def make_plan(
         topology=_topology_on(request, partition),
         assignments=[],
     )
-    instances = enumerate(plan.topology.instances())
-    return replace(plan, assignments=[_assign(plan, *each) for each in instances])
+    pairs = zip(request.assignments, plan.topology.instances(), strict=True)
+    return replace(plan, assignments=[_assign(plan, *each) for each in pairs])
 
 
-def _assign(plan: Plan, rank: int, instance: Instance) -> Assignment:
-    request, attempt = plan.request, plan.attempt
+def _assign(plan: Plan, assignment: Assignment, instance: Instance) -> Assignment:
+    request, attempt, rank = plan.request, plan.attempt, assignment.rank
     printed = {
         **_instance_variables(plan, instance),
-        **_partition_variables(plan, rank),
+        **_partition_variables(plan, assignment),
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
         env.OFFLINE_MODE: str(int(plan.partition is None)),
         env.RESTART_COUNT: str(attempt.number),
     }
-    directory, threads = request.directories[rank], request.threads
+    directory, threads = assignment.directory, assignment.threads
     variables = {
         **_launcher_variables(request, attempt, rank),
         **request.settings_variables,
-        **({env.OMP_NUM_THREADS: str(threads[rank])} if threads else {}),
+        **({env.OMP_NUM_THREADS: str(threads)} if threads else {}),
         **({} if directory is None else {"PWD": directory}),
         **printed,
         env.CONTROL: attempt.control,
         **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
         env.ARENA: f"{attempt.arena}-{plan.topology.host_of(rank)}",
-        **request.exports_of(rank),
+        **assignment.exports,
     }
-    return Assignment(
-        rank=rank,
-        host=request.host_of(rank),
-        program=request.program_of(rank).argv,
-        binding=request.bindings[rank],
-        printed={name: variables[name] for name in printed},
-        variables=variables,
-        cwd=request.cwd_of(rank),
-        directory=directory,
-    )
+    printed = {name: variables[name] for name in printed}
+    return replace(assignment, printed=printed, variables=variables)
 
 
 def _topology_on(request: Request, partition: PartitionVariables | None) -> Topology:
@@ -118,12 +110,13 @@ def _instance_variables(plan: Plan, instance: Instance) -> dict[str, str]:
     return variables | last_two
 
 
-def _partition_variables(plan: Plan, rank: int) -> dict[str, str]:
+def _partition_variables(plan: Plan, assignment: Assignment) -> dict[str, str]:
     request, partition = plan.request, plan.partition
     if partition is None:
         return {}
-    host, options = partition.server_host, partition.target_options
-    if means_own_machine(host) and not request.facts_of(rank).is_own_host:
+    rank, options = str(assignment.rank), partition.target_options
+    host = partition.server_host
+    if means_own_machine(host) and not assignment.facts.is_own_host:
         host = ""  # it would name another machine there
     server = {env.VIPU_API_HOST: host, env.VIPU_API_PORT: str(partition.server_port)}
     if options is None:
@@ -132,7 +125,7 @@ def _partition_variables(plan: Plan, rank: int) -> dict[str, str]:
         **(server if host else {}),
         env.VIPU_API_PARTITION_ID: partition.name,
         env.VIPU_API_TIMEOUT: str(partition.server_timeout),
-        **({env.VIPU_API_GCD_ID: str(rank)} if partition.node_device is None else {}),
+        **({env.VIPU_API_GCD_ID: rank} if partition.node_device is None else {}),
         env.IPUOF_LOG_LEVEL: "WARN",
         env.POPLAR_TARGET_OPTIONS: compact(options),
     }

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Sequence
 
 from poprun.errors import OptionError
 from poprun.plan.host_facts import HostFacts
@@ -52,27 +51,18 @@ def is_below(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
 
 
-def find_directories(
-    names: Sequence[str | None], hosts: Sequence[HostFacts]
-) -> list[str | None]:
-    """Return the absolute path of the directory of each instance, if it has its own.
-
-    Args:
-        names: The directory that the user names for each instance.
-        hosts: The facts of each instance's host.
+def find_directory(name: str | None, host: HostFacts) -> str | None:
+    """Return the absolute path of the directory that the user names for an instance.
 
     Raises:
         OptionError: There is no such directory on this host. Agents look on others.
     """
-    directories: list[str | None] = []
-    for name, host in zip(names, hosts, strict=True):
-        directory = None
-        if name is not None:
-            directory = os.path.normpath(os.path.join(host.cwd, name))
-            if directory not in directories and host.is_own_host:
-                check_directory(directory)
-        directories.append(directory)
-    return directories
+    if name is None:
+        return None
+    directory = os.path.normpath(os.path.join(host.cwd, name))
+    if host.is_own_host:
+        check_directory(directory)
+    return directory
 
 
 def check_directory(directory: str) -> None:

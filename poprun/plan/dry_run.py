@@ -27,7 +27,7 @@ def render(plan: Plan, partition_note: str = "") -> str:
     lines = [NOT_TO_PASTE, command_line(plan), ""]
     for assignment in plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
-        lines.append(f"  runs {_shell_argv(assignment.program)}")
+        lines.append(f"  runs {_shell_argv(assignment.program.argv)}")
         if assignment.directory is not None:
             lines.append(f"  in {_shell_word(assignment.directory)}")
         lines += [f"  {line}" for line in _binding(assignment)]
@@ -58,7 +58,7 @@ def as_object(plan: Plan, partition_note: str = "") -> dict[str, Any]:
             {
                 "instance": each.rank,
                 "host": each.host.name,
-                "program": list(map(json_text, each.program)),
+                "program": list(map(json_text, each.program.argv)),
                 "replicas": list(topology.replicas_of(each.rank)),
                 "directory": json_text(each.cwd),
                 "cpus": _list_of(each.binding.cpus),
@@ -137,10 +137,7 @@ def log_plan(
         given = compact(plan.request.target_options)
         log.debug(f"Target options from environment: {given}")
     for level, line in device_lines:
-        if level == "I":
-            log.info(line)
-        else:
-            log.debug(line)
+        (log.info if level == "I" else log.debug)(line)
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")

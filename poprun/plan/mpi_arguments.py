@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from popdist import environment as env
@@ -20,14 +21,16 @@ from poprun.output import selection
 from poprun.output.output_files import OutputFolder
 from poprun.output.selection import Selection
 from poprun.plan.topology import Topology, check_rank
-from poprun.plan.values import GivenArguments
 from poprun.words import counted, format_ranges
 
 
 def read_arguments(
     settings: Settings, programs: Sequence[Program], mpi: Mpi, topology: Topology
-) -> GivenArguments:
-    """Return the arguments for mpirun that all options give.
+) -> tuple[MpirunArguments, list[MpirunArguments]]:
+    """Return the arguments for mpirun of the job, and of each instance, in rank order.
+
+    The directory for all instances is also in those of each. The variables for all
+    are in the job's alone.
 
     Raises:
         PoprunError: An argument is unknown, or contradicts another option.
@@ -37,14 +40,20 @@ def read_arguments(
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
     _check_directory_options(programs, job, each)
-    others = [each, *single.values()]
+    others = [each, *single.values(), _read_root_option(settings)]
     if settings["output-filename"] is not None:
         directory, nocopy = parse_output_directory(
             settings["output-filename"], "--output-filename"
         )
         others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
-    others.append(_read_root_option(settings))
-    return GivenArguments(job=merge(job, others), each=each, single=single)
+    instances = []
+    for rank in range(topology.num_instances):
+        own = single.get(rank, MpirunArguments())
+        wdir = own.wdir or each.wdir or job.wdir
+        passed_on = (*each.passed_on, *own.passed_on)
+        instances.append(replace(own, wdir=wdir, passed_on=passed_on))
+    exports = {**job.exports, **each.exports}
+    return replace(merge(job, others), exports=exports), instances
 
 
 def read_output_folder(
@@ -127,10 +136,11 @@ def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
 
 def read_exports(
     programs: Sequence[Program],
-    arguments: GivenArguments,
+    job: MpirunArguments,
+    instances: Sequence[MpirunArguments],
     environ: Mapping[str, str],
-) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
-    """Return the variables that options set in all instances, and in single ones.
+) -> list[dict[str, str]]:
+    """Return the variables that options set in each instance, in rank order.
 
     --env overrides -x. An option for some instances overrides one for all of them.
 
@@ -140,20 +150,17 @@ def read_exports(
     single: dict[int, dict[str, str | None]] = {}
     total = programs[-1].instances.stop
     for program in programs:
-        of_all = {n: v for instances, n, v in program.variables if not instances}
+        of_all = {n: v for ranks, n, v in program.variables if not ranks}
         for rank in program.instances:
-            own = arguments.single.get(rank, MpirunArguments())
-            single[rank] = {**of_all, **own.exports}
-        for instances, name, value in program.variables:
-            if instances:
-                chosen = selection.parse(instances)
-                _check_chosen(chosen, program, total, f"--env {instances}:{name}")
+            single[rank] = {**of_all, **instances[rank].exports}
+        for ranks, name, value in program.variables:
+            if ranks:
+                chosen = selection.parse(ranks)
+                _check_chosen(chosen, program, total, f"--env {ranks}:{name}")
                 for rank in filter(chosen.__contains__, program.instances):
                     single[rank][name] = value
-    of_each = {**arguments.job.exports, **arguments.each.exports}
-    return look_up_exports(of_each, environ), {
-        rank: look_up_exports(exports, environ) for rank, exports in single.items()
-    }
+    of_job = look_up_exports(job.exports, environ)
+    return [{**of_job, **look_up_exports(own, environ)} for own in single.values()]
 
 
 def _check_chosen(chosen: Selection, program: Program, total: int, option: str) -> None:

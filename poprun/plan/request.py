@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from itertools import chain
+from itertools import count
 
 from popdist import environment as env
 from poprun.errors import HostError, OptionError, TopologyError
@@ -25,7 +25,7 @@ from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.plan import partition, placement, slurm
-from poprun.plan.directories import check_synchronised, find_directories
+from poprun.plan.directories import check_synchronised, find_directory
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.instance_count import settle_auto
 from poprun.plan.mpi_arguments import (
@@ -36,7 +36,7 @@ from poprun.plan.mpi_arguments import (
 )
 from poprun.plan.stdin_option import choose_stdin
 from poprun.plan.topology import Topology, check_rank
-from poprun.plan.values import Describe, FindHostServers, Request
+from poprun.plan.values import Assignment, Describe, FindHostServers, Request
 from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = ("host-subnet", "synchronise-poplar-sdk")
@@ -79,14 +79,16 @@ def read_request(
     if len(programs) == 1:
         programs = [replace(programs[0], instances=range(topology.num_instances))]
     mpi = find_mpirun(settings["mpirun"], environ)
-    arguments = read_arguments(settings, programs, mpi, topology)
+    job, instances = read_arguments(settings, programs, mpi, topology)
     identity = identity or os.urandom(16).hex()
-    output_folder = read_output_folder(settings, arguments.job, identity)
+    output_folder = read_output_folder(settings, job, identity)
     stdin = choose_stdin(settings, topology.num_instances, output_folder)
     facts = describe(hosts)
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
-    bindings = _bindings(settings, arguments.job, topology, facts)
+    assignments = _assignments(
+        settings, environ, topology, programs, (job, instances), (hosts, facts)
+    )
     request = Request(
         identity=identity,
         topology=topology,
@@ -94,18 +96,13 @@ def read_request(
         hosts=hosts,
         facts=facts,
         mpi=mpi,
-        arguments=arguments,
-        bindings=list(chain(*bindings)),
-        threads=_threads(environ, facts, bindings),
-        directories=find_directories(
-            [arguments.directory(r, p.cwd) for p in programs for r in p.instances],
-            [facts[topology.host_of(r)] for r in range(topology.num_instances)],
-        ),
+        arguments=job,
+        assignments=list(assignments),
         stdin=stdin,
         output_folder=output_folder,
         needs_ipus=settings.needs_ipus,
         notes=[
-            *arguments.warnings,
+            *job.warnings,
             *missing_variables(programs, environ),
             *_notes(settings, facts),
             *_note_about_cpus(settings, topology, hosts, facts),
@@ -126,17 +123,12 @@ def _add_variables(
         f"{temporary}/poprun-cache-{request.identity}",
         request.topology,
     )
-    exports, instance_exports = read_exports(
-        request.programs, request.arguments, environ
-    )
     return replace(
         request,
         cache_path=cache_path,
         cache_is_temporary=cache_is_temporary,
         target_options=_target_options(environ),
         settings_variables=_settings_variables(settings, environ, request.mpi),
-        exports=exports,
-        instance_exports=instance_exports,
         forwarded=[name for name in FORWARDED if name in environ],
         partition_options=partition.read_options(settings, environ),
     )
@@ -398,36 +390,44 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
     return option
 
 
-def _bindings(
+def _assignments(
     settings: Settings,
-    arguments: MpirunArguments,
+    environ: Mapping[str, str],
     topology: Topology,
-    facts: Sequence[HostFacts],
-) -> list[list[placement.Binding]]:
-    """Return the bindings of the instances of each host."""
+    programs: Sequence[Program],
+    arguments: tuple[MpirunArguments, Sequence[MpirunArguments]],
+    hosts: tuple[Sequence[HostSpec], Sequence[HostFacts]],
+) -> Iterator[Assignment]:
+    """Yield the instances in rank order, without the variables that a plan adds.
+
+    Args:
+        arguments: The arguments for mpirun of the job, and of each instance.
+        hosts: The hosts and their facts.
+    """
+    option, share = "process-placement", topology.instances_per_host
     strategy = placement.choose_strategy(
         numa_aware=settings["numa-aware"],
-        process_placement=settings["process-placement"]
-        if settings.is_given("process-placement")
-        else arguments.placement,
-        instances_per_host=topology.instances_per_host,
+        process_placement=settings[option]
+        if settings.is_given(option)
+        else arguments[0].placement,
+        instances_per_host=share,
     )
-    return [
-        placement.place(strategy, topology.instances_per_host, host.machine)
-        for host in facts
-    ]
-
-
-def _threads(
-    environ: Mapping[str, str],
-    facts: Sequence[HostFacts],
-    bindings: Sequence[Sequence[placement.Binding]],
-) -> list[int] | None:
-    """Return the number of threads of each instance; None if the caller has set one."""
-    if env.OMP_NUM_THREADS in environ:
-        return None
-    return [
-        number
-        for host, own in zip(facts, bindings, strict=True)
-        for number in placement.fair_threads(own, host.machine)
-    ]
+    all_exports = read_exports(programs, *arguments, environ)
+    programs = [program for program in programs for _ in program.instances]
+    of_ranks = zip(count(), programs, arguments[1], all_exports, strict=False)
+    for host, facts in zip(*hosts, strict=True):
+        bindings = placement.place(strategy, share, facts.machine)
+        threads = placement.fair_threads(bindings, facts.machine)
+        for binding, number in zip(bindings, threads, strict=True):
+            rank, program, own, exports = next(of_ranks)
+            yield Assignment(
+                rank=rank,
+                program=program,
+                host=host,
+                facts=facts,
+                binding=binding,
+                directory=find_directory(own.wdir or program.cwd, facts),
+                threads=None if env.OMP_NUM_THREADS in environ else number,
+                passed_on=own.passed_on,
+                exports=exports,
+            )

@@ -34,7 +34,7 @@ def show_plan(
         if code := _print(text + "\n", log):
             return code
     is_dry_run = settings["dry-run"]
-    if plan.request.arguments.job.show_instances and not is_dry_run:
+    if plan.request.arguments.show_instances and not is_dry_run:
         log.say(dry_run.instance_table(plan), even_if_quiet=True)
     if settings.verbosity:
         dry_run.log_plan(log, plan, settings, device_lines)

@@ -35,30 +35,6 @@ FindHostServers = Callable[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenArguments:
-    """The arguments for mpirun that the user gives."""
-
-    # Also those in the arguments of instances that count for the whole job.
-    job: MpirunArguments = field(default_factory=MpirunArguments)
-    each: MpirunArguments = field(default_factory=MpirunArguments)
-    single: Mapping[int, MpirunArguments] = field(default_factory=dict)
-
-    def directory(self, rank: int, cwd: str | None) -> str | None:
-        """Return where an instance runs; None for the current directory.
-
-        Args:
-            cwd: The value of --cwd for its program.
-        """
-        own = self.single.get(rank, self.each).wdir
-        return own or cwd or self.each.wdir or self.job.wdir
-
-    @property
-    def warnings(self) -> list[str]:
-        parts = (self.job, self.each, *self.single.values())
-        return [text for arguments in parts for text in arguments.warnings]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """The number, names and secrets of one attempt to run a job."""
 
@@ -108,6 +84,35 @@ class PartitionVariables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One instance: its program, where it runs, and its variables."""
+
+    rank: int
+    program: Program
+    host: HostSpec
+    facts: HostFacts
+    binding: Binding = field(default_factory=Binding)
+    # The absolute path of the directory that the user names; None for the current
+    # directory of its host.
+    directory: str | None = None
+    # How many threads it may start; None if the caller has set the number.
+    threads: int | None = None
+    # The arguments for mpirun of this instance alone.
+    passed_on: Sequence[str] = ()
+    # The variables of -x and --env.
+    exports: Mapping[str, str] = field(default_factory=dict)
+    # The variables on mpirun's command line, in the original's order, and those that
+    # are added to the caller's environment, `printed` included. Plans have them.
+    printed: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cwd(self) -> str:
+        """The absolute path of the directory that it runs in."""
+        return self.directory or self.facts.cwd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A job that could start if it had its IPUs: nothing is reserved for it yet."""
 
@@ -119,12 +124,10 @@ class Request:
     hosts: Sequence[HostSpec]
     facts: Sequence[HostFacts]
     mpi: Mpi
-    # These three are in rank order. A directory is None for the current directory of
-    # its host; threads is None if the caller has set the number of threads.
-    bindings: Sequence[Binding]
-    directories: Sequence[str | None]
-    threads: Sequence[int] | None = None
-    arguments: GivenArguments = field(default_factory=GivenArguments)
+    # The instances in rank order, without the variables that a plan adds.
+    assignments: Sequence[Assignment]
+    # The arguments for mpirun of the whole job.
+    arguments: MpirunArguments = field(default_factory=MpirunArguments)
     stdin: Stdin = field(default_factory=Stdin)
     # Where the output of the instances is written to files, if anywhere.
     output_folder: OutputFolder | None = None
@@ -135,9 +138,6 @@ class Request:
     target_options: Mapping[str, str] = field(default_factory=dict)
     # The variables of each instance that follow from options and from the MPI.
     settings_variables: Mapping[str, str] = field(default_factory=dict)
-    # The variables of -x, for all instances and for single ones.
-    exports: Mapping[str, str] = field(default_factory=dict)
-    instance_exports: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
     # None for a job without IPUs.
@@ -153,47 +153,12 @@ class Request:
         """Whether there are other hosts: mpirun is told where to start instances."""
         return not all(facts.is_own_host for facts in self.facts)
 
-    def program_of(self, rank: int) -> Program:
-        return next(p for p in self.programs if rank in p.instances)
-
     @property
     def program_names(self) -> list[str]:
         """The name of each instance's program; none in a job with one program."""
         if len(self.programs) == 1:
             return []
         return [program.name for program in self.programs for _ in program.instances]
-
-    def exports_of(self, rank: int) -> dict[str, str]:
-        return {**self.exports, **self.instance_exports.get(rank, {})}
-
-    def host_of(self, rank: int) -> HostSpec:
-        return self.hosts[self.topology.host_of(rank)]
-
-    def facts_of(self, rank: int) -> HostFacts:
-        return self.facts[self.topology.host_of(rank)]
-
-    def cwd_of(self, rank: int) -> str:
-        """Return the absolute path of the directory that an instance runs in."""
-        return self.directories[rank] or self.facts_of(rank).cwd
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One instance: where it runs, and its variables."""
-
-    rank: int
-    host: HostSpec
-    # The argv of its program.
-    program: Sequence[str]
-    binding: Binding
-    # The variables on mpirun's command line, in the original's order.
-    printed: Mapping[str, str]
-    # The variables that are added to the caller's environment, `printed` included.
-    variables: Mapping[str, str]
-    # The absolute path of the directory that it runs in.
-    cwd: str
-    # The same if the user names it; None for the current directory of its host.
-    directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,20 +188,18 @@ class Plan:
 
     def contexts(self, *, with_programs: bool = False) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
-        arguments, none = self.request.arguments, MpirunArguments()
         shim = (*PYTHON, "shim", self.attempt.name, env.CONTROL)
         contexts = []
         for assignment in self.assignments:
-            program = assignment.program if with_programs else ()
-            argv = [*shim, str(assignment.rank), *program]
-            single = arguments.single.get(assignment.rank, none)
-            passed_on = [*arguments.each.passed_on, *single.passed_on]
-            host = None
-            if self.request.names_hosts:
-                host = name_for_mpirun(assignment.host)
-            exports = self._exports(assignment)
+            program = assignment.program.argv if with_programs else ()
+            host = name_for_mpirun(assignment.host)
             contexts.append(
-                Context(argv=argv, exports=exports, passed_on=passed_on, host=host)
+                Context(
+                    argv=[*shim, str(assignment.rank), *program],
+                    exports=self._exports(assignment),
+                    passed_on=assignment.passed_on,
+                    host=host if self.request.names_hosts else None,
+                )
             )
         return contexts
 
@@ -255,4 +218,4 @@ class Plan:
         return exports
 
     def _command(self, contexts: Sequence[Context]) -> list[str]:
-        return self.request.mpi.command(self.request.arguments.job, contexts)
+        return self.request.mpi.command(self.request.arguments, contexts)

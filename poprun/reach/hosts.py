@@ -136,11 +136,10 @@ class Preflights:
             PoprunError: See `program.find_program`.
         """
         places: list[tuple[HostSpec, Look]] = []
-        for rank in range(request.topology.num_instances):
-            search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
-            argv = tuple(request.program_of(rank).argv)
-            look = argv, search_path, request.cwd_of(rank)
-            places.append((request.host_of(rank), look))
+        for each in request.assignments:
+            search_path = each.exports.get("PATH", environ.get("PATH"))
+            look = tuple(each.program.argv), search_path, each.cwd
+            places.append((each.host, look))
         by_host: dict[HostSpec, dict[Look, str]] = {}
         for host, look in places:
             by_host.setdefault(host, {})[look] = ""

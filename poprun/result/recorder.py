@@ -169,7 +169,7 @@ class Recorder:
                 "job_started",
                 **self._head(formats.EVENTS),
                 hosts=[json_text(a.host.name) for a in plan.assignments],
-                programs=[list(map(json_text, a.program)) for a in plan.assignments],
+                programs=[[*map(json_text, a.program.argv)] for a in plan.assignments],
             )
         self._emit("attempt_started")
 

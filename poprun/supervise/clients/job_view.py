@@ -187,9 +187,9 @@ class AttemptView(JobView):
             elapsed = ended - instance.started
         return {
             "index": rank,
-            "program": json_text(plan.request.program_of(rank).name),
+            "program": json_text(plan.assignments[rank].program.name),
             "host": plan.assignments[rank].host.name,
-            "is_local": plan.request.facts_of(rank).is_own_host,
+            "is_local": plan.assignments[rank].facts.is_own_host,
             "pid": instance.pid,
             "phase": instance.phase,
             "elapsed": elapsed,

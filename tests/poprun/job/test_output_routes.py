@@ -9,7 +9,6 @@ from poprun.mpirun.values import MpirunArguments
 from poprun.options import grammar
 from poprun.options.settings import resolve_settings
 from poprun.plan.topology import Topology
-from poprun.plan.values import GivenArguments
 
 HOSTS = ("h0", "node-1.example.org")
 
@@ -20,7 +19,7 @@ def marked(*words: str, hosts: tuple[str, ...] = HOSTS, tag: bool = False) -> by
         Topology(num_instances=2, num_replicas=2, num_hosts=len(hosts)),
         [HostSpec(name=name) for name in hosts],
         [FACTS] * len(hosts),
-        arguments=GivenArguments(job=MpirunArguments(tag_output=tag)),
+        arguments=MpirunArguments(tag_output=tag),
     )
     settings = resolve_settings(grammar.parse(words).options, {})
     mark = routes(planned(request), settings, {}).mark_on_console(1, "stdout")

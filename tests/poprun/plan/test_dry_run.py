@@ -10,7 +10,7 @@ from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.plan.values import GivenArguments, Plan
+from poprun.plan.values import Plan
 
 
 def plan(
@@ -28,8 +28,8 @@ def plan(
             Topology(num_instances=num_instances, num_replicas=num_instances),
             [HostSpec(name="n1")],
             mpi=mpi(path=MPI.path, version=MPI.version),
-            arguments=GivenArguments(job=arguments),
-            bindings=bindings or [Binding()] * num_instances,
+            arguments=arguments,
+            bindings=bindings,
             exports=exports,
             forwarded=["PATH"],
         )

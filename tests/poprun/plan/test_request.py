@@ -642,9 +642,9 @@ def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() 
         "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
     )
 
-    assert job_plan.request.arguments.job.tag_output
-    assert job_plan.request.arguments.job.allow_run_as_root
-    assert job_plan.request.arguments.job.placement == "spreadcores"
+    assert job_plan.request.arguments.tag_output
+    assert job_plan.request.arguments.allow_run_as_root
+    assert job_plan.request.arguments.placement == "spreadcores"
     folder = job_plan.request.output_folder
     assert folder == OutputFolder(
         option="--output-filename", directory="logs", only_files=True
@@ -697,7 +697,7 @@ def test_variables_of_one_instance_count_more_than_those_of_all() -> None:
 
     each = {"A": "x", "B": "each", "C": "x", "CALLER": "c", "CALLED": "d"}
     each |= {"EMPTY": "", "ALL": ""}
-    assert [request.exports_of(rank) for rank in range(3)] == [
+    assert [each.exports for each in request.assignments] == [
         {**each, "E": "a=b c\n\u00e9"},
         {**each, "C": "x1", "D": "own"},
         {**each, "E": "a=b c\n\u00e9"},
@@ -752,15 +752,15 @@ def test_root_may_start_a_job_unless_the_user_says_no(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert plan_of().request.arguments.job.allow_run_as_root
-    assert plan_of("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
+    assert plan_of().request.arguments.allow_run_as_root
+    assert plan_of("--allow-run-as-root=1").request.arguments.allow_run_as_root
     assert refusal(OptionError, "--allow-run-as-root=no") == (
         "You are root, and --allow-run-as-root is no (command line). Leave "
         "it out, or run poprun as another user."
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not plan_of().request.arguments.job.allow_run_as_root
-    assert not plan_of("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
+    assert not plan_of().request.arguments.allow_run_as_root
+    assert not plan_of("--allow-run-as-root=no").request.arguments.allow_run_as_root
 
 
 def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
@@ -1067,7 +1067,11 @@ def test_each_program_is_looked_for_once_on_each_host() -> None:
         Program(argv=["train", "-v"], instances=range(3)),
         Program(argv=["serve"], instances=range(3, 4)),
     ]
-    request = replace(on_two_hosts().request, programs=programs)
+    request = on_two_hosts().request
+    assignments = [
+        replace(each, program=programs[each.rank == 3]) for each in request.assignments
+    ]
+    request = replace(request, assignments=assignments)
     preflights = Preflights(lambda hosts: [Host(spec) for spec in hosts])
     preflights.describe(request.hosts)
 

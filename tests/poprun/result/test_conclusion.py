@@ -81,15 +81,13 @@ def ends(
         memory: The counters of the hosts at the end, if they have changed.
     """
     said: list[str] = []
-    assignments = [SimpleNamespace(host=host, program=()) for host in HOSTS]
+    program = SimpleNamespace(argv=())
     mpi = OpenMpi5(path="mpirun", version="5")
     facts = SimpleNamespace(is_own_host=True)
-    request = SimpleNamespace(
-        mpi=mpi,
-        stdin=Stdin(),
-        program_names=(),
-        facts_of=lambda rank: facts,
-    )
+    assignments = [
+        SimpleNamespace(host=host, program=program, facts=facts) for host in HOSTS
+    ]
+    request = SimpleNamespace(mpi=mpi, stdin=Stdin(), program_names=())
     plan: Any = SimpleNamespace(request=request, assignments=assignments)
     ended = AttemptEnd(
         state=state, events=list(events), mpirun_status=status, mpirun_output=words

@@ -70,13 +70,14 @@ def judged(
     """
     hosts = hosts or ["n0"] * max(3, state.num_instances)
     end = AttemptEnd(state=state, events=events, mpirun_status=mpirun_status)
-    request = SimpleNamespace(
-        program_names=(),
-        stdin=Stdin(),
-        facts_of=lambda rank: SimpleNamespace(is_own_host=hosts[rank] == hosts[0]),
-    )
+    request = SimpleNamespace(program_names=(), stdin=Stdin())
     assignments = [
-        SimpleNamespace(host=SimpleNamespace(name=name), program=()) for name in hosts
+        SimpleNamespace(
+            host=SimpleNamespace(name=name),
+            program=SimpleNamespace(argv=()),
+            facts=SimpleNamespace(is_own_host=name == hosts[0]),
+        )
+        for name in hosts
     ]
     plan: Any = SimpleNamespace(request=request, assignments=assignments)
     instances = instance_ends(end, plan, lambda rank: b"")
