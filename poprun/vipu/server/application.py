@@ -7,9 +7,16 @@ import logging
 import re
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from poprun.vipu.client.server_address import is_loopback
 from poprun.vipu.errors import (
@@ -34,42 +41,18 @@ from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
 from poprun.vipu.server.worker import Worker
 from poprun.vipu.wire import from_json, to_json
 
+MOST_BODY_BYTES = 4 << 20
 # How often the leases of holders that have ended are looked for.
 SWEEP_S = 1.0
 JSON = "application/json"
-NO_PATH = "There is no such path. The paths are in /openapi.json."
-WRONG_METHOD = "Use POST for operations, and GET for everything else."
+# What a refusal says that starlette makes, by HTTP status.
+_SENTENCES = {
+    404: "There is no such path. The paths are in /openapi.json.",
+    405: "Use POST for operations, and GET for everything else.",
+}
 # The codes of refusals that no operation makes, by HTTP status.
 _CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
-
-
-@dataclass(slots=True)
-class HttpRequest:
-    """A request; what follows its headers is known when it has come as a whole."""
-
-    url: bytes = b""
-    # By their names in small letters.
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytearray = field(default_factory=bytearray)
-    method: str = ""
-    path: str = ""
-    version: str = ""
-    # Whether the connection ends after it, and why it is refused.
-    is_last: bool = False
-    error: "RequestError | None" = None
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.url.decode('latin-1')} HTTP/{self.version}"
-
-
-class HttpResponse(NamedTuple):
-    """What is sent to a client."""
-
-    body: bytes
-    status: int = 200
-    headers: Mapping[str, str] = {}
-    content_type: str = JSON
 
 
 class RequestError(VipuError):
@@ -81,7 +64,7 @@ class RequestError(VipuError):
         super().__init__(sentence)
         self.status = status
         self.code = _CODES.get(status, VipuRuleError.code)
-        self.headers = headers or {}
+        self.headers = headers
 
 
 class Service:
@@ -107,17 +90,46 @@ class Service:
         self._secure = secure
         self._local = local
         self._count_connections = count_connections
-        self._operations = {name: operation(name) for name in operation_names()}
         self._worker = Worker()
         self._metrics = Metrics()
-        self._schema = openapi.document(self._operations.values(), secure=secure)
-        self._pages = {
-            "/openapi.json": self._show_schema,
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+        # starlette looks for a route from the first one on, and those of devices, the
+        # last ones, are used most.
+        operations = [operation(name) for name in reversed(operation_names())]
+        schema = _json(openapi.document(operations, secure=self._secure))
+
+        async def show_schema() -> Response:
+            return schema
+
+        pages = {
+            "/openapi.json": show_schema,
             "/metrics": self._show_metrics,
             "/health": self._show_health,
         }
+        routes = [Route(path, partial(_show, page)) for path, page in pages.items()]
+        for area in ("user", "admin"):
+            for each in operations:
+                endpoint = partial(self._perform, each, area == "admin")
+                routes.append(Route(f"/{area}/{each.name}", endpoint, methods=["POST"]))
+        application = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: _refuse_path},
+            lifespan=self._work,
+        )
+        application.router.redirect_slashes = False
+        return application
 
-    async def sweep(self) -> None:
+    @asynccontextmanager
+    async def _work(self, _: Starlette) -> AsyncIterator[None]:
+        """Work from the start of the server to its end."""
+        sweep = asyncio.create_task(self._sweep())
+        yield
+        sweep.cancel()
+        self._worker.stop()
+
+    async def _sweep(self) -> None:
         """End leases whose holders are gone, again and again."""
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -130,61 +142,24 @@ class Service:
             else:
                 self._metrics.count_ended(len(ended))
 
-    def stop(self) -> None:
-        """Refuse what waits for the inventory, and work on it no more."""
-        self._worker.stop()
-
-    async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Return the response to a request."""
-        if request.error is not None:
-            return _refusal(request.error)
-        path = request.path
-        area, _, name = path.removeprefix("/").partition("/")
-        operation = self._operations.get(name) if area in ("user", "admin") else None
-        if operation is None and path not in self._pages:
-            return _refusal(RequestError(404, NO_PATH))
-        methods = ("GET", "HEAD") if operation is None else ("POST",)
-        if request.method not in methods:
-            allow = {"allow": ", ".join(methods)}
-            return _refusal(RequestError(405, WRONG_METHOD, allow))
-        if operation is None:
-            result, response = await self._try(self._pages[path](), f"page {path}")
-            return response
+    async def _perform(
+        self, operation: Operation, admin: bool, request: Request
+    ) -> Response:
         began = time.perf_counter()
-        answer = self._answer(request, operation, area == "admin")
-        result, response = await self._try(answer, f"operation {name}")
-        self._metrics.count(name, result, time.perf_counter() - began)
+        answer = self._answer(operation, admin or operation.name in OF_ADMINS, request)
+        result, response = await _try(answer, f"operation {operation.name}")
+        self._metrics.count(operation.name, result, time.perf_counter() - began)
         return response
 
-    async def _try(
-        self, answer: Awaitable[HttpResponse], what: str
-    ) -> tuple[str, HttpResponse]:
-        """Return an answer with "ok", or a refusal with the code of the error."""
-        try:
-            return "ok", await answer
-        except VipuError as error:
-            return error.code, _refusal(error)
-        except Exception as error:
-            _log.exception("The %s failed.", what)
-            failure = VipuError(
-                f"The V-IPU server failed with {type(error).__name__}. Its log says "
-                "where."
-            )
-            return failure.code, _refusal(failure)
-
     async def _answer(
-        self, request: HttpRequest, operation: Operation, admin: bool
-    ) -> HttpResponse:
-        _check_type(request.headers)
-        self._check_origin(request.headers)
-        name, access_key = _credentials(request.headers.get("authorization", ""))
-        arguments = _read(operation, bytes(request.body))
-        admin = admin or operation.name in OF_ADMINS
-        value = await self._worker.run(
-            lambda: self._call(operation, arguments, admin, name, access_key),
-            is_of_holder=operation.name in OF_HOLDERS,
-        )
-        return _json(to_json(value))
+        self, operation: Operation, admin: bool, request: Request
+    ) -> Response:
+        self._check_headers(request.headers)
+        user, key = _credentials(request.headers.get("authorization", ""))
+        arguments = _read(operation, await _body(request))
+        call = partial(self._call, operation, arguments, admin, user, key)
+        is_of_holder = operation.name in OF_HOLDERS
+        return _json(to_json(await self._worker.run(call, is_of_holder=is_of_holder)))
 
     def _call(
         self,
@@ -228,8 +203,8 @@ class Service:
             )
         return user
 
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
-        """Refuse what a web page makes a browser send."""
+    def _check_headers(self, headers: Mapping[str, str]) -> None:
+        """Refuse what web pages make a browser send, and what can be read two ways."""
         name = re.sub(r":\d+$", "", headers.get("host", ""))
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(
@@ -237,11 +212,14 @@ class Service:
                 "The V-IPU server does not answer web pages: use its own address, and "
                 "no Origin header.",
             )
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != JSON:
+            raise RequestError(415, f"The type of a request's content must be {JSON}.")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            close = {"connection": "close"}
+            raise RequestError(400, "The request has two lengths. Give one.", close)
 
-    async def _show_schema(self) -> HttpResponse:
-        return _json(self._schema)
-
-    async def _show_metrics(self) -> HttpResponse:
+    async def _show_metrics(self) -> Response:
         inventory = self._inventory
         contents = await self._worker.run(
             lambda: (
@@ -250,14 +228,14 @@ class Service:
                 inventory.list_leases(),
             )
         )
-        self._metrics.set_gauges(
+        page = self._metrics.page(
             *contents,
             num_connections=self._count_connections(),
             num_waiting=self._worker.waiting,
         )
-        return HttpResponse(self._metrics.page(), content_type=CONTENT_TYPE)
+        return Response(page, media_type=CONTENT_TYPE)
 
-    async def _show_health(self) -> HttpResponse:
+    async def _show_health(self) -> Response:
         """Say whether the inventory can be read."""
         try:
             await asyncio.wait_for(
@@ -268,10 +246,41 @@ class Service:
         return _json({"status": "ok"})
 
 
-def _check_type(headers: Mapping[str, str]) -> None:
-    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != JSON:
-        raise RequestError(415, f"The type of a request's content must be {JSON}.")
+async def _show(page: Callable[[], Awaitable[Response]], request: Request) -> Response:
+    _, response = await _try(page(), f"page {request.url.path}")
+    return response
+
+
+async def _refuse_path(_: Request, error: Any) -> Response:
+    status = error.status_code
+    return _refusal(RequestError(status, _SENTENCES[status], error.headers))
+
+
+async def _try(answer: Awaitable[Response], what: str) -> tuple[str, Response]:
+    """Return an answer with "ok", or a refusal with the code of the error."""
+    try:
+        return "ok", await answer
+    except VipuError as error:
+        return error.code, _refusal(error)
+    except ClientDisconnect:
+        return VipuRuleError.code, Response()  # no client is left to read it
+    except Exception as error:
+        _log.exception("The %s failed.", what)
+        failure = VipuError(
+            f"The V-IPU server failed with {type(error).__name__}. Its log says where."
+        )
+        return failure.code, _refusal(failure)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        request.state.held_bytes = len(body)
+        if len(body) > MOST_BODY_BYTES:
+            sentence = f"A request has at most {MOST_BODY_BYTES >> 20} MiB."
+            raise RequestError(413, sentence, {"connection": "close"})
+    return bytes(body)
 
 
 def _read(operation: Operation, body: bytes) -> dict[str, Any]:
@@ -303,16 +312,18 @@ def _credentials(authorization: str) -> tuple[str, str]:
     return name, key
 
 
-def _refusal(error: VipuError) -> HttpResponse:
+def _refusal(error: VipuError) -> Response:
     """Return the response that tells a client of an error."""
-    status, headers = openapi.STATUS.get(error.code, 500), {}
+    response = _json({"code": error.code, "message": str(error)})
+    response.status_code = openapi.STATUS.get(error.code, 500)
     if isinstance(error, RequestError):
-        status, headers = error.status, dict(error.headers)
-    if status == 401:
-        headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
-    value = {"code": error.code, "message": str(error)}
-    return _json(value)._replace(status=status, headers=headers)
+        response.status_code = error.status
+        response.headers.update(error.headers or {})
+    if response.status_code == 401:
+        response.headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
+    return response
 
 
-def _json(value: Any) -> HttpResponse:
-    return HttpResponse(json.dumps(value, separators=(",", ":")).encode())
+def _json(value: Any) -> Response:
+    text = json.dumps(value, separators=(",", ":"))
+    return Response(text, media_type=JSON)

@@ -48,7 +48,7 @@ class Metrics:
         """Count leases whose holders were gone."""
         self._ended.inc(leases)
 
-    def set_gauges(
+    def page(
         self,
         clusters: Sequence[Cluster],
         partitions: Sequence[Partition],
@@ -56,8 +56,8 @@ class Metrics:
         *,
         num_connections: int,
         num_waiting: int,
-    ) -> None:
-        """Set the gauges to the state of the inventory and of the server."""
+    ) -> bytes:
+        """Return what Prometheus reads, with the state of the inventory and server."""
         self._ipus.clear()
         self._used.clear()
         for cluster in clusters:
@@ -71,7 +71,4 @@ class Metrics:
         self._leases.set(len(leases))
         self._connections.set(num_connections)
         self._waiting.set(num_waiting)
-
-    def page(self) -> bytes:
-        """Return all of it, as Prometheus reads it."""
         return generate_latest(self._registry)

@@ -1,10 +1,8 @@
 """The vipu-server command: serve an inventory of emulated IPUs until SIGTERM."""
 
-import asyncio
 import logging
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys
@@ -13,12 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-import uvloop
+import uvicorn
 
 from poprun import __version__
 from poprun.errors import PoprunError
 from poprun.texts.click_program import Seconds, carry_out
-from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.errors import InventoryUnavailableError, VipuRuleError
@@ -26,7 +23,14 @@ from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import VARIABLE, find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
-from poprun.vipu.server.http_server import BACKLOG, HttpServer
+from poprun.vipu.server.http_server import (
+    BACKLOG,
+    GRACE_S,
+    IDLE_S,
+    MOST_HEAD_BYTES,
+    HttpServer,
+    Listener,
+)
 
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
@@ -126,25 +130,35 @@ def serve(
             inventory,
             secure=secure,
             local=is_loopback(host) and not secure,
-            count_connections=lambda: len(server.connections),
+            count_connections=lambda: len(server.server_state.connections),
         )
-        server = HttpServer(service, _most_connections(), context)
+        config = _config(service, access_log, context)
         start_line = _start_line(listener, path, secure, tls_cert)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(server, listener, start_line))
+        server = HttpServer(config, Listener(listener, _most_connections()), start_line)
+        server.run()
 
 
-async def _run(server: HttpServer, listener: socket.socket, start_line: str) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    sweep = asyncio.create_task(server.service.sweep())
-    if sys.stdout is not None:
-        write(f"{start_line}\n")
-    await server.serve(listener, stop)
-    sweep.cancel()
-    server.service.stop()
+def _config(
+    service: Service, access_log: bool, context: ssl.SSLContext | None
+) -> uvicorn.Config:
+    # uvicorn would log each client that speaks no HTTP. What fails in the service is
+    # logged there.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    return uvicorn.Config(
+        service.application(),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+        ssl_context_factory=(lambda *_: context) if context else None,
+    )
 
 
 def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:

@@ -6,8 +6,8 @@ Requests of holders of IPUs come first, because they keep leases or free IPUs.
 """
 
 import asyncio
+import itertools
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,27 +17,31 @@ from poprun.vipu.errors import InventoryBusyError
 MOST_WAITING = 2000
 # A client that has waited for longer has given up.
 LONGEST_WAIT_S = 30.0
-# So many results go back to the event loop together.
-_MOST_TOGETHER = 32
-# So many requests of holders in a row hold up others, as any client can make them.
-_MOST_HOLDERS = 8
+# Weighted fair queueing: so many requests of holders have their turn for one of others,
+# as any client can make them.
+HOLDERS_FOR_ONE = 8
 
-# What to run, the future of its result, and until when it may begin.
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]", float]
-Result = tuple["asyncio.Future[Any]", Any, BaseException | None]
+# When it has its turn, and in which order it came; the function, the future of its
+# result, and until when it may begin.
+Job = tuple[float, int, Callable[[], Any], "asyncio.Future[Any]", float]
 
 
 class Worker:
     """Runs functions in a thread of their own, one after the other."""
 
     def __init__(self) -> None:
-        self._jobs: deque[Job] = deque()
-        self._jobs_of_holders: deque[Job] = deque()
-        self._num_holders = 0  # that had their turn since another had one
+        self._jobs: asyncio.PriorityQueue[Job] = asyncio.PriorityQueue()
+        self._numbers = itertools.count()
+        # The turn that it is, and the last ones given to others and to holders.
+        self._turn = 0.0
+        self._last_turns = [0.0, 0.0]
         self._thread = ThreadPoolExecutor(1, "inventory")
-        self._delivery: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        return self._jobs.qsize()
 
     async def run(
         self, function: Callable[[], Any], *, is_of_holder: bool = False
@@ -52,64 +56,33 @@ class Worker:
                 f"The V-IPU server is overloaded: {self.waiting} requests wait. Try "
                 "again in a few seconds."
             )
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        turn = max(self._turn, self._last_turns[is_of_holder])
+        turn += 1 if is_of_holder else HOLDERS_FOR_ONE + 0.5
+        self._last_turns[is_of_holder] = turn
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.waiting += 1
-        jobs = self._jobs_of_holders if is_of_holder else self._jobs
-        jobs.append((function, future, time.monotonic() + LONGEST_WAIT_S))
-        if self._delivery is None:
-            self._delivery = asyncio.create_task(self._deliver())
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        self._jobs.put_nowait((turn, next(self._numbers), function, future, deadline))
         return await future
 
     def stop(self) -> None:
-        """Finish what is being done, refuse what waits, and end the thread."""
+        """Finish what is being done, and end the thread; what waits is refused."""
         self._is_stopping = True
         self._thread.shutdown()
-        self._pass_on(self._work())
 
-    async def _deliver(self) -> None:
-        """Let the thread work until nothing waits."""
-        loop = asyncio.get_running_loop()
-        while self._jobs or self._jobs_of_holders:
-            self._pass_on(await loop.run_in_executor(self._thread, self._work))
-        self._delivery = None
-
-    def _pass_on(self, results: list[Result]) -> None:
-        self.waiting -= len(results)
-        for future, value, error in results:
-            if future.done():  # the request was cancelled
-                continue
-            if error is None:
-                future.set_result(value)
+    async def _work(self) -> None:
+        while True:
+            self._turn, _, function, future, deadline = await self._jobs.get()
+            try:
+                if self._is_stopping or time.monotonic() > deadline:
+                    why = "is stopping" if self._is_stopping else "is overloaded"
+                    raise InventoryBusyError(f"The V-IPU server {why}. Try again.")
+                loop = asyncio.get_running_loop()
+                result = await loop.run_in_executor(self._thread, function)
+            except Exception as error:  # it is raised where the result is waited for
+                if not future.done():
+                    future.set_exception(error)
             else:
-                future.set_exception(error)
-
-    def _work(self) -> list[Result]:
-        """Do some of what waits, in the thread; refuse it all when the server stops."""
-        results: list[Result] = []
-        while self._jobs or self._jobs_of_holders:
-            if len(results) == _MOST_TOGETHER and not self._is_stopping:
-                break
-            results.append(self._run(*self._next_job()))
-        return results
-
-    def _next_job(self) -> Job:
-        is_turn_of_others = self._num_holders >= _MOST_HOLDERS and self._jobs
-        if self._jobs_of_holders and not is_turn_of_others:
-            self._num_holders += 1
-            return self._jobs_of_holders.popleft()
-        self._num_holders = 0
-        return self._jobs.popleft()
-
-    def _run(
-        self,
-        function: Callable[[], Any],
-        future: "asyncio.Future[Any]",
-        deadline: float,
-    ) -> Result:
-        try:
-            if self._is_stopping or time.monotonic() > deadline:
-                why = "is stopping" if self._is_stopping else "is overloaded"
-                raise InventoryBusyError(f"The V-IPU server {why}. Try again.")
-            return future, function(), None
-        except BaseException as error:  # it is raised where the result is waited for
-            return future, None, error
+                if not future.done():  # the request may have been cancelled
+                    future.set_result(result)

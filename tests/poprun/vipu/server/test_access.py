@@ -372,7 +372,7 @@ CROWDED = """
 import sys
 from poprun.vipu.server import http_server, serve
 http_server.is_loopback = lambda host: host == "127.0.0.1"
-http_server.REQUEST_TIMEOUT_S, http_server.CHECK_S = 2, 0.1
+http_server.REQUEST_TIMEOUT_S, http_server.CHECK_TICKS = 2, 1
 serve._most_connections = lambda: 8
 sys.exit(serve.main())
 """

@@ -422,14 +422,14 @@ def test_requests_that_wait_for_a_lock_do_not_keep_a_server_from_ending(
 
 def test_what_is_not_installed_gets_a_sentence() -> None:
     code = (
-        "import sys; sys.modules['httptools'] = None; "
+        "import sys; sys.modules['uvicorn'] = None; "
         "from poprun.vipu.server.start import main; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert (done.returncode, done.stderr) == (
         125,
-        "vipu-server: error: httptools is not installed. Install what the server needs "
+        "vipu-server: error: uvicorn is not installed. Install what the server needs "
         "from poprun's source folder: pip install '.[vipu]'\n",
     )
 
