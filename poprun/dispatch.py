@@ -72,9 +72,9 @@ def _run(
 ) -> int:
     """Run the job, or show it for --dry-run, and return poprun's exit code."""
     global _recorder
-    is_job = not settings["dry-run"]
-    if is_job and (settings["result"] or settings["events"] or settings["json"]):
-        _recorder = open_recorder(
+    is_job, recorder = not settings["dry-run"], Recorder(line.words)
+    if is_job:
+        recorder = _recorder = open_recorder(
             line.words,
             result=settings["result"],
             events=settings["events"],
@@ -87,10 +87,8 @@ def _run(
     from poprun import run  # noqa: PLC0415
 
     try:
-        code = run.run(
-            settings, programs, guard, environ, recorder=_recorder, trace=trace
-        )
-        for sentence in _recorder.finish(code) if _recorder else ():
+        code = run.run(settings, programs, guard, environ, recorder, trace)
+        for sentence in recorder.finish(code):
             report("error", sentence)
         return code
     except PoprunError as error:
@@ -121,8 +119,6 @@ def record_refusal(
                 for name in ("result", "events", "json")
                 for text in [text_given(name, options, environ)]
             )
-            if not (result or events or as_json):
-                return
             recorder = open_recorder(
                 words, result=str(result), events=str(events), on_stdout=bool(as_json)
             )

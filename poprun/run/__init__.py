@@ -22,8 +22,8 @@ from poprun.plan.show import show_plan
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.reach.directories import check_current_directory, temporary_directory
 from poprun.result.recorder import Recorder
-from poprun.run.context import RunContext, make_context
-from poprun.run.restarts import Restarts, Steps
+from poprun.run.context import RunContext
+from poprun.run.restarts import Restarts
 from poprun.run.stages import STAGES, Stages, check
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
@@ -37,19 +37,19 @@ def run(
     programs: Sequence[Program],
     guard: StartedGuard | None,
     caller_environ: Mapping[str, str],
+    recorder: Recorder,
+    trace: JobTrace | None = None,
     stages: Stages = STAGES,
     preview: Preview = reservation.preview,
-    recorder: Recorder | None = None,
-    trace: JobTrace | None = None,
 ) -> int:
     """Run the programs of a job, or show what would be run; return the exit code.
 
     Args:
         guard: The guard that has been started; None for a dry run.
         caller_environ: The environment that poprun was started with.
-        preview: Returns the partition that a dry run shows, and a note about it.
         recorder: Writes the files of --result and --events.
         trace: Writes the file of --trace.
+        preview: Returns the partition that a dry run shows, and a note about it.
     """
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
@@ -60,12 +60,12 @@ def run(
     given = set(filter(settings.is_given, settings.entries))
     misplaced = explain_misplaced(words, given)
     settings = with_tasks_of_slurm(settings, caller_environ)
-    context = make_context(
+    context = RunContext(
         settings=settings,
         caller_environ=caller_environ,
         environ=environ,
         umask=umask,
-        tell_guard=guard.tell if guard is not None else None,
+        guard=guard,
         preparing=PreparingJob(identity, words, _known_shape(settings)),
         recorder=recorder,
         trace=trace,
@@ -169,13 +169,6 @@ def _run_job(
         if not starts:
             reserved.cancel(guard.tell)
     context.enter("run")
-    steps = Steps(
-        reopen=partial(context.reopen_hosts, request),
-        prepare=prepare,
-        run=partial(stages.run_attempt, context=context),
-        environ=context.caller_environ,
-        show=phase_line.show,
-    )
-    most = context.settings["max-restarts"]
-    restarts = Restarts(steps, most, log, context.recorder)
+    run_attempt = partial(stages.run_attempt, context=context)
+    restarts = Restarts(context, request, prepare, run_attempt)
     return restarts.run(job, guard, plan, context.preparing.hand_over())

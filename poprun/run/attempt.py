@@ -82,8 +82,7 @@ def run_attempt(
         may_follow: Whether another attempt may follow if this one fails.
         clients: The clients that the job had before, if it has served any.
     """
-    if context.recorder is not None:
-        context.recorder.begin_attempt(plan)
+    context.recorder.begin_attempt(plan)
     # The shell may have put poprun in the background while it waited for IPUs.
     wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
@@ -188,8 +187,7 @@ class _RunningAttempt:
             names_hosts=len(self._hosts) > 1,
             debugged=job.stdin.debugged,
         ).listen
-        if context.recorder is not None:
-            yield context.recorder.listen
+        yield context.recorder.listen
         if context.trace is not None:
             names = {rank: host.name for host in self._hosts for rank in host.ranks}
             context.trace.begin_attempt(self._plan.attempt.number, names)
@@ -260,9 +258,8 @@ class _RunningAttempt:
         )
         supervisor.write_out()
         supervisor.close()
-        if self._context.recorder is not None:
-            name = outcome_name(end.state, verdict)
-            self._context.recorder.end_attempt(name, verdict, cause)
+        name = outcome_name(end.state, verdict)
+        self._context.recorder.end_attempt(name, verdict, cause)
         return replace(verdict, sentence=cause)
 
 

@@ -6,20 +6,20 @@ Meanwhile the new guard has the shared resources, and undoes them if poprun dies
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
 from poprun.job.values import Job
-from poprun.log import Log
-from poprun.plan.values import Plan
-from poprun.result.recorder import Recorder
+from poprun.plan.values import Plan, Request
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, undo_job
+from poprun.run.context import RunContext
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.supervisor import (
@@ -40,41 +40,36 @@ class StoppedError(Exception):
 
     def __init__(self, number: int, client: str = "") -> None:
         super().__init__(client or signal_name(number))
-        self.number = number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """The stages of a run that each attempt goes through."""
-
-    # Reaches the hosts again; the guard ends processes there. Returns a TCP port for
-    # rank 0.
-    reopen: Callable[[StartedGuard], int]
-    # Gets the number of the attempt, and that port.
-    prepare: Callable[[int, int], tuple[Plan, Job]]
-    # The stage run_attempt, with the context that the attempts share.
-    run: Callable[..., tuple[Verdict, Successor | None]]
-    # The environment of a guard.
-    environ: Mapping[str, str]
-    # Shows on a terminal what poprun does, and nothing for "".
-    show: Callable[[str], None]
+        self.exit_code = 128 + number
 
 
 class Restarts:
-    """The attempts of one job."""
+    """The attempts of one job.
+
+    Args:
+        prepare: Returns the plan and the job of an attempt. It gets the number of the
+            attempt, and a TCP port for rank 0.
+        run_attempt: The stage of this name, with the context.
+    """
 
     def __init__(
-        self, steps: Steps, most: int, log: Log, recorder: Recorder | None = None
+        self,
+        context: RunContext,
+        request: Request,
+        prepare: Callable[[int, int], tuple[Plan, Job]],
+        run_attempt: Callable[..., tuple[Verdict, Successor | None]],
     ) -> None:
-        self._steps = steps
-        self._most = most
-        self._log = log
-        self._recorder = recorder
+        self._context, self._request = context, request
+        self._prepare, self._run_attempt = prepare, run_attempt
+        self._log, self._show = context.log, context.phase_line.show
+        self._most = context.settings["max-restarts"]
         # When the first attempt was started.
         self._began = time.monotonic()
         # The cause of each attempt so far, and the number of the next one.
         self._causes: list[str] = []
         self._number = 0
+        # Why the last attempt could not be started.
+        self._refusal: PoprunError | None = None
 
     def run(
         self, job: Job, guard: StartedGuard, plan: Plan, clients: Clients | None
@@ -88,58 +83,57 @@ class Restarts:
             PoprunError: An attempt cannot be started.
         """
         verdict, successor = self._attempt(job, guard, plan, clients)
-        refusal: PoprunError | None = None
         while successor is not None:
             self._causes.append(verdict.sentence)
             self._number += 1
             self._guard, self._clients = successor.guard, successor.clients
             wait = self._wait_before(had_lost_hosts=successor.lost_hosts)
             if wait >= self._began + job.timeout - time.monotonic():
-                self._record(refusal)
-                return self._give_up(
-                    job, verdict.exit_code, "--timeout leaves no time."
-                )
+                return self._end(job, verdict.exit_code, "--timeout leaves no time.")
             try:
-                plan, job = self._prepare(job, wait, successor)
+                plan, job = self._prepare_next(job, wait, successor)
             except StoppedError as stopped:
-                return self._stop(job, stopped)
+                why = f"Stopped by {stopped} before attempt {self._number} was started."
+                return self._end(job, stopped.exit_code, why, outcome="interrupted")
             except (HostUnreachableError, LaunchError) as error:
                 # A host that restarts takes a while: the next wait is longer.
-                refusal = error
+                self._refusal = error
                 if self._number == self._most:
-                    self._record(refusal)
-                    return self._give_up(job, error.exit_code, str(error))
+                    return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
                 successor = replace(successor, guard=self._guard)
-                continue
-            refusal = None
-            verdict, successor = self._attempt(job, self._guard, plan, self._clients)
+            else:
+                clients = self._clients
+                verdict, successor = self._attempt(job, self._guard, plan, clients)
         if self._causes:
             self._causes.append(verdict.sentence)
             self._show_causes()
         return verdict.exit_code
 
-    def _prepare(self, job: Job, wait: float, successor: Successor) -> tuple[Plan, Job]:
+    def _prepare_next(
+        self, job: Job, wait: float, successor: Successor
+    ) -> tuple[Plan, Job]:
         """Wait, and prepare the next attempt.
 
         Raises:
             StoppedError: A signal or a client ends the job.
             HostUnreachableError, LaunchError: A later attempt may succeed.
         """
+        self._refusal = None
         try:
             with _signals_raise():
                 self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
-                port = self._steps.reopen(self._guard)
-                prepared = self._steps.prepare(self._number, port)
-                self._steps.show("")
+                port = self._context.reopen_hosts(self._request, self._guard)
+                prepared = self._prepare(self._number, port)
+                self._show("")
                 return prepared
         except (StoppedError, HostUnreachableError, LaunchError):
             raise
         except Exception as error:
             # No restart would repair this error; the caller reports it.
             exit_code = getattr(error, "exit_code", 1)
-            self._end_job(job, exit_code, str(error) or repr(error))
+            self._end(job, exit_code, str(error) or repr(error))
             raise
 
     def _attempt(
@@ -148,12 +142,9 @@ class Restarts:
         if self._number:
             job = replace(job, timeout_used=time.monotonic() - self._began)
         may_follow = self._number < self._most
-        return self._steps.run(job, guard, plan, may_follow=may_follow, clients=clients)
-
-    def _record(self, refusal: PoprunError | None) -> None:
-        """Write the result of a job if its last attempt could not be started."""
-        if refusal is not None and self._recorder is not None:
-            self._recorder.refuse(refusal.exit_code, str(refusal))
+        return self._run_attempt(
+            job, guard, plan, may_follow=may_follow, clients=clients
+        )
 
     def _wait_before(self, *, had_lost_hosts: bool) -> float:
         # Instances of a host that is cut off end by then, and not before.
@@ -167,15 +158,14 @@ class Restarts:
             f"the job will be started again in {seconds:g} s: restart {self._number} "
             f"of at most {self._most}."
         )
-        if self._recorder is not None:
-            self._recorder.wait_for_restart(seconds)
-        self._steps.show("waiting to start the job again")
+        self._context.recorder.wait_for_restart(seconds)
+        self._show("waiting to start the job again")
         ends_by = time.monotonic() + seconds
         while (left := ends_by - time.monotonic()) > 0:
             if client := self._clients.wait(min(LOOK_S, left)):
                 raise StoppedError(signal.SIGINT, client)
             self._keep_guard(job)
-        self._steps.show("checking the hosts")
+        self._show("checking the hosts")
         if job.devices is not None:
             if had_lost_hosts:
                 job.devices.detach_all()
@@ -188,30 +178,28 @@ class Restarts:
         if guard is not None and not guard.zombie:
             return
         self._log.warn("poprun's guard was killed; another takes its place.")
-        self._guard = start_guard(self._steps.environ)
+        self._guard = start_guard(self._context.caller_environ)
         for item in job.job_resources:
             self._guard.tell(EndActions().register(item.end_action))
 
-    def _stop(self, job: Job, stopped: StoppedError) -> int:
-        exit_code = 128 + stopped.number
-        sentence = f"Stopped by {stopped} before attempt {self._number} was started."
-        if self._recorder is not None:
-            self._recorder.refuse(exit_code, sentence, outcome="interrupted")
-        return self._give_up(job, exit_code, sentence)
+    def _end(self, job: Job, exit_code: int, why: str, outcome: str = "") -> int:
+        """End the job without another attempt; return the exit code.
 
-    def _give_up(self, job: Job, exit_code: int, why: str) -> int:
-        """End the job without another attempt."""
-        self._end_job(job, exit_code, why)
-        return exit_code
-
-    def _end_job(self, job: Job, exit_code: int, why: str) -> None:
-        """Undo what the attempts share, and tell the clients and the user why."""
-        self._steps.show("")
+        Args:
+            outcome: How the job ended, for its result, if no attempt says that.
+        """
+        if outcome:
+            self._context.recorder.refuse(exit_code, why, outcome=outcome)
+        elif self._refusal is not None:
+            refusal = self._refusal
+            self._context.recorder.refuse(refusal.exit_code, str(refusal))
+        self._show("")
         for failure in undo_job(job, self._guard):
             self._log.warn(failure)
         self._clients.end(exit_code, why)
         self._causes.append(f"not started: {why}")
         self._show_causes()
+        return exit_code
 
     def _show_causes(self) -> None:
         lines = [
@@ -231,18 +219,17 @@ def _signals_raise() -> Iterator[None]:
 
     def stop(number: int, frame: object) -> None:
         # A second signal must not interrupt the undoing of the job.
-        for each in before:
+        for each in before.keys() - {signal.SIGTSTP}:
             signal.signal(each, signal.SIG_IGN)
         raise StoppedError(signal.SIGINT if number == CALLER_INTERRUPT else number)
 
-    ignored = signal.SIG_IGN
-    ending = (*ENDING_SIGNALS, CALLER_INTERRUPT)
-    before = {n: h for n in ending if (h := signal.getsignal(n)) != ignored}
-    paused = signal.getsignal(signal.SIGTSTP)
-    for number in before:
-        signal.signal(number, stop)
-    if paused != ignored:
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    handlers: dict[int, Any] = dict.fromkeys((*ENDING_SIGNALS, CALLER_INTERRUPT), stop)
+    handlers[signal.SIGTSTP] = signal.SIG_DFL
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         # One may have come since the last attempt was over.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
@@ -251,5 +238,3 @@ def _signals_raise() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         for number, handler in before.items():
             signal.signal(number, handler)
-        if paused != ignored:
-            signal.signal(signal.SIGTSTP, paused)

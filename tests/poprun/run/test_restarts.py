@@ -17,7 +17,7 @@ from poprun.log import Log
 from poprun.result.verdict import Verdict
 from poprun.run import restarts
 from poprun.run.attempt import Successor
-from poprun.run.restarts import Restarts, Steps
+from poprun.run.restarts import Restarts
 from poprun.vipu.leases import CUT_OFF_S
 
 End = tuple[Verdict, Successor | None]
@@ -115,24 +115,22 @@ class Played:
         return self.ends.pop(0)
 
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
-        steps = Steps(
-            reopen=self.reopen,
-            prepare=self.prepare,
-            run=self.attempt,
-            environ={},
-            show=self.shown.append,
-        )
-        log = Log(0, self.said.append)
-        recorder: Any = SimpleNamespace(
-            wait_for_restart=lambda seconds: None,
-            refuse=lambda code, cause, **_: self.recorded.append((code, cause)),
+        context: Any = SimpleNamespace(
+            reopen_hosts=lambda request, guard: self.reopen(guard),
+            caller_environ={},
+            phase_line=SimpleNamespace(show=self.shown.append),
+            settings={"max-restarts": most},
+            log=Log(0, self.said.append),
+            recorder=SimpleNamespace(
+                wait_for_restart=lambda seconds: None,
+                refuse=lambda code, cause, **_: self.recorded.append((code, cause)),
+            ),
         )
         self.ends.insert(0, failed(**first))
         guard: Any = GUARD
         plan: Any = "plan"
-        return Restarts(steps, most, log, recorder).run(
-            job or self.job, guard, plan, None
-        )
+        attempts = Restarts(context, plan, self.prepare, self.attempt)
+        return attempts.run(job or self.job, guard, plan, None)
 
 
 def failed(**fields: Any) -> End:

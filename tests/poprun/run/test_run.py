@@ -15,6 +15,7 @@ from poprun.options import grammar
 from poprun.options.programs import Program
 from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.values import Plan, Request
+from poprun.result.recorder import Recorder
 from poprun.result.verdict import Verdict
 from poprun.run.context import RunContext
 from poprun.run.stages import Stages
@@ -92,7 +93,13 @@ def settings(*words: str) -> Settings:
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
     programs = [Program(argv=[program], instances=range(0))]
     return run.run(
-        settings(*words), programs, guard, ENVIRON, played.stages(), played.preview
+        settings(*words),
+        programs,
+        guard,
+        ENVIRON,
+        Recorder([]),
+        stages=played.stages(),
+        preview=played.preview,
     )
 
 
