@@ -99,7 +99,7 @@ def part_of(job: Job, ranks: range) -> HostJob:
         directory=job.directory,
         ended_file=job.ended_file,
         cache="",
-        merge_stderr=job.merge_stderr,
+        merge_stderr=job.routes.merged,
         has_mpi=job.has_mpi,
         grace=job.grace,
         leftovers=[],

@@ -14,7 +14,7 @@ from poprun.helpers.helper_commands import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
 from poprun.helpers.own_process import IN_SLURM
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import Job, Resource, directory_resource
+from poprun.job.values import ENDED_FILE, Job, Resource, directory_resource
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
@@ -58,28 +58,35 @@ def make_job(
     """
     request = plan.request
     directory = _directory(plan, environ)
-    ended_file = os.path.join(directory, "ended-instances")
+    is_traced = settings["trace"] is not None
     limits = _raise_descriptor_limit(request)
     terminals = terminals or Terminals()
-    is_traced = settings["trace"] is not None
-    own = {env.ENDED_INSTANCES: ended_file}
-    if is_traced:
-        own[env.TRACE] = directory
+    common = partial(
+        protocol.Spec,
+        grace_ms=int(settings["grace"] * 1000),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=request.arguments.merge_stderr,
+        umask=umask,
+        mpi_prefixes=list(map(os.fsencode, INSTANCE_PREFIXES)),
+        mpirun_prefixes=list(map(os.fsencode, MPIRUN_PREFIXES)),
+    )
     inherited = [
-        {**_inherited(request, facts, environ, directory), **own}
+        _inherited(request, facts, environ, directory, is_traced=is_traced)
         for facts in request.facts
     ]
-    spec = _common_spec(request, settings["grace"], terminals, limits, umask)
     return Job(
         control=plan.attempt.control,
         mark=f"{env.JOB_ID}={request.identity}",
         mpirun=plan.argv,
         mpirun_environment=_mpirun_environment(plan, environ, directory),
-        specs=_specs(spec, plan, paths, inherited),
+        specs=[
+            _spec(common, plan, assignment, path, inherited, limits).pack()
+            for assignment, path in zip(plan.assignments, paths, strict=True)
+        ],
         stdin=request.stdin,
         routes=routes or Routes(),
         terminals=terminals,
-        merge_stderr=request.arguments.merge_stderr,
         grace=settings["grace"],
         keep_going=settings["keep-going"],
         has_mpi=request.mpi.has_mpi,
@@ -90,7 +97,6 @@ def make_job(
         attempt_resources=[directory_resource(directory)],
         job_resources=_cache(plan),
         directory=directory,
-        ended_file=ended_file,
         leftovers=request.mpi.leftovers,
         is_traced=is_traced,
     )
@@ -104,33 +110,15 @@ def _directory(plan: Plan, environ: Mapping[str, str]) -> str:
     return os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
 
 
-def _common_spec(
-    request: Request,
-    grace: float,
-    terminals: Terminals,
-    limits: tuple[int, int],
-    umask: int,
-) -> Callable[..., protocol.Spec]:
-    """Return protocol.Spec with the fields that all instances have in common."""
-    return partial(
-        protocol.Spec,
-        grace_ms=int(grace * 1000),
-        terminals=(terminals.stdout, terminals.stderr),
-        size=terminals.size(),
-        merge_stderr=request.arguments.merge_stderr,
-        # The shims have the hard limit; 0 stands for theirs.
-        open_files=0 if limits[0] == limits[1] else limits[0],
-        umask=umask,
-    )
-
-
 def _inherited(
     request: Request,
     facts: HostFacts,
     environ: Mapping[str, str],
     directory: str,
+    *,
+    is_traced: bool,
 ) -> dict[str, str]:
-    """Return the caller's part of what the instances of a host have in common."""
+    """Return the variables that the instances of a host have in common."""
     if facts.environ is not None:
         # The environment of a login there, with the variables that PopRun forwards.
         forwarded = {name: environ[name] for name in request.forwarded}
@@ -139,7 +127,10 @@ def _inherited(
         for name in (env.VIPU_API_HOST, env.VIPU_API_PORT):
             environ.pop(name, None)
     home = {"HOME": directory} if request.mpi.needs_home else {}
-    return home | without_outer_mpi(environ)
+    own = {env.ENDED_INSTANCES: os.path.join(directory, ENDED_FILE)}
+    if is_traced:
+        own[env.TRACE] = directory
+    return home | without_outer_mpi(environ) | own
 
 
 def _mpirun_environment(
@@ -189,13 +180,6 @@ def _raise_descriptor_limit(request: Request) -> tuple[int, int]:
     return raise_descriptor_limit(request.topology.num_instances, each)
 
 
-def instance_environment(
-    assignment: Assignment, inherited: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the environment of one instance, but for what MPI gives it."""
-    return {**inherited, **assignment.variables}
-
-
 def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return an environment in which Python imports poprun's sitecustomize first.
 
@@ -211,56 +195,48 @@ def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str
     return {**variables, PYTHONPATH: path}
 
 
-def _specs(
-    spec: Callable[..., protocol.Spec],
+def _spec(
+    common: Callable[..., protocol.Spec],
     plan: Plan,
-    paths: Sequence[str],
+    assignment: Assignment,
+    path: str,
     inherited: Sequence[Mapping[str, str]],
-) -> list[bytes]:
-    """Return the SPEC messages of the instances, in rank order.
+    limits: tuple[int, int],
+) -> protocol.Spec:
+    """Return the spec of an instance.
 
     Args:
-        spec: Returns one, with the fields that all instances have in common.
+        common: Returns one, with the fields that all instances have in common.
+        path: The program's file.
         inherited: The variables that the instances of a host share, by host.
+        limits: The caller's soft and hard limit of open files.
     """
-    messages = []
-    for assignment, path in zip(plan.assignments, paths, strict=True):
-        argv = [os.fsencode(word) for word in assignment.program.argv]
-        facts = assignment.facts
-        variables = with_interpreter(
-            instance_environment(
-                assignment, inherited[plan.topology.host_of(assignment.rank)]
-            ),
-            facts.interpreter,
-        )
-        environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
-        _check_sizes(argv, environment, facts)
+    request, rank = plan.request, assignment.rank
+    facts = assignment.facts
+    argv = [os.fsencode(word) for word in assignment.program.argv]
+    own = assignment.variables
+    variables = with_interpreter(
+        {**inherited[plan.topology.host_of(rank)], **own}, facts.interpreter
+    )
+    environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
+    _check_sizes(argv, environment, facts)
+    is_sent = request.stdin.is_sent_to(rank)
+    # The shims here have the hard limit; 0 stands for theirs. On another host an
+    # instance has the limit of a login there.
+    open_files = 0 if limits[0] == limits[1] else limits[0]
+    return common(
+        path=os.fsencode(path),
+        argv=argv,
+        environment=environment,
+        cwd=os.fsencode(assignment.cwd),
         # A variable that the user sets counts more than the same one from mpirun.
-        users = [
-            name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
-        ]
-        is_sent = plan.request.stdin.is_sent_to(assignment.rank)
-        message = spec(
-            path=os.fsencode(path),
-            argv=argv,
-            environment=environment,
-            cwd=os.fsencode(assignment.cwd),
-            mpi_prefixes=[prefix.encode() for prefix in INSTANCE_PREFIXES],
-            mpirun_prefixes=[prefix.encode() for prefix in MPIRUN_PREFIXES],
-            users=[name.encode() for name in users],
-            cpus=list(assignment.binding.cpus or ()),
-            memory_nodes=list(assignment.binding.memory_nodes or ()),
-            stdin=protocol.SENT if is_sent else os.fsencode(plan.request.stdin.path),
-            ignored=list(facts.ignored_signals),
-            **_own_limits(facts),
-        ).pack()
-        messages.append(message)
-    return messages
-
-
-def _own_limits(facts: HostFacts) -> dict[str, int]:
-    """Return the limits that an instance has from the login on another host."""
-    return {} if facts.is_own_host else {"open_files": facts.open_files}
+        users=[os.fsencode(n) for n in own if n.startswith(INSTANCE_PREFIXES)],
+        cpus=list(assignment.binding.cpus or ()),
+        memory_nodes=list(assignment.binding.memory_nodes or ()),
+        stdin=protocol.SENT if is_sent else os.fsencode(request.stdin.path),
+        ignored=list(facts.ignored_signals),
+        open_files=open_files if facts.is_own_host else facts.open_files,
+    )
 
 
 def _check_sizes(

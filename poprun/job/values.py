@@ -13,6 +13,8 @@ from poprun.output.terminal import Terminals
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.launch.values import InstanceDevices
 
+ENDED_FILE = "ended-instances"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
@@ -94,7 +96,6 @@ class Job:
     # How the instances' output is marked, and where it is shown.
     routes: Routes = field(default_factory=Routes)
     terminals: Terminals = field(default_factory=Terminals)
-    merge_stderr: bool = False
     grace: float = 5.0
     keep_going: bool = False
     # Whether mpirun gives the instances an MPI: the local launcher does not.
@@ -111,11 +112,14 @@ class Job:
     job_resources: Sequence[Resource] = ()
     # The attempt's directory, the first of its resources; "" for none.
     directory: str = ""
-    # The file in the attempt's directory in which instances read who has ended.
-    ended_file: str = ""
     # The prefixes of the paths of files that MPI may leave in shared directories.
     leftovers: Sequence[str] = ()
     # Whether its processes record their calls in the attempt's directory.
     is_traced: bool = False
     # The IPUs of the job, None if it runs without.
     devices: HeldDevices | None = None
+
+    @property
+    def ended_file(self) -> str:
+        """The file in the attempt's directory in which instances read who has ended."""
+        return os.path.join(self.directory, ENDED_FILE) if self.directory else ""

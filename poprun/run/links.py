@@ -98,7 +98,7 @@ def _host_job(
         directory=job.directory,
         ended_file=job.ended_file,
         cache=(plan.request.cache_path or "") if has_cache else "",
-        merge_stderr=job.merge_stderr,
+        merge_stderr=job.routes.merged,
         has_mpi=job.has_mpi,
         grace=job.grace,
         leftovers=job.leftovers,

@@ -153,7 +153,7 @@ class Supervisor:
                 ask_for_stacks=self._ask_for_stacks,
                 tail=self._router.tail,
                 say=self._say,
-                error_stream="stdout" if self._job.merge_stderr else "stderr",
+                error_stream="stdout" if self._job.routes.merged else "stderr",
             )
         )
         self._mpirun.report_to(self._emit)
