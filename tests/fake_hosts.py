@@ -189,7 +189,7 @@ class FakeMpirun:
     def report_to(self, emit: Callable[[Event], None]) -> None:
         self.calls.append(("report_to",))
 
-    def interests(self) -> Iterator[Interest]:
+    def interests(self, now: float) -> Iterator[Interest]:
         yield from ()
 
     def deadline(self, now: float) -> float:

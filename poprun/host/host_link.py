@@ -5,13 +5,13 @@ poprun runs on, and RemoteHost one at the end of a connection; the tests have a 
 without processes. A host has nothing to do with mpirun.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import OutputReader
-from poprun.output.waiter import Interest
+from poprun.output.waiter import LoopPart
 from poprun.wire.events import Event
 
 
@@ -34,7 +34,7 @@ class ClockReading:
         return (self.answered_ns - self.asked_ns) // 2
 
 
-class HostLink(Protocol):
+class HostLink(LoopPart, Protocol):
     """One machine with instances of the job. No method waits.
 
     Times in events are on poprun's clock, because failures are ordered by them: for a
@@ -69,15 +69,6 @@ class HostLink(Protocol):
         Raises:
             LaunchError: The host cannot run instances.
         """
-
-    def interests(self, now: float) -> Iterator[Interest]:
-        """Yield the descriptors to wait for; they are served in this order."""
-
-    def deadline(self, now: float) -> float:
-        """Return when `tick` is due even if nothing happens."""
-
-    def tick(self, now: float) -> None:
-        """Emit the events that are due by now."""
 
     def take_in_losses(self) -> None:
         """Emit the losses of shims that are known by now.

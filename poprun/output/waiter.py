@@ -2,8 +2,9 @@
 
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
+from typing import Protocol
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 # poll takes milliseconds as an int, which a longer wait would exceed.
@@ -29,6 +30,19 @@ class Interest:
         self.descriptor = descriptor
         self.events = events
         self.call = call
+
+
+class LoopPart(Protocol):
+    """A part of a program that a loop serves."""
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        """Yield the descriptors to wait for; they are served in this order."""
+
+    def deadline(self, now: float) -> float:
+        """Return when `tick` is due even if nothing happens."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due by now."""
 
 
 def serve(interests: Iterable[Interest], due: float) -> None:

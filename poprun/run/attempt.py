@@ -157,7 +157,7 @@ class _RunningAttempt:
         self._router.end()
         verdict = self._conclude(end, memory_before, supervisor)
         # A signal may have come after the guard of the next attempt was started.
-        may_follow = may_restart(end) and not supervisor.was_stopped
+        may_follow = may_restart(end) and not supervisor.num_signals
         if self._next_guard is not None and may_follow:
             clients.pause()
             lost_hosts = any(isinstance(event, HostLost) for event in end.events)

@@ -120,7 +120,7 @@ class MpirunProcess:
         for event in self._early_events:
             emit(event)
 
-    def interests(self) -> Iterator[Interest]:
+    def interests(self, now: float) -> Iterator[Interest]:
         """Yield the descriptors to wait for.
 
         The descriptors of the hosts are served first: mpirun usually exits because an

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from poprun import early_signals
@@ -22,7 +22,7 @@ from poprun.output.router import OutputRouter
 from poprun.output.stdin import StdinFeeder
 from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
-from poprun.output.waiter import READ, Interest
+from poprun.output.waiter import READ, Interest, LoopPart
 from poprun.supervise import stopping
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
@@ -94,30 +94,17 @@ class Supervisor:
         clients: Clients,
     ) -> None:
         self._job = job
-        self._mpirun = mpirun
-        self._hosts = hosts
-        self._clients = clients
+        self._mpirun, self._hosts, self._clients = mpirun, hosts, clients
+        # mpirun after the hosts: see its `interests`.
+        self._parts: Sequence[LoopPart] = (*hosts, mpirun, clients)
         self._streams = Streams(router, clients.tap)
         self._router = router
         self._listen = listen
-        self._state = JobState(
-            num_instances=len(job.specs),
-            grace=job.grace,
-            keep_going=job.keep_going,
-            timeout=job.timeout,
-            start_timeout=job.start_timeout,
-            is_in_slurm=job.is_in_slurm,
-            debugged=job.stdin.debugged,
-        )
         self._events: list[Event] = []
         self._started_ns: dict[int, int] = {}
         self._mpirun_status: int | None = None
         self._stdin_feeder = StdinFeeder(job.stdin)
-        self._stacks = Stacks(
-            self._ask_for_stacks,
-            router.tail,
-            self._say,
-        )
+        self._stacks = Stacks(self._ask_for_stacks, router.tail, self._say)
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
@@ -134,14 +121,22 @@ class Supervisor:
         Raises:
             LaunchError: A host cannot run instances.
         """
-        now = time.monotonic()
+        job, now = self._job, time.monotonic()
         self._measures_at = now + FIRST_MEASURE_S
-        self._state = replace(
-            self._state,
-            ends_by=now + self._job.timeout - self._job.timeout_used,
-            starts_by=now + self._job.start_timeout,
+        self._state = JobState(
+            num_instances=len(job.specs),
+            grace=job.grace,
+            keep_going=job.keep_going,
+            ends_by=now + job.timeout - job.timeout_used,
+            starts_by=now + job.start_timeout,
+            timeout=job.timeout,
+            start_timeout=job.start_timeout,
+            is_in_slurm=job.is_in_slurm,
+            debugged=job.stdin.debugged,
         )
-        self._wake = own_process.wake_up_on(*_signals())
+        ignored = own_process.ignored_signals()
+        handled = [number for number in HANDLED_SIGNALS if number not in ignored]
+        self._wake = own_process.wake_up_on(*handled)
         early_signals.restore_default()
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
@@ -153,7 +148,7 @@ class Supervisor:
                 ask_for_stacks=self._ask_for_stacks,
                 tail=self._router.tail,
                 say=self._say,
-                error_stream="stdout" if self._job.routes.merged else "stderr",
+                error_stream="stdout" if job.routes.merged else "stderr",
             )
         )
         self._mpirun.report_to(self._emit)
@@ -201,46 +196,48 @@ class Supervisor:
         drain(self._router, self._streams, self._serve_output, self._reader_timeout)
 
     def close(self) -> None:
-        """Release what `write_out` needs: the last thing to call."""
-        block_signals()
+        """Release what `write_out` needs: the last thing to call.
+
+        The signals stay blocked for the rest of this process's life: Python restores
+        the default actions at its end, and a signal that came then would replace the
+        exit code.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         own_process.end_wake_up(self._wake)
         for sink in self._router.sinks:
             sink.close()
 
     @property
-    def was_stopped(self) -> bool:
-        """Whether a signal to end the job has come, even when it was over."""
-        interrupts = any(isinstance(e, Interrupted) for e in self._events)
-        return interrupts or self._late_signals > 0
+    def num_signals(self) -> int:
+        """How many signals to end the job have come, even when it was over."""
+        interrupts = sum(isinstance(event, Interrupted) for event in self._events)
+        return interrupts + self._late_signals
 
     def _reader_timeout(self) -> float:
-        signals = sum(isinstance(event, Interrupted) for event in self._events)
         return reader_timeout(
             self._state.cause,
             failed=any(isinstance(e, Exited) and e.status for e in self._events),
-            signals=signals + self._late_signals,
+            signals=self.num_signals,
         )
 
     def _turn(self, deadline: float) -> None:
         """Wait for something to happen, and deal with all that has."""
         now = time.monotonic()
-        due = min(deadline, self._router.deadline(), self._stacks.deadline())
-        hosts = (host.deadline(now) for host in self._hosts)
-        due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
-        due = min(due, self._clients.deadline(now))
-        due = min(due, self._looks_at_groups_at, self._all_measured_at)
+        due = min(
+            *(deadline, self._looks_at_groups_at, self._all_measured_at),
+            *(self._router.deadline(), self._streams.deadline()),
+            *(self._stacks.deadline(), *(p.deadline(now) for p in self._parts)),
+        )
         waiter.serve(self._interests(now), due)
         if self._router.shows_status and now >= self._measures_at:
             self._measures_at = now + MEASURE_INTERVAL_S
             self._measure()
         self._look_at_groups(now)
-        for host in self._hosts:
-            host.tick(time.monotonic())
-        self._mpirun.tick(time.monotonic())
+        for part in self._parts:
+            part.tick(time.monotonic())
         self._streams.tick()
         self._stdin_feeder.tick()
         self._router.tick(time.monotonic())
-        self._clients.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
         self._show_stacks()
@@ -248,29 +245,22 @@ class Supervisor:
         self._streams.pause_if_little_came()
 
     def _interests(self, now: float) -> Iterator[Interest]:
-        yield from self._signal_interests()
-        for host in self._hosts:
-            yield from host.interests(now)
-        yield from self._mpirun.interests()
+        yield Interest(self._wake, READ, self._on_signals)
+        for part in self._parts:
+            yield from part.interests(now)
         yield from self._streams.interests()
         yield from self._router.interests()
         yield from self._stdin_feeder.interests(self._read_stdin)
-        yield from self._clients.interests(now)
-
-    def _signal_interests(self) -> Iterator[Interest]:
-        yield Interest(self._wake, READ, self._on_signals)
 
     def _serve_output(self, due: float) -> None:
-        interests = list(self._signal_interests())
-        if self._streams:
-            # The connection to a host may bring what its instances wrote last.
-            for host in self._hosts:
-                interests += host.interests(time.monotonic())
         now = time.monotonic()
-        interests += self._clients.interests(now)
-        output = (*self._streams.interests(), *self._router.interests())
-        due = min(due, self._clients.deadline(now))
-        waiter.serve((*interests, *output), due)
+        # The connection to a host may bring what its instances wrote last.
+        parts: Sequence[LoopPart] = (*self._hosts, self._clients)
+        interests = [Interest(self._wake, READ, self._on_signals)]
+        for part in parts if self._streams else parts[-1:]:
+            interests += part.interests(now)
+        interests += (*self._streams.interests(), *self._router.interests())
+        waiter.serve(interests, min(due, self._clients.deadline(now)))
         self._clients.tick(time.monotonic())
 
     def _emit(self, event: Event) -> None:
@@ -428,18 +418,3 @@ class Supervisor:
         if os.isatty(0) and not is_foreground(0):
             self._pause(signal.SIGTTIN)
         self._stdin_feeder.read()
-
-
-def block_signals() -> None:
-    """Block what poprun handles, for the rest of this process's life.
-
-    Python restores the default actions at its end, and a signal that came then would
-    replace the exit code.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-
-
-def _signals() -> list[int]:
-    """Return what poprun handles: not what the caller has ignored."""
-    ignored = own_process.ignored_signals()
-    return [number for number in HANDLED_SIGNALS if number not in ignored]
