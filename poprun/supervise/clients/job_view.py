@@ -49,26 +49,38 @@ class JobView:
     """A job before its first attempt, as its clients see it: it has no plan yet.
 
     Args:
-        shape: How many instances and replicas it has, 0 if that is not known yet.
+        fields: Fields of its JSON value, besides those that are the same for all jobs.
     """
 
-    # The names of the job's hosts.
-    hosts: Sequence[str] = ()
-
-    def __init__(
-        self,
-        identity: str,
-        program: Sequence[str],
-        directory: str,
-        shape: tuple[int, int],
-    ) -> None:
-        self._identity, self._directory = identity, directory
+    def __init__(self, *, program: Sequence[str], directory: str, **fields: Any):
+        self._began = time.monotonic()
         # In JSON there are no bytes, and no surrogates that stand for them.
-        self._program = list(map(json_text, program))
-        self.num_instances, self.num_replicas = shape
-        self._began, self._began_at = time.monotonic(), time.time()
-        # The present phase before the first attempt.
-        self.step = ""
+        self.fields: dict[str, Any] = {
+            "version": VERSION,
+            "id": "",
+            "attempt": 0,
+            "pid": os.getpid(),
+            "program": list(map(json_text, program)),
+            "directory": json_text(directory),
+            "started": time.time(),
+            "elapsed": 0.0,
+            "phase": "preparing",
+            "step": "",
+            "hosts": (),
+            "num_instances": 0,
+            "num_running": 0,
+            "num_ended": 0,
+            "num_replicas": 0,
+            "num_ipus": 0,
+            "partition": None,
+            "output_directory": None,
+            **fields,
+        }
+
+    @property
+    def num_instances(self) -> int:
+        """How many instances it has, 0 if that is not known yet."""
+        return int(self.fields["num_instances"])
 
     def listen(self, event: Event) -> None:
         """Take in an event of the job."""
@@ -82,31 +94,14 @@ class JobView:
         Args:
             phase: The phase of the attempt, None between two attempts.
         """
-        value = {
-            "version": VERSION,
-            "id": self._identity,
-            "attempt": 0,
-            "pid": os.getpid(),
-            "program": self._program,
-            "directory": self._directory,
-            "started": self._began_at,
-            "elapsed": time.monotonic() - self._began,
-            "phase": "preparing",
-            "step": self.step,
-            "hosts": self.hosts,
-            "num_instances": self.num_instances,
-            "num_running": 0,
-            "num_ended": 0,
-            "num_replicas": self.num_replicas,
-            "num_ipus": 0,
-            "partition": None,
-            "output_directory": None,
-        } | self._of_attempt(phase)
+        elapsed = time.monotonic() - self._began
+        value = {**self.fields, "elapsed": elapsed, **self._progress(phase)}
         if with_instances:
             value["instances"] = self._describe_instances()
         return json.dumps(value).encode()
 
-    def _of_attempt(self, phase: Phase | None) -> dict[str, Any]:
+    def _progress(self, phase: Phase | None) -> dict[str, Any]:
+        """Return the fields that follow from the events of an attempt."""
         return {}
 
     def _describe_instances(self) -> list[dict[str, Any]]:
@@ -121,18 +116,23 @@ class AttemptView(JobView):
     """
 
     def __init__(self, plan: Plan, last_line: Callable[[int], str]) -> None:
+        partition = plan.partition
         super().__init__(
-            plan.request.identity,
-            words_of(plan.request.programs),
-            plan.assignments[0].cwd,
-            (len(plan.assignments), plan.topology.num_replicas),
+            id=plan.request.identity,
+            attempt=plan.attempt.number,
+            program=words_of(plan.request.programs),
+            directory=plan.assignments[0].cwd,
+            hosts=list(dict.fromkeys(each.host.name for each in plan.assignments)),
+            num_instances=len(plan.assignments),
+            num_replicas=plan.topology.num_replicas,
+            num_ipus=0 if partition is None else plan.topology.num_ipus,
+            partition=None if partition is None else partition.name,
+            output_directory=_output_directory(plan),
         )
         self._plan = plan
         self._last_line = last_line
         self._instances = [_InstanceState() for _ in plan.assignments]
         self._group_calls = GroupCalls()
-        names = (assignment.host.name for assignment in plan.assignments)
-        self.hosts = list(dict.fromkeys(names))
 
     def listen(self, event: Event) -> None:
         now = time.monotonic()
@@ -159,17 +159,12 @@ class AttemptView(JobView):
     def has_ended(self, rank: int) -> bool:
         return self._instances[rank].ended is not None
 
-    def _of_attempt(self, phase: Phase | None) -> dict[str, Any]:
-        plan, partition = self._plan, self._plan.partition
+    def _progress(self, phase: Phase | None) -> dict[str, Any]:
         phases = [instance.phase for instance in self._instances]
         return {
-            "attempt": plan.attempt.number,
-            "phase": self._phase(phase, phases),
+            "phase": _name_phase(phase, phases),
             "num_running": phases.count("running"),
             "num_ended": phases.count("ended"),
-            "num_ipus": 0 if partition is None else plan.topology.num_ipus,
-            "partition": None if partition is None else partition.name,
-            "output_directory": self._output_directory(),
         }
 
     def _describe_instances(self) -> list[dict[str, Any]]:
@@ -206,19 +201,20 @@ class AttemptView(JobView):
             "last_line": self._last_line(rank),
         }
 
-    def _phase(self, phase: Phase | None, phases: list[str]) -> str:
-        if phase is None:
-            return "restarting"
-        if phase is not Phase.RUNNING:
-            return "stopping" if phase < Phase.LEAVING else "ending"
-        return "starting" if "waiting" in phases else "running"
 
-    def _output_directory(self) -> str | None:
-        folder = self._plan.request.output_folder
-        if folder is None:
-            return None
-        name = folder.of_attempt(self._plan.attempt.number)
-        return os.fsencode(os.path.abspath(name)).decode(errors="backslashreplace")
+def _name_phase(phase: Phase | None, phases: list[str]) -> str:
+    if phase is None:
+        return "restarting"
+    if phase is not Phase.RUNNING:
+        return "stopping" if phase < Phase.LEAVING else "ending"
+    return "starting" if "waiting" in phases else "running"
+
+
+def _output_directory(plan: Plan) -> str | None:
+    folder = plan.request.output_folder
+    if folder is None:
+        return None
+    return json_text(os.path.abspath(folder.of_attempt(plan.attempt.number)))
 
 
 def _describe_call(usage: UsageMeasured) -> dict[str, Any] | None:

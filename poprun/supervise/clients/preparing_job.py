@@ -16,7 +16,6 @@ from poprun.errors import LaunchError, PoprunError, explain_errno
 from poprun.output.output_tap import OutputTap
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.clients.server import Clients
-from poprun.words import json_text
 
 # Phases that last for milliseconds: a socket would make each launch slower.
 SHORT_PHASES = ("", "checking the hosts", "allocating the partition")
@@ -33,9 +32,14 @@ class PreparingJob:
 
     def __init__(self, identity: str, program: Sequence[str], shape: tuple[int, int]):
         self._identity = identity
-        # The directory may be deleted while the job waits.
-        directory = json_text(os.getcwd())
-        self._view = JobView(identity, program, directory, shape)
+        self._view = JobView(
+            id=identity,
+            program=program,
+            # It may be deleted while the job waits.
+            directory=os.getcwd(),
+            num_instances=shape[0],
+            num_replicas=shape[1],
+        )
         self._clients: Clients | None = None
         self._thread: Thread | None = None
         # A write to this descriptor ends the thread.
@@ -44,35 +48,38 @@ class PreparingJob:
 
     def set_shape(self, num_instances: int, num_replicas: int) -> None:
         """Show these numbers of instances and replicas from now on."""
-        self._view.num_instances, self._view.num_replicas = num_instances, num_replicas
+        fields = self._view.fields
+        fields["num_instances"], fields["num_replicas"] = num_instances, num_replicas
 
     def enter(self, phase: str) -> None:
         """Take in what poprun does from now on."""
-        self._view.step = phase
+        self._view.fields["step"] = phase
         is_served = self._clients is not None or self._is_over
         if not is_served and phase not in SHORT_PHASES:
             self._open()
 
     def _open(self) -> None:
-        clients = Clients(self._identity)
+        clients, end = Clients(self._identity), -1
         clients.show(self._view, OutputTap())
         clients.begin_without_attempt()
-        try:
-            end = os.eventfd(0, os.EFD_CLOEXEC)
-        except OSError as error:
-            clients.close()
-            raise _not_started(error.errno or 0) from None
-        thread = Thread(
-            target=self._serve, args=(clients, end), name="popctl", daemon=True
-        )
         # A signal must interrupt what the main thread waits in, not this thread.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            end = os.eventfd(0, os.EFD_CLOEXEC)
+            thread = Thread(
+                target=self._serve, args=(clients, end), name="popctl", daemon=True
+            )
             thread.start()
-        except RuntimeError:
-            os.close(end)
+        except (OSError, RuntimeError) as error:
             clients.close()
-            raise _not_started(errno.EAGAIN) from None
+            if end >= 0:
+                os.close(end)
+            # Python does not say why there are no more threads.
+            why = explain_errno(getattr(error, "errno", errno.EAGAIN))
+            raise LaunchError(
+                "The thread that answers popctl while the job waits cannot be started: "
+                f"{why}"
+            ) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._clients, self._thread, self._end = clients, thread, end
@@ -118,10 +125,3 @@ class PreparingJob:
             128 + number, f"Stopped by {client} before any instance was started."
         )
         os.kill(os.getpid(), number)
-
-
-def _not_started(number: int) -> LaunchError:
-    return LaunchError(
-        "The thread that answers popctl while the job waits cannot be started: "
-        f"{explain_errno(number)}"
-    )

@@ -323,7 +323,7 @@ class Clients:
 
     @property
     def _remote_wait(self) -> float:
-        return REMOTE_USAGE_S if len(self._view.hosts) > 1 else 0.0
+        return REMOTE_USAGE_S if len(self._view.fields["hosts"]) > 1 else 0.0
 
     def _show(self, viewer: _Viewer, now: float) -> None:
         self._send_view(viewer.client, with_instances=True)
