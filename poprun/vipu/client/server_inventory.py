@@ -1,6 +1,7 @@
 """The inventory of a server, seen through the network."""
 
 import json
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from poprun.vipu.client.connection import Connections, Reply, reply_error
@@ -10,7 +11,7 @@ from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
 from poprun.vipu.leases import Grant
 from poprun.vipu.model import Cluster, Partition
 from poprun.vipu.requests import Acquisition
-from poprun.vipu.wire import WireError, from_json, to_json
+from poprun.vipu.wire import WireError, from_json
 
 T = TypeVar("T")
 
@@ -55,8 +56,8 @@ class ServerInventory(Inventory):
     def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
         is_for_admins = self._is_admin or operation in OF_ADMINS
         path = f"/{'admin' if is_for_admins else 'user'}/{operation}"
-        body = {name: to_json(value) for name, value in arguments.items()}
-        reply = self._connections.ask(path, json.dumps(body).encode())
+        body = json.dumps(arguments, default=asdict).encode()
+        reply = self._connections.ask(path, body)
         try:
             value = json.loads(reply.body)
         except (ValueError, RecursionError) as error:

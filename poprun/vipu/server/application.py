@@ -2,16 +2,16 @@
 
 import asyncio
 import binascii
-import json
 import logging
 import re
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -38,8 +38,8 @@ from poprun.vipu.model import User
 from poprun.vipu.operations import Operation
 from poprun.vipu.server import access, openapi
 from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
+from poprun.vipu.server.request_types import read_arguments
 from poprun.vipu.server.worker import Worker
-from poprun.vipu.wire import from_json, to_json
 
 MOST_BODY_BYTES = 4 << 20
 # How often the leases of holders that have ended are looked for.
@@ -98,24 +98,24 @@ class Service:
         # starlette looks for a route from the first one on, and those of devices, the
         # last ones, are used most.
         operations = [operation(name) for name in reversed(operation_names())]
+        routes = [
+            Route(
+                f"/{area}/{each.name}",
+                partial(self._perform, each, area == "admin" or each.name in OF_ADMINS),
+                methods=["POST"],
+            )
+            for area in ("user", "admin")
+            for each in operations
+        ]
         schema = _json(openapi.document(operations, secure=self._secure))
-
-        async def show_schema() -> Response:
-            return schema
-
-        pages = {
-            "/openapi.json": show_schema,
-            "/metrics": self._show_metrics,
-            "/health": self._show_health,
-        }
-        routes = [Route(path, partial(_show, page)) for path, page in pages.items()]
-        for area in ("user", "admin"):
-            for each in operations:
-                endpoint = partial(self._perform, each, area == "admin")
-                routes.append(Route(f"/{area}/{each.name}", endpoint, methods=["POST"]))
         application = Starlette(
-            routes=routes,
-            exception_handlers={HTTPException: _refuse_path},
+            routes=[
+                *routes,
+                Route("/openapi.json", schema, methods=["GET"]),
+                Route("/metrics", self._show_metrics),
+                Route("/health", self._show_health),
+            ],
+            exception_handlers=_HANDLERS,
             lifespan=self._work,
         )
         application.router.redirect_slashes = False
@@ -145,10 +145,17 @@ class Service:
     async def _perform(
         self, operation: Operation, admin: bool, request: Request
     ) -> Response:
-        began = time.perf_counter()
-        answer = self._answer(operation, admin or operation.name in OF_ADMINS, request)
-        result, response = await _try(answer, f"operation {operation.name}")
-        self._metrics.count(operation.name, result, time.perf_counter() - began)
+        """Perform an operation, and count it."""
+        began, result = time.perf_counter(), VipuError.code
+        try:
+            response = await self._answer(operation, admin, request)
+            result = "ok"
+        except VipuError as error:
+            result = error.code
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            self._metrics.count(operation.name, result, seconds)
         return response
 
     async def _answer(
@@ -156,10 +163,10 @@ class Service:
     ) -> Response:
         self._check_headers(request.headers)
         user, key = _credentials(request.headers.get("authorization", ""))
-        arguments = _read(operation, await _body(request))
+        arguments = read_arguments(operation, await _body(request))
         call = partial(self._call, operation, arguments, admin, user, key)
         is_of_holder = operation.name in OF_HOLDERS
-        return _json(to_json(await self._worker.run(call, is_of_holder=is_of_holder)))
+        return _json(await self._worker.run(call, is_of_holder=is_of_holder))
 
     def _call(
         self,
@@ -219,7 +226,7 @@ class Service:
             close = {"connection": "close"}
             raise RequestError(400, "The request has two lengths. Give one.", close)
 
-    async def _show_metrics(self) -> Response:
+    async def _show_metrics(self, _: Request) -> Response:
         inventory = self._inventory
         contents = await self._worker.run(
             lambda: (
@@ -235,7 +242,7 @@ class Service:
         )
         return Response(page, media_type=CONTENT_TYPE)
 
-    async def _show_health(self) -> Response:
+    async def _show_health(self, _: Request) -> Response:
         """Say whether the inventory can be read."""
         try:
             await asyncio.wait_for(
@@ -246,30 +253,21 @@ class Service:
         return _json({"status": "ok"})
 
 
-async def _show(page: Callable[[], Awaitable[Response]], request: Request) -> Response:
-    _, response = await _try(page(), f"page {request.url.path}")
-    return response
-
-
-async def _refuse_path(_: Request, error: Any) -> Response:
+async def _refuse_path(request: Request, error: Any) -> Response:
     status = error.status_code
-    return _refusal(RequestError(status, _SENTENCES[status], error.headers))
+    refusal = RequestError(status, _SENTENCES[status], error.headers)
+    return await _refuse(request, refusal)
 
 
-async def _try(answer: Awaitable[Response], what: str) -> tuple[str, Response]:
-    """Return an answer with "ok", or a refusal with the code of the error."""
-    try:
-        return "ok", await answer
-    except VipuError as error:
-        return error.code, _refusal(error)
-    except ClientDisconnect:
-        return VipuRuleError.code, Response()  # no client is left to read it
-    except Exception as error:
-        _log.exception("The %s failed.", what)
-        failure = VipuError(
-            f"The V-IPU server failed with {type(error).__name__}. Its log says where."
-        )
-        return failure.code, _refusal(failure)
+async def _ignore(_: Request, __: ClientDisconnect) -> Response:
+    return Response()  # no client is left to read it
+
+
+async def _report(request: Request, error: Exception) -> Response:
+    name = request.url.path.rpartition("/")[2]
+    _log.error("The operation %s failed.", name, exc_info=error)
+    sentence = f"The V-IPU server failed with {type(error).__name__}."
+    return await _refuse(request, VipuError(f"{sentence} Its log says where."))
 
 
 async def _body(request: Request) -> bytes:
@@ -281,23 +279,6 @@ async def _body(request: Request) -> bytes:
             sentence = f"A request has at most {MOST_BODY_BYTES >> 20} MiB."
             raise RequestError(413, sentence, {"connection": "close"})
     return bytes(body)
-
-
-def _read(operation: Operation, body: bytes) -> dict[str, Any]:
-    """Return the arguments of a request.
-
-    Raises:
-        VipuRuleError: They are not valid.
-    """
-    try:
-        # json itself would take UTF-16 as well.
-        value = json.loads(body.decode())
-        arguments = from_json(operation.arguments, value, of_request=True)
-    except (ValueError, RecursionError) as error:
-        raise VipuRuleError(
-            f"The request for {operation.name} is not valid: {error}."
-        ) from error
-    return vars(arguments)
 
 
 def _credentials(authorization: str) -> tuple[str, str]:
@@ -312,7 +293,7 @@ def _credentials(authorization: str) -> tuple[str, str]:
     return name, key
 
 
-def _refusal(error: VipuError) -> Response:
+async def _refuse(_: Request, error: Any) -> Response:
     """Return the response that tells a client of an error."""
     response = _json({"code": error.code, "message": str(error)})
     response.status_code = openapi.STATUS.get(error.code, 500)
@@ -325,5 +306,12 @@ def _refusal(error: VipuError) -> Response:
 
 
 def _json(value: Any) -> Response:
-    text = json.dumps(value, separators=(",", ":"))
-    return Response(text, media_type=JSON)
+    return Response(msgspec.json.encode(value), media_type=JSON)
+
+
+_HANDLERS: dict[Any, Any] = {
+    VipuError: _refuse,
+    HTTPException: _refuse_path,
+    ClientDisconnect: _ignore,
+    Exception: _report,
+}

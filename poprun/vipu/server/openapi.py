@@ -2,14 +2,15 @@
 
 import inspect
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any
 
+import msgspec
+
 from poprun import __version__
-from poprun.vipu import wire
 from poprun.vipu.errors import BY_CODE
 from poprun.vipu.inventory.interface import OF_ADMINS, WITHOUT_ACCESS_KEY
 from poprun.vipu.operations import Operation
+from poprun.vipu.server.request_types import limited
 
 _CODES = {
     400: ("invalid",),
@@ -23,15 +24,6 @@ _CODES = {
 # The HTTP status of a refusal, by its code.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 _OTHER_REFUSALS = (401, 413, 415)
-_JSON = "application/json"
-_NUMBERS = {"minimum": wire.LEAST_NUMBER, "maximum": wire.MOST_NUMBER}
-_SCALARS: dict[Any, dict[str, Any]] = {
-    None: {"type": "null"},
-    bool: {"type": "boolean"},
-    str: {"type": "string", "maxLength": wire.MOST_CHARACTERS},
-    int: {"type": "integer", **_NUMBERS},
-    float: {"type": "number", "minimum": 0, "maximum": wire.LATEST},
-}
 # The schema of a refusal.
 _REFUSAL = {
     "title": "Refusal",
@@ -42,29 +34,21 @@ _REFUSAL = {
 }
 
 
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    return {_JSON: {"schema": schema}}
-
-
-def _reference(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-_REFUSED = {
-    "description": "Refused; the message says why.",
-    "content": _content(_reference("Refusal")),
-}
-
-
 def document(operations: Iterable[Operation], *, secure: bool) -> dict[str, Any]:
     """Return the schema of a server with these operations."""
-    components: dict[str, Any] = {"Refusal": _REFUSAL}
+    operations = tuple(operations)
+    kinds = [limited(each.arguments) for each in operations]
+    kinds += [limited(each.result) for each in operations]
+    schemas, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
     paths = {}
-    for operation in operations:
+    for number, operation in enumerate(operations):
+        request, result = schemas[number], schemas[number + len(operations)]
         for area in ("user", "admin"):
             if area == "user" and operation.name in OF_ADMINS:
                 continue
-            described = _operation(operation, area, components)
+            described = _operation(operation, area, request, result)
             if secure and operation.name not in WITHOUT_ACCESS_KEY:
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
@@ -84,53 +68,30 @@ def document(operations: Iterable[Operation], *, secure: bool) -> dict[str, Any]
             "to all users.",
         },
         "paths": paths,
-        "components": {"schemas": components, **schemes},
+        "components": {"schemas": {"Refusal": _REFUSAL, **components}, **schemes},
     }
 
 
 def _operation(
-    operation: Operation, area: str, components: dict[str, Any]
+    operation: Operation, area: str, request: dict[str, Any], result: dict[str, Any]
 ) -> dict[str, Any]:
     text = operation.description or operation.name.replace("_", " ").capitalize() + "."
     summary, _, description = inspect.cleandoc(text).partition("\n")
-    responses = {str(status): _REFUSED for status in (*_CODES, *_OTHER_REFUSALS)}
-    result = _content(_schema(operation.result, components))
-    responses["200"] = {"description": "Done.", "content": result}
-    arguments = _content(_schema(operation.arguments, components))
+    refused = {
+        "description": "Refused; the message says why.",
+        "content": _content({"$ref": "#/components/schemas/Refusal"}),
+    }
+    done = {"description": "Done.", "content": _content(result)}
+    refusals = {str(status): refused for status in (*_CODES, *_OTHER_REFUSALS)}
     return {
         "operationId": f"{area}_{operation.name}",
         "tags": [area],
         "summary": summary,
         "description": description.strip(),
-        "requestBody": {"required": True, "content": arguments},
-        "responses": responses,
+        "requestBody": {"required": True, "content": _content(request)},
+        "responses": {"200": done, **refusals},
     }
 
 
-def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of what `wire` reads and writes of a type.
-
-    Args:
-        kind: The type.
-        components: By name, those of enumerations and dataclasses; it adds to them.
-    """
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    if item := wire.items_of(kind):
-        items = _schema(item, components)
-        return {"type": "array", "items": items, "maxItems": wire.MOST_ITEMS}
-    if other := wire.optional_of(kind):
-        return {"anyOf": [_schema(other, components), _SCALARS[None]]}
-    name = kind.__name__
-    if issubclass(kind, Enum):
-        components[name] = {"title": name, "enum": [member.value for member in kind]}
-    elif name not in components:
-        fields = kind.__annotations__.items()
-        components[name] = {
-            "title": name,
-            "type": "object",
-            "properties": {field: _schema(part, components) for field, part in fields},
-            "required": list(wire.required_fields(kind)),
-            "additionalProperties": False,
-        }
-    return _reference(name)
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

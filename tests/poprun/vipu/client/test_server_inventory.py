@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
@@ -112,7 +113,7 @@ PARTITION = {
     **{"blocks": [{"first": 0, "size": 2}], "cluster_ild_size": 64},
 }
 DEVICE = {"id": 2, "first": 0, "num_ipus": 2}
-LEASE = {"id": "0" * 32, "holder": wire.to_json(ASKED.holder), "since": 1.5}
+LEASE = {"id": "0" * 32, "holder": asdict(ASKED.holder), "since": 1.5}
 GRANT = {
     "lease": {**LEASE, "lease_s": 60},
     **{"partition": PARTITION, "created": True, "parent": DEVICE},

@@ -20,7 +20,8 @@ from vipu_servers import Server, serving
 from poprun.vipu.inventory.interface import operation, operation_names
 from poprun.vipu.server import openapi
 
-DOCUMENT = openapi.document(map(operation, operation_names()), secure=False)
+OPERATIONS = map(operation, operation_names())
+DOCUMENT = json.loads(json.dumps(openapi.document(OPERATIONS, secure=False)))
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
