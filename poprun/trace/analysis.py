@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from poprun.trace.timeline import CALL, LAUNCHER, PHASE, SPAN, UNRECORDED
 from poprun.words import three_digits
@@ -16,11 +16,11 @@ class TraceError(ValueError):
     """A file is not a timeline of poprun."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(NamedTuple):
     """A call, a span, a phase or a life; times in microseconds.
 
-    args: The arguments of the event, which depend on its kind.
+    args: The arguments of the event, which depend on its kind. A tuple: a process has
+    up to 131071 calls.
     """
 
     name: str
@@ -34,25 +34,24 @@ class Slice:
 class Together:
     """A call that several instances have made together.
 
-    waits: How long each has waited, by its row.
-    last: The row of the instance that began last.
-    lateness: The time from the first begin to the last.
+    parts: The call of each.
+    last: The part that began last.
     """
 
     title: str
-    operation: str
-    nbytes: int
-    began: float
-    ended: float
-    waits: Mapping[int, float]
-    last: int
-    lateness: float
+    parts: Sequence[Slice]
+    last: Slice
     is_complete: bool
+
+    @property
+    def waited(self) -> float:
+        """How long all have waited, in total."""
+        return float(sum(part.args["waited_us"] for part in self.parts))
 
     @property
     def has_last(self) -> bool:
         """Whether it is known which of several members began last."""
-        return self.is_complete and len(self.waits) > 1
+        return self.is_complete and len(self.parts) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +124,20 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
         if event["ph"] == "M" and event["name"] == "process_name":
             rows[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "X":
-            one = _slice(event)
+            began, ended = event["ts"], event["ts"] + event["dur"]
+            args = event.get("args", {})
+            one = Slice(event["name"], event["pid"], began, ended, args)
             slices[event.get("cat", "")].append(one)
-            end = max(end, one.ended)
+            end = max(end, ended)
         elif event["ph"] == "i" and UNRECORDED in event.get("args", {}):
             unrecorded[event["pid"]] = int(event["args"][UNRECORDED])
     together = _together(slices[CALL])
     waits: defaultdict[tuple[int, int], float] = defaultdict(float)
     for call in together:
         if call.has_last:
-            for row, us in call.waits.items():
-                if row != call.last:
-                    waits[row, call.last] += us
+            for part in call.parts:
+                if part is not call.last:
+                    waits[part.row, call.last.row] += part.args["waited_us"]
     return TraceSummary(
         rows=rows,
         phases=slices[PHASE],
@@ -152,17 +153,6 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
     )
 
 
-def _slice(event: Any) -> Slice:
-    began = event["ts"]
-    return Slice(
-        name=event["name"],
-        row=event["pid"],
-        began=began,
-        ended=began + event["dur"],
-        args=event.get("args", {}),
-    )
-
-
 def _together(calls: Sequence[Slice]) -> list[Together]:
     by_title: defaultdict[str, list[Slice]] = defaultdict(list)
     for call in calls:
@@ -171,18 +161,8 @@ def _together(calls: Sequence[Slice]) -> list[Together]:
     together = []
     for title, parts in by_title.items():
         last = max(parts, key=lambda part: part.began)
-        began = min(part.began for part in parts)
-        one = Together(
-            title=title,
-            operation=last.name,
-            nbytes=last.args["bytes"],
-            began=began,
-            ended=max(part.ended for part in parts),
-            waits={part.row: part.args["waited_us"] for part in parts},
-            last=last.row,
-            lateness=last.began - began,
-            is_complete=len(parts) == last.args["members"],
-        )
+        is_complete = len(parts) == last.args["members"]
+        one = Together(title=title, parts=parts, last=last, is_complete=is_complete)
         together.append(one)
     return together
 
@@ -196,7 +176,7 @@ def _instances(
     own: defaultdict[int, list[Slice]] = defaultdict(list)
     for call in calls:
         own[call.row].append(call)
-    times_last = Counter(one.last for one in together if one.has_last)
+    times_last = Counter(one.last.row for one in together if one.has_last)
     costs: defaultdict[int, float] = defaultdict(float)
     for (_, last), us in waits.items():
         costs[last] += us
@@ -218,8 +198,8 @@ def _instances(
 def slowest(together: Sequence[Together], number: int) -> list[Together]:
     """Return the calls in which the instances have waited for the longest time."""
     # In a call with one member no instance waits for another.
-    several = [one for one in together if len(one.waits) > 1 or not one.is_complete]
-    return sorted(several, key=lambda one: -sum(one.waits.values()))[:number]
+    several = [one for one in together if len(one.parts) > 1 or not one.is_complete]
+    return sorted(several, key=lambda one: -one.waited)[:number]
 
 
 def in_time(us: float) -> str:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from popdist.call_records import (
     CALLS_SUFFIX,
@@ -183,12 +182,12 @@ class JobTrace:
         return {"poprun": __version__, "complete": complete, **clocks}
 
     def _events(self) -> Iterator[timeline.Event]:
-        end_ns = self._end_ns or time.monotonic_ns()
         return timeline.timeline(
             self._begin_ns,
-            _until(end_ns, self._phases),
-            _until(end_ns, self._mpirun),
-            _until(end_ns, self._lives.values()),
+            self._end_ns or time.monotonic_ns(),
+            self._phases,
+            self._mpirun,
+            self._lives.values(),
             self._processes(),
         )
 
@@ -201,11 +200,8 @@ class JobTrace:
                 bytes(files.get(stem + suffix, b""))
                 for suffix in (CALLS_SUFFIX, NOTES_SUFFIX)
             )
-            profiles = [
-                bytes(data)
-                for name, data in files.items()
-                if name.endswith(PROFILE_SUFFIX)
-            ]
+            names = (name for name in files if name.endswith(PROFILE_SUFFIX))
+            profiles = [bytes(files[name]) for name in names]
             records = read_process(calls, notes, profiles)
             if records is None:
                 continue
@@ -213,23 +209,16 @@ class JobTrace:
             life = self._lives.get((attempt, records.rank))
             is_program = life is not None and life.pid == records.pid
             further = 0 if is_program else num_processes[records.rank]
-            process = Traced(
-                records=records,
-                host=host,
-                clock=self._clocks.get(host, Clock()),
-                row=timeline.row_of(records.rank, further),
-                attempt=attempt,
+            processes.append(
+                Traced(
+                    records=records,
+                    host=host,
+                    clock=self._clocks.get(host, Clock()),
+                    row=timeline.row_of(records.rank, further),
+                    attempt=attempt,
+                )
             )
-            processes.append(process)
         return processes
-
-
-_Slice = TypeVar("_Slice", LaunchPhase, InstanceLife)
-
-
-def _until(end_ns: int, slices: Iterable[_Slice]) -> list[_Slice]:
-    """Return slices with an end: those without one last until now."""
-    return [s if s.ended_ns else replace(s, ended_ns=end_ns) for s in slices]
 
 
 def open_trace(path: str) -> JobTrace:

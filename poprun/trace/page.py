@@ -150,25 +150,22 @@ def tick_length(end: float) -> float:
 
 def _row(summary: TraceSummary, row: int, top: float) -> Iterator[str]:
     end = summary.end
-    yield from _bars("life", summary.lives, row, end, top, BAR)
-    yield from _bars("phase", summary.phases, row, end, top, BAR)
+    spans = summary.spans if len(summary.spans) <= MOST_SPANS else ()
+    for kind, slices, y, height in (
+        ("life", summary.lives, top, BAR),
+        ("phase", summary.phases, top, BAR),
+        ("span", spans, top + BAR + 2, 5),
+    ):
+        for one in slices:
+            if one.row == row:
+                title = f"{one.name}: {in_time(one.ended - one.began)}"
+                yield _bar(kind, one.began, one.ended, end, y, height, title)
     calls = [call for call in summary.calls if call.row == row]
     if len(summary.calls) > MOST_CALLS:
         yield from _shares(calls, end, top)
     else:
         for call in calls:
             yield from _call(call, end, top)
-    if len(summary.spans) <= MOST_SPANS:
-        yield from _bars("span", summary.spans, row, end, top + BAR + 2, 5)
-
-
-def _bars(
-    name: str, slices: Sequence[Slice], row: int, end: float, top: float, height: float
-) -> Iterator[str]:
-    for one in slices:
-        if one.row == row:
-            title = f"{one.name}: {in_time(one.ended - one.began)}"
-            yield _bar(name, one.began, one.ended, end, top, height, title)
 
 
 def _bar(

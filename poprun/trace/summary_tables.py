@@ -135,18 +135,16 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
 
 
 def _slowest(summary: TraceSummary, number: int) -> TraceTable:
-    rows = [
-        _cells(
-            one.title,
-            one.operation,
-            size(one.nbytes),
-            in_time(one.began),
-            in_time(one.ended - one.began),
-            in_time(sum(one.waits.values())),
-            name_of(summary, one.last) if one.is_complete else "-",
-            in_time(one.lateness),
+    rows = []
+    for one in slowest(summary.together, number):
+        last, began = one.last, min(part.began for part in one.parts)
+        ended = max(part.ended for part in one.parts)
+        times = began, ended - began, one.waited
+        row = _cells(
+            *(one.title, last.name, size(last.args["bytes"]), *map(in_time, times)),
+            name_of(summary, last.row) if one.is_complete else "-",
+            in_time(last.began - began),
         )
-        for one in slowest(summary.together, number)
-    ]
+        rows.append(row)
     head = ("slowest calls", "operation", "bytes", "at", "took", "waited in all")
     return TraceTable(name="slowest", head=(*head, "last", "late by"), rows=rows)

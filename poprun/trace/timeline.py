@@ -4,7 +4,7 @@ Each process is a row, and in it each group and each thread with spans is a line
 the events are complete, all times are in ns on poprun's clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -94,6 +94,10 @@ class Part(NamedTuple):
         return GROUPS + self.call.group
 
 
+# The title, the group and the parts of a call.
+JointCall = tuple[str, RecordedGroup, list[Part]]
+
+
 def row_of(rank: int, further: int = 0) -> int:
     """Return the row of an instance's process.
 
@@ -105,23 +109,25 @@ def row_of(rank: int, further: int = 0) -> int:
 
 def timeline(
     begin_ns: int,
+    end_ns: int,
     phases: Sequence[LaunchPhase],
     mpirun: Sequence[LaunchPhase],
-    lives: Sequence[InstanceLife],
+    lives: Iterable[InstanceLife],
     processes: Sequence[Traced],
 ) -> Iterator[Event]:
     """Yield the events of a job, in no order.
 
     Args:
         begin_ns: The time on poprun's clock that counts as 0.
+        end_ns: When phases and lives end that have no end.
     """
-    arrows = count(1)
+    arrows, calls = count(1), _calls(processes)
     for event in chain(
-        _launcher(phases, mpirun),
-        _lives(lives),
+        _launcher(phases, mpirun, end_ns),
+        _lives(lives, end_ns),
         *(_process(traced, begin_ns) for traced in processes),
-        _together(processes, arrows),
-        _messages(processes, arrows),
+        _together(calls, arrows),
+        _messages(calls, arrows),
     ):
         if "ts" in event:
             event["ts"] = (event["ts"] - begin_ns) / 1000
@@ -129,16 +135,17 @@ def timeline(
 
 
 def _launcher(
-    phases: Sequence[LaunchPhase], mpirun: Sequence[LaunchPhase]
+    phases: Sequence[LaunchPhase], mpirun: Sequence[LaunchPhase], end_ns: int
 ) -> Iterator[Event]:
     yield from _name_row(LAUNCHER, "poprun", -1)
     for line, name, slices in ((PHASES, "phases", phases), (MPIRUN, "mpirun", mpirun)):
         yield _name_line(LAUNCHER, line, name)
         for one in slices:
-            yield _slice(LAUNCHER, line, one.name, PHASE, one.began_ns, one.ended_ns)
+            times = one.began_ns, one.ended_ns or end_ns
+            yield _slice(LAUNCHER, line, one.name, PHASE, *times)
 
 
-def _lives(lives: Sequence[InstanceLife]) -> Iterator[Event]:
+def _lives(lives: Iterable[InstanceLife], end_ns: int) -> Iterator[Event]:
     for life in lives:
         row = row_of(life.rank)
         yield from _name_row(row, _title(life.rank, life.host, life.pid), life.rank)
@@ -146,7 +153,8 @@ def _lives(lives: Sequence[InstanceLife]) -> Iterator[Event]:
         attempt = f", attempt {life.attempt}" if life.attempt else ""
         name = f"instance {life.rank}{attempt}"
         args = {"end": life.end, "pid": life.pid, "host": life.host}
-        yield _slice(row, LIFE, name, "life", life.began_ns, life.ended_ns, args)
+        times = life.began_ns, life.ended_ns or end_ns
+        yield _slice(row, LIFE, name, "life", *times, args)
 
 
 def _title(rank: int, host: str, pid: int) -> str:
@@ -186,13 +194,13 @@ def _ranges(members: Sequence[int]) -> str:
     return f"of {', '.join(map(str, members))}"
 
 
-def _together(processes: Sequence[Traced], arrows: Iterator[int]) -> Iterator[Event]:
+def _together(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Event]:
     """Yield all calls, and the waits for the last member of each.
 
     Args:
         arrows: The numbers of arrows.
     """
-    for name, group, parts in _calls(processes):
+    for name, group, parts in calls:
         last = max(parts, key=lambda part: part.began)
         is_complete = 1 < len(parts) == len(group.members)
         waited_for = last.traced.records.rank if is_complete else -1
@@ -209,50 +217,40 @@ def _together(processes: Sequence[Traced], arrows: Iterator[int]) -> Iterator[Ev
             yield from _arrow(next(arrows), "waits", WAIT, begin, end)
 
 
-def _messages(processes: Sequence[Traced], arrows: Iterator[int]) -> Iterator[Event]:
+def _messages(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Event]:
     """Yield an arrow from each send to its recv: both come in the same order."""
     # By group, sender and receiver: the sends and the recvs.
     messages: dict[Any, tuple[list[Event], list[Event]]] = {}
-    for traced in processes:
-        own = traced.records
-        for call in own.calls:
-            group = own.groups.get(call.group)
-            if call.operation not in ("send", "recv") or group is None:
-                continue
-            if not 0 <= call.root < len(group.members):
-                continue
-            is_sent = call.operation == "send"
-            ends = own.rank, group.members[call.root]
-            key = _identity(traced, group), ends if is_sent else ends[::-1]
-            began, ended = traced.times(call.began_ns, call.ended_ns)
-            at = _at(traced.row, GROUPS + call.group, began if is_sent else ended - 1)
+    for name, group, [part, *_] in calls:
+        call, row = part.call, part.traced.row
+        is_sent = call.operation == "send"
+        if not (is_sent or call.operation == "recv"):
+            continue
+        if 0 <= call.root < len(group.members):
+            ends = part.traced.records.rank, group.members[call.root]
+            key = name, ends if is_sent else ends[::-1]
+            at = _at(row, part.line, part.began if is_sent else part.ended - 1)
             messages.setdefault(key, ([], []))[not is_sent].append(at)
     for sends, receives in messages.values():
         for sent, received in zip(sends, receives, strict=False):
             yield from _arrow(next(arrows), "message", MESSAGE, sent, received)
 
 
-def _identity(traced: Traced, group: RecordedGroup) -> tuple[object, ...]:
-    return traced.attempt, group.identity, group.members
-
-
-def _calls(
-    processes: Sequence[Traced],
-) -> Iterable[tuple[str, RecordedGroup, list[Part]]]:
+def _calls(processes: Sequence[Traced]) -> Collection[JointCall]:
     """Return the title, the group and the parts of each call."""
-    calls: dict[Any, tuple[str, RecordedGroup, list[Part]]] = {}
+    calls: dict[Any, JointCall] = {}
     names: dict[Any, str] = {}
     for traced in processes:
         for call in traced.records.calls:
             group = traced.records.groups.get(call.group)
             if group is None:
                 continue
-            name = names.setdefault(_identity(traced, group), f"group {len(names)}")
+            identity = traced.attempt, group.identity, group.members
+            name = names.setdefault(identity, f"group {len(names)}")
             # Messages are not numbered: each is a call with one part.
             key = (name, call.number) if call.number else len(calls)
             title = f"{name}, call {call.number}" if call.number else name
-            began, ended = traced.times(call.began_ns, call.ended_ns)
-            part = Part(call, traced, began, ended)
+            part = Part(call, traced, *traced.times(call.began_ns, call.ended_ns))
             calls.setdefault(key, (title, group, []))[2].append(part)
     return calls.values()
 

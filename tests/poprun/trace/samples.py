@@ -87,7 +87,7 @@ def events(processes: list[Traced] | None = None) -> list[Event]:
     phases = [LaunchPhase(name="start", began_ns=BEGIN, ended_ns=BEGIN + 10 * MS)]
     mpirun = [LaunchPhase(name="mpirun", began_ns=BEGIN, ended_ns=BEGIN + 710 * MS)]
     shown = [process(rank) for rank in range(3)] if processes is None else processes
-    return list(timeline(BEGIN, phases, mpirun, lives, shown))
+    return list(timeline(BEGIN, 0, phases, mpirun, lives, shown))
 
 
 def document(some: list[Event] | None = None) -> dict[str, object]:
