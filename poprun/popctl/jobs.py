@@ -138,20 +138,23 @@ def connect(identity: str, deadline: float | None = None) -> JobConnection | Non
         time.sleep(RETRY_S)
 
 
-def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError]]:
+def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError], int]:
     """Connect to all jobs of this user; return those, and by id why others refuse.
 
-    The jobs of other users may be among those that accept no connection.
+    The jobs of other users may be among those that accept no connection. The others
+    are the number.
     """
     deadline = time.monotonic() + ANSWER_S
-    connections, refusals = [], {}
+    connections, refusals, others = [], {}, 0
     for identity in listening_names():
         try:
             if (connection := connect(identity, deadline)) is not None:
                 connections.append(connection)
+            else:
+                others += 1
         except JobRequestError as error:
             refusals[identity] = error
-    return connections, refusals
+    return connections, refusals, others
 
 
 def choose_job(prefix: str | None) -> JobConnection:
@@ -160,7 +163,7 @@ def choose_job(prefix: str | None) -> JobConnection:
     Raises:
         JobRequestError: There is no such job, or there are several.
     """
-    jobs, refusals = own_jobs()
+    jobs, refusals, _ = own_jobs()
     chosen = [job for job in jobs if job.identity.startswith(prefix or "")]
     refused = [refusals[name] for name in refusals if name.startswith(prefix or "")]
     if refused:
@@ -249,15 +252,15 @@ def explain_end(job: JobConnection, message: Message | None) -> str:
     )
 
 
-def show_jobs() -> tuple[list[View], list[JobRequestError]]:
+def show_jobs() -> tuple[list[View], list[JobRequestError], int]:
     """Return what all jobs of this user say of themselves, the oldest first.
 
     A job that does not answer has only an id, the PID of its poprun, and a phase. Jobs
-    that accept no connection are errors.
+    that accept no connection are errors. The number is that of other users' jobs.
     """
-    jobs, refusals = own_jobs()
+    jobs, refusals, others = own_jobs()
     views = sorted(_ask_all(jobs), key=lambda view: view.get("started", 0.0))
-    return views, [*refusals.values()]
+    return views, [*refusals.values()], others
 
 
 def _ask_all(jobs: Sequence[JobConnection]) -> list[View]:

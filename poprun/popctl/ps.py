@@ -5,10 +5,9 @@ import shlex
 
 import click
 
-from poprun.errors import JobRequestError
 from poprun.output.terminal import clock
 from poprun.popctl.job_table import View
-from poprun.popctl.jobs import SHOWN, connect, listening_names, no_jobs, show_jobs
+from poprun.popctl.jobs import SHOWN, no_jobs, show_jobs
 from poprun.popctl.output import output_width, say, write_json
 from poprun.texts.stdout import write
 from poprun.texts.tables import table
@@ -24,7 +23,7 @@ def command(as_json: bool, quiet: bool) -> None:
     """List your jobs that run on this machine."""
     if as_json and quiet:
         raise click.UsageError("--json and --quiet cannot be combined.")
-    jobs, refusals = show_jobs()
+    jobs, refusals, others = show_jobs()
     for refusal in refusals:
         say(str(refusal))
     if quiet:
@@ -37,9 +36,9 @@ def command(as_json: bool, quiet: bool) -> None:
         write(table(HEAD, [_row(job) for job in jobs], output_width()))
     else:
         say(no_jobs())
-    if os.geteuid() == 0 and (number := _count_jobs_of_others()):
+    if os.geteuid() == 0 and others:
         say(
-            f"{counted(number, 'job')} of other users not shown: only its own user can "
+            f"{counted(others, 'job')} of other users not shown: only its own user can "
             "control a job. Run popctl as that user: runuser -u USER -- popctl ps"
         )
 
@@ -57,18 +56,3 @@ def _row(job: View) -> tuple[str, ...]:
         job.get("step") or job["phase"],
         shlex.join(job["program"]),
     )
-
-
-def _count_jobs_of_others() -> int:
-    """Return the number of jobs that are not this user's: root may not control them."""
-    count = 0
-    for identity in listening_names():
-        try:
-            connection = connect(identity, deadline=0.0)
-        except JobRequestError:
-            continue  # a line about this job has been printed
-        if connection is None:
-            count += 1
-        else:
-            connection.close()
-    return count

@@ -65,9 +65,16 @@ def run_command(
         )
     output, errors = io.StringIO(), io.StringIO()
     copies = {"stdout": output, "stderr": errors} if capture_output else None
-    with SharedMemory() as file, SharedMemory() as exit_code:
-        start = [sys.executable, "-P", "-c", _START, str(os.getpid()), exit_code.path]
-        command = [*start, f"--result={file.path}", *words]
+    with shared_memory() as file, shared_memory() as exit_code:
+        start = [
+            sys.executable,
+            "-P",
+            "-c",
+            _START,
+            str(os.getpid()),
+            path_of(exit_code),
+        ]
+        command = [*start, f"--result={path_of(file)}", *words]
         status = _run(command, environ, directory, copies or _replaced_streams())
         result = read_result(file.read(), exit_code.read(), status)
     result = replace(result, stdout=output.getvalue(), stderr=errors.getvalue())
@@ -102,29 +109,14 @@ def check_words(name: str, words: Sequence[str | os.PathLike[str]]) -> list[str]
     return texts
 
 
-class SharedMemory:
-    """A file in memory, which other processes of this user can open on this host.
+def shared_memory() -> IO[bytes]:
+    """Return a file in memory: nothing of it stays, however the processes end."""
+    return open(os.memfd_create("poprun"), "w+b")
 
-    Nothing of it stays, however the processes end.
-    """
 
-    def __init__(self) -> None:
-        self._file = os.memfd_create("poprun")
-        self.path = f"/proc/{os.getpid()}/fd/{self._file}"
-
-    def __enter__(self) -> "SharedMemory":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
-
-    def write(self, data: bytes) -> None:
-        with open(self.path, "wb") as file:
-            file.write(data)
-
-    def read(self) -> bytes:
-        with open(self.path, "rb") as file:
-            return file.read()
+def path_of(file: IO[bytes]) -> str:
+    """Return where other processes of this user can open a file on this host."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def _replaced_streams() -> dict[str, TextIO | None]:

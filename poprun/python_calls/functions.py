@@ -9,7 +9,7 @@ from typing import Any
 
 from poprun.errors import OptionError
 from poprun.options import grammar
-from poprun.python_calls.command import SharedMemory, check_words, run_command
+from poprun.python_calls.command import check_words, path_of, run_command, shared_memory
 from poprun.python_calls.results import JobFailedError, JobResult
 from poprun.wire.call_files import VARIABLE
 from poprun.wire.machine import machine_id
@@ -57,11 +57,12 @@ def launch(
     ]
     with ExitStack() as stack:
         given, *results = [
-            stack.enter_context(SharedMemory()) for _ in range(1 + num_instances)
+            stack.enter_context(shared_memory()) for _ in range(1 + num_instances)
         ]
         # The instances import what this process can import.
         given.write(cloudpickle.dumps((sys.path, call)))
-        paths = [given.path, *(one.path for one in results)]
+        given.flush()
+        paths = list(map(path_of, (given, *results)))
         files = " ".join((str(os.getpid()), *paths))
         ended = run_command(
             [*words, machine_id(), *paths], environ={**os.environ, VARIABLE: files}

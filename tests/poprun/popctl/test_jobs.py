@@ -194,7 +194,7 @@ def test_jobs_are_shown_the_oldest_first(start_job: Callable[..., FakeJob]) -> N
         start_job(beginning, protocol.pack(protocol.JOB_SHOWN, view))
     start_job("d")  # ends meanwhile
 
-    views, refusals = jobs.show_jobs()
+    views, refusals, _ = jobs.show_jobs()
     assert [view["id"] for view in views] == ["b", "c", "a"]
     assert refusals == []
 
@@ -236,7 +236,7 @@ def test_a_job_that_accepts_no_connection_hides_no_other(
         listener.bind(f"\0{protocol.CLIENTS_NAME}{stopped}")
         listener.listen(0)
         first = connect(stopped)
-        views, refusals = jobs.show_jobs()
+        views, refusals, _ = jobs.show_jobs()
         chosen = choose_job("a")
         for word in ("b", None):
             with pytest.raises(JobRequestError, match=sentence):
