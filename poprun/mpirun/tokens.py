@@ -50,9 +50,7 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
             raise _value_is_missing(token, count, source)
         known = name in NUMBER_OF_VALUES or name in REFUSED
         yield MpiArgument(
-            name=name,
-            flag=token.partition("=")[0] if known else token,
-            values=values,
+            name=name, flag=token.partition("=")[0] if known else token, values=values
         )
         position = next_position
 

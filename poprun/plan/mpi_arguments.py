@@ -8,11 +8,7 @@ from itertools import chain
 
 from popdist import environment as env
 from poprun.errors import OptionError
-from poprun.mpirun.arguments import (
-    merge,
-    parse_arguments,
-    parse_output_directory,
-)
+from poprun.mpirun.arguments import merge, parse_arguments, parse_output_directory
 from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.programs import Program

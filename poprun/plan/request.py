@@ -13,11 +13,7 @@ from itertools import count
 
 from popdist import environment as env
 from poprun.errors import HostError, OptionError, TopologyError
-from poprun.host_specs import (
-    HostSpec,
-    parse_hostfile,
-    parse_hosts,
-)
+from poprun.host_specs import HostSpec, parse_hostfile, parse_hosts
 from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments

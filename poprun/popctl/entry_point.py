@@ -36,10 +36,7 @@ class Popctl(click.Group):
 @click.group(
     "popctl",
     cls=Popctl,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="COMMAND [ARGS]...",
     invoke_without_command=True,
 )

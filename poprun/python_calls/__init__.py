@@ -4,10 +4,4 @@ from poprun.python_calls.command import run_command
 from poprun.python_calls.functions import launch
 from poprun.python_calls.results import InstanceResult, JobFailedError, JobResult
 
-__all__ = [
-    "InstanceResult",
-    "JobFailedError",
-    "JobResult",
-    "launch",
-    "run_command",
-]
+__all__ = ["InstanceResult", "JobFailedError", "JobResult", "launch", "run_command"]

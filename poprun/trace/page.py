@@ -7,14 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from poprun.trace.analysis import (
-    Slice,
-    TraceSummary,
-    conclusion,
-    gap,
-    in_time,
-    name_of,
-)
+from poprun.trace.analysis import Slice, TraceSummary, conclusion, gap, in_time, name_of
 from poprun.trace.summary_tables import Cell, TraceTable, tables
 from poprun.trace.timeline import LAUNCHER
 from poprun.words import size
@@ -33,10 +26,7 @@ MOST_TICKS = 10
 _SECTIONS = {
     "instances": ("Instances", "There are none."),
     "waits": ("Who waited for whom", "No instance waited for another."),
-    "spans": (
-        "The program's spans",
-        "The program recorded none with popdist.trace().",
-    ),
+    "spans": ("The program's spans", "The program recorded none with popdist.trace()."),
     "slowest": ("The calls with the longest waits", "There are none."),
 }
 
