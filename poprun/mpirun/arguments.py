@@ -61,8 +61,6 @@ def parse_arguments(
     Raises:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
-    if not text.strip():
-        return MpirunArguments()
     reader = _Reader(option, mpi)
     for argument in split_arguments(text, option):
         reader.read(argument)

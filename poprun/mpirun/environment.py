@@ -131,11 +131,19 @@ def without_outer_poprun(environ: Mapping[str, str]) -> dict[str, str]:
 def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
     """Leave out what an outer mpirun set for this process; keep what the user set."""
     names = {os.fsdecode(name) for name in environ}
-    inside = not names.isdisjoint(_SIGNS_OF_AN_OUTER_JOB)
+    is_inside = not names.isdisjoint(_SIGNS_OF_AN_OUTER_JOB)
+
+    def is_stale(name: str) -> bool:
+        if name in _PLACES:
+            return is_inside
+        if name.startswith(_KEPT_PREFIXES):
+            return False
+        return name in _STALE or name.startswith(_STALE_PREFIXES)
+
     return {
         name: value
         for name, value in environ.items()
-        if not _is_stale(os.fsdecode(name), inside=inside)
+        if not is_stale(os.fsdecode(name))
     }
 
 
@@ -157,11 +165,3 @@ def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in _BATCH and not name.startswith(_BATCH_PREFIXES)
     }
-
-
-def _is_stale(name: str, *, inside: bool) -> bool:
-    if name in _PLACES:
-        return inside
-    if name.startswith(_KEPT_PREFIXES):
-        return False
-    return name in _STALE or name.startswith(_STALE_PREFIXES)

@@ -27,7 +27,8 @@ def render(plan: Plan, partition_note: str = "") -> str:
     lines = [NOT_TO_PASTE, command_line(plan), ""]
     for assignment in plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
-        lines.append(f"  runs {_shell_argv(assignment.program.argv)}")
+        words = map(_shell_word, assignment.program.argv)
+        lines.append(f"  runs {' '.join(words)}")
         if assignment.directory is not None:
             lines.append(f"  in {_shell_word(assignment.directory)}")
         lines += [f"  {line}" for line in _binding(assignment)]
@@ -153,10 +154,6 @@ def command_line(plan: Plan) -> str:
     """
     words = plan.printed_argv()
     return " ".join([words[0], *map(_quoted, words[1:])])
-
-
-def _shell_argv(argv: Sequence[str]) -> str:
-    return " ".join(map(_shell_word, argv))
 
 
 def _shell_word(word: str) -> str:

@@ -1,5 +1,6 @@
 """The facts of a host that a plan depends on. Agents import this: it imports little."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,19 +82,15 @@ class HostFacts:
         return self.environ is None
 
 
-def parse_ranges(text: str) -> tuple[int, ...]:
+def parse_ranges(text: str) -> tuple[int, ...] | None:
     """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.
 
-    Raises:
-        ValueError: It is not a list of CPUs.
+    None stands for a text that is no such list.
     """
+    ranges = text.strip().split(",") if text.strip() else []
     cpus: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not all(word.isascii() and word.isdigit() for word in (first, last)):
-            raise ValueError(f"{text.strip()!r} is not a list of CPUs such as 0-3,8.")
-        if int(first) > int(last):
-            raise ValueError(f"{part} in {text.strip()!r} runs backwards.")
-        cpus.update(range(int(first), int(last) + 1))
+    for part in ranges:
+        if not (match := re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)):
+            return None
+        cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(cpus))

@@ -82,6 +82,7 @@ def read_request(
     facts = describe(hosts)
     if settings["host-subnet"]:
         _check_subnet(settings["host-subnet"], hosts, facts)
+    networks = {host.network for host in facts}
     assignments = _assignments(
         settings, environ, topology, programs, (job, instances), (hosts, facts)
     )
@@ -100,11 +101,11 @@ def read_request(
         notes=[
             *job.warnings,
             *missing_variables(programs, environ),
-            *_notes(settings, facts),
-            *_note_about_cpus(settings, topology, hosts, facts),
+            *_notes(settings, topology, hosts, facts),
             *notes,
         ],
-        subnet=settings["host-subnet"] or _common_network(facts),
+        subnet=settings["host-subnet"]
+        or (networks.pop() if len(networks) == 1 else ""),
     )
     return _add_variables(request, settings, environ, temporary)
 
@@ -155,46 +156,31 @@ def _check_subnet(
         raise HostError("\n".join(strays))
 
 
-def _common_network(facts: Sequence[HostFacts]) -> str:
-    """Return the network that all hosts are on, "" if there is none."""
-    networks = {host.network for host in facts}
-    return networks.pop() if len(networks) == 1 else ""
-
-
-def _notes(settings: Settings, facts: Sequence[HostFacts]) -> list[str]:
-    """Return the warnings about options without effect."""
-    if len(facts) > 1:
-        if not settings["synchronise-poplar-sdk"]:
-            return []
-        return [
-            "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, "
-            "because programs use the stand-in that comes with popdist."
-        ]
-    is_named = settings.is_given("host") or settings.is_given("hostfile")
-    # A dry run connects to no host, and does not learn which one it is.
-    may_be_other = not facts[0].is_own_host or (settings["dry-run"] and is_named)
-    without_effect = FOR_SEVERAL_HOSTS + (() if may_be_other else FOR_OTHER_HOSTS)
-    return [
-        f"--{name} has no effect on a job on a single host."
-        for name in without_effect
-        if settings[name]
-    ]
-
-
-def _note_about_cpus(
+def _notes(
     settings: Settings,
     topology: Topology,
     hosts: Sequence[HostSpec],
     facts: Sequence[HostFacts],
 ) -> Iterator[str]:
-    """Yield a note if many more instances than CPUs run on a host."""
-    # A dry run does not know the CPUs of other hosts.
-    if settings["dry-run"] and (settings["host"] or settings["hostfile"]):
-        return
+    """Yield warnings about options without effect, and about too many instances."""
+    is_named = settings.is_given("host") or settings.is_given("hostfile")
+    # A dry run connects to no host: it learns neither which one it is nor its CPUs.
+    is_unknown = settings["dry-run"] and is_named
+    if len(facts) > 1:
+        if settings["synchronise-poplar-sdk"]:
+            yield (
+                "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, "
+                "because programs use the stand-in that comes with popdist."
+            )
+    else:
+        may_be_other = is_unknown or not facts[0].is_own_host
+        for name in FOR_SEVERAL_HOSTS + (() if may_be_other else FOR_OTHER_HOSTS):
+            if settings[name]:
+                yield f"--{name} has no effect on a job on a single host."
     share = topology.instances_per_host
     num_cpus = [host_facts.num_usable_cpus for host_facts in facts]
     fewest = min(num_cpus)
-    if share >= MANY_INSTANCES * fewest:
+    if share >= MANY_INSTANCES * fewest and not is_unknown:
         yield (
             f"{share} instances share the {counted(fewest, 'usable CPU')} of "
             f"{hosts[num_cpus.index(fewest)].name}. -n auto starts one for each CPU."
@@ -213,27 +199,26 @@ def _read_hosts(
     outside of Slurm it is this machine, or as many host servers of the job's cluster
     as it needs, if it is too large for one.
     """
-    # Below Slurm the node has a name that its users know it by.
-    hosts = [HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")]
-    allocation, notes = None, []
+    notes = []
     named = _read_named_hosts(settings)
+    # Below Slurm the node has a name that its users know it by.
+    here = HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")
+    hosts, allocation = named or [here], None
     if named is None:
         try:
             allocation = slurm.read_job(environ)
         except HostError as error:
             notes.append(f"{error} All instances run on this machine.")
-    usable = named or (hosts if allocation is None else allocation.nodes)
-    settings, auto_notes = settle_auto(settings, usable, describe)
-    if named is not None:
-        return settings, named, auto_notes
     if allocation is not None:
-        nodes = slurm.choose_nodes(allocation, settings["num-instances"], environ)
-        notes += filter(None, [slurm.unused_nodes_note(allocation, nodes)])
-        return settings, nodes, auto_notes + notes
-    if not notes:
+        hosts = allocation.nodes
+    settings, auto_notes = settle_auto(settings, hosts, describe)
+    if allocation is not None:
+        hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
+        notes += filter(None, [slurm.unused_nodes_note(allocation, hosts)])
+    elif named is None and not notes:
         servers = partition.choose_host_servers(settings, environ, find_servers)
-        return settings, parse_hosts(",".join(servers)) if servers else hosts, []
-    return settings, hosts, notes
+        hosts = parse_hosts(",".join(servers)) if servers else hosts
+    return settings, hosts, auto_notes + notes
 
 
 def _read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:

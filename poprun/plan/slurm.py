@@ -111,7 +111,13 @@ def choose_nodes(
     nodes = allocation.nodes
     if num_instances >= len(nodes):
         if num_instances % len(nodes):
-            raise OptionError(_does_not_divide(num_instances, len(nodes)))
+            fewer = num_instances - num_instances % len(nodes)
+            raise OptionError(
+                f"{num_instances} instances cannot be shared equally among the "
+                f"{len(nodes)} nodes that Slurm has given this job. Ask for {fewer} or "
+                f"{fewer + len(nodes)} with --num-instances, or name fewer of the "
+                "nodes with --host."
+            )
         share = num_instances // len(nodes)
         if too_small := [n for n in nodes if n.slots is not None and n.slots < share]:
             node = too_small[0]
@@ -174,15 +180,6 @@ def node_environment(
     if NODE_NAME in agents:
         variables[NODE_NAME] = agents[NODE_NAME]
     return variables
-
-
-def _does_not_divide(num_instances: int, num_nodes: int) -> str:
-    fewer = num_instances - num_instances % num_nodes
-    return (
-        f"{num_instances} instances cannot be shared equally among the {num_nodes} "
-        f"nodes that Slurm has given this job. Ask for {fewer} or {fewer + num_nodes} "
-        "with --num-instances, or name fewer of the nodes with --host."
-    )
 
 
 def _tasks_per_node(environ: Mapping[str, str]) -> list[int]:

@@ -176,15 +176,16 @@ class Plan:
     @property
     def argv(self) -> list[str]:
         """mpirun's command line. It sets no variables: each shim is sent them."""
-        contexts = self.contexts()
-        return self._command([replace(context, exports={}) for context in contexts])
+        contexts = [replace(context, exports={}) for context in self.contexts()]
+        return self.request.mpi.command(self.request.arguments, contexts)
 
     def printed_argv(self) -> list[str]:
         """Return mpirun's command line in the original's form.
 
         It has the variables, and each program after the shim that starts it.
         """
-        return self._command(self.contexts(with_programs=True))
+        contexts = self.contexts(with_programs=True)
+        return self.request.mpi.command(self.request.arguments, contexts)
 
     def contexts(self, *, with_programs: bool = False) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
@@ -216,6 +217,3 @@ class Plan:
                 exports |= forwards
             exports[name] = value
         return exports
-
-    def _command(self, contexts: Sequence[Context]) -> list[str]:
-        return self.request.mpi.command(self.request.arguments, contexts)

@@ -67,7 +67,7 @@ def _memory_nodes(system: str, status: str) -> set[int] | None:
     for line in status.splitlines():
         name, _, value = line.partition(":")
         if name == "Mems_allowed_list":
-            limits.append(_parse(value))
+            limits.append(parse_ranges(value))
     known = [set(limit) for limit in limits if limit is not None]
     return set.intersection(*known) if known else None
 
@@ -85,17 +85,9 @@ def _by_core(system: str, cpus: Collection[int]) -> tuple[int, ...]:
 
 
 def _cpu_list(path: str) -> tuple[int, ...] | None:
-    return _parse(_read(path))
-
-
-def _parse(text: str) -> tuple[int, ...] | None:
     # An empty list is an answer (a node without CPUs), an empty file is none.
-    if not text:
-        return None
-    try:
-        return parse_ranges(text)
-    except ValueError:
-        return None
+    text = _read(path)
+    return parse_ranges(text) if text else None
 
 
 def _read(path: str) -> str:

@@ -233,20 +233,9 @@ def test_what_is_described_is_parsed(cpus: set[int]) -> None:
     assert parse_ranges(format_ranges(cpus)) == tuple(sorted(cpus))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0,,1", "'0,,1' is not a list of CPUs such as 0-3,8."),
-        ("0-", "'0-' is not a list of CPUs such as 0-3,8."),
-        ("-1", "'-1' is not a list of CPUs such as 0-3,8."),
-        ("all", "'all' is not a list of CPUs such as 0-3,8."),
-        ("\u0663", "'\u0663' is not a list of CPUs such as 0-3,8."),
-        ("0,3-1", "3-1 in '0,3-1' runs backwards."),
-    ],
-)
-def test_what_is_no_list_of_cpus_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        parse_ranges(text)
+@pytest.mark.parametrize("text", ["0,,1", "0-", "-1", "all", "\u0663", "0,1-2-3"])
+def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
+    assert parse_ranges(text) is None
 
 
 @pytest.mark.parametrize(
