@@ -2,7 +2,7 @@
 
 grammar parses argv, because click has other rules for prefixes, for values that look
 like options, and for the arguments of the program. click completes command lines in a
-shell, and its tools find the options; a job does without it.
+shell; a job does without it.
 """
 
 import os
@@ -16,8 +16,6 @@ from poprun.errors import OptionError, PoprunError
 from poprun.texts.stdout import print_text, report, write_error
 
 if TYPE_CHECKING:
-    import click
-
     from poprun.options.grammar import Given
 
 _COMPLETION = "_POPRUN_COMPLETE"
@@ -34,8 +32,7 @@ def main(
         if instruction := environ.get(_COMPLETION):
             from poprun.options.completion import answer_shell
 
-            answer = answer_shell(command(environ), _COMPLETION, instruction)
-            return print_text(answer)
+            return print_text(answer_shell(_COMPLETION, instruction))
         # Scripts call this often: it takes the shortest way.
         if argv == ["--version"]:
             return print_text(f"poprun {__version__}\n")
@@ -48,16 +45,6 @@ def main(
         for hint in error.hints:
             report("hint", hint, has_color=has_color)
         return error.exit_code
-
-
-def command(environ: Mapping[str, str] | None = None) -> "click.Command":
-    """Return poprun as a click command."""
-    from poprun.options.completion import make_command
-
-    environ = os.environ if environ is None else environ
-    return make_command(
-        lambda argv: _carry_out(argv, environ, []), lambda: _help(environ, [])
-    )
 
 
 def _carry_out(

@@ -1,56 +1,20 @@
-"""Shell completion, and poprun as a click command for tools that look for one.
+"""Shell completion, by the scripts of click.
 
 No job imports this module, because click takes long to import.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from poprun.errors import OptionError, PoprunError
 from poprun.options.grammar import find_option, parse_beginning
-from poprun.options.table import BY_NAME, OF_ONE_PROGRAM, OPTIONS
+from poprun.options.table import BY_NAME, OF_ONE_PROGRAM
 from poprun.options.types import Option, read_boolean, read_path, read_wait
 
 
-def make_command(
-    carry_out: Callable[[Sequence[str]], int], get_page: Callable[[], str]
-) -> click.Command:
-    """Return a command with the options of the table.
-
-    Args:
-        carry_out: Is called with the command's argv.
-        get_page: Returns the page of --help.
-    """
-
-    class Command(click.Command):
-        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-            return [
-                click.Option(
-                    [option.flag, option.name.replace("-", "_")],
-                    help=option.help,
-                    metavar=option.metavar,
-                    multiple=option.multiple,
-                    is_flag=not option.takes_value,
-                )
-                for option in OPTIONS.values()
-            ]
-
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            ctx.args = args
-            return args
-
-        def invoke(self, ctx: click.Context) -> int:
-            return carry_out(ctx.args)
-
-        def get_help(self, ctx: click.Context) -> str:
-            return get_page()
-
-    return Command("poprun")
-
-
-def answer_shell(command: click.Command, variable: str, instruction: str) -> str:
+def answer_shell(variable: str, instruction: str) -> str:
     """Return a shell's script, or the words that can stand at the cursor.
 
     Args:
@@ -66,7 +30,7 @@ def answer_shell(command: click.Command, variable: str, instruction: str) -> str
             f"{variable} is {instruction!r}, but must be bash_source, zsh_source "
             "or fish_source."
         )
-    answer = shell(command, {}, "poprun", variable)
+    answer = shell(click.Command("poprun"), {}, "poprun", variable)
     if action == "source":
         return answer.source()
     try:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import click
 import pytest
-from click.testing import CliRunner
 
 import poprun
 from poprun import cli, dispatch
@@ -340,33 +338,6 @@ def test_a_configuration_is_exported_without_a_job(pipeline: Pipeline) -> None:
     assert cli.main(words, {}) == 0
     assert Path("c.yaml").read_text() == "num-replicas: 4\n"
     assert pipeline.jobs == []
-
-
-def test_clicks_own_tools_find_the_options_of_the_table() -> None:
-    found = cli.command().to_info_dict(click.Context(cli.command()))["params"]
-
-    assert [param["opts"][0] for param in found] == [o.flag for o in OPTIONS.values()]
-    assert found[0]["opts"][0] == "--num-instances"
-
-
-def test_the_command_can_be_invoked_as_clicks(pipeline: Pipeline) -> None:
-    result = CliRunner().invoke(
-        cli.command(), ["--num-replicas", "3", "x"], standalone_mode=False
-    )
-
-    assert result.return_value == 0
-    assert pipeline.jobs[0][0]["num-replicas"] == 3
-
-
-def test_the_command_has_the_environment_that_it_is_made_with(
-    pipeline: Pipeline,
-) -> None:
-    environ = {"POPRUN_NUM_REPLICAS": "3"}
-
-    CliRunner().invoke(cli.command(environ), ["x"], standalone_mode=False)
-
-    assert pipeline.jobs[0][0]["num-replicas"] == 3
-    assert pipeline.environ is environ
 
 
 # --- As a process.
