@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from poprun import __version__, early_signals
 from poprun.color import uses_color
@@ -18,7 +19,7 @@ from poprun.options.settings import Settings, show_object, show_table
 from poprun.options.table import OPTIONS
 from poprun.options.types import item
 from poprun.plan.instance_count import with_tasks_of_slurm
-from poprun.result.recorder import Recorder, open_recorder
+from poprun.result.recorder import Recorder
 from poprun.supervise.guard_start import continue_guards, start_guard
 from poprun.texts.stdout import print_text, report
 from poprun.trace.job_trace import open_trace
@@ -74,12 +75,14 @@ def _run(
     global _recorder
     is_job, recorder = not settings["dry-run"], Recorder(line.words)
     if is_job:
-        recorder = _recorder = open_recorder(
+        recorder = _recorder = Recorder(
             line.words,
             result=settings["result"],
             events=settings["events"],
             on_stdout=settings["json"],
         )
+        refuse = partial(recorder.refuse, outcome="interrupted")
+        early_signals.call_after_message(refuse)
     trace = open_trace(settings["trace"]) if is_job and settings["trace"] else None
     early_signals.unblock()
     guard = start_guard(environ) if is_job else None
@@ -119,7 +122,7 @@ def record_refusal(
                 for name in ("result", "events", "json")
                 for text in [text_given(name, options, environ)]
             )
-            recorder = open_recorder(
+            recorder = Recorder(
                 words, result=str(result), events=str(events), on_stdout=bool(as_json)
             )
         except OptionError:

@@ -13,10 +13,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
-from poprun import __version__, early_signals
+from poprun import __version__
 from poprun.errors import OptionError
 from poprun.output.writer import Sink
 from poprun.plan.values import Plan
@@ -135,34 +134,30 @@ class Recorder:
         self._results = [JsonFile("--result", result)] if result else []
         if on_stdout:
             self._results.append(JsonFile("--json", "-"))
-        self._events = JsonFile("--events", events) if events else None
-        own = self._events.identity if self._events else None
-        if own and any(file.identity == own for file in self._results):
+        self._events = [JsonFile("--events", events)] if events else []
+        own = {file.identity for file in self._events} - {None}
+        if not own.isdisjoint(file.identity for file in self._results):
             raise OptionError(
                 f"--result and --events both name {events!r}. Give each a file of its "
                 "own."
             )
-        self._began, self._began_at = now(), time.monotonic()
         self._attempt = 0
-        self._attempt_began, self._attempt_began_at = self._began, self._began_at
+        self._run_time = self._attempt_time = _Stopwatch()
         self._attempts: list[dict[str, Any]] = []
         # The fields on the end of the last attempt.
         self._last_end: dict[str, Any] = {}
         self._job: str | None = None
         self._is_finished = False
         # It stays if poprun is killed.
-        draft = self._result(
-            formats.end_fields(
-                "incomplete", None, "poprun has not ended yet, or was killed."
-            )
-        )
+        cause = "poprun has not ended yet, or was killed."
+        draft = self._result(formats.end_fields("incomplete", None, cause))
         for file in self._results:
             file.write_draft(draft)
 
     def begin_attempt(self, plan: Plan) -> None:
         """Take in that an attempt is about to be started."""
         self._attempt = plan.attempt.number
-        self._attempt_began, self._attempt_began_at = now(), time.monotonic()
+        self._attempt_time = _Stopwatch()
         if self._job is None:
             self._job = plan.request.identity
             self._emit(
@@ -175,7 +170,7 @@ class Recorder:
 
     def listen(self, event: Event) -> None:
         """Write an event of the job."""
-        if self._events is not None and (fields := formats.event_object(event)):
+        if self._events and (fields := formats.event_object(event)):
             self._emit(**fields)
 
     def end_attempt(self, outcome: str, verdict: Verdict, cause: str) -> None:
@@ -185,21 +180,18 @@ class Recorder:
             outcome: One of formats.OUTCOMES, or "succeeded".
         """
         first = verdict.first
-        failed_instance = None if first is None else first.rank
         self._last_end = formats.end_fields(
-            outcome, verdict.exit_code, cause, failed_instance
+            outcome, verdict.exit_code, cause, None if first is None else first.rank
         )
         self._attempts.append(
             {
                 "attempt": self._attempt,
                 **self._last_end,
-                "began": self._attempt_began,
-                "elapsed_s": round(time.monotonic() - self._attempt_began_at, 6),
+                **self._attempt_time.fields(),
                 "instances": [formats.instance_object(i) for i in verdict.instances],
             }
         )
-        fields = self._last_end | formats.stderr_fields(first)
-        self._emit("attempt_ended", **fields)
+        self._emit("attempt_ended", **self._last_end, **formats.stderr_fields(first))
 
     def wait_for_restart(self, seconds: float) -> None:
         """Take in that another attempt follows."""
@@ -229,6 +221,7 @@ class Recorder:
         return self._finish(end, [json_text(hint) for hint in hints])
 
     def _finish(self, end: dict[str, Any], hints: Sequence[str] = ()) -> list[str]:
+        # A signal may come while the files are written.
         if self._is_finished:
             return []
         self._is_finished = True
@@ -236,16 +229,15 @@ class Recorder:
         result = self._result(end, hints)
         for file in self._results:
             file.write(result)
-        files = [*self._results, *([self._events] if self._events else [])]
-        return [sentence for file in files if (sentence := file.close())]
+        closed = [file.close() for file in (*self._results, *self._events)]
+        return list(filter(None, closed))
 
     def _result(self, end: dict[str, Any], hints: Sequence[str] = ()) -> dict[str, Any]:
         return {
             **self._head(formats.RESULT),
             **end,
             "hints": hints,
-            "began": self._began,
-            "elapsed_s": round(time.monotonic() - self._began_at, 6),
+            **self._run_time.fields(),
             "attempts": self._attempts,
         }
 
@@ -259,27 +251,21 @@ class Recorder:
         }
 
     def _emit(self, event: str, **fields: Any) -> None:
-        if self._events is not None:
-            elapsed = round(time.monotonic() - self._began_at, 6)
-            head = {"event": event, "time": now(), "elapsed_s": elapsed}
-            self._events.write({**head, "attempt": self._attempt, **fields})
+        elapsed_s = self._run_time.fields()["elapsed_s"]
+        head = {"event": event, "time": now(), "elapsed_s": elapsed_s}
+        for file in self._events:
+            file.write({**head, "attempt": self._attempt, **fields})
 
 
-def open_recorder(
-    program: Sequence[str],
-    *,
-    result: str | None = None,
-    events: str | None = None,
-    on_stdout: bool = False,
-) -> Recorder:
-    """Return a recorder that also writes the result if a signal ends poprun early.
+class _Stopwatch:
+    """The beginning of a run or an attempt, and the time since then."""
 
-    Raises:
-        OptionError: A file cannot be written.
-    """
-    recorder = Recorder(program, result=result, events=events, on_stdout=on_stdout)
-    early_signals.call_after_message(partial(recorder.refuse, outcome="interrupted"))
-    return recorder
+    def __init__(self) -> None:
+        self._began, self._began_at = now(), time.monotonic()
+
+    def fields(self) -> dict[str, Any]:
+        elapsed_s = round(time.monotonic() - self._began_at, 6)
+        return {"began": self._began, "elapsed_s": elapsed_s}
 
 
 def now() -> str:
