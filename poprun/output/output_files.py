@@ -35,63 +35,43 @@ class OutputFolder:
         return os.path.join(self.directory, self.run, f"attempt-{number}")
 
 
-class OutputFiles:
-    """The files of one attempt.
+class OutputFile:
+    """The file of one stream.
 
     Args:
-        directory: The folder of the attempt.
+        mark: Marks its lines.
     """
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        # By rank and stream: the descriptor, and what marks the lines.
-        self._open: dict[tuple[int, str], tuple[int, Mark | None]] = {}
-        # The streams with an unfinished line at the end of their file.
-        self._unfinished: set[tuple[int, str]] = set()
-        # The path of the first file that could not be written, and the errno.
-        self.failure: tuple[str, int] | None = None
-
-    def open(self, rank: int, stream: str, mark: Mark | None) -> None:
+    def __init__(self, path: str, mark: Mark | None = None) -> None:
+        self.path, self._mark = path, mark
+        # Why nothing can be written any more: an errno, or 0.
+        self.failure = 0
+        self._is_mid_line = False
         try:
-            self._open[rank, stream] = _open_file(self._directory, rank, stream), mark
+            self._descriptor = _open_file(path)
         except OSError as error:
-            self._note_failure(rank, stream, error)
+            self.failure = error.errno or errno.EIO
 
-    def write(self, rank: int, stream: str, data: bytes, written: float = 0.0) -> None:
-        """Write what a stream brings, unless its file could not be written before.
+    def write(self, data: bytes, written: float = 0.0) -> None:
+        """Write what the stream brings, unless the file could not be written before.
 
         Args:
             written: When it was written, in seconds since 1970.
         """
-        key = (rank, stream)
-        if key not in self._open:
-            return
-        descriptor, mark = self._open[key]
-        if mark is not None:
-            marked = mark.apply(data, continues=key in self._unfinished, time=written)
-            if data.endswith(b"\n"):
-                self._unfinished.discard(key)
-            else:
-                self._unfinished.add(key)
-            data = marked
+        is_mid_line, self._is_mid_line = self._is_mid_line, not data.endswith(b"\n")
+        if self._mark is not None:
+            data = self._mark.apply(data, continues=is_mid_line, time=written)
         view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(descriptor, view) :]
+            while view and not self.failure:
+                view = view[os.write(self._descriptor, view) :]
         except OSError as error:
-            self.close(rank, stream)
-            self._note_failure(rank, stream, error)
+            self.close()
+            self.failure = error.errno or errno.EIO
 
-    def close(self, rank: int, stream: str) -> None:
-        """Close the file of a stream, if it is open."""
-        descriptor, _ = self._open.pop((rank, stream), (-1, None))
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def _note_failure(self, rank: int, stream: str, error: OSError) -> None:
-        if self.failure is None:
-            path = path_of(self._directory, rank, stream)
-            self.failure = path, error.errno or errno.EIO
+    def close(self) -> None:
+        if not self.failure:
+            os.close(self._descriptor)
 
 
 def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
@@ -105,7 +85,7 @@ def make_files(folder: OutputFolder, attempt: int, num_instances: int) -> None:
     try:
         for rank in range(num_instances):
             for stream in STREAMS:
-                os.close(_open_file(directory, rank, stream))
+                os.close(_open_file(path_of(directory, rank, stream)))
         if folder.run:
             _link_latest(folder)
     except OSError as error:
@@ -128,9 +108,8 @@ def _link_latest(folder: OutputFolder) -> None:
     os.replace(new, path)
 
 
-def _open_file(directory: str, rank: int, stream: str) -> int:
+def _open_file(path: str) -> int:
     """Make the file of one stream."""
-    path = path_of(directory, rank, stream)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 

@@ -14,7 +14,7 @@ from poprun.output.kept_output import KeptOutput
 from poprun.output.lines.console import Console
 from poprun.output.lines.pending_stream import PendingStream
 from poprun.output.lines.screen import Screen
-from poprun.output.output_files import OutputFiles
+from poprun.output.output_files import OutputFile, path_of
 from poprun.output.routes import Routes
 from poprun.output.stream_ends import STREAMS
 from poprun.output.terminal import is_foreground, own_size
@@ -65,7 +65,7 @@ class OutputRouter:
         # The stream that brings the instances' stderr, and the last bytes of each.
         self._error_stream = "stdout" if routes.merged else "stderr"
         self._tails: dict[int, bytes] = {}
-        self._files = OutputFiles(routes.directory) if routes.directory else None
+        self._files: dict[tuple[int, str], OutputFile] = {}
         # The output of instances that are shown only if they fail.
         self._kept: dict[int, KeptOutput] = {}
 
@@ -124,7 +124,8 @@ class OutputRouter:
         for name, sink in zip(STREAMS, self.sinks, strict=False):
             if sink.failure not in (0, errno.EPIPE) and not sink.lost:
                 return name, sink.failure
-        return self._files.failure if self._files else None
+        failures = ((f.path, f.failure) for f in self._files.values() if f.failure)
+        return next(failures, None)
 
     def open(self, rank: int, stream: str) -> None:
         """Route a stream from now on."""
@@ -141,8 +142,10 @@ class OutputRouter:
             self._kept.setdefault(rank, KeptOutput(len(routes.writers)))
         else:
             self._by_stream[stream].open(pending)
-        if self._files is not None:
-            self._files.open(rank, stream, routes.mark_in_file(rank, stream))
+        if routes.directory is not None:
+            path = path_of(routes.directory, rank, stream)
+            mark = routes.mark_in_file(rank, stream)
+            self._files[rank, stream] = OutputFile(path, mark)
 
     def feed(
         self, rank: int, stream: str, data: bytes, now: float, written: float = 0.0
@@ -155,18 +158,13 @@ class OutputRouter:
         self._last_output = now
         if stream == self._error_stream:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
-        if self._files is not None:
-            self._files.write(rank, stream, data, written)
+        if file := self._files.get((rank, stream)):
+            file.write(data, written)
         if rank in self._kept:
             self._kept[rank].add(stream, data, written)
         elif self._routes.is_shown(rank) or self._routes.is_kept(rank):
-            self._feed_console(rank, stream, data, now, written)
-
-    def _feed_console(
-        self, rank: int, stream: str, data: bytes, now: float, written: float
-    ) -> None:
-        pending = self._streams[rank, stream]
-        self._by_stream[stream].feed(pending, data, now, written)
+            pending = self._streams[rank, stream]
+            self._by_stream[stream].feed(pending, data, now, written)
 
     def show_prompt_of(self, rank: int | None) -> None:
         """Let other instances wait while the debugger of one shows a prompt.
@@ -192,7 +190,8 @@ class OutputRouter:
                 "has written are not shown: only its last output is kept.\n"
             )
         for stream, data, written in pieces:
-            self._feed_console(rank, stream, data, time.monotonic(), written)
+            pending = self._streams[rank, stream]
+            self._by_stream[stream].feed(pending, data, time.monotonic(), written)
         for stream in kept.ended:
             self._close_on_console(rank, stream)
 
@@ -202,8 +201,8 @@ class OutputRouter:
             self._kept[rank].ended.append(stream)
         else:
             self._close_on_console(rank, stream)
-        if self._files is not None:
-            self._files.close(rank, stream)
+        if file := self._files.get((rank, stream)):
+            file.close()
 
     def _close_on_console(self, rank: int, stream: str) -> None:
         self._by_stream[stream].close(self._streams[rank, stream], time.monotonic())

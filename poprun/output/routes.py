@@ -42,31 +42,24 @@ class Routes:
 
     def mark_in_file(self, rank: int, stream: str) -> Mark | None:
         """Return what marks the lines of a stream in its file."""
-        if self.xml:
-            return Xml(rank, stream)
-        return self._prefix(rank, stream) if self.tag or self.timestamp else None
+        return self._mark(rank, stream, self._mpirun_form, timestamp=self.timestamp)
 
     def mark_on_console(
         self, rank: int, stream: str, *, on_terminal: bool = False
     ) -> Mark | None:
         """Return what marks the lines of a stream on the console."""
-        if self.xml:
-            return Xml(rank, stream)
-        if not self.is_tagged(stream):
-            return None
-        return self._prefix(
+        return self._mark(
             rank,
             stream,
-            template=self.template if stream in self.template_streams else None,
+            self._form_of(stream),
+            timestamp=self.timestamp and stream not in self.template_streams,
             colored=stream in self.colored_streams,
             on_terminal=on_terminal,
         )
 
     def is_tagged(self, stream: str) -> bool:
         """Return whether the lines of a stream have tags or times on the console."""
-        if stream in self.template_streams:
-            return bool(self.template)
-        return self.tag or self.timestamp
+        return bool(self._form_of(stream))
 
     def width_of_mark(self, instances: int) -> int:
         """Return how many columns the widest mark takes on a terminal."""
@@ -88,19 +81,30 @@ class Routes:
         """Return whether the output of an instance is shown only if that fails."""
         return not self.only_files and self.selection.failed and not self.is_shown(rank)
 
-    def _prefix(
+    @property
+    def _mpirun_form(self) -> str:
+        """The template of mpirun's form, "" for no tags."""
+        return POPRUN if self.tag else "<{stream}>:" if self.timestamp else ""
+
+    def _form_of(self, stream: str) -> str:
+        """Return the template of a stream on the console, "" for no tags."""
+        has_own = stream in self.template_streams
+        return self.template if has_own else self._mpirun_form
+
+    def _mark(
         self,
         rank: int,
         stream: str,
+        template: str,
         *,
-        template: str | None = None,
+        timestamp: bool,
         colored: bool = False,
         on_terminal: bool = False,
-    ) -> Prefix:
-        """Return a tag in a template's form, or in the form of mpirun without one."""
-        timestamp = self.timestamp and template is None
-        if template is None:
-            template = POPRUN if self.tag else "<{stream}>:"
+    ) -> Mark | None:
+        if self.xml:
+            return Xml(rank, stream)
+        if not template:
+            return None
         writer = self.writers[rank] if self.writers else Writer(instance=rank)
         writer = replace(writer, stream=stream)
         tag = writer.tag(template, colored=colored, timestamp=timestamp)

@@ -73,16 +73,21 @@ class InputFeeder(Protocol):
         """Return what to send to an instance of this host as its stdin, if anything."""
 
 
-class DescriptorSource:
+class _DescriptorEnd:
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class DescriptorSource(_DescriptorEnd):
     """The read end of a pipe, or the master of a terminal."""
 
     # poll() says so.
     has_data = False
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
-        self.written = 0.0
+    written = 0.0
 
     def read(self, most: int) -> bytes | None:
         # It was written a moment ago: the reader waits for it.
@@ -98,22 +103,12 @@ class DescriptorSource:
         if os.isatty(self.descriptor):
             termios.tcsetwinsize(self.descriptor, size)
 
-    def close(self) -> None:
-        os.close(self.descriptor)
 
-
-class DescriptorSink:
+class DescriptorSink(_DescriptorEnd):
     """The write end of a pipe."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
 
     def write(self, data: bytes) -> int:
         try:
             return os.write(self.descriptor, data)
         except BlockingIOError:
             return 0
-
-    def close(self) -> None:
-        os.close(self.descriptor)

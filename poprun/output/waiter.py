@@ -4,32 +4,25 @@ import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 # poll takes milliseconds as an int, which a longer wait would exceed.
 MAX_WAIT_S = 86400.0
 
 
-class Interest:
+class Interest(NamedTuple):
     """A descriptor that the loop waits for, on behalf of its owner.
 
     It is no frozen dataclass: each turn of the loop makes one for each stream of each
-    instance, and a frozen dataclass takes 2 us instead of 0.1.
-
-    Args:
-        events: READ, WRITE or both.
-        call: Is called when one of them has come; it may find nothing to do.
+    instance, and a frozen dataclass takes much longer.
     """
 
-    __slots__ = ("call", "descriptor", "events")
-
-    def __init__(
-        self, descriptor: int, events: int, call: Callable[[], object]
-    ) -> None:
-        self.descriptor = descriptor
-        self.events = events
-        self.call = call
+    descriptor: int
+    # READ, WRITE or both.
+    events: int
+    # Is called when one of them has come; it may find nothing to do.
+    call: Callable[[], object]
 
 
 class LoopPart(Protocol):

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from string import Formatter
 from time import ctime
-from typing import Protocol
 
 from poprun.color import INSTANCES
 
@@ -32,24 +31,6 @@ _PLAIN = bytes(code for code in range(32, 128) if code not in b"&<>")
 PIECE = 1 << 18
 
 Tag = bytes | Callable[[float], bytes]
-
-
-class Mark(Protocol):
-    """Marks the lines of one stream, piece by piece."""
-
-    # Whether each marked line has to begin at the beginning of a line.
-    own_line: bool
-    # Whether a mark tells when its line was written.
-    is_timed: bool
-
-    def apply(self, data: bytes, *, continues: bool, time: float = 0.0) -> bytes:
-        """Return a piece with its marks.
-
-        Args:
-            continues: It goes on with the line that the last piece did not end.
-            time: When it was written, in seconds since 1970.
-        """
-        ...
 
 
 # The fields in a template of --tag-format.
@@ -156,16 +137,24 @@ class Prefix:
             shows nothing gets none: it may be the last, with a shell's prompt after it.
     """
 
+    # Whether each marked line has to begin at the beginning of a line.
     own_line = True
 
     def __init__(self, tag: Tag, *, on_terminal: bool = False) -> None:
         self._tag = tag
+        # Whether a mark tells when its line was written.
         self.is_timed = not isinstance(tag, bytes)
         self._on_terminal = on_terminal
         # The next visible bytes of the line need a tag before them.
         self._is_due = False
 
     def apply(self, data: bytes, *, continues: bool, time: float = 0.0) -> bytes:
+        """Return a piece of a stream with its marks.
+
+        Args:
+            continues: It goes on with the line that the last piece did not end.
+            time: When it was written, in seconds since 1970.
+        """
         tag = self._tag if isinstance(self._tag, bytes) else self._tag(time)
         marked = []
         for start in range(0, len(data), PIECE):
@@ -224,3 +213,7 @@ class Xml:
         if data.endswith(b"\n"):
             return text[: -len(self._start)]
         return text + self._end
+
+
+# Marks the lines of one stream, piece by piece.
+Mark = Prefix | Xml

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from poprun.errors import OptionError, PoprunError
-from poprun.output.output_files import OutputFiles, OutputFolder, make_files
+from poprun.output.output_files import OutputFile, OutputFolder, make_files, path_of
 
 
 def folder_of_run(directory: Path, run: str) -> OutputFolder:
@@ -105,10 +105,9 @@ def test_a_folder_of_mpirun_has_no_link(tmp_path: Path) -> None:
 
 def test_what_a_stream_brings_is_in_the_file_of_its_instance(tmp_path: Path) -> None:
     folder = folder_of_run(tmp_path, "today")
-    files = OutputFiles(folder.of_attempt(1))
-    files.open(3, "stderr", None)
-    files.write(3, "stderr", b"so \xff")
-    files.close(3, "stderr")
+    file = OutputFile(path_of(folder.of_attempt(1), 3, "stderr"))
+    file.write(b"so \xff")
+    file.close()
 
     path = tmp_path / "today/attempt-1/rank.3/stderr"
     assert path.read_bytes() == b"so \xff"
