@@ -4,7 +4,6 @@ It listens to the events of the job and knows no terminal; the router shows the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 from poprun.output.terminal import clock
@@ -28,6 +27,9 @@ LONG_WAIT_S = 5.0
 # A job that has written nothing for so long may be healthy: the line says only that.
 LONG_SILENCE_S = 300.0
 
+# A collective, and the instances for which others wait in it.
+_Wait = tuple[str, tuple[int, ...]]
+
 
 class Progress:
     """How many instances of one job have started and ended.
@@ -48,7 +50,7 @@ class Progress:
         self._waits_since: dict[int, float] = {}
         self._group_calls = GroupCalls()
         # The continuing waits that `new_stalls` has returned.
-        self._reported: set[tuple[str, tuple[int, ...]]] = set()
+        self._reported: set[_Wait] = set()
 
     def listen(self, event: Event) -> None:
         match event:
@@ -75,17 +77,9 @@ class Progress:
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        wait, silence = self._long_wait(now), ""
-        if not wait and self._is_running:
-            silence = _long_silence(now - max(self._began, last_output))
-        return f"poprun: {wait}{self._phase()}{silence} ({clock(int(elapsed))})"
-
-    @property
-    def _is_running(self) -> bool:
-        """Whether all instances have started, and some of them run on."""
-        num_left = self._instances - len(self._ended)
-        is_started = len(self._started | self._ended) == self._instances
-        return is_started and num_left > 0 and not self._is_stopping
+        wait = self._long_wait(now)
+        silent_s = 0.0 if wait else now - max(self._began, last_output)
+        return f"poprun: {wait}{self._phase(silent_s)} ({clock(int(elapsed))})"
 
     def _long_wait(self, now: float) -> str:
         """Return the collective that takes long, with the missing instances."""
@@ -108,7 +102,7 @@ class Progress:
 
     def describe_waits(self) -> list[str]:
         """Return a sentence for each collective in which instances waited last."""
-        return [_describe(wait, "had") for wait in self._common_waits()]
+        return [_describe(usages, "had") for usages in self._common_waits().values()]
 
     def new_stalls(self, least_s: float) -> list[str]:
         """Return a sentence for each collective that takes long, and only once.
@@ -116,32 +110,23 @@ class Progress:
         The instances report collectives of popdist themselves.
         """
         stalls = {
-            (wait.operation, wait.missing): wait
-            for wait in self._common_waits()
-            if wait.seconds >= least_s and wait.is_of_torch
+            wait: usages
+            for wait, usages in self._common_waits().items()
+            if usages[0].group and _longest_wait(usages) >= least_s
         }
-        new = [wait for key, wait in stalls.items() if key not in self._reported]
+        new = [usages for wait, usages in stalls.items() if wait not in self._reported]
         self._reported = set(stalls)
-        return [_describe(w, "has" if len(w.ranks) == 1 else "have") for w in new]
+        return [_describe(u, "has" if len(u) == 1 else "have") for u in new]
 
-    def _common_waits(self) -> list["_Wait"]:
-        """Return the waits of instances for others, joined where they are the same."""
-        groups: dict[tuple[str, tuple[int, ...]], list[UsageMeasured]] = {}
+    def _common_waits(self) -> dict[_Wait, list[UsageMeasured]]:
+        """Return the instances that wait in one collective for the same others."""
+        common: dict[_Wait, list[UsageMeasured]] = {}
         for _, usage in sorted(self._waits().items()):
             if usage.missing:
-                groups.setdefault((usage.operation, usage.missing), []).append(usage)
-        return [
-            _Wait(
-                operation=operation,
-                missing=missing,
-                ranks=[usage.rank for usage in usages],
-                seconds=max(usage.waited_s for usage in usages),
-                is_of_torch=bool(usages[0].group),
-            )
-            for (operation, missing), usages in groups.items()
-        ]
+                common.setdefault((usage.operation, usage.missing), []).append(usage)
+        return common
 
-    def _phase(self) -> str:
+    def _phase(self, silent_s: float) -> str:
         number = len(self._started - self._ended)
         running = f"{counted(number, 'instance')} running"
         ended = f", {len(self._ended)} ended" if self._ended else ""
@@ -152,25 +137,18 @@ class Progress:
             return f"stopping, {running}{ended}"
         if len(self._started | self._ended) < self._instances:
             return f"starting, {number} of {every} running{ended}"
-        return running + ended
+        return running + ended + _long_silence(silent_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wait:
-    """Instances that wait in a collective for the same others, the longest so long."""
-
-    operation: str
-    missing: tuple[int, ...]
-    ranks: Sequence[int]
-    seconds: float
-    is_of_torch: bool
+def _longest_wait(usages: Sequence[UsageMeasured]) -> float:
+    return max(usage.waited_s for usage in usages)
 
 
-def _describe(wait: _Wait, verb: str) -> str:
-    who = describe_instances(wait.ranks)
+def _describe(usages: Sequence[UsageMeasured], verb: str) -> str:
+    who = describe_instances([usage.rank for usage in usages])
     return (
-        f"{who.capitalize()} {verb} waited {wait.seconds:.0f} s in {wait.operation} "
-        f"for {describe_instances(wait.missing)}."
+        f"{who.capitalize()} {verb} waited {_longest_wait(usages):.0f} s in "
+        f"{usages[0].operation} for {describe_instances(usages[0].missing)}."
     )
 
 
