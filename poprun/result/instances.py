@@ -107,50 +107,41 @@ def instance_ends(
     names = plan.request.program_names
     ends = []
     for rank, assignment in enumerate(plan.assignments):
+        exited = exits.get(rank)
+        last: Exited | FailedInFinalize | None = finalizing.get(rank)
+        state = FAILED if last else LOST if rank in started else NOT_STARTED
+        has_failed = exited is not None and exited.by_itself and exited.status != 0
+        if exited is not None and (has_failed or last is None):
+            last = exited
+            state = FAILED if has_failed else SUCCEEDED if exited.by_itself else STOPPED
         instance = InstanceEnd(
             rank=rank,
-            state=LOST if rank in started else NOT_STARTED,
+            state=state,
             host=assignment.host.name,
             is_own_host=assignment.facts.is_own_host,
             program=assignment.program.argv,
             program_name=names[rank] if names else "",
+            status=last.status if last else None,
+            at_ns=last.at_ns if last else None,
+            finalizing=isinstance(last, FailedInFinalize),
             uses_torch_groups=rank in with_groups,
             stdin_advice=plan.request.stdin.advice_for(rank),
             stderr=tail(rank),
         )
-        if failed := finalizing.get(rank):
-            instance = replace(
-                instance,
-                state=FAILED,
-                status=failed.status,
-                at_ns=failed.at_ns,
-                finalizing=True,
-            )
-        if exited := exits.get(rank):
+        if exited is not None:
             began_ns = end.started_ns.get(rank, exited.at_ns)
-            instance = _with_exit(instance, exited, began_ns)
+            instance = _with_usage(instance, exited, exited.at_ns - began_ns)
         ends.append(instance)
     return ends
 
 
-def _with_exit(instance: InstanceEnd, exited: Exited, began_ns: int) -> InstanceEnd:
-    instance = replace(
+def _with_usage(instance: InstanceEnd, exited: Exited, wall_ns: int) -> InstanceEnd:
+    return replace(
         instance,
-        wall_s=max(0, exited.at_ns - began_ns) / 1e9,
+        wall_s=max(0, wall_ns) / 1e9,
         user_s=exited.user_s,
         system_s=exited.system_s,
         peak_kib=exited.peak_kib,
         at_cpu_limit=exited.at_cpu_limit,
         lacks_faulthandler=exited.lacks_faulthandler,
-    )
-    has_failed = exited.by_itself and exited.status != 0
-    if instance.finalizing and not has_failed:
-        return instance
-    state = FAILED if has_failed else SUCCEEDED if exited.by_itself else STOPPED
-    return replace(
-        instance,
-        state=state,
-        status=exited.status,
-        at_ns=exited.at_ns,
-        finalizing=False,
     )

@@ -3,7 +3,7 @@
 import errno
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,8 +34,12 @@ from poprun.wire.events import (
 )
 from poprun.words import format_ranges
 
-# A process of mpirun was killed.
-PROCESS_LOST = (MpirunFailure.PROXY_LOST, MpirunFailure.DAEMON_LOST)
+# A process of mpirun was killed: the reasons for which the attempt stops then, or none.
+# mpirun ends before or after its instances, depending on the load.
+PROCESS_LOST: Mapping[MpirunFailure, Sequence[Reason | None]] = {
+    MpirunFailure.PROXY_LOST: (None, Reason.MPIRUN_ENDED),
+    MpirunFailure.DAEMON_LOST: (None, Reason.MPIRUN_ENDED, Reason.SHIM_LOST),
+}
 KILLED_BY_OTHERS = (
     "was killed, and the job with it. poprun did not do that. Find out what sends "
     "SIGKILL: perhaps the kernel, because memory ran out."
@@ -54,20 +58,19 @@ def judge(
     """
     judge = _Judge(end, instances, mpirun)
     # The first rule that applies decides.
-    rules = (
-        judge.mpirun_refused,
-        judge.aborted,
-        judge.daemon_killed,
-        judge.instances_failed,
-        judge.mpirun_ended_with_0,
-        judge.mpirun_broke,
-        judge.stopped,
-        judge.ended_by_mpirun,
-        judge.devices_lost,
-        judge.not_all_started,
+    verdict = (
+        judge.mpirun_refused()
+        or judge.aborted()
+        or judge.daemon_killed()
+        or judge.instances_failed()
+        or judge.mpirun_ended_with_0()
+        or judge.mpirun_broke()
+        or judge.stopped()
+        or judge.ended_by_mpirun()
+        or judge.devices_lost()
+        or judge.not_all_started()
+        or judge.all_succeeded()
     )
-    verdicts = (rule() for rule in rules)
-    verdict = next(filter(None, verdicts), None) or judge.all_succeeded()
     return replace(verdict, instances=_named_by(verdict, instances, end.events))
 
 
@@ -102,17 +105,9 @@ class _Judge:
         failed = [i for i in instances if i.state == FAILED]
         self.failed = sorted(failed, key=lambda i: (i.at_ns or 0, i.rank))
         self.mpirun = mpirun
-        # mpirun ends before or after its instances then, depending on the load.
-        follows = [None, Reason.MPIRUN_ENDED]
-        if mpirun.failure is MpirunFailure.DAEMON_LOST:
-            follows.append(Reason.SHIM_LOST)
-        is_lost = mpirun.failure in PROCESS_LOST
-        self.lost_proxy = is_lost and self.reason in follows
-        self.warnings = []
-        if end.state.mpirun_hung:
-            self.warnings = [
-                "mpirun did not end after its last instance and was killed."
-            ]
+        self.lost_proxy = self.reason in PROCESS_LOST.get(mpirun.failure, ())
+        hung = "mpirun did not end after its last instance and was killed."
+        self.warnings = [hung] if end.state.mpirun_hung else []
 
     def mpirun_refused(self) -> Verdict | None:
         if (refused := self._event(MpirunRefused)) is None:
@@ -136,20 +131,16 @@ class _Judge:
         error = mpirun.code or 0
         # It is a failure in any case.
         code = error & 0xFF or 1
-        also = [i for i in self.failed if i.rank != mpirun.rank]
         called = f"called MPI_Abort with error code {error}"
-        if mpirun.rank is None:
-            return Verdict(exit_code=code, sentence=f"An instance {called}.", also=also)
-        instance = self.instances[mpirun.rank]
-        return Verdict(
-            exit_code=code,
-            sentence=f"Instance {instance.title} {called}, and mpirun ended the "
-            "others.",
-            first=replace(
-                instance, state=FAILED, status=code << 8, at_ns=0, finalizing=False
-            ),
-            also=also,
-        )
+        first, sentence = None, f"An instance {called}."
+        if mpirun.rank is not None:
+            first = self.instances[mpirun.rank]
+            sentence = f"Instance {first.title} {called}, and mpirun ended the others."
+            first = replace(
+                first, state=FAILED, status=code << 8, at_ns=0, finalizing=False
+            )
+        also = [i for i in self.failed if i.rank != mpirun.rank]
+        return Verdict(exit_code=code, sentence=sentence, first=first, also=also)
 
     def daemon_killed(self) -> Verdict | None:
         """A daemon of mpirun was killed, and so ended the job.
