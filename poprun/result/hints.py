@@ -3,6 +3,9 @@
 import re
 import signal
 import sys
+from collections.abc import Sequence
+
+from poprun.result.instances import InstanceEnd
 
 # By a pattern of the whole last line. `module` is the group of the pattern, `stdin` the
 # value of --stdin to advise, and `python` the Python of poprun.
@@ -64,8 +67,8 @@ SIGNALS: dict[int, str] = {
     signal.SIGXCPU: CPU_LIMIT,
     signal.SIGXFSZ: "The size of its files is limited: see 'ulimit -f'.",
 }
-
-
+# How C++ reports an uncaught exception, and a thread that was not joined.
+TERMINATE = "terminate called "
 FAULTHANDLER = (
     "Set PYTHONFAULTHANDLER=1 to have Python show where it was when this happens."
 )
@@ -73,6 +76,26 @@ DESTROY_GROUPS = (
     "Call torch.distributed.destroy_process_group() before the program ends: threads "
     "of a process group that still exists then may abort it."
 )
+
+
+def hint_for_signal(
+    end: InstanceEnd, lines: Sequence[str], kills: int | None, *, has_fault: bool
+) -> str:
+    """Return how to find or mend what a signal means that killed an instance, or "".
+
+    Args:
+        lines: The lines of its stderr.
+        kills: As in hint_for_sigkill.
+        has_fault: Whether the cause has a fault that faulthandler has reported.
+    """
+    if end.killed_by == signal.SIGKILL:
+        return hint_for_sigkill(kills)
+    is_by_cpp = any(line.startswith(TERMINATE) for line in lines)
+    if end.killed_by == signal.SIGABRT and end.uses_torch_groups and is_by_cpp:
+        return DESTROY_GROUPS
+    if end.lacks_faulthandler and not has_fault:
+        return FAULTHANDLER
+    return SIGNALS.get(end.killed_by or 0, "")
 
 
 def hint_for_sigkill(kills: int | None) -> str:

@@ -5,14 +5,7 @@ import signal
 from collections.abc import Sequence
 
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.result.hints import (
-    CPU_LIMIT,
-    DESTROY_GROUPS,
-    FAULTHANDLER,
-    SIGNALS,
-    hint_for_sigkill,
-    hint_for_words,
-)
+from poprun.result.hints import CPU_LIMIT, hint_for_signal, hint_for_words
 from poprun.result.instances import InstanceEnd
 from poprun.result.verdict import Verdict
 from poprun.words import printable, size
@@ -26,11 +19,9 @@ COLOURS = "\x1b\\[[0-9;]*m"
 CONTROLS = (
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?|.)|[\x00-\x08\x0b-\x1f\x7f]"
 )
-# How C++ reports an uncaught exception, and a thread that was not joined.
-TERMINATE = "terminate called "
-# Lines of faulthandler's report: its title, the thread at fault, and a frame.
-FATAL_ERROR, CURRENT_THREAD = "Fatal Python error: ", "Current thread 0x"
-FRAME = '  File "(.*)", line ([0-9]+) in (.*)'
+# Lines of faulthandler's report: its title, and the first frame of the thread at fault.
+FATAL_ERROR = "Fatal Python error: "
+FRAME = '^Current thread 0x.*\n  File "(.*)", line ([0-9]+) in (.*)$'
 # Signals that come from another process.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # How Python ends after an interrupt that the program does not handle.
@@ -116,7 +107,7 @@ def _cause(first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters) -> 
     if first.at_cpu_limit:
         hint = CPU_LIMIT
     elif not hint and first.killed_by is not None:
-        hint = _hint_for_signal(first, lines, memory, has_fault=bool(fault))
+        hint = hint_for_signal(first, lines, memory.host_kills, has_fault=bool(fault))
     cause = f"{who}."
     if fault or (exception and not is_followed):
         is_sentence = not hint or text.endswith(".")
@@ -132,19 +123,6 @@ def _cause(first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters) -> 
     return f"{cause} {hint}" if hint else cause
 
 
-def _hint_for_signal(
-    first: InstanceEnd, lines: Sequence[str], memory: MemoryCounters, *, has_fault: bool
-) -> str:
-    if first.killed_by == signal.SIGKILL:
-        return hint_for_sigkill(memory.host_kills)
-    is_by_cpp = any(line.startswith(TERMINATE) for line in lines)
-    if first.killed_by == signal.SIGABRT and first.uses_torch_groups and is_by_cpp:
-        return DESTROY_GROUPS
-    if first.lacks_faulthandler and not has_fault:
-        return FAULTHANDLER
-    return SIGNALS.get(first.killed_by or 0, "")
-
-
 def _last_line(lines: Sequence[str]) -> str:
     """Return the last visible line, without control sequences."""
     visible = (re.sub(CONTROLS, "", line).strip() for line in reversed(lines))
@@ -156,10 +134,8 @@ def _fault(lines: Sequence[str]) -> str:
     at = _fault_at(lines)
     if at is None:
         return ""
-    threads = [i for i in range(at, len(lines)) if lines[i].startswith(CURRENT_THREAD)]
     # The report may be cut off.
-    first_frame = "".join(lines[threads[0] + 1 :][:1]) if threads else ""
-    frame = re.fullmatch(FRAME, first_frame)
+    frame = re.search(FRAME, "\n".join(lines[at:]), re.MULTILINE)
     where = f" in {frame[3]} (line {frame[2]} of {frame[1]})" if frame else ""
     return lines[at] + where
 
