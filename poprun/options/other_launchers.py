@@ -49,8 +49,7 @@ _GROUPED_ADVICE = {
     "-o --error -e": "It writes output to files. Write --log-dir DIR.",
     "--chdir -D --workdir -wd": "It is the directory to run in. Write --cwd DIR.",
     "--kill-on-bad-exit -K": "The first failure ends the job unless --keep-going is "
-    "given. "
-    "Leave it out.",
+    "given. Leave it out.",
     "--partition": "It names a partition of Slurm, which poprun does not use. For one "
     "of V-IPU write --vipu-partition NAME.",
     "--gpus --gres --multi-gpu --gpu-ids": "poprun assigns no GPUs. Leave it out.",
@@ -73,8 +72,7 @@ _GROUPED_ADVICE = {
     "--mixed-precision --dynamo-backend": "poprun does not change how a program "
     "computes. Leave it out.",
     "--num-cpu-threads-per-process": "poprun sets OMP_NUM_THREADS to each instance's "
-    "share of the "
-    "cores. Set that variable to choose another number.",
+    "share of the cores. Set that variable to choose another number.",
 }
 ADVICE: Mapping[str, str] = {
     option: advice

@@ -148,10 +148,9 @@ def read_whole(option: Option, text: str) -> int | str:
     if not re.fullmatch("-?[0-9]+", text) or text == "-0":
         rule = f"a whole number in plain digits, such as {max(option.minimum, 4)}"
         raise _must_be(text, f"{rule}, or auto" if option.takes_auto else rule)
-    digits = text.lstrip("-0")
-    number = LARGEST + 1 if len(digits) > 10 else int(digits or "0")
-    if text.startswith("-"):
-        number = -number
+    # int() of a long text takes long; the first digits show that it is too large.
+    digits = text.lstrip("-0")[:11] or "0"
+    number = -int(digits) if text.startswith("-") else int(digits)
     if option.minimum <= number <= option.maximum:
         return number
     if option.maximum < LARGEST:

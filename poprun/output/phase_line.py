@@ -37,10 +37,9 @@ class PhaseLine:
         self._is_drawn = False
         self._phase = ""
         self._began = 0.0
-        # There is no timer if the caller ignores SIGALRM: the instances inherit that.
-        self._has_timer = False
-        # The handler that the timer replaces.
-        self._handler: Any = signal.SIG_DFL
+        # The handler that the timer replaces; None without a timer. There is none where
+        # the caller ignores SIGALRM: the instances inherit that.
+        self._handler: Any = None
 
     def __enter__(self) -> "PhaseLine":
         return self
@@ -61,8 +60,7 @@ class PhaseLine:
         # The caller's timer lasts beyond exec.
         has_alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
         if self._is_possible and is_free and not has_alarm:
-            self._has_timer, self._handler = True, handler
-            self._began = time.monotonic()
+            self._handler, self._began = handler, time.monotonic()
             # The kernel interrupts what poprun waits in, and Python goes on with it.
             signal.signal(signal.SIGALRM, self._draw)
             signal.setitimer(signal.ITIMER_REAL, FIRST_AFTER_S, INTERVAL_S)
@@ -72,10 +70,10 @@ class PhaseLine:
 
     def hide(self) -> None:
         """Erase the line, and draw none until the next phase."""
-        if self._has_timer:
-            self._has_timer = False
+        if self._handler is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._handler)
+            self._handler = None
         self._phase = ""
         self._erase()
 
