@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -54,42 +53,39 @@ def carry_out(
         code_of: Returns the exit code of an error, and may add hints to it.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    refuse = partial(_refuse, name, as_json="--json" in arguments)
+    hints: Sequence[str] = ()
     try:
         result = command.main(arguments, prog_name=name, standalone_mode=False, obj=obj)
     except click.exceptions.NoArgsIsHelpError as error:
         write_error(error.format_message() + "\n")
         return INVALID
     except click.UsageError as error:
-        return refuse(error.format_message(), INVALID)
+        sentence, code = error.format_message(), INVALID
     except PoprunError as error:
         code = code_of(error)
-        return refuse(str(error), code, error.hints)
+        sentence, hints = str(error), error.hints
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    except OutputError as error:
+    except (OSError, OutputError) as error:
+        if isinstance(error, OSError):
+            if _PAGES.isdisjoint(arguments):
+                raise
+            error = OutputError(error)
         discard_unwritten(sys.stdout)
         if error.is_closed_by_reader:
             return OUTPUT_CLOSED
-        return refuse(f"The output cannot be written: {error}.", UNWRITTEN)
-    except OSError as error:
-        if _PAGES.isdisjoint(arguments):
-            raise
-        discard_unwritten(sys.stdout)
-        return refuse(f"The output cannot be written: {error.strerror}.", UNWRITTEN)
-    # click returns the exit code of --help, and what a subcommand returns.
-    return result if isinstance(result, int) else 0
+        sentence, code = f"The output cannot be written: {error}.", UNWRITTEN
+    else:
+        # click returns the exit code of --help, and what a subcommand returns.
+        return result if isinstance(result, int) else 0
+    _report(name, sentence, code, hints, as_json="--json" in arguments)
+    return code
 
 
-def _refuse(
-    name: str,
-    sentence: str,
-    code: int,
-    hints: Sequence[str] = (),
-    *,
-    as_json: bool = False,
-) -> int:
-    """Report an error, and return the exit code.
+def _report(
+    name: str, sentence: str, code: int, hints: Sequence[str], *, as_json: bool
+) -> None:
+    """Report an error on stderr.
 
     Args:
         as_json: On stdout, too, for a program that reads JSON there.
@@ -101,4 +97,3 @@ def _refuse(
     write_error(f"{name}: error: {printable(sentence)}\n")
     for hint in hints:
         write_error(f"{name}: hint: {printable(hint)}\n")
-    return code
