@@ -40,7 +40,8 @@ LARGEST = 10**9
 class Option:
     """One option, wherever it is written."""
 
-    # Reads a text of the option: one of the functions below.
+    # Reads a text of the option: one of the functions below. The sentence of its error
+    # lacks the subject, which `item` adds.
     read: "Callable[[Option, str], Item]"
     name: str
     # All names and the placeholder of the value, as the help shows them.
@@ -74,15 +75,11 @@ class Option:
     @property
     def default_text(self) -> str:
         """The default value as help shows it."""
-        match self.default:
-            case None | ():
-                return self.unset
-            case bool(on):
-                return "yes" if on else "no"
-            case float(seconds):
-                return f"{seconds:g}"
-            case value:
-                return str(value)
+        if isinstance(self.default, bool):
+            return "yes" if self.default else "no"
+        if isinstance(self.default, float):
+            return f"{self.default:g}"
+        return self.unset if self.default in (None, ()) else str(self.default)
 
 
 def variable(name: str) -> str:
@@ -100,15 +97,13 @@ def item(option: Option, text: str, label: str) -> Item:
     Raises:
         OptionError: The text is not valid for this option.
     """
-    if "\0" in text:
-        # A file can have it, and no path, argument or variable can.
-        raise OptionError(
-            f"{label} is {quoted(text)}, but must not contain a NUL byte."
-        )
     try:
+        # A file can have it, and no path, argument or variable can.
+        if "\0" in text:
+            raise OptionError(f"is {quoted(text)}, but must not contain a NUL byte.")
         return option.read(option, text)
-    except InvalidTextError as error:
-        hint = error.hint
+    except OptionError as error:
+        hint = "".join(error.hints)
         is_yes_or_no = option.read is read_boolean or "yes" in option.choices
         if is_yes_or_no and label.startswith("-"):
             # Without an equals sign it may have taken the program for its value.
@@ -125,20 +120,8 @@ def combine(option: Option, items: Sequence[Item]) -> Value:
     return items[-1]
 
 
-class InvalidTextError(Exception):
-    """A text is not valid. The message is a sentence without its subject.
-
-    Args:
-        hint: How to correct the text.
-    """
-
-    def __init__(self, predicate: str, hint: str = "") -> None:
-        super().__init__(predicate)
-        self.hint = hint
-
-
-def _must_be(text: str, rule: str, hint: str = "") -> InvalidTextError:
-    return InvalidTextError(f"is {quoted(text)}, but must be {rule}.", hint)
+def _must_be(text: str, rule: str, hint: str = "") -> OptionError:
+    return OptionError(f"is {quoted(text)}, but must be {rule}.", hint)
 
 
 def read_whole(option: Option, text: str) -> int | str:
@@ -160,7 +143,7 @@ def read_whole(option: Option, text: str) -> int | str:
     else:
         rule = f"at most {LARGEST}"
     shortened = text if len(text) <= 20 else text[:20] + "..."
-    raise InvalidTextError(f"is {shortened}, but must be {rule}.")
+    raise OptionError(f"is {shortened}, but must be {rule}.")
 
 
 def read_seconds(option: Option, text: str) -> float:
@@ -200,7 +183,7 @@ def read_wait(option: Option, text: str) -> bool | float:
         return read_boolean(option, text)
     try:
         return read_seconds(option, text)
-    except InvalidTextError:
+    except OptionError:
         rule = "yes, no, or a number of seconds, such as 600, or a duration such as"
         raise _must_be(text, f"{rule} {EXAMPLES}") from None
 
@@ -216,7 +199,7 @@ def read_text(option: Option, text: str) -> str:
     """Read any text that is not empty."""
     if text:
         return text
-    raise InvalidTextError(
+    raise OptionError(
         "is empty.",
         "Give it a value, or leave it out. Perhaps a variable of your shell is not "
         "set.",
@@ -234,9 +217,8 @@ def read_path(option: Option, text: str) -> str:
 def read_choice(option: Option, text: str) -> str:
     """Read one of the option's choices."""
     word = text.lower()
-    for choice in option.choices:
-        if word == choice:
-            return choice
+    if word in option.choices:
+        return word
     for prefix in option.prefixes:
         word = word.removeprefix(prefix)
     for choice in option.choices if option.prefixes else ():
@@ -269,13 +251,13 @@ def read_environment(option: Option, text: str) -> tuple[str, str, str | None]:
     if colon:
         _check_instances(instances)
     if not is_variable_name(name if equals else name.removesuffix("*")):
-        raise InvalidTextError(
+        raise OptionError(
             f"names {name[:100]!r}, which cannot be the name of a variable: "
             f"{NAME_RULE}. Write NAME=VALUE, NAME for the value that poprun's own "
             "environment has, or NAME* for all names that begin with NAME."
         )
     if name in (*TOPOLOGY_VARIABLES, *JOB_VARIABLES, *PLACE_VARIABLES):
-        raise InvalidTextError(
+        raise OptionError(
             f"names {name}, which poprun sets itself for each instance. Leave it out."
         )
     return instances, name, value if equals else None
@@ -288,7 +270,7 @@ def _check_instances(text: str) -> None:
         selection.parse(text)
     except ValueError as error:
         why = f": {error}" if str(error) else ""
-        raise InvalidTextError(
+        raise OptionError(
             f"has {text[:100]!r} before the colon, which must be a set of instances, "
             f"such as 0,4-7:NAME=VALUE{why}."
         ) from None
@@ -338,7 +320,7 @@ def _refuse_bare_x(option: Option, text: str, arguments: str) -> None:
     # The shell cuts --mpi-local-args=-x A=B at the space, and A=B would be taken
     # for the program.
     if arguments.split()[-1:] == ["-x"]:
-        raise InvalidTextError(
+        raise OptionError(
             f"is {quoted(text)}, which ends in -x with no variable after it.",
             "Put the whole value in quotes, "
             f'as in {option.flag}="{text.strip()} NAME=VALUE".',
