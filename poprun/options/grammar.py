@@ -39,6 +39,11 @@ _PLAIN_VALUES = (
 Given = tuple[Option, str]
 
 
+def join_programs(programs: Iterable[Sequence[str]]) -> list[str]:
+    """Return the words of all programs, with mpirun's separator between them."""
+    return [word for argv in programs for word in (SEPARATOR, *argv)][1:]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """The options and the programs of a command line, or of its beginning.
@@ -63,11 +68,8 @@ class CommandLine:
 
     @property
     def words(self) -> list[str]:
-        """The words of all programs, with `:` between them."""
-        words = list(self.program)
-        for other in self.others:
-            words += [SEPARATOR, *other.program]
-        return words
+        """The words of all programs."""
+        return join_programs(part.program for part in (self, *self.others))
 
     @property
     def asks_for_help(self) -> bool:

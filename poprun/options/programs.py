@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from poprun.errors import OptionError
-from poprun.options.grammar import COLON_AS_ARGUMENT, SEPARATOR, CommandLine
+from poprun.options.grammar import COLON_AS_ARGUMENT, CommandLine, join_programs
 from poprun.options.settings import Settings, resolve_settings
 from poprun.options.table import IPU_OPTIONS, OF_ONE_PROGRAM, OPTIONS
 from poprun.options.types import AUTO
@@ -96,9 +96,8 @@ def _program(argv: Sequence[str], settings: Settings, instances: range) -> Progr
 
 
 def words_of(programs: Sequence[Program]) -> list[str]:
-    """Return the argv of all programs, with mpirun's separator between them."""
-    words = [word for program in programs for word in (SEPARATOR, *program.argv)]
-    return words[1:]
+    """Return the words of all programs."""
+    return join_programs(program.argv for program in programs)
 
 
 def name_of(argv: Sequence[str]) -> str:

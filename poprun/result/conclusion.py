@@ -13,8 +13,7 @@ from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import report, summary
 from poprun.result.instances import instance_ends
-from poprun.result.judge import judge
-from poprun.result.verdict import MACHINERY, Verdict
+from poprun.result.verdict import MACHINERY, Verdict, judge
 from poprun.supervise.stopping import Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import MpirunStarted

@@ -10,8 +10,8 @@ from poprun.host_specs import HostSpec
 from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
-from poprun.result.judge import judge
 from poprun.result.summary import in_a_line, table
+from poprun.result.verdict import judge
 from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started

@@ -14,8 +14,7 @@ from poprun.mpirun.openmpi import OpenMpi5
 from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
-from poprun.result.judge import judge
-from poprun.result.verdict import Verdict, may_restart
+from poprun.result.verdict import Verdict, judge, may_restart
 from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
