@@ -138,9 +138,8 @@ def explain_misplaced(words: Sequence[str], given: Collection[str] = ()) -> list
     if not misplaced:
         return []
     *most, last = misplaced
-    problem = f"{last} comes after the program, so it is"
+    problem = f"{last} comes after the program, so it is passed to the program."
     if most:
-        problem = f"{', '.join(most)} and {last} come after the program, so they are"
-    return [
-        f"{problem} passed to the program. Write poprun's options before the program."
-    ]
+        names = f"{', '.join(most)} and {last}"
+        problem = f"{names} come after the program, so they are passed to the program."
+    return [f"{problem} Write poprun's options before the program."]
