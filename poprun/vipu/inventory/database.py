@@ -4,23 +4,29 @@ One SQLite database in WAL mode, readable by its user alone. It appears under it
 complete or not at all, so that processes that start together need no other lock.
 """
 
-import _sqlite3 as sqlite  # sqlite3 takes 3 ms more to import, for its dates
 import errno
 import os
+import sqlite3
 import stat
-from _thread import allocate_lock  # threading takes 2 ms to import
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
 
 from poprun.vipu import errors
-from poprun.vipu.inventory import schema
+from poprun.vipu.inventory.damage import find_damage
 from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.inventory.private_place import check_private, make_private
+from poprun.vipu.inventory.transaction import connect
 
+# "vipu" in ASCII: what makes a SQLite file an inventory.
+APPLICATION_ID = 0x76697075
+# Goes up with every change of the tables: no inventory of another version is opened.
+VERSION = 11
+SCHEMA = Path(__file__).with_name("schema.sql")
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128
-# The characters that are not escaped in a URI.
-_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -43,7 +49,7 @@ class Database:
         self._timeout_s = timeout_s
         self._wait = f"PRAGMA busy_timeout = {int(timeout_s * 1000)}"
         self._syncs = syncs
-        self._lock = allocate_lock()
+        self._lock = Lock()
         with self._translated():
             self._connection = self._copy() if is_copy else self._open()
             try:
@@ -53,7 +59,7 @@ class Database:
                 raise
 
     @contextmanager
-    def transaction(self, *, write: bool) -> Iterator[sqlite.Connection]:
+    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
         """Run statements as one transaction; an exception undoes them all.
 
         Raises:
@@ -68,9 +74,12 @@ class Database:
                 # A full disk has ended the transaction already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                known = isinstance(error, errors.VipuError | sqlite.Error | OSError)
-                if isinstance(error, Exception) and not known:
-                    self._refuse_damage(error)
+                known = isinstance(error, errors.VipuError | sqlite3.Error | OSError)
+                # Values that no poprun has written may have led to it.
+                if known or not isinstance(error, Exception):
+                    raise
+                if damage := find_damage(self._connection):
+                    raise self._corrupt(damage) from error
                 raise
 
     def close(self) -> None:
@@ -108,16 +117,16 @@ class Database:
                 with suppress(FileNotFoundError):
                     os.unlink(new + suffix)
 
-    def _open(self) -> sqlite.Connection:
+    def _open(self) -> sqlite3.Connection:
         make_private(self._directory)
         check_private(self.path)
         if not self._exists():
             self._create()
         return self._connect(self.path)
 
-    def _copy(self) -> sqlite.Connection:
+    def _copy(self) -> sqlite3.Connection:
         """Return what the file holds, or a new inventory if there is none."""
-        copy = sqlite.connect(":memory:", isolation_level=None, check_same_thread=False)
+        copy = connect(":memory:")
         if not self._exists():
             _fill(copy)
             return copy
@@ -127,30 +136,24 @@ class Database:
             file.backup(copy)
         return copy
 
-    def _open_to_read(self) -> sqlite.Connection | None:
+    def _open_to_read(self) -> sqlite3.Connection | None:
         """Return a connection that, closed last, does not empty the log (WAL).
 
         SQLite empties the log when the last connection is closed, unless that can only
         read. It waits for the disk four times then, which takes 5 to 30 ms.
         """
-        with suppress(sqlite.Error):
-            connection = sqlite.connect(f"{_uri(self.path)}?mode=ro", uri=True)
+        with suppress(sqlite3.Error):
+            connection = connect(f"{_uri(self.path)}?mode=ro", uri=True)
             # Only one that has read keeps the others from being the last.
             connection.execute("PRAGMA user_version").fetchone()
             return connection
         return None
 
-    def _connect(self, path: str) -> sqlite.Connection:
+    def _connect(self, path: str) -> sqlite3.Connection:
         """Return a connection that does not wait for others."""
-        return sqlite.connect(
-            f"{_uri(path)}?mode=rw",
-            uri=True,
-            timeout=0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        return connect(f"{_uri(path)}?mode=rw", uri=True, timeout=0)
 
-    def _set_up(self, connection: sqlite.Connection) -> None:
+    def _set_up(self, connection: sqlite3.Connection) -> None:
         # Survives the death of any process; a power cut may undo the last changes.
         connection.execute("PRAGMA synchronous = NORMAL")
         if not self._syncs:
@@ -165,7 +168,7 @@ class Database:
         try:
             # SQLite reads the file, and so locks it, as soon as anything is set.
             self._set_up(self._connection)
-        except sqlite.Error as error:
+        except sqlite3.Error as error:
             if not _is_busy(error) or self._lock_failure():
                 raise
             self._connection.execute(self._wait)
@@ -176,18 +179,18 @@ class Database:
     def _check_version(self) -> None:
         (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if identity != schema.APPLICATION_ID:
+        if identity != APPLICATION_ID:
             raise errors.InventoryCorruptError(
                 f"{self.path} is not a V-IPU inventory. Move it away, or name another "
                 "place with POPRUN_VIPU_INVENTORY."
             )
-        if version != schema.VERSION:
+        if version != VERSION:
             age, advice = "A newer", "Use that poprun"
-            if version < schema.VERSION:
+            if version < VERSION:
                 age, advice = "An older", "Move it away, and poprun creates a new one"
             raise errors.InventoryVersionError(
                 f"{age} poprun made the V-IPU inventory {self.path}: it has version "
-                f"{version}, and this poprun knows {schema.VERSION}. {advice}, or name "
+                f"{version}, and this poprun knows {VERSION}. {advice}, or name "
                 "another place with POPRUN_VIPU_INVENTORY."
             )
 
@@ -195,7 +198,7 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite.Error as error:
+        except sqlite3.Error as error:
             raise self._translate(error) from error
         except OSError as error:
             if error.errno in NO_ROOM:
@@ -203,7 +206,7 @@ class Database:
             problem = f"cannot be opened: {error.strerror}"
             raise self._unavailable(problem) from error
 
-    def _translate(self, error: sqlite.Error) -> errors.InventoryError:
+    def _translate(self, error: sqlite3.Error) -> errors.InventoryError:
         code = _code_of(error)
         if _is_busy(error):
             if failure := self._lock_failure():
@@ -216,9 +219,9 @@ class Database:
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
                 f"{self._timeout_s:g} s. Try again."
             )
-        if code == sqlite.SQLITE_FULL or self._is_disk_full(code):
+        if code == sqlite3.SQLITE_FULL or self._is_disk_full(code):
             return self._full()
-        if code in (sqlite.SQLITE_CORRUPT, sqlite.SQLITE_NOTADB):
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self._corrupt(str(error))
         return self._unavailable(f"cannot be read or written: {error}")
 
@@ -244,17 +247,6 @@ class Database:
                 return error.strerror or str(error)
         return ""
 
-    def _refuse_damage(self, error: Exception) -> None:
-        """Explain an error that values of the inventory may have led to.
-
-        Raises:
-            InventoryCorruptError: There are values in it that no poprun has written.
-        """
-        from poprun.vipu.inventory.damage import find_damage
-
-        if damage := find_damage(self._connection):
-            raise self._corrupt(damage) from error
-
     def _corrupt(self, damage: str) -> errors.InventoryCorruptError:
         return errors.InventoryCorruptError(
             f"The V-IPU inventory {self.path} is damaged: {damage}. Move it away, and "
@@ -263,7 +255,7 @@ class Database:
 
     def _is_disk_full(self, code: int) -> bool:
         # SQLite calls a write that did not fit an I/O error in some places.
-        if code not in (sqlite.SQLITE_IOERR, sqlite.SQLITE_CANTOPEN):
+        if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
             return False
         try:
             state = os.statvfs(self._directory)
@@ -278,25 +270,21 @@ class Database:
         )
 
 
-def _code_of(error: sqlite.Error) -> int:
+def _code_of(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _is_busy(error: sqlite.Error) -> bool:
-    return _code_of(error) in (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED)
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _uri(path: str) -> str:
-    """Return a path as the URI of a file. pathlib, which has this, takes 6 ms."""
-    absolute = os.fsencode(os.path.join(os.getcwd(), path))
-    return "file://" + "".join(
-        chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in absolute
-    )
+    return f"file://{quote(os.fsencode(os.path.join(os.getcwd(), path)))}"
 
 
-def _fill(connection: sqlite.Connection) -> None:
+def _fill(connection: sqlite3.Connection) -> None:
     """Make the tables of a new inventory, as one transaction."""
     connection.executescript(
-        f"BEGIN; PRAGMA application_id = {schema.APPLICATION_ID}; "
-        f"PRAGMA user_version = {schema.VERSION}; {schema.SCRIPT} COMMIT;"
+        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {VERSION}; {SCHEMA.read_text()} COMMIT;"
     )

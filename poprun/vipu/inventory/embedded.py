@@ -6,10 +6,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from poprun.vipu import errors
-from poprun.vipu.inventory.database import Database
-from poprun.vipu.inventory.interface import Inventory, operation_names
-from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables import (
+from poprun.vipu.inventory import (
     acquisition,
     leases,
     machines,
@@ -17,6 +14,9 @@ from poprun.vipu.inventory.tables import (
     placement,
     users,
 )
+from poprun.vipu.inventory.database import Database
+from poprun.vipu.inventory.interface import Inventory, operation_names
+from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.leases import Lease
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Cluster
@@ -127,7 +127,10 @@ class EmbeddedInventory(Inventory):
         self._observer.refresh()
         with self._database.transaction(write=write) as connection:
             yield Transaction(
-                connection, self._observer, self._strict, self._longest_step_s
+                connection=connection,
+                observer=self._observer,
+                strict=self._strict,
+                longest_step_s=self._longest_step_s,
             )
 
 

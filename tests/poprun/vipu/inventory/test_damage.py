@@ -27,12 +27,8 @@ from poprun.vipu.requests import Acquisition, PartitionRequest
         ("partitions SET state = 'on'", "state in its table partitions is 'on'"),
         ("partitions SET blocks = 'x'", "blocks in its table partitions is 'x'"),
         ("partitions SET created = 'now'", "created in its table partitions is 'now'"),
-        ("leases SET pid = 'x'", "pid in its table leases is 'x'"),
-        (
-            "devices SET pid = 1",
-            "its table devices has only some of pid, start_time, boot_id, "
-            "pid_namespace",
-        ),
+        ("leases SET holder = 'x'", "holder in its table leases is 'x'"),
+        ("devices SET process = '[1]'", "process in its table devices is '[1]'"),
         (
             "leases SET id = 'x'",
             "its table devices names one of its leases that is not there",
@@ -69,14 +65,17 @@ def test_an_inventory_that_was_edited_by_hand_is_named_with_the_value(
     inventory.close()
 
 
-def test_no_edit_by_hand_leaves_a_value_out(path: Path) -> None:
+@pytest.mark.parametrize(
+    "edit", ["allocations SET name = NULL", "agents SET machine = NULL"]
+)
+def test_no_edit_by_hand_leaves_a_value_out(path: Path, edit: str) -> None:
     with closing(EmbeddedInventory(path, host="h1")) as inventory:
         inventory.ensure_cluster(8)
     with (
         closing(sqlite3.connect(path)) as connection,
-        pytest.raises(sqlite3.IntegrityError, match="NOT NULL"),
+        pytest.raises(sqlite3.IntegrityError, match="constraint failed"),
     ):
-        connection.execute("UPDATE allocations SET name = NULL")
+        connection.execute(f"UPDATE {edit}")
 
 
 def use(inventory: EmbeddedInventory) -> None:

@@ -18,8 +18,7 @@ from poprun.vipu.errors import (
     InventoryUnavailableError,
     InventoryVersionError,
 )
-from poprun.vipu.inventory import schema
-from poprun.vipu.inventory.database import MOST_LOG_PAGES
+from poprun.vipu.inventory.database import MOST_LOG_PAGES, SCHEMA, VERSION
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.opening import open_inventory
 from poprun.vipu.requests import PartitionRequest
@@ -120,7 +119,7 @@ def test_the_inventory_of_another_poprun_is_left_alone(
     path: Path, age: str, step: int, advice: str
 ) -> None:
     EmbeddedInventory(path, host="h1").close()
-    version = schema.VERSION + step
+    version = VERSION + step
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(InventoryVersionError) as refusal:
@@ -128,14 +127,14 @@ def test_the_inventory_of_another_poprun_is_left_alone(
 
     assert str(refusal.value) == (
         f"{age} poprun made the V-IPU inventory {path}: it has version {version}, and "
-        f"this poprun knows {schema.VERSION}. {advice}, or name another place with "
+        f"this poprun knows {VERSION}. {advice}, or name another place with "
         "POPRUN_VIPU_INVENTORY."
     )
 
 
 def test_other_tables_have_another_version() -> None:
     # Change both: an inventory that was made before must not be opened.
-    assert (schema.VERSION, zlib.crc32(schema.SCRIPT.encode())) == (10, 923629648)
+    assert (VERSION, zlib.crc32(SCHEMA.read_bytes())) == (11, 54552840)
 
 
 def fill(inventory: EmbeddedInventory) -> None:

@@ -21,8 +21,8 @@ from vipu_servers import Server, serving
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
+from poprun.vipu.inventory import machines
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import machines
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import Block, Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest

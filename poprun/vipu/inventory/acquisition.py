@@ -6,12 +6,12 @@ partitions for them may be made from the same allocation.
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from poprun.vipu import errors
-from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables import leases, machines, partitions, placement
-from poprun.vipu.leases import Grant, Life, check_holder
+from poprun.vipu.inventory import leases, machines, partitions, placement
+from poprun.vipu.inventory.transaction import Transaction
+from poprun.vipu.leases import Grant, Holder, Life, check_holder
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing, partition_rules
@@ -25,33 +25,26 @@ FORGOTTEN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Demand:
-    """Which IPUs of an inventory a job waits for."""
-
-    # Empty if a partition is to be made.
-    partition: str
-    # The names of those that it may be made from, and spaces.
-    allocations: str
-
-    def competes_with(self, other: "_Demand") -> bool:
-        if self.partition or other.partition:
-            return self.partition == other.partition
-        return not set(self.allocations.split()).isdisjoint(other.allocations.split())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A row of the queue."""
+    """A job that asks for IPUs, as a row of the queue."""
 
-    job: WaitingJob
+    # The id that its lease will have.
     lease: str
-    allocations: str
+    holder: Holder
+    num_ipus: int
+    # The partition that it waits for; empty if one is to be made.
+    partition: str
+    # Those that it may be made from.
+    allocations: tuple[str, ...]
+    # Seconds since the epoch, for people.
+    since: float
     # When the job asked last, on the clock of the leases.
     heard: float
 
-    @property
-    def demand(self) -> _Demand:
-        return _Demand(partition=self.job.partition, allocations=self.allocations)
+    def competes_with(self, other: "_Entry") -> bool:
+        if self.partition or other.partition:
+            return self.partition == other.partition
+        return not set(self.allocations).isdisjoint(other.allocations)
 
 
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
@@ -90,32 +83,30 @@ def try_acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
 
 
 def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None) -> Turn:
-    partition = _find_partition(db, asked, user)
-    demand = _find_demand(db, asked, partition)
-    _check_size(db, asked, demand)
-    _enter(db, asked, demand)
-    before = _jobs_before(db, asked.lease, demand)
-    reasons = [_describe_use(db, demand)]
-    if before:
-        reasons.insert(0, _describe_jobs_before(before))
+    entry = _entry_of(db, asked, _find_partition(db, asked, user))
+    _check_size(db, asked, entry)
+    check_holder(asked.holder)
+    if len(asked.lease) != 32:
+        raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
+    _enter(db, entry)
+    before = _jobs_before(db, entry)
+    reasons = [_describe_jobs_before(before)] if before else []
+    reasons.append(_describe_use(db, entry))
     return Turn(is_next=not before, reason=" ".join(filter(None, reasons)))
 
 
 def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
     _drop_forgotten(db)
-    for entry in db.select(_Entry, "waiting"):
-        if _has_ended(db, entry.job):
-            db.delete("waiting", lease=entry.lease)
+    for entry in _entries(db):
+        if _has_ended(db, entry):
+            _leave(db, entry.lease)
     return db.select(WaitingJob, "waiting ORDER BY rowid")
 
 
 def release(db: Transaction, lease: str, wait_s: float) -> None:
     """End the lease of a job that has IPUs or waits for them."""
-    if wait_s and leases.spans_hosts(db, lease):
-        leases.end_after(db, lease, wait_s)
-    else:
-        leases.end_lease(db, lease)
-    db.delete("waiting", lease=lease)
+    leases.end_lease_after(db, lease, wait_s)
+    _leave(db, lease)
 
 
 def _find_partition(
@@ -157,10 +148,10 @@ def _check_active(partition: Partition) -> None:
     )
 
 
-def _find_demand(
-    db: Transaction, acquisition: Acquisition, partition: Partition | None
-) -> _Demand:
-    """Return what a job waits for.
+def _entry_of(
+    db: Transaction, asked: Acquisition, partition: Partition | None
+) -> _Entry:
+    """Return what a job would wait for.
 
     Args:
         partition: The partition that it names; None if that is to be made.
@@ -168,24 +159,31 @@ def _find_demand(
     Raises:
         VipuError: There are no such IPUs.
     """
-    if partition is not None or acquisition.create is None:
-        return _Demand(partition=acquisition.partition, allocations="")
-    partition_rules.check_alone(acquisition.create, strict=db.strict)
-    places = placement.find_places(db, acquisition.create)
-    return _Demand(partition="", allocations=" ".join(name for name, _ in places))
+    name, places = asked.partition, []
+    if partition is None and asked.create is not None:
+        partition_rules.check_alone(asked.create, strict=db.strict)
+        name, places = "", placement.find_places(db, asked.create)
+    return _Entry(
+        lease=asked.lease,
+        holder=asked.holder,
+        num_ipus=asked.num_children * asked.ipus_per_child,
+        partition=name,
+        allocations=tuple(allocation for allocation, _ in places),
+        since=time.time(),
+        heard=leases.advance_clock(db),
+    )
 
 
-def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
+def _check_size(db: Transaction, asked: Acquisition, entry: _Entry) -> None:
     """Check that there are as many IPUs as a job waits for.
 
     Raises:
         VipuRuleError: It would wait in vain.
     """
-    if demand.partition or acquisition.create is None:
+    if entry.partition or asked.create is None:
         return
-    size = acquisition.create.size
-    sizes = [machines.count_ipus(db, name) for name in demand.allocations.split()]
-    most = max(sizes, default=0)
+    size = asked.create.size
+    most = max((machines.count_ipus(db, name) for name in entry.allocations), default=0)
     if most < size:
         raise errors.VipuRuleError(
             f"The job can never get {counted(size, 'IPU')}: the largest allocation "
@@ -194,55 +192,47 @@ def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> N
         )
 
 
-def _enter(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
+def _enter(db: Transaction, entry: _Entry) -> None:
     """Let a job wait, or go on waiting where it is."""
-    check_holder(acquisition.holder)
-    if len(acquisition.lease) != 32:
-        raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
-    now = leases.advance_clock(db)
-    lease = acquisition.lease
-    if db.column("SELECT 1 FROM waiting WHERE lease = ?", lease):
-        db.update("waiting", {**asdict(demand), "heard": now}, lease=lease)
-    else:
-        num_ipus = acquisition.num_children * acquisition.ipus_per_child
-        job = WaitingJob(
-            holder=acquisition.holder,
-            num_ipus=num_ipus,
-            partition=demand.partition,
-            since=time.time(),
-        )
-        db.insert(
-            "waiting",
-            _Entry(job=job, lease=lease, allocations=demand.allocations, heard=now),
-        )
+    change = "UPDATE waiting SET partition = ?, allocations = ?, heard = ?"
+    values = (entry.partition, entry.allocations, entry.heard, entry.lease)
+    if not db.execute(f"{change} WHERE lease = ?", *values).rowcount:
+        db.insert("waiting", entry)
 
 
-def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJob]:
+def _leave(db: Transaction, lease: str) -> None:
+    db.execute("DELETE FROM waiting WHERE lease = ?", lease)
+
+
+def _entries(db: Transaction) -> tuple[_Entry, ...]:
+    return db.select(_Entry, "waiting ORDER BY rowid")
+
+
+def _jobs_before(db: Transaction, entry: _Entry) -> list[_Entry]:
     """Return the jobs that compete for the same IPUs and have waited longer.
 
     Those in front that have ended leave the queue.
 
     Args:
-        lease: The id of the lease of a job, whether or not it waits.
-        demand: Which IPUs the job waits for.
+        entry: Of a job that waits, or asks for IPUs without waiting.
     """
-    now = leases.advance_clock(db)
-    before: list[WaitingJob] = []
-    for entry in db.select(_Entry, "waiting ORDER BY rowid"):
-        if entry.lease == lease:
+    before: list[_Entry] = []
+    for other in _entries(db):
+        if other.lease == entry.lease:
             break
-        if entry.heard <= now - SILENT_S or not entry.demand.competes_with(demand):
+        is_silent = other.heard <= entry.heard - SILENT_S
+        if is_silent or not other.competes_with(entry):
             continue
         # One that lives holds the job up: the others need no look at their processes.
-        if not before and _has_ended(db, entry.job):
-            db.delete("waiting", lease=entry.lease)
+        if not before and _has_ended(db, other):
+            _leave(db, other.lease)
             continue
-        before.append(entry.job)
+        before.append(other)
     return before
 
 
 def _take_turn(
-    db: Transaction, acquisition: Acquisition, partition: Partition | None
+    db: Transaction, asked: Acquisition, partition: Partition | None
 ) -> None:
     """Let a job that gets its IPUs now wait no longer.
 
@@ -255,16 +245,15 @@ def _take_turn(
     if not db.column("SELECT 1 FROM waiting LIMIT 1"):
         return  # most often no job waits
     _drop_forgotten(db)
-    demand = _find_demand(db, acquisition, partition)
-    if before := _jobs_before(db, acquisition.lease, demand):
+    if before := _jobs_before(db, _entry_of(db, asked, partition)):
         raise errors.InUseError(
             f"{_describe_jobs_before(before)} Wait behind "
             f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
         )
-    db.delete("waiting", lease=acquisition.lease)
+    _leave(db, asked.lease)
 
 
-def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
+def _describe_jobs_before(jobs: list[_Entry]) -> str:
     """Return a sentence about the jobs that come before another."""
     first = jobs[0]
     ipus = counted(first.num_ipus, "IPU")
@@ -276,12 +265,12 @@ def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
     )
 
 
-def _describe_use(db: Transaction, demand: _Demand) -> str:
+def _describe_use(db: Transaction, entry: _Entry) -> str:
     """Return a sentence about who uses the IPUs that a job waits for."""
-    if not demand.partition:
-        return leases.describe_users_of(db, demand.allocations.split()).strip()
-    holders = leases.describe_holders(db, demand.partition)
-    return f"{demand.partition} is held by {holders}." if holders else ""
+    if not entry.partition:
+        return leases.describe_users_of(db, entry.allocations).strip()
+    holders = leases.describe_holders(db, entry.partition)
+    return f"{entry.partition} is held by {holders}." if holders else ""
 
 
 def _drop_forgotten(db: Transaction) -> None:
@@ -290,5 +279,5 @@ def _drop_forgotten(db: Transaction) -> None:
     db.execute("DELETE FROM waiting WHERE heard <= ?", latest)
 
 
-def _has_ended(db: Transaction, job: WaitingJob) -> bool:
-    return db.observer.life(job.holder.process, job.holder.host) is Life.DEAD
+def _has_ended(db: Transaction, entry: _Entry) -> bool:
+    return db.observer.life(entry.holder.process, entry.holder.host) is Life.DEAD

@@ -14,8 +14,8 @@ from poprun.vipu.errors import (
     UnknownNameError,
     VipuRuleError,
 )
+from poprun.vipu.inventory import acquisition
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import acquisition
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import presets

@@ -22,8 +22,8 @@ from poprun.vipu.errors import (
     UnknownNameError,
     VipuRuleError,
 )
+from poprun.vipu.inventory import leases
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import leases
 from poprun.vipu.leases import PARENT, Grant, Holder, ProcessIdentity
 from poprun.vipu.requests import Acquisition, PartitionRequest
 

@@ -1,11 +1,11 @@
-"""Clusters, agents and allocations in the database."""
+"""Clusters, agents and allocations, and which of their IPUs are free."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
-from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables.names import check_exists, check_new, get_named
+from poprun.vipu.errors import InUseError, VipuRuleError
+from poprun.vipu.inventory.transaction import Transaction
+from poprun.vipu.inventory.users import add_users, users_of
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block, Cluster
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import (
@@ -38,11 +38,10 @@ def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
         hosts=read_hosts(request.hosts),
     )
     check_cluster(cluster)
-    check_new(db, "clusters", cluster.name)
-    check_new(db, "allocations", cluster.name)
+    db.check_new("clusters", cluster.name)
+    db.check_new("allocations", cluster.name)
     db.insert("clusters", cluster)
-    ipus = bits_of([Block(first=0, size=cluster.size)])
-    db.insert("allocations", cluster.name, cluster.name, column_of(ipus))
+    _insert_allocation(db, cluster.name, cluster.name, (1 << cluster.size) - 1)
     if request.agents:
         _take_agents(db, request)
     else:
@@ -59,9 +58,8 @@ def _take_agents(db: Transaction, request: ClusterRequest) -> None:
                 f"Agent {name} belongs to cluster {agent.cluster}. Remove that "
                 "cluster, or leave the agent out."
             )
-        cluster = request.name
-        place = {"cluster": cluster, "machine": machine, "allocation": cluster}
-        db.update("agents", place, name=name)
+        statement = "UPDATE agents SET cluster = ?1, allocation = ?1, machine = ?2 "
+        db.execute(f"{statement} WHERE name = ?3", request.name, machine, name)
 
 
 def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
@@ -71,22 +69,20 @@ def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
     )
     for machine in range(machines):
         number = last + 1 + machine
-        host = f"10.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
         agent = Agent(
             name=f"ag{number}",
-            host=host,
+            host=f"10.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}",
             cluster=cluster,
             machine=machine,
             allocation=cluster,
         )
-        db.insert("agents", agent, True)
+        db.insert("agents", agent, made_with_cluster=True)
 
 
 def set_cluster_hosts(db: Transaction, name: str, hosts: Sequence[str]) -> Cluster:
-    """Name the host servers of a cluster."""
     cluster = replace(get_cluster(db, name), hosts=read_hosts(hosts))
     check_cluster(cluster)
-    db.update("clusters", {"hosts": " ".join(cluster.hosts)}, name=name)
+    db.execute("UPDATE clusters SET hosts = ? WHERE name = ?", cluster.hosts, name)
     return cluster
 
 
@@ -95,40 +91,29 @@ def list_clusters(db: Transaction) -> tuple[Cluster, ...]:
 
 
 def get_cluster(db: Transaction, name: str) -> Cluster:
-    return get_named(db, Cluster, "clusters", name)
+    return db.get(Cluster, "clusters", name)
 
 
 def list_free_blocks(db: Transaction, cluster: str) -> tuple[Block, ...]:
     get_cluster(db, cluster)
-    query = "SELECT free_ipus FROM allocations WHERE cluster = ?"
-    columns = db.column(query, cluster)
-    blocks = [block for column in columns for block in free_blocks(ipus_in(column))]
+    names = db.column("SELECT name FROM allocations WHERE cluster = ?", cluster)
+    blocks = [block for name in names for block in free_blocks(get_free_ipus(db, name))]
     return tuple(sorted(blocks, key=lambda block: block.first))
-
-
-def column_of(ipus: int) -> bytes:
-    """Return the column of `allocations` that holds a set of IPUs."""
-    return ipus.to_bytes((ipus.bit_length() + 7) // 8, "little")
-
-
-def ipus_in(column: bytes) -> int:
-    """Return the set of IPUs that a column of `allocations` holds."""
-    return int.from_bytes(column, "little")
 
 
 def remove_cluster(db: Transaction, name: str) -> None:
     get_cluster(db, name)
-    check_empty(db, "cluster", name)
-    for allocation in db.column("SELECT name FROM allocations WHERE cluster = ?", name):
-        db.delete("allocation_users", allocation=allocation)
-    db.delete("allocations", cluster=name)
-    db.delete("agents", cluster=name, made_with_cluster=True)
-    nowhere = dict.fromkeys(("cluster", "machine", "allocation"))
-    db.update("agents", nowhere, cluster=name)
-    db.delete("clusters", name=name)
+    _check_empty(db, "cluster", name)
+    own = "SELECT name FROM allocations WHERE cluster = ?"
+    db.execute(f"DELETE FROM allocation_users WHERE allocation IN ({own})", name)
+    db.execute("DELETE FROM allocations WHERE cluster = ?", name)
+    db.execute("DELETE FROM agents WHERE cluster = ? AND made_with_cluster", name)
+    nowhere = "cluster = NULL, machine = NULL, allocation = NULL"
+    db.execute(f"UPDATE agents SET {nowhere} WHERE cluster = ?", name)
+    db.execute("DELETE FROM clusters WHERE name = ?", name)
 
 
-def check_empty(db: Transaction, noun: str, name: str) -> None:
+def _check_empty(db: Transaction, noun: str, name: str) -> None:
     """Check that a cluster or an allocation has no partitions.
 
     Raises:
@@ -145,8 +130,8 @@ def check_empty(db: Transaction, noun: str, name: str) -> None:
 def create_agent(db: Transaction, name: str, host: str, port: int) -> Agent:
     agent = Agent(name=name, host=host, port=port)
     check_agent(agent)
-    check_new(db, "agents", name)
-    db.insert("agents", agent, False)
+    db.check_new("agents", name)
+    db.insert("agents", agent, made_with_cluster=False)
     return agent
 
 
@@ -158,7 +143,7 @@ def list_agents(db: Transaction, cluster: str | None) -> tuple[Agent, ...]:
 
 
 def get_agent(db: Transaction, name: str) -> Agent:
-    return get_named(db, Agent, "agents", name)
+    return db.get(Agent, "agents", name)
 
 
 def remove_agent(db: Transaction, name: str) -> None:
@@ -168,21 +153,20 @@ def remove_agent(db: Transaction, name: str) -> None:
             f"Agent {name} belongs to cluster {agent.cluster}. Remove the cluster "
             "first."
         )
-    db.delete("agents", name=name)
+    db.execute("DELETE FROM agents WHERE name = ?", name)
 
 
 def agents_in_trouble(
-    db: Transaction, cluster: str, blocks: tuple[Block, ...]
+    db: Transaction, cluster: str, blocks: Iterable[Block]
 ) -> list[Agent]:
     """Return the agents below some IPUs that are not up."""
-    agents = db.select(
-        Agent, "agents WHERE cluster = ? AND status <> 'up' ORDER BY machine", cluster
-    )
+    trouble = "agents WHERE cluster = ? AND status <> 'up' ORDER BY machine"
     ipus = bits_of(blocks)
-    return [agent for agent in agents if ipus_of(agent) & ipus]
+    agents = db.select(Agent, trouble, cluster)
+    return [agent for agent in agents if _ipus_of(agent) & ipus]
 
 
-def ipus_of(agent: Agent) -> int:
+def _ipus_of(agent: Agent) -> int:
     """Return the set of the IPUs of an agent that is in a cluster."""
     return bits_of([Block(first=agent.positions.start, size=IPUS_PER_MACHINE)])
 
@@ -197,11 +181,11 @@ def create_allocation(
     """Take agents out of the allocation of their cluster's name, into a new one."""
     check_name("allocation", name)
     get_cluster(db, cluster)
-    check_new(db, "allocations", name)
+    db.check_new("allocations", name)
     if not agents:
         raise VipuRuleError(f"Allocation {name} would have no agents. Name some.")
     check_distinct("Agent", agents)
-    db.insert("allocations", name, cluster, b"")
+    _insert_allocation(db, name, cluster, 0)
     for agent in [get_agent(db, agent) for agent in agents]:
         if agent.allocation != cluster:
             where = f"in allocation {agent.allocation}" if agent.allocation else "free"
@@ -209,14 +193,14 @@ def create_allocation(
                 f"Agent {agent.name} is {where}, not in cluster {cluster} without "
                 "another allocation. Leave it out."
             )
-        if ipus_of(agent) & ~get_free_ipus(db, cluster):
+        if _ipus_of(agent) & ~get_free_ipus(db, cluster):
             raise InUseError(
                 f"Agent {agent.name} has IPUs in use by a partition. Remove that "
                 "first, or leave the agent out."
             )
         _move(db, agent, name)
     for user in users:
-        check_exists(db, "users", user)
+        db.check_exists("users", user)
     add_users(db, name, users)
     return get_allocation(db, name)
 
@@ -227,15 +211,12 @@ def list_allocations(db: Transaction) -> tuple[Allocation, ...]:
 
 
 def get_allocation(db: Transaction, name: str) -> Allocation:
-    check_exists(db, "allocations", name)
+    db.check_exists("allocations", name)
     (cluster,) = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
     query = "SELECT name FROM agents WHERE allocation = ? ORDER BY machine"
-    agents = db.column(query, name)
+    agents = tuple(db.column(query, name))
     return Allocation(
-        name=name,
-        cluster=cluster,
-        agents=tuple(agents),
-        users=tuple(get_users(db, name)),
+        name=name, cluster=cluster, agents=agents, users=users_of(db, name)
     )
 
 
@@ -247,45 +228,16 @@ def remove_allocation(db: Transaction, name: str) -> None:
             f"Allocation {name} belongs to cluster {name} itself. Remove the cluster "
             "instead."
         )
-    check_empty(db, "allocation", name)
+    _check_empty(db, "allocation", name)
     for agent in allocation.agents:
         _move(db, get_agent(db, agent), cluster)
-    db.delete("allocation_users", allocation=name)
-    db.delete("allocations", name=name)
+    db.execute("DELETE FROM allocation_users WHERE allocation = ?", name)
+    db.execute("DELETE FROM allocations WHERE name = ?", name)
 
 
-def check_use(db: Transaction, allocation: Allocation, user: str) -> None:
-    """Check that a user may make partitions in an allocation.
-
-    Raises:
-        AccessError: It was made for other users, or the user for other allocations.
-    """
-    # What no allocation was made of in a cluster is for every user, if not limited.
-    is_closed = allocation.users and allocation.name != allocation.cluster
-    if user not in allocation.users and (is_closed or is_limited(db, user)):
-        raise AccessError(
-            f"User {user} may not use allocation {allocation.name}. Name another, or "
-            "let the administrator add the user."
-        )
-
-
-def is_limited(db: Transaction, user: str) -> bool:
-    """Return whether a user was made for certain allocations."""
-    return any(db.column("SELECT is_limited FROM users WHERE name = ?", user))
-
-
-def get_users(db: Transaction, allocation: str) -> list[str]:
-    """Return the users that an allocation was made for; empty for every user."""
-    query = "SELECT user FROM allocation_users WHERE allocation = ?"
-    return db.column(query, allocation)
-
-
-def add_users(db: Transaction, allocation: str, users: Sequence[str]) -> None:
-    """Let users share an allocation."""
-    for user in users:
-        db.execute(
-            "INSERT OR IGNORE INTO allocation_users VALUES (?, ?)", allocation, user
-        )
+def _insert_allocation(db: Transaction, name: str, cluster: str, ipus: int) -> None:
+    statement = "INSERT INTO allocations VALUES (?, ?, ?)"
+    db.execute(statement, name, cluster, _bytes_of(ipus))
 
 
 def count_ipus(db: Transaction, allocation: str) -> int:
@@ -298,18 +250,28 @@ def count_ipus(db: Transaction, allocation: str) -> int:
 def get_free_ipus(db: Transaction, allocation: str) -> int:
     """Return the set of the IPUs of an allocation that are in no partition."""
     query = "SELECT free_ipus FROM allocations WHERE name = ?"
-    return ipus_in(*db.column(query, allocation))
+    return int.from_bytes(*db.column(query, allocation), "little")
 
 
 def set_free_ipus(db: Transaction, allocation: str, ipus: int) -> None:
     """Say which IPUs of an allocation are in no partition."""
-    db.update("allocations", {"free_ipus": column_of(ipus)}, name=allocation)
+    statement = "UPDATE allocations SET free_ipus = ? WHERE name = ?"
+    db.execute(statement, _bytes_of(ipus), allocation)
+
+
+def free(db: Transaction, allocation: str, ipus: int) -> None:
+    """Give IPUs back to an allocation."""
+    set_free_ipus(db, allocation, get_free_ipus(db, allocation) | ipus)
+
+
+def _bytes_of(ipus: int) -> bytes:
+    return ipus.to_bytes((ipus.bit_length() + 7) // 8, "little")
 
 
 def _move(db: Transaction, agent: Agent, target: str) -> None:
     """Move an agent whose IPUs are free to another allocation of its cluster."""
     assert agent.allocation is not None
-    ipus = ipus_of(agent)
+    ipus = _ipus_of(agent)
     set_free_ipus(db, agent.allocation, get_free_ipus(db, agent.allocation) & ~ipus)
-    set_free_ipus(db, target, get_free_ipus(db, target) | ipus)
-    db.update("agents", {"allocation": target}, name=agent.name)
+    free(db, target, ipus)
+    db.execute("UPDATE agents SET allocation = ? WHERE name = ?", target, agent.name)

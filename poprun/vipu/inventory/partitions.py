@@ -1,15 +1,10 @@
-"""Partitions in the database, and the states that agents bring them to."""
+"""Partitions: who sees them, and the states that agents bring them to."""
 
 from dataclasses import replace
 
-from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables.machines import (
-    agents_in_trouble,
-    get_agent,
-    get_free_ipus,
-    set_free_ipus,
-)
-from poprun.vipu.inventory.tables.names import refuse_unknown
+from poprun.vipu.inventory import machines
+from poprun.vipu.inventory.transaction import Transaction
+from poprun.vipu.inventory.users import users_of
 from poprun.vipu.model import Agent, AgentStatus, Partition, PartitionState
 from poprun.vipu.rules.free_ipus import bits_of
 
@@ -21,26 +16,22 @@ _SEEN = (
 
 
 def find_partition(db: Transaction, name: str) -> Partition | None:
-    partitions = db.select(Partition, "partitions WHERE name = ?", name)
-    return partitions[0] if partitions else None
+    return next(iter(db.select(Partition, "partitions WHERE name = ?", name)), None)
 
 
 def may_see(db: Transaction, partition: Partition, user: str | None) -> bool:
     """Return whether a user sees a partition: their own, or of their allocations.
 
-    The users of an allocation share its partitions.
+    The users of an allocation share its partitions. None is a user who sees all.
     """
-    query = "SELECT 1 FROM allocation_users WHERE allocation = ? AND user = ?"
-    return user in (None, partition.owner) or bool(
-        db.column(query, partition.allocation, user)
-    )
+    is_own = user in (None, partition.owner)
+    return is_own or user in users_of(db, partition.allocation)
 
 
 def get_partition(db: Transaction, name: str, user: str | None) -> Partition:
-    """Return a partition, if a user may see it; None for a user who may see all."""
     partition = find_partition(db, name)
     if partition is None or not may_see(db, partition, user):
-        refuse_unknown(db, "partitions", name, _SEEN, user)
+        db.refuse_unknown("partitions", name, _SEEN, user)
     return partition
 
 
@@ -50,30 +41,24 @@ def list_partitions(db: Transaction, user: str | None) -> tuple[Partition, ...]:
 
 def insert_partition(db: Transaction, partition: Partition) -> None:
     """Store a partition whose blocks have been taken."""
-    db.insert("partitions", partition, partition.size)
+    db.insert("partitions", partition, size=partition.size)
 
 
 def replace_partition(db: Transaction, partition: Partition) -> None:
     """Store the new values of a partition."""
-    db.delete("partitions", name=partition.name)
+    db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
     insert_partition(db, partition)
 
 
 def delete_partition(db: Transaction, partition: Partition) -> None:
     """Remove a partition that no device is held of, and give its IPUs back."""
-    free_ipus_of(db, partition)
-    db.delete("partitions", name=partition.name)
-
-
-def free_ipus_of(db: Transaction, partition: Partition) -> None:
-    """Give the IPUs of a partition back."""
-    free = get_free_ipus(db, partition.allocation)
-    set_free_ipus(db, partition.allocation, free | bits_of(partition.blocks))
+    machines.free(db, partition.allocation, bits_of(partition.blocks))
+    db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
 
 
 def with_state(db: Transaction, partition: Partition) -> Partition:
     """Return a partition with the state that its agents bring it to."""
-    trouble = agents_in_trouble(db, partition.cluster, partition.blocks)
+    trouble = machines.agents_in_trouble(db, partition.cluster, partition.blocks)
     down = [agent for agent in trouble if agent.status is AgentStatus.DOWN]
     if not trouble:
         return replace(partition, state=PartitionState.ACTIVE, reason="")
@@ -89,9 +74,8 @@ def with_state(db: Transaction, partition: Partition) -> Partition:
 
 def set_agent_status(db: Transaction, name: str, status: AgentStatus) -> Agent:
     """Change the status of an agent, and the states of partitions that wait for it."""
-    get_agent(db, name)
-    db.update("agents", {"status": status}, name=name)
-    agent = get_agent(db, name)
+    agent = replace(machines.get_agent(db, name), status=status)
+    db.execute("UPDATE agents SET status = ? WHERE name = ?", status, name)
     pending = "partitions WHERE cluster = ? AND state = 'pending'"
     for partition in db.select(Partition, pending, agent.cluster):
         replace_partition(db, with_state(db, partition))

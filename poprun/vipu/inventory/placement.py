@@ -4,9 +4,8 @@ import time
 from dataclasses import replace
 
 from poprun.vipu import errors
-from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables import leases, machines, partitions
-from poprun.vipu.inventory.tables.names import listed
+from poprun.vipu.inventory import leases, machines, partitions, users
+from poprun.vipu.inventory.transaction import Transaction, listed
 from poprun.vipu.model import Block, Cluster, Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
@@ -55,7 +54,7 @@ def update_partition(
     if (changed.size, changed.num_ilds) == (partition.size, partition.num_ilds):
         changed = replace(changed, blocks=partition.blocks)
     else:
-        partitions.free_ipus_of(db, partition)
+        machines.free(db, partition.allocation, bits_of(partition.blocks))
         changed = _place(db, request, besides=name)
     kept = ("allocation", "created", "lease", "generation")
     changed = replace(changed, **{field: getattr(partition, field) for field in kept})
@@ -81,7 +80,7 @@ def remove_partition(
             leases.end_lease(db, reservation.lease.id)
     else:
         leases.check_unused(db, partition, "removed", lease)
-        db.delete("devices", partition=name)
+        db.execute("DELETE FROM devices WHERE partition = ?", name)
     if partitions.find_partition(db, name) is not None:  # it did not go with a lease
         partitions.delete_partition(db, partition)
 
@@ -125,7 +124,7 @@ def find_places(db: Transaction, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
         allocation = machines.get_allocation(db, request.allocation)
-        machines.check_use(db, allocation, request.owner)
+        users.check_use(db, allocation, request.owner)
         return [(allocation.name, machines.get_cluster(db, allocation.cluster))]
     if request.cluster is not None:
         possible = [machines.get_cluster(db, request.cluster)]
@@ -137,13 +136,13 @@ def find_places(db: Transaction, request: PartitionRequest) -> Places:
                 "cluster. Create one with: vipu-admin create cluster"
             )
     places: Places = []
-    limited = machines.is_limited(db, request.owner)
+    limited = users.is_limited(db, request.owner)
     for cluster in possible:
         query = "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid"
         for name in db.column(query, cluster.name):
-            users = machines.get_users(db, name)
+            is_open = name == cluster.name and not limited
             # Agents set apart are for those who name them, or whom they are for.
-            if (name == cluster.name and not limited) or request.owner in users:
+            if is_open or request.owner in users.users_of(db, name):
                 places.append((name, cluster))
     if not places:
         where = f" of cluster {request.cluster}" if request.cluster else ""
@@ -182,12 +181,11 @@ def _no_space(
         needs = " next to each other"
     if request.place_index is not None:
         needs += f" at index {request.place_index}"
-    users = leases.describe_users_of(
-        db, [allocation for allocation, _ in places], besides
-    )
+    names = [allocation for allocation, _ in places]
+    in_use = leases.describe_users_of(db, names, besides)
     return (
         f"There is no room for partition {request.name} of "
-        f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"
+        f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {in_use}"
         "Wait until some are free, ask for fewer, or name another cluster or "
         "allocation."
     )

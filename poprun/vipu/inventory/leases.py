@@ -1,13 +1,12 @@
-"""Leases in the database, the devices that they hold, and the attached processes."""
+"""Leases, the devices that they hold, and the processes attached to those."""
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 
 from poprun.vipu import errors, liveness
-from poprun.vipu.inventory.rows import Transaction, columns_of
-from poprun.vipu.inventory.tables.partitions import delete_partition
+from poprun.vipu.inventory.partitions import delete_partition
+from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.leases import (
     PARENT,
     Lease,
@@ -32,38 +31,6 @@ MOST_NAMED = 4
 # read it.
 CLOCK_DUE_S = 1.0
 LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
-
-
-def _columns(table: str, kind: type) -> str:
-    return ", ".join(f"{table}.{column}" for column in columns_of(kind))
-
-
-_RESERVATIONS = (
-    f"SELECT partition, d.id, first, num_ipus, {_columns('l', Lease)}, "
-    f"nullif(child, {PARENT}), {_columns('d', ProcessIdentity)}, d.host "
-    "FROM devices d JOIN leases l ON l.id = lease "
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attached:
-    """Columns of a device: the process that is attached to it, and where that runs."""
-
-    process: ProcessIdentity
-    # None for the host of the lease's holder.
-    host: str | None
-
-
-# The same of a device that no process is attached to.
-_NO_PROCESS = dict.fromkeys(columns_of(_Attached))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedLease:
-    """A row: a lease, and when it ends if it is not renewed, on the leases' clock."""
-
-    lease: Lease
-    ends: float
 
 
 def open_lease(db: Transaction, asked: Acquisition) -> Lease:
@@ -94,7 +61,7 @@ def open_lease(db: Transaction, asked: Acquisition) -> Lease:
         lease_s=lease_s,
         spans_hosts=asked.spans_hosts,
     )
-    db.insert("leases", _TimedLease(lease=lease, ends=advance_clock(db) + lease_s))
+    db.insert("leases", lease, ends=advance_clock(db) + lease_s)
     return lease
 
 
@@ -114,7 +81,8 @@ def list_leases(db: Transaction) -> tuple[Lease, ...]:
 
 def renew(db: Transaction, lease: str) -> Lease:
     renewed = get_lease(db, lease)
-    db.update("leases", {"ends": advance_clock(db) + renewed.lease_s}, id=lease)
+    ends = advance_clock(db) + renewed.lease_s
+    db.execute("UPDATE leases SET ends = ? WHERE id = ?", ends, lease)
     return renewed
 
 
@@ -124,24 +92,23 @@ def end_lease(db: Transaction, lease: str) -> None:
     A partition that was made for it goes, unless another job has devices of it: then
     it goes with that job.
     """
-    db.delete("devices", lease=lease)
+    db.execute("DELETE FROM devices WHERE lease = ?", lease)
     for partition in db.select(Partition, "partitions WHERE lease = ?", lease):
         if others := _leases_on(db, partition.name):
-            db.update("partitions", {"lease": others[0]}, name=partition.name)
+            statement = "UPDATE partitions SET lease = ? WHERE name = ?"
+            db.execute(statement, others[0], partition.name)
         else:
             delete_partition(db, partition)
-    db.delete("leases", id=lease)
+    db.execute("DELETE FROM leases WHERE id = ?", lease)
 
 
-def spans_hosts(db: Transaction, lease: str) -> bool:
-    """Return whether there is such a lease, of a job with instances on other hosts."""
-    return any(db.column("SELECT spans_hosts FROM leases WHERE id = ?", lease))
-
-
-def end_after(db: Transaction, lease: str, wait_s: float) -> None:
-    """Let a lease that is not renewed any more end after so long at most."""
-    latest = advance_clock(db) + wait_s
-    db.execute("UPDATE leases SET ends = min(ends, ?) WHERE id = ?", latest, lease)
+def end_lease_after(db: Transaction, lease: str, wait_s: float) -> None:
+    """End a lease, after so long if the job has instances on other hosts."""
+    if wait_s and any(db.column("SELECT spans_hosts FROM leases WHERE id = ?", lease)):
+        statement = "UPDATE leases SET ends = min(ends, ?) WHERE id = ?"
+        db.execute(statement, advance_clock(db) + wait_s, lease)
+    else:
+        end_lease(db, lease)
 
 
 def advance_clock(db: Transaction) -> float:
@@ -151,26 +118,23 @@ def advance_clock(db: Transaction) -> float:
     while they cannot: the server is down or stopped, the database locked, the machine
     asleep. So of the time since it was last read only `longest_step_s` count at most.
     """
-    seconds, boot_id, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
+    boot_id, seconds, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
     now = liveness.time_since_boot()
     is_same_boot = boot_id == liveness.boot_id()
     if is_same_boot:
         seconds += min(max(0.0, now - read_at), db.longest_step_s)
     if not is_same_boot or abs(now - read_at) >= CLOCK_DUE_S:
-        columns = "reachable_s = ?, boot_id = ?, read_at = ?"
-        row = (seconds, liveness.boot_id(), now)
-        db.execute(f"UPDATE lease_clock SET {columns}", *row)
+        statement = "UPDATE lease_clock SET boot_id = ?, reachable_s = ?, read_at = ?"
+        db.execute(statement, liveness.boot_id(), seconds, now)
     return float(seconds)
 
 
 def may_end(db: Transaction) -> bool:
     """Return whether `end_dead` could find anything: most often it could not."""
-    lives = {life for _, _, life in _lives(db)}
-    if Life.DEAD in lives:
-        return True
+    lives = {_life(db, lease) for lease in list_leases(db)}
     (read_at,) = db.column("SELECT read_at FROM lease_clock")
     is_clock_due = abs(liveness.time_since_boot() - read_at) >= CLOCK_DUE_S
-    return Life.UNKNOWN in lives and is_clock_due
+    return Life.DEAD in lives or (Life.UNKNOWN in lives and is_clock_due)
 
 
 def end_dead(db: Transaction) -> tuple[Lease, ...]:
@@ -181,39 +145,38 @@ def end_dead(db: Transaction) -> tuple[Lease, ...]:
     run on other hosts.
     """
     now = advance_clock(db)
+    late = set(db.column("SELECT id FROM leases WHERE ends <= ?", now))
+    lives = [(lease, _life(db, lease)) for lease in list_leases(db)]
     dead = tuple(
         lease
-        for lease, ends, life in _lives(db)
-        if life is Life.DEAD or (life is Life.UNKNOWN and ends <= now)
+        for lease, life in lives
+        if life is Life.DEAD or (life is Life.UNKNOWN and lease.id in late)
     )
     for lease in dead:
         end_lease(db, lease.id)
     return dead
 
 
-def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
-    """Iterate over all leases: which, when it ends, the life of its processes."""
-    life_of = db.observer.life
-    for timed in db.select(_TimedLease, "leases"):
-        lease = timed.lease
-        host = lease.holder.host
-        life = life_of(lease.holder.process, host)
-        if life is not Life.ALIVE:
-            attached = "devices WHERE lease = ? AND pid IS NOT NULL"
-            processes = db.select(_Attached, attached, lease.id)
-            lives = [life, *(_life(db, process, lease) for process in processes)]
-            if lease.spans_hosts:
-                lives.append(Life.UNKNOWN)
-            life = min(lives, key=LIVELIEST.index)
-        yield lease, timed.ends, life
+def _life(db: Transaction, lease: Lease) -> Life:
+    """Return the life of the liveliest of a lease's processes."""
+    holder = lease.holder
+    lives = [db.observer.life(holder.process, holder.host)]
+    if lives == [Life.ALIVE]:
+        return Life.ALIVE
+    query = "SELECT process, host FROM devices WHERE lease = ? AND process IS NOT NULL"
+    for process, host in db.execute(query, lease.id):
+        lives.append(_life_of_attached(db, process, host, holder.host))
+    if lease.spans_hosts:
+        lives.append(Life.UNKNOWN)
+    return min(lives, key=LIVELIEST.index)
 
 
-def _life(db: Transaction, attached: _Attached, lease: Lease) -> Life:
-    """Return the life of an attached process."""
+def _life_of_attached(
+    db: Transaction, process: ProcessIdentity, host: str | None, holder_host: str
+) -> Life:
     # Hosts may have the name of this one: a process of another is dead if it is seen
     # to be.
-    host = lease.holder.host if attached.host is None else ""
-    return db.observer.life(attached.process, host)
+    return db.observer.life(process, holder_host if host is None else "")
 
 
 def describe_users_of(
@@ -232,11 +195,10 @@ def describe_users_of(
     largest = f"{source} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
     parts = []
     for partition in db.select(Partition, largest, *allocations, besides):
-        leases = (
-            [partition.lease] if partition.lease else _leases_on(db, partition.name)
-        )
+        leases = _leases_on(db, partition.name)
         user = f"kept by user {partition.owner} since {_time_text(partition.created)}"
-        holder = describe_lease(db, leases[0]) if leases else user
+        lease = partition.lease or next(iter(leases), None)
+        holder = describe_lease(db, lease) if lease else user
         parts.append(f"{partition.name} ({counted(partition.size, 'IPU')}, {holder})")
     noun = "partition" if count == 1 else "partitions"
     more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
@@ -270,7 +232,7 @@ def _leases_on(db: Transaction, partition: str) -> list[str]:
 
 
 def reserve(
-    db: Transaction, partition: Partition, acquisition: Acquisition, lease: Lease
+    db: Transaction, partition: Partition, asked: Acquisition, lease: Lease
 ) -> tuple[Device, tuple[Device, ...]]:
     """Let a lease hold a parent device, and a child device for each instance.
 
@@ -278,36 +240,28 @@ def reserve(
         InUseError: Other leases hold the IPUs.
         MismatchError: The partition has too few, even when all are free.
     """
-    num_ipus = acquisition.num_children * acquisition.ipus_per_child
-    if (
-        num_ipus > partition.size
-        or min(acquisition.num_children, acquisition.ipus_per_child) < 1
-    ):
+    num_children, share = asked.num_children, asked.ipus_per_child
+    num_ipus = num_children * share
+    if num_ipus > partition.size or min(num_children, share) < 1:
         raise errors.MismatchError(
             f"Partition {describe(partition)} cannot serve a job of "
             f"{counted(num_ipus, 'IPU')}. Let poprun change it with "
             "--update-partition=yes, or name another with --vipu-partition."
         )
-    parent = _free_parent(db, partition, acquisition)
-    children = numbering.children_of(
-        partition.size, parent, acquisition.num_children, acquisition.ipus_per_child
-    )
+    size = partition.size
+    if partition.reconfigurable:
+        size = next_power_of_two(num_ipus)
+    parent = _free_parent(db, partition, size)
+    children = numbering.children_of(partition.size, parent, num_children, share)
     for child, device in enumerate((parent, *children), start=PARENT):
-        db.insert(
-            "devices", lease.id, child, partition.name, device, *_NO_PROCESS.values()
-        )
+        owner = {"lease": lease.id, "child": child, "partition": partition.name}
+        db.insert("devices", device, **owner)
     return parent, children
 
 
-def _free_parent(
-    db: Transaction, partition: Partition, acquisition: Acquisition
-) -> Device:
+def _free_parent(db: Transaction, partition: Partition, size: int) -> Device:
     query = f"devices WHERE partition = ? AND child = {PARENT}"
     parents = db.select(Device, query, partition.name)
-    size = partition.size
-    if partition.reconfigurable:
-        num_ipus = acquisition.num_children * acquisition.ipus_per_child
-        size = next_power_of_two(num_ipus)
     first = numbering.first_free(partition.size, size, parents)
     if first < 0:
         raise errors.InUseError(
@@ -344,38 +298,71 @@ def attach(
     check_process(process)
     if host is not None:
         check_text("host of a process", host)
-    reservation = _get_child(db, lease, child)
-    device, other = reservation.device, reservation.process
+    held = _get_child(db, lease, child)
+    other = held.process
     if (
         other is not None
         and other != process
-        and _life(
-            db, _Attached(process=other, host=reservation.host), reservation.lease
-        )
+        and _life_of_attached(db, other, held.host, held.lease.holder.host)
         is not Life.DEAD
     ):
         raise errors.DeviceError(
-            f"Process {process.pid} cannot attach to device {device.id} of instance "
-            f"{child}, because process {other.pid} of the same job is attached to it. "
-            "Let one process of each instance attach, and the others work through it."
+            f"Process {process.pid} cannot attach to device {held.device.id} of "
+            f"instance {child}, because process {other.pid} of the same job is "
+            "attached to it. Let one process of each instance attach, and the others "
+            "work through it."
         )
-    db.update("devices", asdict(process) | {"host": host}, lease=lease, child=child)
-    return device
+    _set_process(db, lease, child, process, host)
+    return held.device
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
     if _get_child(db, lease, child).process == process:
-        db.update("devices", _NO_PROCESS, lease=lease, child=child)
+        _set_process(db, lease, child, None, None)
+
+
+def _set_process(
+    db: Transaction,
+    lease: str,
+    child: int,
+    process: ProcessIdentity | None,
+    host: str | None,
+) -> None:
+    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
+    db.execute(statement, process, host, lease, child)
 
 
 def list_reservations(
     db: Transaction, partition: str | None
 ) -> tuple[Reservation, ...]:
-    query = (
-        f"{_RESERVATIONS}WHERE ?1 IS NULL OR partition = ?1 "
-        "ORDER BY l.since, l.id, child"
+    return tuple(
+        reservation
+        for lease in list_leases(db)
+        for reservation in _held_by(db, lease)
+        if partition in (None, reservation.partition)
     )
-    return db.read(Reservation, query, partition)
+
+
+def _held_by(
+    db: Transaction, lease: Lease, child: int | None = None
+) -> list[Reservation]:
+    """Return the devices of a lease, or the one of a child."""
+    return [
+        Reservation(
+            partition=partition,
+            device=Device(id=number, first=first, num_ipus=num_ipus),
+            lease=lease,
+            child=None if index == PARENT else index,
+            process=process,
+            host=host,
+        )
+        for partition, number, first, num_ipus, index, process, host in db.execute(
+            "SELECT partition, id, first, num_ipus, child, process, host FROM devices "
+            "WHERE lease = ?1 AND (?2 IS NULL OR child = ?2) ORDER BY child",
+            lease.id,
+            child,
+        )
+    ]
 
 
 def _get_child(db: Transaction, lease: str, child: int) -> Reservation:
@@ -385,9 +372,7 @@ def _get_child(db: Transaction, lease: str, child: int) -> Reservation:
         LeaseEndedError: The lease has ended.
         DeviceError: It holds no such device.
     """
-    get_lease(db, lease)
-    query = f"{_RESERVATIONS}WHERE lease = ? AND child = ?"
-    for reservation in db.read(Reservation, query, lease, child):
+    for reservation in _held_by(db, get_lease(db, lease), child):
         return reservation
     query = "SELECT partition, count(*) - 1 FROM devices WHERE lease = ?"
     partition, number = db.execute(query, lease).fetchone()

@@ -1,0 +1,197 @@
+"""A transaction of the database, and how its columns become values of Python."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from poprun.vipu.errors import NameTakenError, UnknownNameError, VipuRuleError
+from poprun.vipu.leases import Holder, ProcessIdentity
+from poprun.vipu.liveness import Observer
+from poprun.vipu.model import (
+    AgentStatus,
+    Block,
+    ClusterTopology,
+    GatewayRouting,
+    LinkRouting,
+    LinkTopology,
+    PartitionState,
+    SyncType,
+)
+from poprun.words import printable
+
+T = TypeVar("T")
+
+# So many are listed to a user who named one that there is not.
+MOST_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transaction, through which operations read and change the tables."""
+
+    connection: sqlite3.Connection
+    # Tells whether the holders of leases live.
+    observer: Observer
+    # Whether the rules of the original are kept: see `partition_rules`.
+    strict: bool
+    # See `leases.advance_clock`.
+    longest_step_s: float
+
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+        """Execute a statement.
+
+        Raises:
+            VipuRuleError: A text has bytes of no character: a command's argument.
+        """
+        try:
+            return self.connection.execute(statement, arguments)
+        except UnicodeEncodeError as error:
+            raise VipuRuleError(
+                f"'{printable(str(error.object))}' is not valid UTF-8, so nothing in "
+                "an inventory has this name. 'vipu list' shows the names."
+            ) from None
+
+    def column(self, query: str, *arguments: Any) -> list[Any]:
+        """Return the first column of the rows that a query finds."""
+        return [row[0] for row in self.execute(query, *arguments)]
+
+    def select(self, kind: type[T], source: str, *arguments: Any) -> tuple[T, ...]:
+        """Return values of a dataclass whose fields are columns.
+
+        Args:
+            source: What follows FROM: the table, which rows, and in which order.
+        """
+        names = _field_names(kind)
+        rows = self.execute(f"SELECT {', '.join(names)} FROM {source}", *arguments)
+        return tuple(kind(**dict(zip(names, row, strict=True))) for row in rows)
+
+    def insert(self, table: str, value: Any, **more: Any) -> None:
+        """Insert a row: the fields of a dataclass, and more columns."""
+        row = dict(zip(_field_names(type(value)), _values(value), strict=True)) | more
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", *row.values())
+
+    def exists(self, table: str, name: str) -> bool:
+        return bool(self.column(f"SELECT 1 FROM {table} WHERE name = ?", name))
+
+    def check_exists(self, table: str, name: str) -> None:
+        """Check that a row of a table has this name.
+
+        Raises:
+            UnknownNameError: None has.
+        """
+        if not self.exists(table, name):
+            self.refuse_unknown(table, name)
+
+    def check_new(self, table: str, name: str) -> None:
+        """Check that no row of a table has this name.
+
+        Raises:
+            NameTakenError: One has.
+        """
+        if self.exists(table, name):
+            noun = table[:-1].capitalize()
+            raise NameTakenError(f"{noun} {name} already exists. Choose another name.")
+
+    def get(self, kind: type[T], table: str, name: str) -> T:
+        """Return the value of a dataclass whose columns are in the row of a name.
+
+        Raises:
+            UnknownNameError: No row has this name.
+        """
+        for value in self.select(kind, f"{table} WHERE name = ?", name):
+            return value
+        self.refuse_unknown(table, name)
+
+    def refuse_unknown(
+        self,
+        table: str,
+        name: str,
+        selection: str = "ORDER BY rowid",
+        *arguments: str | None,
+    ) -> NoReturn:
+        """Refuse a name that is in no row, and list those that are.
+
+        Args:
+            selection: Which names to list, and in which order, in SQL.
+
+        Raises:
+            UnknownNameError: Always.
+        """
+        query = f"SELECT name FROM {table} {selection} LIMIT {MOST_LISTED + 1}"
+        names = self.column(query, *arguments)
+        there_are = f"Existing {table}: {listed(names)}."
+        if not names:
+            there_are = f"There are no {table}."
+        raise UnknownNameError(f"There is no {table[:-1]} {name[:64]!r}. {there_are}")
+
+
+def listed(names: list[str]) -> str:
+    """Return the first names of a list, and whether there are more: ag0, ag1, ..."""
+    more = ", ..." if len(names) > MOST_LISTED else ""
+    return f"{', '.join(names[:MOST_LISTED])}{more}"
+
+
+def connect(database: str, **options: Any) -> sqlite3.Connection:
+    """Return a connection that reads columns as the schema names their types."""
+    connection: sqlite3.Connection = sqlite3.connect(
+        database,
+        isolation_level=None,
+        check_same_thread=False,
+        detect_types=sqlite3.PARSE_DECLTYPES,
+        **options,
+    )
+    return connection
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(kind.__dataclass_fields__)
+
+
+def _values(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in _field_names(type(value))]
+
+
+def _from_list(kind: Callable[..., T], values: list[Any]) -> T:
+    return kind(**dict(zip(_field_names(kind), values, strict=True)))
+
+
+def _read_process(text: bytes) -> ProcessIdentity:
+    return _from_list(ProcessIdentity, json.loads(text))
+
+
+def _read_holder(text: bytes) -> Holder:
+    *names, process = json.loads(text)
+    return _from_list(Holder, [*names, _from_list(ProcessIdentity, process)])
+
+
+def _read_blocks(text: bytes) -> tuple[Block, ...]:
+    return tuple(Block(first=first, size=size) for first, size in json.loads(text))
+
+
+def _reader_of(kind: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    return lambda text: kind(text.decode())
+
+
+# How the bytes of a column become a value, by the first word of the column's type.
+CONVERTERS: dict[str, Callable[[bytes], Any]] = {
+    "blocks": _read_blocks,
+    "bool": {b"0": False, b"1": True}.__getitem__,
+    "holder": _read_holder,
+    "names": lambda text: tuple(json.loads(text)),
+    "process": _read_process,
+} | {
+    kind.__name__: _reader_of(kind)
+    for kind in (
+        *(AgentStatus, ClusterTopology, GatewayRouting, LinkRouting, LinkTopology),
+        *(PartitionState, SyncType),
+    )
+}
+for _name, _converter in CONVERTERS.items():
+    sqlite3.register_converter(_name, _converter)
+# A dataclass is the list of its fields.
+_to_json = json.JSONEncoder(separators=(",", ":"), default=_values).encode
+for _kind in (Holder, ProcessIdentity, tuple):
+    sqlite3.register_adapter(_kind, _to_json)
