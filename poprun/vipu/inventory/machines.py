@@ -250,7 +250,8 @@ def count_ipus(db: Transaction, allocation: str) -> int:
 def get_free_ipus(db: Transaction, allocation: str) -> int:
     """Return the set of the IPUs of an allocation that are in no partition."""
     query = "SELECT free_ipus FROM allocations WHERE name = ?"
-    return int.from_bytes(*db.column(query, allocation), "little")
+    [ipus] = db.column(query, allocation)
+    return int.from_bytes(ipus, "little")
 
 
 def set_free_ipus(db: Transaction, allocation: str, ipus: int) -> None:
