@@ -108,7 +108,7 @@ def serving(database: Path, *arguments: str) -> Iterator[Server]:
 
 @contextmanager
 def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress]:
-    """Answer every connection by a function, each in a thread."""
+    """Answer the first request of every connection by a function, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -120,8 +120,12 @@ def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress
             threading.Thread(target=handle, args=(connection,), daemon=True).start()
 
     def handle(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.recv(65536)
+        with connection, suppress(OSError), connection.makefile("rb") as request:
+            length = 0
+            while (line := request.readline()) not in (b"\r\n", b""):
+                name, _, value = line.lower().partition(b":")
+                length = int(value) if name == b"content-length" else length
+            request.read(length)
             behave(connection)
 
     thread = threading.Thread(target=serve)

@@ -305,8 +305,8 @@ def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
             assert inventory.list_partitions() == ()
             # The end of the connection has arrived before the next request.
             (idle,) = inventory._connections._idle
-            idle.settimeout(200)
-            assert idle.recv(1, socket.MSG_PEEK) == b""
+            idle.sock.settimeout(200)
+            assert idle.sock.recv(1, socket.MSG_PEEK) == b""
         inventory.close()
 
     assert len(taken) == 3
