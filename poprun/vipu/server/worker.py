@@ -20,10 +20,13 @@ LONGEST_WAIT_S = 30.0
 # Weighted fair queueing: so many requests of holders have their turn for one of others,
 # as any client can make them.
 HOLDERS_FOR_ONE = 8
+# So many results go back to the event loop together.
+MOST_TOGETHER = 32
 
 # When it has its turn, and in which order it came; the function, the future of its
 # result, and until when it may begin.
 Job = tuple[float, int, Callable[[], Any], "asyncio.Future[Any]", float]
+Result = tuple["asyncio.Future[Any]", Any, Exception | None]
 
 
 class Worker:
@@ -72,17 +75,33 @@ class Worker:
         self._thread.shutdown()
 
     async def _work(self) -> None:
+        """Let the thread work on what waits, some of it at a time."""
+        loop = asyncio.get_running_loop()
         while True:
-            self._turn, _, function, future, deadline = await self._jobs.get()
+            jobs = [await self._jobs.get()]
+            while len(jobs) < MOST_TOGETHER and not self._jobs.empty():
+                jobs.append(self._jobs.get_nowait())
+            self._turn = jobs[-1][0]
+            if self._is_stopping:
+                results = self._run(jobs)
+            else:
+                results = await loop.run_in_executor(self._thread, self._run, jobs)
+            for future, result, error in results:
+                if future.done():  # the request was cancelled
+                    continue
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+    def _run(self, jobs: list[Job]) -> list[Result]:
+        results: list[Result] = []
+        for _, _, function, future, deadline in jobs:
             try:
                 if self._is_stopping or time.monotonic() > deadline:
                     why = "is stopping" if self._is_stopping else "is overloaded"
                     raise InventoryBusyError(f"The V-IPU server {why}. Try again.")
-                loop = asyncio.get_running_loop()
-                result = await loop.run_in_executor(self._thread, function)
+                results.append((future, function(), None))
             except Exception as error:  # it is raised where the result is waited for
-                if not future.done():
-                    future.set_exception(error)
-            else:
-                if not future.done():  # the request may have been cancelled
-                    future.set_result(result)
+                results.append((future, None, error))
+        return results
