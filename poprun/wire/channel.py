@@ -34,7 +34,7 @@ class Channel:
         self._decoder = protocol.Decoder(limit)
         # Unsent bytes, and duplicates of the caller's descriptors that go with the
         # first of them.
-        self._unsent: list[tuple[memoryview, tuple[int, ...]]] = []
+        self._unsent: list[tuple[bytearray, tuple[int, ...]]] = []
 
     @classmethod
     def of(cls, descriptor: int) -> "Channel":
@@ -103,11 +103,14 @@ class Channel:
         Raises:
             OSError: The message has to wait, and a descriptor cannot be duplicated.
         """
-        rest = memoryview(message)
-        sent = 0 if self._unsent else self._send(rest, descriptors)
-        if sent < len(message):
-            waiting = () if sent else tuple(os.dup(d) for d in descriptors)
-            self._unsent.append((rest[sent:], waiting))
+        sent = 0 if self._unsent else self._send(message, descriptors)
+        if sent == len(message):
+            return
+        waiting = () if sent else tuple(os.dup(d) for d in descriptors)
+        if self._unsent and not waiting:
+            self._unsent[-1][0].extend(message)
+        else:
+            self._unsent.append((bytearray(message[sent:]), waiting))
 
     def flush(self) -> None:
         """Send more of what could not be sent at once."""
@@ -118,12 +121,12 @@ class Channel:
                 return
             for descriptor in descriptors:
                 os.close(descriptor)
-            if sent < len(message):
-                self._unsent[0] = message[sent:], ()
-            else:
+            del message[:sent]
+            self._unsent[0] = message, ()
+            if not message:
                 self._unsent.pop(0)
 
-    def _send(self, message: memoryview, descriptors: tuple[int, ...]) -> int:
+    def _send(self, message: bytes | bytearray, descriptors: tuple[int, ...]) -> int:
         """Return how many bytes of a message have been sent now."""
         try:
             return self._write(message, descriptors)
@@ -142,7 +145,7 @@ class Channel:
                 self.descriptors.append(descriptor)
         return data
 
-    def _write(self, message: memoryview, descriptors: tuple[int, ...]) -> int:
+    def _write(self, message: bytes | bytearray, descriptors: tuple[int, ...]) -> int:
         packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
         return self.sock.sendmsg([message], rights)
@@ -182,7 +185,7 @@ class PipeChannel(Channel):
     def _read(self) -> bytes:
         return os.read(self._ends[0], PIECE)
 
-    def _write(self, message: memoryview, _: tuple[int, ...]) -> int:
+    def _write(self, message: bytes | bytearray, _: tuple[int, ...]) -> int:
         return os.write(self._ends[1], message)
 
     def _close(self) -> None:

@@ -70,7 +70,7 @@ class _Viewer:
         return min(self.measures_at, inf if self.client.is_behind else self.due)
 
 
-class _Dump:
+class _Dump(Stacks):
     """One round of Python stacks for one client."""
 
     def __init__(
@@ -80,15 +80,13 @@ class _Dump:
         controls: Controls,
         tap: OutputTap,
     ) -> None:
+        super().__init__(self._ask_for_stacks, controls.tail, self._head)
         self.client = client
         self._ranks, self._controls, self._tap = ranks, controls, tap
         # The instance that is being shown now, and all that have shown something.
-        self._current: int | None = None
+        self._shown_now: int | None = None
         self._shown: set[int] = set()
-        self.stacks = Stacks(self._ask, controls.tail, self._say)
-
-    def start(self) -> None:
-        self.stacks.start(self._ranks, time.monotonic())
+        self.start(ranks, time.monotonic())
 
     def end(self) -> None:
         """Pass on no more stacks."""
@@ -105,25 +103,25 @@ class _Dump:
             "does not run there, or is stopped."
         )
 
-    def _ask(self, rank: int, pid: int) -> None:
+    def _ask_for_stacks(self, rank: int, pid: int) -> None:
         self._watch(rank if pid else None)
         self._controls.ask_for_stacks(rank, pid)
 
     def _watch(self, rank: int | None) -> None:
         """Pass the stderr of an instance on to the client, and of no other."""
-        if self._current is not None:
-            self._tap.unwatch(self._current, self._on_stacks)
-        self._current = rank
+        if self._shown_now is not None:
+            self._tap.unwatch(self._shown_now, self._on_stacks)
+        self._shown_now = rank
         if rank is not None:
             self._tap.watch(rank, self._on_stacks)
 
     def _on_stacks(self, stream: str, data: bytes) -> None:
         if data and stream == self._controls.error_stream:
-            assert self._current is not None
-            self._shown.add(self._current)
+            assert self._shown_now is not None
+            self._shown.add(self._shown_now)
             self.client.write("stdout", data)
 
-    def _say(self, sentence: str) -> None:
+    def _head(self, sentence: str) -> None:
         """Write a headline of the stacks, on poprun's stderr as well."""
         self._controls.say(sentence)
         self.client.write("stdout", f"{sentence}\n".encode())
@@ -187,8 +185,7 @@ class Clients:
         """Take in an event of the job."""
         self._view.listen(event)
         if isinstance(event, StacksAvailable) and self._dump is not None:
-            pids = list(event.pids)
-            self._dump.stacks.answer(event.rank, pids, time.monotonic())
+            self._dump.answer(event.rank, list(event.pids), time.monotonic())
 
     # --- For the loop.
 
@@ -200,7 +197,7 @@ class Clients:
         due += [viewer.next_step for viewer in self._viewers]
         due += [client.closes_by for client in self._clients]
         if self._dump is not None:
-            due.append(self._dump.stacks.deadline())
+            due.append(self._dump.deadline())
         return min(due)
 
     def tick(self, now: float) -> None:
@@ -397,7 +394,6 @@ class Clients:
         client.send(protocol.REQUEST_ACCEPTED)
         running = [rank for rank in ranks if not self._view.has_ended(rank)]
         self._dump = _Dump(client, running, self._controls, self.tap)
-        self._dump.start()
 
     def _refusal_of_dump(self, ranks: Sequence[int]) -> str:
         """Return why the instances show no Python stacks now, "" if they do."""
@@ -417,8 +413,8 @@ class Clients:
             dump.client.refuse(NO_STACKS)
             self._end_dump(dump)
             return
-        dump.stacks.tick(now)
-        if dump.stacks.over:
+        dump.tick(now)
+        if dump.over:
             dump.client.finish(dump.describe_silent())
             self._end_dump(dump)
 

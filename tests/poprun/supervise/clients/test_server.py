@@ -344,7 +344,7 @@ def test_a_client_that_never_reads_loses_output_and_is_told_how_much(
     for _ in range(1000):
         clients.tap.feed(0, "stdout", piece)
     serve(clients)
-    assert clients._clients[0]._num_waiting <= MOST_WAITING
+    assert clients._clients[0].link.num_unsent <= MOST_WAITING
 
     messages = client.messages()
     while more := (serve(clients), client.messages())[1]:
