@@ -9,7 +9,6 @@ The guard and the shims import this, so it imports next to nothing.
 """
 
 import os
-import select
 import time
 from _collections_abc import Callable, Iterable, Iterator  # os has imported it already
 
@@ -266,8 +265,7 @@ def _wait(pid: int, timeout_s: float) -> int | None:
     Returns its wait status, or None if it was killed because its time was over.
     """
     handle = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
+    poll = processes.poll_on(handle)
     has_ended = bool(poll.poll(processes.poll_timeout(timeout_s)))
     processes.kill_group(pid)
     # A process that does not die now is in an uninterruptible wait.

@@ -44,13 +44,14 @@ MPIRUN_OPEN_FILES = 1 << 14
 FINISH_GRACE_S = 0.5
 
 
-def main(descriptor: int, poprun: int, inode: int) -> None:
+def main(arguments: list[str]) -> None:
     """Guard a job.
 
     Args:
-        poprun: The pid of the process at the other end of the socket.
-        inode: The inode of that end.
+        arguments: The descriptor of a socket, the pid of the process at its other end,
+            and the inode of that end.
     """
+    descriptor, poprun, inode = map(int, arguments)
     # From the beginning: poprun may be gone when something stops this process.
     own_process.continue_regularly()
     own_process.open_umask()
@@ -92,13 +93,11 @@ class Guard:
         self._last_message, self._last_message_to = b"", -1
         self._lock_path, self._lock = b"", -1
         self._pipe = -1  # the write end of the pipe with which mpirun is killed
-        self._poll = select.poll()
+        self._poll = processes.poll_on(self._poprun.fileno(), self._wake)
         self._served = True
 
     def run(self) -> None:
         """Serve poprun until it asks to finish, or is gone."""
-        self._poll.register(self._poprun.fileno(), select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
         ended = self._watch_poprun()
         while self._served:
             wait = None

@@ -10,7 +10,6 @@ that need none.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
-import select
 import time
 
 from poprun.helpers import own_process, processes
@@ -28,9 +27,7 @@ def main(arguments: list[str]) -> None:
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     sigterm = own_process.receive_sigterm()
     wake = own_process.wake_up_on(_signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP)
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    poll.register(sigterm, select.POLLIN)
+    poll = processes.poll_on(wake, sigterm)
     children: set[int] = set()
     exit_code, end_at = 0, NEVER
     try:

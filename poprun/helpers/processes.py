@@ -223,6 +223,14 @@ def signal_name(number: int) -> str:
     return next(fitting, f"signal {number}")
 
 
+def poll_on(*descriptors: int) -> "select.poll":
+    """Return a poll object that waits until one of these can be read."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return poll
+
+
 def poll_timeout(seconds: float) -> int:
     """Return the timeout for poll() in milliseconds, -1 for none.
 
@@ -373,8 +381,7 @@ def fork_program(
 
 
 def _read_fault(read: int, fork: int, peer: int) -> bytes:
-    poll = select.poll()
-    poll.register(read, select.POLLIN)
+    poll = poll_on(read)
     poll.register(peer, 0)  # for POLLHUP, which needs no mask
     fault = b""
     while True:

@@ -14,18 +14,6 @@ from poprun.wire import protocol
 UNBOUND = b"memory is not bound\n"
 
 
-class ProgramProcess:
-    """A program that runs; the caller closes `streams`."""
-
-    def __init__(
-        self, pid: int, streams: tuple[int, ...], *, memory_is_bound: bool
-    ) -> None:
-        self.pid = pid
-        # The ends to read its stdout and its stderr from, one if they are merged.
-        self.streams = streams
-        self.memory_is_bound = memory_is_bound
-
-
 class StartError(Exception):
     """A program could not be started.
 
@@ -42,8 +30,11 @@ class StartError(Exception):
 
 def start_program(
     spec: protocol.Spec, received: list[int], poprun: int
-) -> ProgramProcess:
+) -> tuple[int, tuple[int, ...], bool]:
     """Fork, and return when the fork has become the program.
+
+    Returns its pid, the ends to read its stdout and its stderr from, one if they are
+    merged, and whether its memory is bound. The caller closes these ends.
 
     Args:
         received: The descriptors that have come with the spec: stdin, if it is sent.
@@ -76,7 +67,7 @@ def start_program(
     if spec.merge_stderr:
         os.close(err_read)
         streams = (out_read,)
-    return ProgramProcess(pid, streams, memory_is_bound=memory_is_bound)
+    return pid, streams, memory_is_bound
 
 
 def _open_descriptors(spec: protocol.Spec, received: list[int]) -> list[int]:

@@ -8,7 +8,6 @@ poprun, writes what it writes, and ends as it ends.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
-import select
 import sys
 
 from poprun.helpers import own_process, processes
@@ -16,7 +15,8 @@ from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
 
 
-def main(variable: str, arguments: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    variable, *arguments = arguments
     # ssh takes options before the name of the host; mpiruns pass -x and the like.
     while arguments and arguments[0].startswith("-"):
         arguments = arguments[1:]
@@ -30,9 +30,7 @@ def main(variable: str, arguments: list[str]) -> None:
     text = b" ".join(map(os.fsencode, command))
     fields = protocol.VERSION, key, os.fsencode(host), text
     channel.send(protocol.pack(protocol.REMOTE_SHELL, *fields))
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(sigterm, select.POLLIN)
+    poll = processes.poll_on(channel.fileno(), sigterm)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == sigterm and not own_process.read_sigterm(

@@ -8,7 +8,6 @@ called MPI_Init dies and its parent leaves too, every MPI ends the other ranks.
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
 import os
-import select
 import sys
 import time
 from _collections_abc import Callable  # os has imported it already
@@ -53,7 +52,9 @@ ENDING = (_signal.SIGTERM, _signal.SIGINT)
 OTHER_SIGNALS = [n for n in own_process.HELPER_SIGNALS if n != _signal.SIGTERM]
 
 
-def main(variable: str, rank: int) -> None:
+def main(arguments: list[str]) -> None:
+    # The name of the attempt is there for readers of the list of processes.
+    _, variable, rank = arguments
     parent = os.getppid()
     own_process.become_subreaper()
     sigterm = own_process.receive_sigterm()
@@ -70,9 +71,8 @@ def main(variable: str, rank: int) -> None:
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     shim, pid, host = Shim(sock, wake, sigterm), os.getpid(), os.uname().nodename
     start = processes.start_time(pid)
-    shim.tell(
-        protocol.HELLO, protocol.VERSION, key, rank, os.fsencode(host), pid, start
-    )
+    fields = key, int(rank), os.fsencode(host), pid, start
+    shim.tell(protocol.HELLO, protocol.VERSION, *fields)
     shim.run()
 
 
@@ -163,10 +163,7 @@ class Shim:
 
     def run(self) -> None:
         """Run the program; return when nothing of it is left, and poprun allows it."""
-        poll = select.poll()
-        poll.register(self._poprun.fileno(), select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        poll.register(self._sigterm, select.POLLIN)
+        poll = processes.poll_on(self._poprun.fileno(), self._wake, self._sigterm)
         while not self._is_done():
             ready = poll.poll(self._wait_ms())
             # It explains the events that have come with it.
@@ -259,11 +256,13 @@ class Shim:
         self._spec = spec
         try:
             poprun = self._poprun
-            started = start_program(spec, poprun.descriptors, poprun.fileno())
+            pid, streams, memory_is_bound = start_program(
+                spec, poprun.descriptors, poprun.fileno()
+            )
         except StartError as error:
             self.tell(protocol.REFUSED, error.number, error.about, error.call)
             return
-        pid = self._program = started.pid
+        self._program = pid
         self._started_at = time.monotonic()
         # It cannot vanish before it is reaped, so the kernel has an answer.
         cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
@@ -272,10 +271,10 @@ class Shim:
             pid,
             processes.start_time(pid),
             cpus,
-            int(started.memory_is_bound),
+            int(memory_is_bound),
         )
-        self._poprun.send(message, started.streams)
-        for descriptor in started.streams:
+        self._poprun.send(message, streams)
+        for descriptor in streams:
             os.close(descriptor)
 
     def _on_signal(self, number: int) -> None:

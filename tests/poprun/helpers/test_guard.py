@@ -34,7 +34,7 @@ FORKING = """
 import os, signal, sys
 from poprun.helpers import guard, own_process
 own_process.default_signals = lambda: os.kill(os.getpid(), signal.SIGSTOP)
-guard.main(*map(int, sys.argv[1:]))
+guard.main(sys.argv[1:])
 """
 
 # A guard to which the kernel gives no pidfd.
@@ -45,7 +45,7 @@ def refuse(pid):
     raise OSError(errno.EPERM, "refused")
 os.pidfd_open = refuse
 processes.kill = lambda found: os.close(os.open("killed", os.O_CREAT))
-guard.main(*map(int, sys.argv[1:]))
+guard.main(sys.argv[1:])
 """
 
 # A guard to which inotify gives no watch: signals tell it of files, or it looks.
@@ -54,7 +54,7 @@ import sys
 from poprun.helpers import guard, own_process
 own_process.watch = lambda directories: (-1, {})
 %s
-guard.main(*map(int, sys.argv[1:]))
+guard.main(sys.argv[1:])
 """
 SIGNALS_ONLY = WITHOUT_WATCH % "guard._UNWATCHED_LOOK_S = 600.0"
 LOOKS_ONLY = WITHOUT_WATCH % "own_process.signal_new_files = lambda places: None"

@@ -52,7 +52,7 @@ kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run()
 LATE = """
 from poprun.helpers import shim
 shim.ORPHAN_LIMIT_S = {limit_s}
-shim.main("CONTROL", 0)
+shim.main(["attempt", "CONTROL", "0"])
 """
 LIMIT_S = 200.0
 IN_SLURM = {own_process.IN_SLURM: "1"}
