@@ -176,7 +176,8 @@ class _Judge:
         code = error & 0xFF or 1
         called = f"called MPI_Abort with error code {error}"
         first, sentence = None, f"An instance {called}."
-        if mpirun.rank is not None:
+        # mpirun may name a process that an instance has made by MPI_Comm_spawn.
+        if mpirun.rank is not None and mpirun.rank < len(self.instances):
             first = self.instances[mpirun.rank]
             sentence = f"Instance {first.title} {called}, and mpirun ended the others."
             first = replace(

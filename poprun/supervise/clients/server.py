@@ -17,16 +17,19 @@ from poprun.host.control_socket import ControlSocket, Handler
 from poprun.output import waiter
 from poprun.output.output_tap import OutputTap, Watcher
 from poprun.output.waiter import READ, Interest
-from poprun.supervise.clients.connection import ClientConnection
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import Phase
 from poprun.wire import protocol
-from poprun.wire.channel import Channel
+from poprun.wire.channel import Channel, peer_of
 from poprun.wire.events import Event, Interrupted, StacksAvailable
 from poprun.words import format_ranges
 
 MOST_CLIENTS = 16
+# So much may wait for a client, besides what the socket holds.
+MOST_WAITING = 1 << 20
+# How long a client may take to read the last that it is sent.
+LAST_READ_S = 10.0
 # The limit of connections without a request.
 MOST_UNKNOWN = 16
 # The shortest time between two looks at what the instances use.
@@ -55,6 +58,57 @@ class Controls:
     error_stream: str = ""
 
 
+class ClientConnection:
+    """The messages to one client, of which a bounded number of bytes waits.
+
+    A client that does not read must not slow the job down or fill poprun's memory.
+    """
+
+    def __init__(self, link: Channel) -> None:
+        self.link = link
+        self.pid = peer_of(link.sock)[0]
+        # How many bytes of output were dropped since the last note of that.
+        self._num_dropped = 0
+        # When it is closed at the latest, once it is sent nothing more.
+        self.closes_by = inf
+
+    def send(self, kind: int, *fields: bytes | int) -> None:
+        """Send one of the few messages that are no output of an instance."""
+        if self.closes_by == inf:
+            self.link.send(protocol.pack(kind, *fields))
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Send what an instance has written, unless too much waits already."""
+        if self.link.num_unsent + len(data) > MOST_WAITING:
+            self._num_dropped += len(data)
+            return
+        if self._num_dropped:
+            # Its place is before what comes next.
+            dropped, self._num_dropped = self._num_dropped, 0
+            self.send(protocol.OUTPUT_DROPPED, dropped)
+        self.send(protocol.INSTANCE_OUTPUT, stream.encode(), data)
+
+    def finish(self, sentence: str = "") -> None:
+        """Say that nothing more comes, and why; close when that has been read."""
+        if self._num_dropped:
+            self.send(protocol.OUTPUT_DROPPED, self._num_dropped)
+        self.send(protocol.REQUEST_DONE, sentence.encode())
+        self.close_after_reading()
+
+    def refuse(self, sentence: str) -> None:
+        """Say why a request is not carried out; close when that has been read."""
+        self.send(protocol.REQUEST_REFUSED, sentence.encode())
+        self.close_after_reading()
+
+    def close_after_reading(self) -> None:
+        self.closes_by = min(self.closes_by, time.monotonic() + LAST_READ_S)
+
+    def tick(self, now: float) -> None:
+        """Close the connection when its time has come."""
+        if self.closes_by < inf and (not self.link.has_unsent or now >= self.closes_by):
+            self.link.close()
+
+
 class _Viewer:
     """A client that is shown the job, once or at intervals."""
 
@@ -67,7 +121,7 @@ class _Viewer:
 
     @property
     def next_step(self) -> float:
-        return min(self.measures_at, inf if self.client.is_behind else self.due)
+        return min(self.measures_at, inf if self.client.link.has_unsent else self.due)
 
 
 class _Dump(Stacks):
@@ -212,7 +266,7 @@ class Clients:
                 self._show(viewer, now)
         if self._dump is not None:
             self._go_on_with_dump(self._dump, now)
-        for client in [c for c in self._clients if not c.is_open]:
+        for client in [c for c in self._clients if c.link.fileno() < 0]:
             self._forget(client)
 
     def end(self, exit_code: int, cause: str) -> None:

@@ -686,8 +686,9 @@ def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
     )
 
 
-def test_mpi_abort_of_an_unknown_rank_gives_its_code_too() -> None:
-    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, code=42)
+@pytest.mark.parametrize("rank", [None, 99])
+def test_mpi_abort_of_an_unknown_rank_gives_its_code_too(rank: int | None) -> None:
+    mpirun = MpirunReport(failure=MpirunFailure.ABORTED, rank=rank, code=42)
 
     assert outcome(None, [], 42 << 8, mpirun) == Verdict(
         exit_code=42, sentence="An instance called MPI_Abort with error code 42."

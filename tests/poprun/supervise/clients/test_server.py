@@ -11,10 +11,10 @@ import pytest
 from job_clients import TestClient, make_clients, serve
 
 from poprun.supervise.clients import server
-from poprun.supervise.clients.connection import MOST_WAITING
 from poprun.supervise.clients.server import (
     MOST_CLIENTS,
     MOST_UNKNOWN,
+    MOST_WAITING,
     Clients,
     Controls,
 )
