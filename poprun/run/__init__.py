@@ -6,15 +6,19 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> Verdict -> exit code
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from poprun.helpers.own_process import open_umask, without_own_changes
-from poprun.job import output_routes, reservation
+from poprun.job import job_description, output_routes, reservation
+from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
 from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
+from poprun.output import terminal
+from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
@@ -22,14 +26,57 @@ from poprun.plan.show import show_plan
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.reach.directories import check_current_directory, temporary_directory
 from poprun.result.recorder import Recorder
+from poprun.result.verdict import Verdict
+from poprun.run.attempt import Successor, run_attempt, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.run.restarts import Restarts
-from poprun.run.stages import STAGES, Stages, check
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
 from poprun.trace.job_trace import JobTrace
 
-Preview = Callable[[Request, Mapping[str, str]], tuple[PartitionVariables | None, str]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The stages of a run that change something; tests pass others."""
+
+    # With the arguments of the functions of these names.
+    preview: Callable[..., tuple[PartitionVariables | None, str]]
+    reserve: Callable[..., reservation.DeviceReservation]
+    prepare: Callable[..., Job]
+    run_attempt: Callable[..., tuple[Verdict, Successor | None]]
+
+
+def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
+    """Return the job, and make the directories that the user names.
+
+    Raises:
+        PoprunError: The job cannot be started.
+    """
+    request, settings = plan.request, context.settings
+    num_instances = request.topology.num_instances
+    routes = output_routes.routes(plan, settings, context.caller_environ)
+    width = routes.width_of_mark(num_instances)
+    job = job_description.make_job(
+        plan,
+        settings,
+        files,
+        context.environ,
+        routes=routes,
+        terminals=terminal.choose_terminals(settings["tty"], width),
+        umask=context.umask,
+    )
+    if request.output_folder is not None:
+        make_files(request.output_folder, plan.attempt.number, num_instances)
+    job_description.make_cache_directory(request)
+    return job
+
+
+STAGES = Stages(
+    preview=reservation.preview,
+    reserve=reservation.reserve,
+    prepare=prepare,
+    run_attempt=run_attempt,
+)
 
 
 def run(
@@ -40,7 +87,6 @@ def run(
     recorder: Recorder,
     trace: JobTrace | None = None,
     stages: Stages = STAGES,
-    preview: Preview = reservation.preview,
 ) -> int:
     """Run the programs of a job, or show what would be run; return the exit code.
 
@@ -49,7 +95,6 @@ def run(
         caller_environ: The environment that poprun was started with.
         recorder: Writes the files of --result and --events.
         trace: Writes the file of --trace.
-        preview: Returns the partition that a dry run shows, and a note about it.
     """
     # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
@@ -80,7 +125,7 @@ def run(
         for note in misplaced:
             context.log.warn(note)
         if guard is None:
-            return _dry_run(request, preview(request, environ), context)
+            return _dry_run(request, stages.preview(request, environ), context)
         return _run_job(request, guard, context, stages)
 
 
@@ -139,6 +184,18 @@ def _dry_run(
     return show_plan(plan, context.settings, context.log, partition_note=note)
 
 
+def _check(request: Request, context: RunContext) -> list[str]:
+    """Return the file of the program for each instance.
+
+    Raises:
+        PoprunError: There is no such file, or poprun cannot start the job here.
+    """
+    check_proc()
+    wait_for_stdin(request.stdin)
+    context.hosts.check_mpi(request.mpi)
+    return context.hosts.find_programs(request, context.environ)
+
+
 def _run_job(
     request: Request, guard: StartedGuard, context: RunContext, stages: Stages
 ) -> int:
@@ -146,7 +203,7 @@ def _run_job(
     log, phase_line = context.log, context.phase_line
     # A job that is refused must not reserve or show anything.
     context.enter("check")
-    files = check(request, context)
+    files = _check(request, context)
     context.enter("reserve IPUs")
     reserved = stages.reserve(
         request, context.environ, guard.tell, guard.pid, log, phase_line

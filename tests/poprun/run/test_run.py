@@ -17,8 +17,8 @@ from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.values import Plan, Request
 from poprun.result.recorder import Recorder
 from poprun.result.verdict import Verdict
+from poprun.run import Stages
 from poprun.run.context import RunContext
-from poprun.run.stages import Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = Mock()
@@ -52,7 +52,10 @@ class Played:
 
     def stages(self) -> Stages:
         return Stages(
-            reserve=self.reserve, prepare=self.prepare, run_attempt=self.run_attempt
+            preview=self.preview,
+            reserve=self.reserve,
+            prepare=self.prepare,
+            run_attempt=self.run_attempt,
         )
 
     def note(self, name: str, environ: Mapping[str, str]) -> None:
@@ -99,7 +102,6 @@ def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD)
         ENVIRON,
         Recorder([]),
         stages=played.stages(),
-        preview=played.preview,
     )
 
 
