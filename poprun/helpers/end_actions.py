@@ -80,50 +80,30 @@ class RunCommand(EndAction):
     spend, and because it can be killed when it hangs. If another process kills it, it
     is run again.
 
-    Args:
-        purpose: Its purpose, to follow "Could not".
-        argv: The command line; the first item is the path of the program.
-        environment: NAME=VALUE assignments: all that the command gets.
-        timeout_s: After so many seconds, of all its runs, its process group is killed.
+    Its fields are its purpose, to follow "Could not", how many milliseconds all of its
+    runs may take before its process group is killed, the length of argv, argv, and
+    NAME=VALUE assignments: the whole environment of the command.
     """
 
     KIND = b"run"
 
     def __init__(
-        self,
-        *,
-        purpose: str,
-        argv: Iterable[bytes],
-        environment: Iterable[bytes],
-        timeout_s: float,
+        self, purpose: bytes, timeout_ms: bytes, count: bytes, *others: bytes
     ) -> None:
-        self.purpose = purpose
-        self.argv = tuple(argv)
-        self.environment = tuple(environment)
-        self.timeout_ms = int(timeout_s * 1000)
-        self.limit_s = timeout_s + KILL_S
-        numbers = b"%d" % self.timeout_ms, b"%d" % len(self.argv)
-        super().__init__(os.fsencode(purpose), *numbers, *self.argv, *self.environment)
-
-    @classmethod
-    def from_fields(
-        cls, purpose: bytes, timeout_ms: bytes, count: bytes, *others: bytes
-    ) -> "RunCommand":
-        return cls(
-            purpose=os.fsdecode(purpose),
-            argv=others[: int(count)],
-            environment=others[int(count) :],
-            timeout_s=int(timeout_ms) / 1000,
-        )
+        super().__init__(purpose, timeout_ms, count, *others)
+        self.purpose = os.fsdecode(purpose)
+        self.timeout_s = int(timeout_ms) / 1000
+        self.limit_s = self.timeout_s + KILL_S
+        self.argv, self.environment = others[: int(count)], others[int(count) :]
 
     def perform(self) -> str:
-        limit = time.monotonic() + self.timeout_ms / 1000
+        limit = time.monotonic() + self.timeout_s
         try:
             for _ in range(RUN_ATTEMPTS):
                 status, output = self._run(limit)
                 if status is None or not os.WIFSIGNALED(status):
                     break
-            reason = _reason(status, output, self.timeout_ms)
+            reason = _reason(status, output, self.timeout_s)
         except OSError as error:
             reason = f"cannot be run: {error.strerror}"
         if not reason:
@@ -144,9 +124,21 @@ class RunCommand(EndAction):
             os.close(output)
 
 
+def run_command(
+    *,
+    purpose: str,
+    argv: Iterable[bytes],
+    environment: Iterable[bytes],
+    timeout_s: float,
+) -> RunCommand:
+    """Return the end action that runs a command."""
+    words = tuple(argv)
+    numbers = b"%d" % int(timeout_s * 1000), b"%d" % len(words)
+    return RunCommand(os.fsencode(purpose), *numbers, *words, *environment)
+
+
 _KINDS: dict[bytes, Callable[..., EndAction]] = {
-    RemovePath.KIND: RemovePath,
-    RunCommand.KIND: RunCommand.from_fields,
+    kind.KIND: kind for kind in (RemovePath, RunCommand)
 }
 
 
@@ -275,10 +267,10 @@ def _wait(pid: int, timeout_s: float) -> int | None:
     return status if has_ended else None
 
 
-def _reason(status: int | None, output: bytes, timeout_ms: int) -> str:
+def _reason(status: int | None, output: bytes, timeout_s: float) -> str:
     """Return how a command failed, "" on success."""
     if status is None:
-        return f"did not end within {timeout_ms / 1000:g} s and was killed"
+        return f"did not end within {timeout_s:g} s and was killed"
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return ""

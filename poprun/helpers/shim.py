@@ -137,7 +137,7 @@ class Shim:
         self._started_at = NEVER
         self._ended = False  # the program itself
         self._clean = False  # and all that it started
-        self._spec: protocol.Spec | None = None
+        self._spec: protocol.Spec  # from the start of the program on
         self._stopped_by = protocol.BY_ITSELF
         self._left_behind = 0
         # Whether it is a Python that a fault has ended, without its faulthandler.
@@ -165,7 +165,8 @@ class Shim:
         """Run the program; return when nothing of it is left, and poprun allows it."""
         poll = processes.poll_on(self._poprun.fileno(), self._wake, self._sigterm)
         while not self._is_done():
-            ready = poll.poll(self._wait_ms())
+            due = min(self._signal_tree_at, self._kill_at)
+            ready = poll.poll(processes.poll_timeout(due - time.monotonic()))
             # It explains the events that have come with it.
             self._on_sigterm()
             for descriptor, _ in ready:
@@ -194,10 +195,6 @@ class Shim:
         if self._program and not self._clean:
             return False
         return self._released or not self._connected
-
-    def _wait_ms(self) -> int:
-        due = NEVER if self._clean else min(self._signal_tree_at, self._kill_at)
-        return processes.poll_timeout(due - time.monotonic())
 
     # --- Messages.
 
@@ -344,8 +341,7 @@ class Shim:
     def _stop(self, grace: float, by: bytes) -> None:
         if not self._program or self._clean:
             return
-        if self._spec is not None:
-            grace = min(grace, self._spec.grace_ms / 1000)
+        grace = min(grace, self._spec.grace_ms / 1000)
         if not self._ended:
             self._stopped_by = by
         if grace > 0:
@@ -362,8 +358,7 @@ class Shim:
             self._signal_process(p)
         if not self._stopping:
             self._left_behind = len(left)
-            grace_ms = self._spec.grace_ms if self._spec else 0
-            grace = min(LEFTOVER_GRACE_S, grace_ms / 1000)
+            grace = min(LEFTOVER_GRACE_S, self._spec.grace_ms / 1000)
             self._kill_at = min(self._kill_at, now + grace)
 
     def _signal_process(self, p: processes.Process) -> None:
@@ -449,8 +444,7 @@ class Shim:
             self._lacks_faulthandler = self._is_python_without_faulthandler()
 
     def _is_python_without_faulthandler(self) -> bool:
-        assignments = self._spec.environment if self._spec else []
-        environment = processes.read_assignments(assignments)
+        environment = processes.read_assignments(self._spec.environment)
         # poprun lets every Python of an instance handle this signal.
         is_python = processes.catches(self._program, protocol.STACKS_SIGNAL)
         return is_python and not environment.get(FAULTHANDLER)

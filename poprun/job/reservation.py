@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
+from poprun.helpers.end_actions import EndAction, EndActions, RunCommand, run_command
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.output.phase_line import PhaseLine
@@ -327,7 +327,7 @@ def _end_action(
         needed[VARIABLE] = location
     else:
         argv += [server.host, str(server.port)]
-    return RunCommand(
+    return run_command(
         purpose=f"release the IPUs of lease {lease}",
         argv=[os.fsencode(word) for word in argv],
         environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],

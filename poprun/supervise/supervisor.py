@@ -306,9 +306,7 @@ class Supervisor:
                 for host in self._hosts:
                     host.kill_instances()
             case stopping.InterruptInstance(rank=rank):
-                for host in self._hosts:
-                    if rank in host.ranks:
-                        host.interrupt_instance(rank)
+                self._host_of(rank).interrupt_instance(rank)
             case stopping.ReleaseShims():
                 for host in self._hosts:
                     host.release_shims()
@@ -325,10 +323,11 @@ class Supervisor:
         for host in self._hosts:
             host.signal_instances(number)
 
+    def _host_of(self, rank: int) -> HostLink:
+        return next(host for host in self._hosts if rank in host.ranks)
+
     def _ask_for_stacks(self, rank: int, pid: int) -> None:
-        for host in self._hosts:
-            if rank in host.ranks:
-                host.show_stacks(rank, pid)
+        self._host_of(rank).show_stacks(rank, pid)
 
     def _look_at_groups(self, now: float) -> None:
         """Measure now and then who waits in process groups of torch."""

@@ -15,14 +15,14 @@ from deaths import command_line
 POPRUN = """
 import os, sys
 from poprun import cli
-from poprun.helpers.end_actions import RunCommand
+from poprun.helpers.end_actions import run_command
 from poprun.job import job_description
 from poprun.job.values import Resource
 from dataclasses import replace
 
 here = os.getcwd()
 script = f"echo undone >> {here}/undone; rm -f {here}/lease; test ! -e {here}/fail"
-action = RunCommand(
+action = run_command(
     purpose="release the lease",
     argv=[b"/bin/sh", b"-c", script.encode()],
     environment=[b"PATH=/usr/bin:/bin"],

@@ -10,7 +10,13 @@ import pytest
 from conftest import wait_for
 
 from poprun.helpers import end_actions
-from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
+from poprun.helpers.end_actions import (
+    EndAction,
+    EndActions,
+    RemovePath,
+    RunCommand,
+    run_command,
+)
 from poprun.wire import protocol
 
 
@@ -19,7 +25,7 @@ def remove(path: Path) -> RemovePath:
 
 
 def run(script: str, *environment: str, timeout_s: float = 30.0) -> RunCommand:
-    return RunCommand(
+    return run_command(
         purpose="release partition p0",
         argv=[b"/bin/sh", b"-c", os.fsencode(script)],
         environment=[*map(os.fsencode, environment), b"PATH=/usr/bin:/bin"],
@@ -139,7 +145,7 @@ def test_a_command_that_something_kills_is_run_again(tmp_path: Path) -> None:
 
 
 def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
-    action = RunCommand(
+    action = run_command(
         purpose="release it",
         argv=[os.fsencode(tmp_path / "missing")],
         environment=[],
@@ -270,7 +276,7 @@ def test_their_limit_is_that_of_all_together(tmp_path: Path) -> None:
     [
         RemovePath(b"/dev/shm/\xff\0\n"),
         run("a script", "EMPTY=", "SPACE= a ", timeout_s=0.25),
-        RunCommand(purpose="", argv=[b"/x", b""], environment=[], timeout_s=0),
+        run_command(purpose="", argv=[b"/x", b""], environment=[], timeout_s=0),
     ],
 )
 def test_bytes_carry_an_action_unchanged(action: EndAction) -> None:

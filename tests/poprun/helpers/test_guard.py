@@ -19,7 +19,7 @@ from conftest import wait_for
 from deaths import command_line
 
 from poprun.helpers import processes
-from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.end_actions import EndActions, RemovePath, run_command
 from poprun.helpers.helper_commands import PYTHON
 from poprun.helpers.job_files import make_lock
 from poprun.wire import protocol
@@ -423,7 +423,7 @@ def test_a_guard_undoes_what_killed_jobs_have_left_in_all_places(
 
 def write_word(directory: Path, word: str) -> list[bytes]:
     """Return an end action that appends a word to a file."""
-    action = RunCommand(
+    action = run_command(
         purpose="write",
         argv=[b"/bin/sh", b"-c", f"echo {word} >> {directory}/words".encode()],
         environment=[],
@@ -457,7 +457,7 @@ def test_end_actions_are_performed_when_the_tree_has_ended(
 
 
 def test_an_end_action_that_fails_is_reported_before_the_end(guard: Driven) -> None:
-    action = RunCommand(
+    action = run_command(
         purpose="release p0", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
     )
     guard.send(protocol.END_ACTION, b"run", *action.fields)
@@ -472,7 +472,7 @@ def test_an_end_action_that_fails_is_reported_before_the_end(guard: Driven) -> N
 def test_without_poprun_a_failure_is_written_where_its_stderr_was(
     guard: Driven,
 ) -> None:
-    action = RunCommand(
+    action = run_command(
         purpose="release p0", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
     )
     with (guard.directory / "stderr").open("wb") as stderr:
@@ -495,7 +495,7 @@ def test_a_full_pipe_does_not_keep_the_guard_from_ending(guard: Driven) -> None:
             os.write(write, bytes(4096))
     os.set_blocking(write, True)
     guard.poprun.send(protocol.pack(protocol.REPORT_TO), (write,))
-    action = RunCommand(
+    action = run_command(
         purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
     )
     guard.send(protocol.END_ACTION, b"run", *action.fields)

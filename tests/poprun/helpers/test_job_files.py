@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from conftest import wait_for
 
-from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.end_actions import EndActions, RemovePath, run_command
 from poprun.helpers.job_files import (
     LOCK,
     OPEN_TIMEOUT_S,
@@ -214,7 +214,7 @@ def test_what_another_performs_meanwhile_is_not_performed_again(
     directory, lock = make_job(tmp_path)
     path = os.fsencode(directory / os.fsdecode(LOCK))
     words = tmp_path / "words"
-    action = RunCommand(
+    action = run_command(
         purpose="write",
         argv=[b"/bin/sh", b"-c", f"echo done >> {words}".encode()],
         environment=[],
@@ -244,7 +244,7 @@ def test_the_last_supervisor_performs_end_actions_and_reports_failures(
 ) -> None:
     directory, lock = make_job(tmp_path)
     for script in (f"test -e {directory} && echo yes > {tmp_path}/done", "exit 3"):
-        action = RunCommand(
+        action = run_command(
             purpose="do it",
             argv=[b"/bin/sh", b"-c", script.encode()],
             environment=[],
@@ -291,7 +291,7 @@ def test_of_a_damaged_lock_file_the_directory_is_removed_at_least(
 
 def test_what_fails_is_tried_again_until_the_final_attempt(tmp_path: Path) -> None:
     directory, lock = make_job(tmp_path)
-    action = RunCommand(
+    action = run_command(
         purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=200
     )
     os.write(lock, EndActions().register(action))

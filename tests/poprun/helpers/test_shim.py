@@ -16,7 +16,7 @@ import pytest
 from conftest import wait_for
 
 from poprun.helpers import own_process, processes
-from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.end_actions import EndActions, RemovePath, run_command
 from poprun.helpers.helper_commands import PYTHON
 from poprun.helpers.job_files import make_lock
 from poprun.wire import protocol
@@ -669,7 +669,7 @@ def test_the_end_actions_go_on_when_the_shim_that_performs_them_is_killed(
     directory.mkdir()
     end_actions = EndActions()
     end_actions.register(RemovePath(os.fsencode(directory)))
-    slow = RunCommand(
+    slow = run_command(
         purpose="release",
         argv=[b"/bin/sh", b"-c", b": > up; until [ -e go ]; do sleep 0.01; done"],
         environment=[b"PATH=" + os.environb[b"PATH"]],

@@ -18,7 +18,7 @@ from poprun.helpers.end_actions import (
     EndAction,
     EndActions,
     RemovePath,
-    RunCommand,
+    run_command,
 )
 from poprun.helpers.job_files import LOCK
 from poprun.job.values import Job, Resource
@@ -260,7 +260,7 @@ def test_without_any_guard_the_files_are_poprun_s_to_remove(
 def test_the_lock_file_has_the_end_actions_and_what_becomes_of_them(
     guards: Guards, tmp_path: Path
 ) -> None:
-    command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
+    command = run_command(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
     undone = RemovePath(b"/undone")
     mpirun = mpirun_of(guards, tmp_path, command, undone)
     mpirun._make_lock()
@@ -277,7 +277,7 @@ def test_a_guard_may_take_longer_to_finish_with_more_to_undo(
     guards: Guards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "reap", lambda **_: [])
-    command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
+    command = run_command(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
     with subprocess.Popen(["sleep", "600"]) as guard:
         guards.pid = guard.pid
         mpirun = mpirun_of(guards, tmp_path, command)
