@@ -27,9 +27,9 @@ from poprun.host.record_pieces import record_pieces, stem_of
 from poprun.host.remote_host import RemoteHost
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
-from poprun.trace.record_files import lost_calls, read_process
+from poprun.trace.record_files import ProcessRecords, lost_calls, read_process
 from poprun.trace.replaced_file import replaced_file
-from poprun.trace.timeline import InstanceLife, LaunchPhase, Traced
+from poprun.trace.timeline import InstanceLife, LaunchPhase
 from poprun.wire.events import Event, Exited, MpirunExited, MpirunStarted, Started
 from poprun.words import counted
 
@@ -191,9 +191,9 @@ class JobTrace:
             self._processes(),
         )
 
-    def _processes(self) -> list[Traced]:
+    def _processes(self) -> list[ProcessRecords]:
         """Return what the processes of the job have recorded."""
-        processes: list[Traced] = []
+        processes: list[ProcessRecords] = []
         num_processes: Counter[int] = Counter()
         for (attempt, host, stem), files in self._files.items():
             calls, notes = (
@@ -209,14 +209,10 @@ class JobTrace:
             life = self._lives.get((attempt, records.rank))
             is_program = life is not None and life.pid == records.pid
             further = 0 if is_program else num_processes[records.rank]
+            row = timeline.row_of(records.rank, further)
+            clock = self._clocks.get(host, Clock())
             processes.append(
-                Traced(
-                    records=records,
-                    host=host,
-                    clock=self._clocks.get(host, Clock()),
-                    row=timeline.row_of(records.rank, further),
-                    attempt=attempt,
-                )
+                replace(records, host=host, clock=clock, attempt=attempt, row=row)
             )
         return processes
 

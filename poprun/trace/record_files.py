@@ -6,11 +6,12 @@ program may have overwritten them.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from popdist import call_records as records
 from poprun.host.record_pieces import used_bytes
+from poprun.trace.clocks import Clock
 
 
 class Call(NamedTuple):
@@ -65,6 +66,7 @@ class ProcessRecords:
     """The records of one process.
 
     lost: The number of later calls for which its file had no room.
+    host, clock, attempt, row: Where it ran, and its row in the timeline.
     """
 
     rank: int
@@ -75,6 +77,15 @@ class ProcessRecords:
     names: Mapping[int, str]
     lost: int
     profiled: Sequence[Span] = ()
+    host: str = ""
+    clock: Clock = field(default_factory=Clock)
+    attempt: int = 0
+    row: int = 0
+
+    def times(self, began_ns: int, ended_ns: int) -> tuple[int, int]:
+        """Return two times on poprun's clock; an unknown end is 1 us later."""
+        ended_ns = ended_ns or began_ns + 1000
+        return self.clock.on_poprun(began_ns), self.clock.on_poprun(ended_ns)
 
 
 def lost_calls(header: bytes) -> int:
@@ -100,9 +111,7 @@ def read_process(
 
 def _read_process(
     calls: bytes, by_kind: Mapping[str, Sequence[Any]], profiles: Sequence[bytes]
-) -> ProcessRecords | None:
-    if not by_kind.get(records.PROCESS):
-        return None
+) -> ProcessRecords:
     process = by_kind[records.PROCESS][0]
     ends = {note["span"]: int(note["at"]) for note in by_kind.get(records.END, ())}
     # From times by CLOCK_REALTIME, which torch.profiler uses, to CLOCK_MONOTONIC.

@@ -10,7 +10,6 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from popdist.call_records import DONE, IN_PROGRESS
-from poprun.trace.clocks import Clock
 from poprun.trace.record_files import Call, ProcessRecords, RecordedGroup
 
 # The row of poprun, and its lines.
@@ -38,22 +37,6 @@ _ROOTED = {
 }
 
 Event = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """A process of the job with its records, and its row in the timeline."""
-
-    records: ProcessRecords
-    host: str
-    clock: Clock
-    row: int
-    attempt: int = 0
-
-    def times(self, began_ns: int, ended_ns: int) -> tuple[int, int]:
-        """Return two times on poprun's clock; an unknown end is 1 us later."""
-        ended_ns = ended_ns or began_ns + 1000
-        return self.clock.on_poprun(began_ns), self.clock.on_poprun(ended_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +68,7 @@ class Part(NamedTuple):
     """
 
     call: Call
-    traced: Traced
+    process: ProcessRecords
     began: int
     ended: int
 
@@ -113,7 +96,7 @@ def timeline(
     phases: Sequence[LaunchPhase],
     mpirun: Sequence[LaunchPhase],
     lives: Iterable[InstanceLife],
-    processes: Sequence[Traced],
+    processes: Sequence[ProcessRecords],
 ) -> Iterator[Event]:
     """Yield the events of a job, in no order.
 
@@ -125,7 +108,7 @@ def timeline(
     for event in chain(
         _launcher(phases, mpirun, end_ns),
         _lives(lives, end_ns),
-        *(_process(traced, begin_ns) for traced in processes),
+        *(_process(process, begin_ns) for process in processes),
         _together(calls, arrows),
         _messages(calls, arrows),
     ):
@@ -161,10 +144,10 @@ def _title(rank: int, host: str, pid: int) -> str:
     return f"instance {rank} (PID {pid} on {host})"
 
 
-def _process(traced: Traced, begin_ns: int) -> Iterator[Event]:
+def _process(own: ProcessRecords, begin_ns: int) -> Iterator[Event]:
     """Yield the spans of a process, and the names of its lines."""
-    own, row = traced.records, traced.row
-    yield from _name_row(row, _title(own.rank, traced.host, own.pid), own.rank)
+    row = own.row
+    yield from _name_row(row, _title(own.rank, own.host, own.pid), own.rank)
     for number, group in own.groups.items():
         name = f"calls of {group.purpose or 'a group'} {_ranges(group.members)}"
         yield _name_line(row, GROUPS + number, name)
@@ -177,14 +160,14 @@ def _process(traced: Traced, begin_ns: int) -> Iterator[Event]:
             line = lines.setdefault(span.thread, first + len(lines))
             category = f"torch {span.category}" if spans is own.profiled else SPAN
             args = {} if span.ended_ns else {"unfinished": True}
-            times = traced.times(span.began_ns, span.ended_ns)
+            times = own.times(span.began_ns, span.ended_ns)
             yield _slice(row, line, span.name, category, *times, args)
         for thread, line in lines.items():
             yield _name_line(row, line, f"{title} {thread}")
     if own.lost:
         note = f"{own.lost} later calls are not recorded: there was no room"
         last = max((call.ended_ns for call in own.calls), default=begin_ns)
-        at = _at(row, LIFE, traced.clock.on_poprun(last))
+        at = _at(row, LIFE, own.clock.on_poprun(last))
         yield {"ph": "i", "s": "p", "name": note, "args": {UNRECORDED: own.lost}, **at}
 
 
@@ -203,16 +186,16 @@ def _together(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Eve
     for name, group, parts in calls:
         last = max(parts, key=lambda part: part.began)
         is_complete = 1 < len(parts) == len(group.members)
-        waited_for = last.traced.records.rank if is_complete else -1
+        waited_for = last.process.rank if is_complete else -1
         for part in parts:
             yield _call_event(part, name, group, waited_for)
             if part is last or not is_complete or part.call.waited_ns < ARROW_NS:
                 continue
-            row = part.traced.row
+            row = part.process.row
             until = min(max(last.began, part.began), part.ended)
             title = f"waits for instance {waited_for}"
             yield _slice(row, part.line, title, WAIT, part.began, until)
-            begin = _at(last.traced.row, last.line, last.began)
+            begin = _at(last.process.row, last.line, last.began)
             end = _at(row, part.line, part.ended - 1)
             yield from _arrow(next(arrows), "waits", WAIT, begin, end)
 
@@ -222,12 +205,12 @@ def _messages(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Eve
     # By group, sender and receiver: the sends and the recvs.
     messages: dict[Any, tuple[list[Event], list[Event]]] = {}
     for name, group, [part, *_] in calls:
-        call, row = part.call, part.traced.row
+        call, row = part.call, part.process.row
         is_sent = call.operation == "send"
         if not (is_sent or call.operation == "recv"):
             continue
         if 0 <= call.root < len(group.members):
-            ends = part.traced.records.rank, group.members[call.root]
+            ends = part.process.rank, group.members[call.root]
             key = name, ends if is_sent else ends[::-1]
             at = _at(row, part.line, part.began if is_sent else part.ended - 1)
             messages.setdefault(key, ([], []))[not is_sent].append(at)
@@ -236,27 +219,28 @@ def _messages(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Eve
             yield from _arrow(next(arrows), "message", MESSAGE, sent, received)
 
 
-def _calls(processes: Sequence[Traced]) -> Collection[JointCall]:
+def _calls(processes: Sequence[ProcessRecords]) -> Collection[JointCall]:
     """Return the title, the group and the parts of each call."""
     calls: dict[Any, JointCall] = {}
     names: dict[Any, str] = {}
-    for traced in processes:
-        for call in traced.records.calls:
-            group = traced.records.groups.get(call.group)
+    for process in processes:
+        for call in process.calls:
+            group = process.groups.get(call.group)
             if group is None:
                 continue
-            identity = traced.attempt, group.identity, group.members
+            identity = process.attempt, group.identity, group.members
             name = names.setdefault(identity, f"group {len(names)}")
             # Messages are not numbered: each is a call with one part.
             key = (name, call.number) if call.number else len(calls)
             title = f"{name}, call {call.number}" if call.number else name
-            part = Part(call, traced, *traced.times(call.began_ns, call.ended_ns))
+            times = process.times(call.began_ns, call.ended_ns)
+            part = Part(call, process, *times)
             calls.setdefault(key, (title, group, []))[2].append(part)
     return calls.values()
 
 
 def _call_event(part: Part, name: str, group: RecordedGroup, waited_for: int) -> Event:
-    call, traced = part.call, part.traced
+    call, process = part.call, part.process
     moved_ns = max(call.ended_ns - call.began_ns - call.waited_ns, 0)
     args: Event = {
         "call": name,
@@ -269,7 +253,7 @@ def _call_event(part: Part, name: str, group: RecordedGroup, waited_for: int) ->
         "dtype": call.dtype,
         "reduction": call.reduction,
         "algorithm": call.algorithm,
-        "name": traced.records.names.get(call.name, ""),
+        "name": process.names.get(call.name, ""),
     }
     args |= {key: text for key, text in texts.items() if text}
     if 0 <= call.root < len(group.members) and call.operation in _ROOTED:
@@ -279,7 +263,7 @@ def _call_event(part: Part, name: str, group: RecordedGroup, waited_for: int) ->
     if call.status != DONE:
         args["end"] = "unfinished" if call.status == IN_PROGRESS else "failed"
     times = part.began, part.ended
-    return _slice(traced.row, part.line, call.operation, CALL, *times, args)
+    return _slice(process.row, part.line, call.operation, CALL, *times, args)
 
 
 def _arrow(

@@ -7,7 +7,6 @@ from poprun.trace.timeline import (
     Event,
     InstanceLife,
     LaunchPhase,
-    Traced,
     row_of,
     timeline,
 )
@@ -49,7 +48,7 @@ def calls_of(rank: int, number: int = 5) -> list[Call]:
     return made
 
 
-def process(rank: int, clock: Clock | None = None, **others: object) -> Traced:
+def process(rank: int, clock: Clock | None = None, **others: object) -> ProcessRecords:
     spans = [
         Span(
             name="step", thread=71, began_ns=BEGIN + 50 * MS, ended_ns=BEGIN + 150 * MS
@@ -64,13 +63,11 @@ def process(rank: int, clock: Clock | None = None, **others: object) -> Traced:
         "names": {},
         "lost": 0,
     }
-    records = ProcessRecords(**{**fields, **others})
-    return Traced(
-        records=records, host="here", clock=clock or Clock(), row=row_of(rank)
-    )
+    fields |= {"host": "here", "clock": clock or Clock(), "row": row_of(rank)}
+    return ProcessRecords(**{**fields, **others})
 
 
-def events(processes: list[Traced] | None = None) -> list[Event]:
+def events(processes: list[ProcessRecords] | None = None) -> list[Event]:
     begin = BEGIN + 10 * MS
     lives = [
         InstanceLife(
