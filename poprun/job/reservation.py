@@ -194,15 +194,16 @@ def preview(
     options = request.partition_options
     if options is None:
         return None, ""
+    expected = partition.variables(options, request.identity)
     try:
         with closing(_open(options, environ, is_copy=True)) as inventory:
             grant = preview_devices(inventory, _job_request(request, options))
     except (InventoryError, ServerError) as error:
         if request.needs_ipus or options.server is not None:
-            return partition.expected(request), f"V-IPU cannot be queried: {error}"
+            return expected, f"V-IPU cannot be queried: {error}"
         return None, f"The job would run in offline mode, without IPUs. {error}"
     except VipuError as error:
-        return partition.expected(request), f"The request would be refused now: {error}"
+        return expected, f"The request would be refused now: {error}"
     granted, _ = _describe(grant, request, options)
     return granted, describe_grant(grant)
 

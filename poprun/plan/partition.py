@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from popdist import environment as env
 from poprun.options.settings import Settings
 from poprun.plan import slurm
-from poprun.plan.values import FindHostServers, PartitionVariables, Request
+from poprun.plan.values import FindHostServers, PartitionVariables
 from poprun.vipu.client.server_address import find_server
 from poprun.vipu.launch.values import PartitionOptions
 
@@ -90,9 +90,3 @@ def variables(options: "PartitionOptions", identity: str) -> PartitionVariables:
         server_timeout=options.timeout_s,
         name=options.name or own_name(identity),
     )
-
-
-def expected(request: Request) -> PartitionVariables | None:
-    """Return the same for a request; None for a job without IPUs."""
-    options = request.partition_options
-    return None if options is None else variables(options, request.identity)

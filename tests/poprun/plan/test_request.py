@@ -64,7 +64,9 @@ def plan_for(
     ]
     request = read_request(own, programs, environ, "/tmp", describe)
     first = new_attempt(request.identity, 0, request.facts[0].free_port)
-    return make_plan(request, first, partition.expected(request))
+    options = request.partition_options
+    expected = options and partition.variables(options, request.identity)
+    return make_plan(request, first, expected)
 
 
 def next_attempt(plan: Plan, describe: Describe = HOSTS.describe) -> Plan:
