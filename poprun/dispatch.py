@@ -12,7 +12,8 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.mpirun.questions import answer, find_question
+from poprun.mpirun.arguments import find_question
+from poprun.mpirun.find import answer
 from poprun.options.grammar import CommandLine, Given, text_given
 from poprun.options.programs import Program, explain_misplaced, resolve_programs
 from poprun.options.settings import Settings, show_object, show_table

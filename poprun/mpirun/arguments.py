@@ -6,22 +6,25 @@ options and gets those that are unknown here; for hydra they are refused.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL_ARGS,
+    INSTANCE_ARGS,
     MAPPINGS,
     MEANINGS,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
     PLACEMENTS,
+    QUESTIONS,
     REFUSED,
+    canonical,
 )
-from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.words import NAME_RULE, is_variable_name
 
@@ -47,7 +50,19 @@ _FLAGS = {
     "allow-run-as-root": "allow_run_as_root",
 }
 _CARRIED_OUT = (*_FLAGS, "output-filename", "bind-to", "npernode", "wdir")
+_OPTION = r"(?s)--?([A-Za-z].*)"
 _NUMBER_PER_NODE = r"ppr:([1-9][0-9]*):node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiArgument:
+    """One option as it was given."""
+
+    # The name under which the tables know it.
+    name: str
+    # The text of the option; without the value after "=" if poprun knows the option.
+    flag: str
+    values: Sequence[str]
 
 
 def parse_arguments(
@@ -62,9 +77,24 @@ def parse_arguments(
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
     reader = _Reader(option, mpi)
-    for argument in split_arguments(text, option):
+    for argument in _split_arguments(text, option):
         reader.read(argument)
     return reader.arguments()
+
+
+def find_question(text: str) -> list[str]:
+    """Return the words that ask mpirun for its version or help; none without such.
+
+    Args:
+        text: The arguments for mpirun as a whole.
+
+    Raises:
+        MpiArgumentError: This is no list of options.
+    """
+    for argument in _split_arguments(text, GLOBAL_ARGS):
+        if argument.name in QUESTIONS:
+            return [argument.flag, *argument.values]
+    return []
 
 
 def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArguments:
@@ -307,3 +337,93 @@ class _Reader:
 
     def _warn_of_no_effect(self, argument: str) -> None:
         self._warn(f"{argument!r}, which has no effect on {self._mpi.launcher}.")
+
+
+def _split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
+    """Yield the options of a text, each with its values.
+
+    Args:
+        source: The option of poprun that the text was given by, for messages.
+
+    Raises:
+        MpiArgumentError: This is no list of options.
+    """
+    tokens = _split_words(text, source)
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        name, joined = _name(token, source)
+        values = [] if joined is None else [joined]
+        count = _number_of_values(name, values, tokens[position + 1 :])
+        next_position = position + 1 + count - len(values)
+        values += tokens[position + 1 : next_position]
+        if len(values) < count:
+            raise _value_is_missing(token, count, source)
+        known = name in NUMBER_OF_VALUES or name in REFUSED
+        yield MpiArgument(
+            name=name, flag=token.partition("=")[0] if known else token, values=values
+        )
+        position = next_position
+
+
+def _split_words(text: str, source: str) -> list[str]:
+    if "\0" in text:
+        raise MpiArgumentError(
+            f"{source} contains a NUL byte, which is not possible in an argument."
+        )
+    try:
+        # A line may be continued as in a shell.
+        return shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise MpiArgumentError(
+            f"{source} is {text!r}, in which a quote is opened and not closed, "
+            "or the last argument is a single backslash. It is split as in a "
+            'shell: to have a quote in a value, write it as \\" or within '
+            "quotes of the other kind."
+        ) from error
+
+
+def _name(token: str, source: str) -> tuple[str, str | None]:
+    """Return the option's canonical name, and its value if that is joined by "="."""
+    if token == ":":
+        raise MpiArgumentError(
+            f"{source} has ':', which would start another program. {REFUSED[':']}"
+        )
+    option = re.fullmatch(_OPTION, token)
+    if option is None:
+        raise MpiArgumentError(
+            f"{source} contains {token!r} where an option should be. mpirun would take "
+            "it for the program. If it is part of a value, put quotes around the value."
+        )
+    name, equals, value = option[1].partition("=")
+    name = canonical(name)
+    if equals and NUMBER_OF_VALUES.get(name) != 1 and name not in REFUSED:
+        # It is one token, with a meaning that only mpirun knows.
+        return option[1], None
+    return name, value if equals else None
+
+
+def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> int:
+    if name in REFUSED and name not in QUESTIONS:
+        return len(given)
+    if name in NUMBER_OF_VALUES:
+        return NUMBER_OF_VALUES[name]
+    # All tokens after an unknown option, up to the next option, are its values.
+    for count, token in enumerate(rest):
+        if token == ":" or re.fullmatch(_OPTION, token):
+            return count
+    return len(rest)
+
+
+def _value_is_missing(token: str, count: int, source: str) -> MpiArgumentError:
+    if canonical(token.lstrip("-")) == "x":
+        example = '"1:-x NAME=VALUE"' if source == INSTANCE_ARGS else '"-x NAME=VALUE"'
+        return MpiArgumentError(
+            f"{source} ends with {token!r}, and a name must follow. Put quotes around "
+            f"the whole value: {source} {example}."
+        )
+    noun = "a value" if count == 1 else f"{count} values"
+    return MpiArgumentError(
+        f"{source} ends with {token!r}, which needs {noun}. Put quotes around the "
+        f"whole value of {source}."
+    )

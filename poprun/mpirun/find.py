@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from glob import escape, glob
 
 from poprun.errors import MpiNotFoundError
+from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.identify import detect
 from poprun.mpirun.no_mpi import LocalLauncher
 from poprun.mpirun.values import Mpi
@@ -86,3 +88,29 @@ def _named(option: str, search_path: str) -> str:
             f"{path} cannot be used as mpirun: it is not an executable file. {way_out}"
         )
     return path
+
+
+def answer(
+    question: Sequence[str], mpirun: str | None, environ: Mapping[str, str]
+) -> tuple[str, int]:
+    """Return what mpirun prints, and its exit code.
+
+    Args:
+        mpirun: The value of --mpirun.
+
+    Raises:
+        MpiNotFoundError: There is none.
+    """
+    mpi = find_mpirun(mpirun, environ)
+    if not mpi.has_mpi:
+        return f"{mpi.title}\n", 0
+    # Open MPI 5 answers no user without a home directory.
+    ran = subprocess.run(
+        [mpi.path, *question],
+        env={"HOME": "/"} | without_outer_mpi(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return ran.stdout.decode(errors="replace"), ran.returncode

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.arguments import (
+    find_question,
     merge,
     parse_arguments,
     parse_output_directory,
@@ -505,3 +506,16 @@ def test_any_quoted_value_arrives_as_it_is(value: str) -> None:
 @pytest.mark.parametrize("option", ["--nocopy", "--show-instances"])
 def test_names_that_only_poprun_uses_are_no_options(option: str) -> None:
     assert parse_arguments(option, OpenMpi5) == MpirunArguments(passed_on=(option,))
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("--version", ["--version"]),
+        ("--tag-output -V", ["-V"]),
+        ("--help bind-to", ["--help", "bind-to"]),
+        ("-x version --mca help a", []),
+    ],
+)
+def test_a_question_for_mpirun_is_found(text: str, question: list[str]) -> None:
+    assert find_question(text) == question
