@@ -115,16 +115,17 @@ def _partition_variables(plan: Plan, assignment: Assignment) -> dict[str, str]:
     if partition is None:
         return {}
     rank, options = str(assignment.rank), partition.target_options
-    host = partition.server_host
-    if means_own_machine(host) and not assignment.facts.is_own_host:
-        host = ""  # it would name another machine there
-    server = {env.VIPU_API_HOST: host, env.VIPU_API_PORT: str(partition.server_port)}
+    server, address = partition.options.server, {}
+    is_here = assignment.facts.is_own_host
+    # A name of the own machine would name another one on another host.
+    if server is not None and (is_here or not means_own_machine(server.host)):
+        address = {env.VIPU_API_HOST: server.host, env.VIPU_API_PORT: str(server.port)}
     if options is None:
         options = target_options(plan.topology, request.target_options)
     return {
-        **(server if host else {}),
+        **address,
         env.VIPU_API_PARTITION_ID: partition.name,
-        env.VIPU_API_TIMEOUT: str(partition.server_timeout),
+        env.VIPU_API_TIMEOUT: str(partition.options.timeout_s),
         **({env.VIPU_API_GCD_ID: rank} if partition.node_device is None else {}),
         env.IPUOF_LOG_LEVEL: "WARN",
         env.POPLAR_TARGET_OPTIONS: compact(options),

@@ -16,7 +16,7 @@ SMALLEST_SHARE = 4
 
 def read_options(
     settings: Settings, environ: Mapping[str, str]
-) -> "PartitionOptions | None":
+) -> PartitionOptions | None:
     """Return the partition's options; None if the job is to run without IPUs.
 
     Raises:
@@ -81,12 +81,7 @@ def own_name(identity: str) -> str:
     return f"poprun-{identity}"
 
 
-def variables(options: "PartitionOptions", identity: str) -> PartitionVariables:
+def variables(options: PartitionOptions, identity: str) -> PartitionVariables:
     """Return the facts of a partition that are known before it is granted."""
-    server = options.server
-    return PartitionVariables(
-        server_host="" if server is None else server.host,
-        server_port=0 if server is None else server.port,
-        server_timeout=options.timeout_s,
-        name=options.name or own_name(identity),
-    )
+    name = options.name or own_name(identity)
+    return PartitionVariables(options=options, name=name)

@@ -30,7 +30,7 @@ class HostServers:
 # Gets the options for the partition of a job, poprun's environment and the job's number
 # of IPUs; returns None where the host servers of its cluster are not known.
 FindHostServers = Callable[
-    ["PartitionOptions", Mapping[str, str], int], HostServers | None
+    [PartitionOptions, Mapping[str, str], int], HostServers | None
 ]
 
 
@@ -70,10 +70,7 @@ def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
 class PartitionVariables:
     """The facts of a job's V-IPU partition that its instances' variables have."""
 
-    # "" for the inventory of this user on this machine, which is no server.
-    server_host: str
-    server_port: int
-    server_timeout: int
+    options: PartitionOptions
     name: str
     # The parent device, if the partition is reconfigurable: it has no GCDs then.
     node_device: int | None = None
@@ -141,7 +138,7 @@ class Request:
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
     # None for a job without IPUs.
-    partition_options: "PartitionOptions | None" = None
+    partition_options: PartitionOptions | None = None
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
     notes: Sequence[str] = ()

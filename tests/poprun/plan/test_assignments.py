@@ -14,10 +14,13 @@ from poprun.plan.assignments import (
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan
+from poprun.vipu.client.server_address import ServerAddress
+from poprun.vipu.launch.values import PartitionOptions
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
 P64 = PartitionVariables(
-    server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
+    options=PartitionOptions(server=ServerAddress("10.1.3.101"), timeout_s=120),
+    name="p64",
 )
 
 HOSTS = [
@@ -280,7 +283,7 @@ def test_no_instance_gets_an_address_that_means_its_own_machine(server: str) -> 
 
     own, other = planned(
         make_request(topology, HOSTS[:2], facts),
-        replace(P64, server_host=server),
+        replace(P64, options=PartitionOptions(server=ServerAddress(server))),
     ).assignments
 
     assert own.variables["IPUOF_VIPU_API_HOST"] == server

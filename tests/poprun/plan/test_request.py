@@ -37,6 +37,7 @@ from poprun.plan.values import (
     new_attempt,
 )
 from poprun.reach.hosts import LocalPreflight, Preflights
+from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.launch.values import PartitionOptions
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -515,9 +516,7 @@ def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
 def test_the_partition_that_v_ipu_grants_sets_variables_of_instances() -> None:
     requested = plan_with(2, "--num-replicas=4")
     variables_of_p64 = PartitionVariables(
-        server_host="h",
-        server_port=1,
-        server_timeout=2,
+        options=PartitionOptions(server=ServerAddress("h", 1), timeout_s=2),
         name="p64",
         node_device=64,
         target_options={"instanceSize": "32"},
