@@ -213,8 +213,8 @@ def _read_hosts(
         hosts = allocation.nodes
     settings, auto_notes = settle_auto(settings, hosts, describe)
     if allocation is not None:
-        hosts = slurm.choose_nodes(allocation, settings["num-instances"], environ)
-        notes += filter(None, [slurm.unused_nodes_note(allocation, hosts)])
+        number = settings["num-instances"]
+        hosts, notes = slurm.choose_nodes(allocation, number, environ)
     elif named is None and not notes:
         servers = partition.choose_host_servers(settings, environ, find_servers)
         hosts = parse_hosts(",".join(servers)) if servers else hosts

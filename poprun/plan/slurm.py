@@ -102,8 +102,8 @@ def check_is_only_task(environ: Mapping[str, str]) -> None:
 
 def choose_nodes(
     allocation: SlurmJob, num_instances: int, environ: Mapping[str, str]
-) -> tuple[HostSpec, ...]:
-    """Return the nodes of an allocation that a job runs on.
+) -> tuple[Sequence[HostSpec], list[str]]:
+    """Return the nodes of an allocation that a job runs on, and notes about others.
 
     Each gets as many instances. If there are fewer instances than nodes, each of the
     first ones gets one; the first is then the node of poprun, if that is on one.
@@ -128,22 +128,17 @@ def choose_nodes(
                 "fewer instances with --num-instances, or name the hosts with "
                 "--host."
             )
-        return nodes
+        return nodes, []
     own = environ.get(NODE_NAME)
-    return tuple(sorted(nodes, key=lambda node: node.name != own)[:num_instances])
-
-
-def unused_nodes_note(allocation: SlurmJob, hosts: Sequence[HostSpec]) -> str:
-    """Return a sentence about the nodes that a job does not use, "" if it uses all."""
-    if len(hosts) >= len(allocation.nodes):
-        return ""
-    names = ", ".join(host.name for host in hosts[:4])
-    names += ", ..." if len(hosts) > 4 else ""
-    return (
-        f"Slurm has given this job {len(allocation.nodes)} nodes, but "
-        f"{counted(len(hosts), 'instance')} can use only {len(hosts)} ({names}). "
-        f"-n {len(allocation.nodes)} starts one on each node."
+    chosen = sorted(nodes, key=lambda node: node.name != own)[:num_instances]
+    names = ", ".join(node.name for node in chosen[:4])
+    names += ", ..." if len(chosen) > 4 else ""
+    note = (
+        f"Slurm has given this job {len(nodes)} nodes, but "
+        f"{counted(len(chosen), 'instance')} can use only {len(chosen)} ({names}). "
+        f"-n {len(nodes)} starts one on each node."
     )
+    return chosen, [note]
 
 
 def partition_names(environ: Mapping[str, str]) -> tuple[str, ...]:

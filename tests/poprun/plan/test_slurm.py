@@ -3,7 +3,6 @@
 import pytest
 
 from poprun.errors import HostError, OptionError
-from poprun.host_specs import HostSpec
 from poprun.plan.slurm import (
     SlurmJob,
     check_is_only_task,
@@ -11,7 +10,6 @@ from poprun.plan.slurm import (
     node_environment,
     partition_names,
     read_job,
-    unused_nodes_note,
 )
 
 FOUR = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3,7]"}
@@ -25,7 +23,7 @@ def allocation(environ: dict[str, str]) -> SlurmJob:
 
 def chosen(num_instances: int, **environ: str) -> list[str]:
     variables = {**FOUR, **environ}
-    nodes = choose_nodes(allocation(variables), num_instances, variables)
+    nodes, _ = choose_nodes(allocation(variables), num_instances, variables)
     return [node.name for node in nodes]
 
 
@@ -122,13 +120,13 @@ def test_more_instances_than_tasks_on_a_node_are_refused() -> None:
 
 
 def test_a_note_says_which_nodes_are_used_if_not_all() -> None:
-    nodes = allocation(FOUR)
+    variables = {**FOUR, "SLURMD_NODENAME": "n7"}
 
-    assert unused_nodes_note(nodes, nodes.nodes) == ""
-    assert unused_nodes_note(nodes, [HostSpec(name="n7"), HostSpec(name="n1")]) == (
+    assert choose_nodes(allocation(variables), 4, variables)[1] == []
+    assert choose_nodes(allocation(variables), 2, variables)[1] == [
         "Slurm has given this job 4 nodes, but 2 instances can use only 2 (n7, n1). "
         "-n 4 starts one on each node."
-    )
+    ]
 
 
 def test_the_partition_of_a_slurm_job_bears_its_number() -> None:
