@@ -39,15 +39,24 @@ class LoopPart(Protocol):
 
 
 def serve(interests: Iterable[Interest], due: float) -> None:
-    """Wait until `due` at most, and call the owners of ready descriptors in order."""
-    by_descriptor = {interest.descriptor: interest for interest in interests}
+    """Wait until `due` at most, and call the owners of ready descriptors in order.
+
+    A descriptor may have several interests, for other events each.
+    """
+    interests = list(interests)
+    events: dict[int, int] = {}
+    for interest in interests:
+        events[interest.descriptor] = (
+            events.get(interest.descriptor, 0) | interest.events
+        )
     # Not epoll, which refuses regular files: stdin and stdout may be some.
     poll = select.poll()
-    for descriptor, interest in by_descriptor.items():
-        poll.register(descriptor, interest.events)
+    for descriptor, wanted in events.items():
+        poll.register(descriptor, wanted)
     wait = min(max(0.0, due - time.monotonic()), MAX_WAIT_S)
     # Rounded up, or the loop would turn until then.
     ready = dict(poll.poll(ceil(wait * 1000)))
-    for descriptor, interest in by_descriptor.items():
-        if descriptor in ready:
+    for interest in interests:
+        # An error, or a peer that is gone, is for all.
+        if ready.get(interest.descriptor, 0) & (interest.events | ~(READ | WRITE)):
             interest.call()
