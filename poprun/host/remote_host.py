@@ -383,6 +383,8 @@ class RemoteHost:
         if self._is_lost:
             return
         was_finished, self.finished, self._is_lost = self.finished, True, True
+        # Only HOST_FINISHED says that nothing is left there.
+        self.is_clean = self.is_clean and was_finished
         if self._connection.memory is None:
             # It is not to be asked any more, which would take until a timeout.
             self._connection.memory = 0, None, None

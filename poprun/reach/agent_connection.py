@@ -119,8 +119,9 @@ class AgentConnection:
             kind, fields = self._received.popleft()
             if kind != protocol.AGENT_HELLO:
                 raise OtherVersionError
-            self.hello = AgentHello(**codec.unpack_json(fields[0]))
-        except (ValueError, IndexError, TypeError):
+            value = codec.unpack_json(fields[0])
+            self.hello = codec.unpack_value(AgentHello, value)
+        except (ValueError, IndexError, AttributeError):
             raise OtherVersionError from None
         self.connector.on_hello(self.pid)
         return True

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from poprun.wire.events import Long
+
 # The agent writes this before its first message: a login shell may have printed
 # something before. The number is the version of the messages.
 PREAMBLE_START, VERSION = b"\n\0poprun-agent-", b"4"
@@ -17,7 +19,7 @@ class AgentHello:
     version: str
     python: str
     hostname: str
-    user: int
+    user: Long
     # The same for all names of one host.
     machine: str
     # Seconds since 1970, when it was sent.

@@ -20,6 +20,8 @@ from poprun.words import printable
 MOST_TIME = 253_402_300_799_999
 _LONGEST_TEXT = 1 << 14
 _LONGEST_TUPLE = 1 << 13
+# The largest number of each form.
+_MOST: Mapping[Any, int] = {int: (1 << 31) - 1, Long: (1 << 63) - 1}
 
 
 def read(kind: int, contents: Sequence[bytes]) -> list[Any]:
@@ -98,8 +100,18 @@ HOST_EVENTS: Mapping[str, type[Any]] = {
 
 def pack_event(event: Event) -> bytes:
     """Return the message that tells poprun of an event on an agent's host."""
-    values = (getattr(event, field.name) for field in fields(event))
+    values = (_in_range(f.type, getattr(event, f.name)) for f in fields(event))
     return pack_json(protocol.EVENT, [type(event).__name__, *values])
+
+
+def _in_range(form: Any, value: Any) -> Any:
+    """Return a value with numbers that its form can hold.
+
+    Some are read from memory that a program may have overwritten.
+    """
+    if form == tuple[int, ...]:
+        return [_in_range(int, number) for number in value]
+    return min(max(value, 0), _MOST[form]) if form in _MOST else value
 
 
 def unpack_event(value: Any) -> Event:
@@ -111,28 +123,43 @@ def unpack_event(value: Any) -> Event:
     try:
         class_name, *contents = value
         event_class = HOST_EVENTS[class_name]
-        pairs = zip(fields(event_class), contents, strict=True)
-        event: Event = event_class(**{f.name: _PARTS[f.type](v) for f, v in pairs})
+        names = (field.name for field in fields(event_class))
+        pairs = zip(names, contents, strict=True)
+        event: Event = unpack_value(event_class, dict(pairs))
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{str(value)[:200]} is not an event of a host") from error
     return event
 
 
-def _number(value: Any, limit: int = 1 << 31) -> int:
-    if type(value) is not int or not 0 <= value < limit:
+def unpack_value(value_class: type[Any], values: Mapping[str, Any]) -> Any:
+    """Return a dataclass of another process from a JSON object.
+
+    Raises:
+        ValueError: A field is missing, unknown or of another type.
+    """
+    forms = {field.name: field.type for field in fields(value_class)}
+    if values.keys() != forms.keys():
+        raise ValueError("other fields")
+    return value_class(**{n: _PARTS[form](values[n]) for n, form in forms.items()})
+
+
+def _number(value: Any, most: int = _MOST[int]) -> int:
+    if type(value) is not int or not 0 <= value <= most:
         raise ValueError(value)
     return value
 
 
 def _wait_status(value: Any) -> int:
-    status = _number(value, 1 << 16)
+    status = _number(value, 0xFFFF)
     if not (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
         raise ValueError(value)
     return status
 
 
 def _float(value: Any) -> float:
-    if type(value) not in (int, float) or not isfinite(value):
+    # A whole number may be larger than any float.
+    is_float = type(value) is float and isfinite(value)
+    if not is_float and (type(value) is not int or abs(value) > _MOST[Long]):
         raise ValueError(value)
     return float(value)
 
@@ -155,12 +182,19 @@ def _numbers(value: Any) -> tuple[int, ...]:
     return tuple(map(_number, value))
 
 
+def _texts(value: Any) -> dict[str, str]:
+    if type(value) is not dict or not all(type(v) is str for v in value.values()):
+        raise ValueError("a value that is not an object with strings")
+    return value
+
+
 _PARTS: Mapping[Any, Callable[[Any], Any]] = {
     int: _number,
-    Long: partial(_number, limit=1 << 63),
+    Long: partial(_number, most=_MOST[Long]),
     WaitStatus: _wait_status,
     float: _float,
     bool: _bool,
     str: _text,
     tuple[int, ...]: _numbers,
+    Mapping[str, str]: _texts,
 }

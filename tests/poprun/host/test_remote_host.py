@@ -10,6 +10,7 @@ import pytest
 
 from poprun.host import remote_host
 from poprun.host.remote_host import RemoteHost
+from poprun.output import waiter
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import protocol
@@ -133,6 +134,26 @@ def test_a_host_on_which_nothing_is_left_has_no_attached_process(
 
     assert agent.host.finished
     assert devices.asked[1:] == [("detach", 3, 7)]
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_host_that_is_lost_before_it_has_finished_is_not_clean(
+    agent: FakeAgent, *, is_finished: bool
+) -> None:
+    agent.send(protocol.HOST_CLEAN, 1)
+    if is_finished:
+        agent.send(protocol.HOST_FINISHED, 0, b"", b"")
+    agent.hang_up()
+
+    assert agent.host.is_clean is is_finished
+
+
+def test_a_host_is_read_while_there_is_unsent_data_for_it(agent: FakeAgent) -> None:
+    agent.host.send(protocol.INPUT, 2, bytes(8 << 20))
+    agent.channel.send(protocol.pack(protocol.HOST_CLEAN, 1))
+    waiter.serve(agent.host.interests(0.0), 0.0)
+
+    assert agent.host.is_clean
 
 
 @pytest.mark.parametrize("rank", [1, 4])

@@ -178,6 +178,13 @@ def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
             id="fields",
         ),
         pytest.param(
+            partial(hello, clock=10**400),
+            f"it has another version of poprun, but this host has poprun {__version__} "
+            f"in Python {agents._python()}. Install the same there; "
+            "--synchronise-python-venv=yes copies a virtual environment.",
+            id="clock",
+        ),
+        pytest.param(
             partial(
                 hello, temporary_failure="no file can be made in /tmp: make room there"
             ),

@@ -95,6 +95,22 @@ def test_an_event_comes_out_as_it_went_in(event: Event) -> None:
     assert codec.unpack_event(*codec.read(kind, fields)) == event
 
 
+def test_a_number_that_is_too_large_for_its_form_is_sent_as_the_largest() -> None:
+    usage = UsageMeasured(
+        rank=3,
+        cpu_s=1.0,
+        memory_kib=1,
+        num_processes=1,
+        num_calls=1 << 70,
+        missing=(-5, 1 << 40),
+    )
+    [(kind, fields)] = Decoder().feed(codec.pack_event(usage))
+
+    assert codec.unpack_event(*codec.read(kind, fields)) == replace(
+        usage, num_calls=(1 << 63) - 1, missing=(0, (1 << 31) - 1)
+    )
+
+
 def test_every_event_of_a_host_has_fields_that_can_be_sent() -> None:
     types = {f.type for c in codec.HOST_EVENTS.values() for f in fields(c)}
 
@@ -113,7 +129,8 @@ def test_every_event_of_a_host_has_fields_that_can_be_sent() -> None:
         ),
         ["Started", 3, 17, {}, False],
         ["Exited", 1, 0x17F, 5, 0.25, 0.5, 1024, True],  # stopped, not ended
-        ["Exited", 1, 9, 5, float("nan"), 0.5, 1024, True],
+        ["Exited", 1, 9, 5, float("nan"), 0.5, 1024, True, False, False],
+        ["Exited", 1, 9, 5, 10**400, 0.5, 1024, True, False, False],
         # These are poprun's own.
         *(
             ["MpirunExited", 0],
