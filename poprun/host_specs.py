@@ -53,6 +53,11 @@ class HostSpec:
         slots = "" if self.slots is None else f":{self.slots}"
         return f"{user}{name}{slots}"
 
+    @property
+    def target(self) -> str:
+        """The host as ssh reads it."""
+        return self.name if self.user is None else f"{self.user}@{self.name}"
+
 
 def name_for_mpirun(host: HostSpec) -> str:
     """Return the name of a host for mpirun and its remote shell.

@@ -16,7 +16,7 @@ from poprun.helpers import processes
 from poprun.helpers.load import timeout_factor
 from poprun.host_specs import HostSpec
 from poprun.reach.agent_connection import AgentConnection, OtherVersionError
-from poprun.reach.connector import Connector, ConnectorFailure
+from poprun.reach.connector import CommandEnd, Connector
 from poprun.wire.agent_hello import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
@@ -85,7 +85,7 @@ class _AgentStart:
 
     def _on_end(self, connection: AgentConnection) -> None:
         exit_code = connection.wait_for_exit(EXIT_S)
-        failure = ConnectorFailure(exit_code=exit_code, text=connection.stderr_text)
+        failure = CommandEnd(exit_code=exit_code, errors=connection.stderr_text)
         sentence = self._connector.explain(self._host, failure, ENTRY)
         self.end()
         if self._connector.is_temporary(failure):
@@ -97,7 +97,7 @@ class _AgentStart:
     def give_up(self, limit_s: float) -> None:
         """Take in that the host has not answered in so many seconds."""
         if self.connection is not None and (text := self.connection.stderr_text):
-            failure = ConnectorFailure(exit_code=None, text=text)
+            failure = CommandEnd(exit_code=None, errors=text)
             self.failure = self._connector.explain(self._host, failure, ENTRY)
         else:
             self.failure = self._last or (

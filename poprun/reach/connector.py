@@ -9,10 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from poprun.host_specs import HostSpec
 from poprun.log import Log
+from poprun.reach.silence import peer_of_process_is_gone
 from poprun.words import printable
 
 # Exit codes of shells.
@@ -30,21 +32,22 @@ def errors_in(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorFailure:
-    """The end of a command that should have run a program on another host."""
+class CommandEnd:
+    """The end of a command that runs a program on another host."""
 
-    # None: it has not ended.
+    # None: it has not ended by itself.
     exit_code: int | None
-    # The text of its stderr.
-    text: str
+    # The texts of its stderr and stdout.
+    errors: str
+    output: str = ""
 
     def has(self, pattern: str) -> bool:
-        return re.search(pattern, self.text, re.IGNORECASE) is not None
+        return re.search(pattern, self.errors, re.IGNORECASE) is not None
 
     @property
     def lines(self) -> list[str]:
         """The lines of stderr, without their full stops."""
-        lines = (line.strip().rstrip(".") for line in self.text.splitlines())
+        lines = (line.strip().rstrip(".") for line in self.errors.splitlines())
         return [line for line in lines if line]
 
     def missing_software(self, entry: str) -> tuple[str, str] | None:
@@ -106,27 +109,26 @@ class Connector(Protocol):
     def shown(self, host: HostSpec, command: str = "true") -> str:
         """Return a command line for the user to type."""
 
-    def explain(
-        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
-    ) -> str:
+    def explain(self, host: HostSpec, end: CommandEnd, entry: str = "") -> str:
         """Return a sentence about a host that cannot be used, and the way out.
 
         Args:
             entry: The file of the agent that was to be started, "" for another program.
         """
 
-    def is_temporary(self, failure: ConnectorFailure) -> bool:
+    def is_temporary(self, end: CommandEnd) -> bool:
         """Return whether the same may succeed when it is tried again."""
         return False
 
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
     ) -> None:
-        """Make hosts accept the user without a password.
+        """Make hosts accept the user without a password, if they ask for one.
 
         Raises:
             PoprunError: This is not possible.
         """
+        return None
 
     def on_hello(self, pid: int) -> None:
         """Get the command's process ready for the job, once its agent has answered."""
@@ -153,6 +155,19 @@ class Connector(Protocol):
         Returns:
             None if there is no sign of a loss but the end of the command.
         """
+        return partial(peer_of_process_is_gone, pid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCommand(Connector):
+    """A Connector that the user names by --ssh."""
+
+    # The command, and the same as the user writes it.
+    words: tuple[str, ...]
+    text: str
+
+    def shown(self, host: HostSpec, command: str = "true") -> str:
+        return f"{self.text} {host.target} {command}"
 
 
 def unusable(

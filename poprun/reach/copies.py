@@ -11,14 +11,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.reach.connector import MOST_LINES, Connector
-from poprun.reach.remote_commands import Ran, run_all
+from poprun.reach.connector import MOST_LINES, CommandEnd, Connector
+from poprun.reach.remote_commands import run_all
 from poprun.reach.ssh import LIMIT_S
 from poprun.words import printable
 
@@ -144,7 +144,7 @@ def copy_to_hosts(
                 f"--rsh={shlex.join(connector.remote_shell)}",
                 "--",
                 f"{copy.directory}/",
-                f"{_rsync_target(host)}:{copy.directory}/",
+                f"{replace(host, slots=None)}:{copy.directory}/",
             ]
             for host in others
         ]
@@ -215,13 +215,13 @@ def _without_marker(
         elif same not in lines and "mkdir" in ran.errors:
             failures.append(_sentence(host, copy, ran, f"See: {connector.shown(host)}"))
         elif same not in lines:
-            failures.append(connector.explain(host, ran.failure))
+            failures.append(connector.explain(host, ran))
     if failures:
         raise HostUnreachableError("\n".join(failures))
     return others
 
 
-def _advice(host: HostSpec, copy: Copy, ran: Ran, connector: Connector) -> str:
+def _advice(host: HostSpec, copy: Copy, ran: CommandEnd, connector: Connector) -> str:
     if re.search(r"\[sender\] .*Permission denied", ran.errors):
         return "The file is on this host: make it readable, or remove it."
     command = "df -h"
@@ -230,14 +230,8 @@ def _advice(host: HostSpec, copy: Copy, ran: Ran, connector: Connector) -> str:
     return f"See: {connector.shown(host, command)}"
 
 
-def _rsync_target(host: HostSpec) -> str:
-    """Return a host as rsync reads it before a colon."""
-    user = "" if host.user is None else f"{host.user}@"
-    return f"{user}[{host.name}]" if ":" in host.name else f"{user}{host.name}"
-
-
-def _sentence(host: HostSpec, copy: Copy, ran: Ran, advice: str) -> str:
-    quotation = printable("; ".join(ran.failure.lines[:MOST_LINES]))
+def _sentence(host: HostSpec, copy: Copy, ran: CommandEnd, advice: str) -> str:
+    quotation = printable("; ".join(ran.lines[:MOST_LINES]))
     words = f" It says: '{quotation}'." if quotation else ""
     return (
         f"The {copy.noun} {copy.directory} cannot be copied to the host {host.name}."

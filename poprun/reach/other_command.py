@@ -7,25 +7,25 @@ MPI Operator that runs `kubectl exec` serves as well.
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from poprun.errors import OptionError
 from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.reach.connector import MOST_LINES, Connector, ConnectorFailure, unusable
-from poprun.reach.silence import peer_of_process_is_gone
-from poprun.reach.ssh import Ssh, target
+from poprun.reach.connector import (
+    MOST_LINES,
+    CommandEnd,
+    Connector,
+    UserCommand,
+    unusable,
+)
+from poprun.reach.ssh import Ssh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherCommand(Connector):
+class OtherCommand(UserCommand):
     """The Connector that is started as COMMAND HOST PROGRAM ARGUMENT..."""
-
-    # The command, and the same as the user writes it.
-    words: tuple[str, ...]
-    text: str
 
     name = "command"
 
@@ -35,28 +35,23 @@ class OtherCommand(Connector):
 
     def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
         # mpirun does the same. Commands run the words, or pass them to a shell.
-        return [*self.words, target(host), *map(shlex.quote, program)]
+        return [*self.words, host.target, *map(shlex.quote, program)]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         # The addresses in it are wrong on other hosts.
         return {n: value for n, value in environ.items() if n != "SSH_CONNECTION"}
 
-    def shown(self, host: HostSpec, command: str = "true") -> str:
-        return f"{self.text} {target(host)} {command}"
-
-    def explain(
-        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
-    ) -> str:
+    def explain(self, host: HostSpec, end: CommandEnd, entry: str = "") -> str:
         speaker = os.path.basename(self.words[0])
         see = f"See: {self.shown(host)}"
-        if failure.exit_code is None:
+        if end.exit_code is None:
             meaning, advice = f"{speaker} starts no agent on it", see
         else:
-            meaning, advice = failure.missing_software(entry) or (
-                f"{speaker} ended with exit code {failure.exit_code}",
+            meaning, advice = end.missing_software(entry) or (
+                f"{speaker} ended with exit code {end.exit_code}",
                 see,
             )
-        return unusable(host, meaning, speaker, failure.lines[-MOST_LINES:], advice)
+        return unusable(host, meaning, speaker, end.lines[-MOST_LINES:], advice)
 
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
@@ -65,9 +60,6 @@ class OtherCommand(Connector):
             f"--distribute-ssh-key works with ssh only, not with --ssh {self.text!r}. "
             "Leave it out."
         )
-
-    def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool]:
-        return partial(peer_of_process_is_gone, pid)
 
 
 def find_command(text: str, environ: Mapping[str, str]) -> Connector:

@@ -6,27 +6,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers.load import timeout_factor
-from poprun.reach.connector import ConnectorFailure, errors_in
+from poprun.reach.connector import CommandEnd, errors_in
 
 MOST_AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """How a command ended. Without an exit code it took too long, and was killed."""
-
-    exit_code: int | None
-    output: str
-    errors: str
-
-    @property
-    def failure(self) -> ConnectorFailure:
-        return ConnectorFailure(exit_code=self.exit_code, text=self.errors)
 
 
 def run_all(
@@ -35,8 +21,10 @@ def run_all(
     limit_s: float | None = None,
     at_once: int = MOST_AT_ONCE,
     stdin: str = "",
-) -> list[Ran]:
+) -> list[CommandEnd]:
     """Run some commands, and return how each ended.
+
+    One that takes too long is killed, and has no exit code.
 
     Args:
         limit_s: How long each may take, times timeout_factor().
@@ -59,7 +47,7 @@ def _run(
     environ: Mapping[str, str],
     limit_s: float | None,
     stdin: bytes | None,
-) -> Ran:
+) -> CommandEnd:
     try:
         process = subprocess.Popen(
             argv,
@@ -82,7 +70,7 @@ def _run(
             os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
         exit_code = None
-    return Ran(
+    return CommandEnd(
         exit_code=exit_code,
         output=output.decode(errors="backslashreplace"),
         errors=errors_in(errors.decode(errors="backslashreplace")),

@@ -6,21 +6,13 @@ Each agent is a step of the job with one task, which shares the node with all ot
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from poprun.helpers import processes
 from poprun.host_specs import HostSpec
-from poprun.log import Log
 from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
-from poprun.reach.connector import (
-    MOST_LINES,
-    Connector,
-    ConnectorFailure,
-    unusable,
-)
-from poprun.reach.silence import peer_of_process_is_gone
+from poprun.reach.connector import MOST_LINES, CommandEnd, Connector, unusable
 
 OPTIONS = (
     # The step takes nothing from others, and has all that the job has on the node: its
@@ -77,21 +69,14 @@ class Srun(Connector):
         job = self.allocation.job_id
         return f"srun --jobid={job} --overlap -n1 -w {host.name} {command}"
 
-    def explain(
-        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
-    ) -> str:
+    def explain(self, host: HostSpec, end: CommandEnd, entry: str = "") -> str:
         meaning = "srun cannot start a step on it"
         advice = f"Try: {self.shown(host)}"
-        missing = [f for f in (sys.executable, entry) if f and f in failure.text]
-        if missing and failure.has("no such file"):
+        missing = [f for f in (sys.executable, entry) if f and f in end.errors]
+        if missing and end.has("no such file"):
             meaning = f"it has no {missing[0]}"
             advice = "Install the same Python and poprun at the same paths there."
-        return unusable(host, meaning, self.name, failure.lines[:MOST_LINES], advice)
-
-    def distribute_key(
-        self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log
-    ) -> None:
-        """Do nothing: srun needs no key."""
+        return unusable(host, meaning, self.name, end.lines[:MOST_LINES], advice)
 
     def on_hello(self, pid: int) -> None:
         """End the child of srun that kills the agent's step when srun is killed.
@@ -106,9 +91,6 @@ class Srun(Connector):
         self, agent: Mapping[str, str], own: Mapping[str, str]
     ) -> dict[str, str]:
         return node_environment(agent, own)
-
-    def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool]:
-        return partial(peer_of_process_is_gone, pid)
 
 
 def find_srun(allocation: SlurmJob | None, environ: Mapping[str, str]) -> Srun | None:

@@ -14,7 +14,7 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach import ssh_failures
-from poprun.reach.connector import Connector, ConnectorFailure, unusable
+from poprun.reach.connector import CommandEnd, UserCommand, unusable
 from poprun.reach.remote_commands import run_all
 from poprun.reach.silence import acknowledges_nothing, ends_of
 
@@ -52,12 +52,8 @@ ACCEPT_KEY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ssh(Connector):
+class Ssh(UserCommand):
     """The Connector that is OpenSSH's ssh."""
-
-    # The command, and the same as the user writes it.
-    words: tuple[str, ...]
-    text: str
 
     name = "ssh"
 
@@ -67,35 +63,27 @@ class Ssh(Connector):
 
     def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
         command = f"exec {shlex.join(program)}"
-        return [*self.remote_shell, "--", target(host), command]
+        return [*self.remote_shell, "--", host.target, command]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         # Without windows that ask questions: an ssh that connects to a jump host does
         # not get BatchMode.
         return {**environ, "SSH_ASKPASS_REQUIRE": "never"}
 
-    def shown(self, host: HostSpec, command: str = "true") -> str:
-        return f"{self.text} {target(host)} {command}"
-
-    def explain(
-        self, host: HostSpec, failure: ConnectorFailure, entry: str = ""
-    ) -> str:
+    def explain(self, host: HostSpec, end: CommandEnd, entry: str = "") -> str:
         login = self.shown(host)
-        lines = ssh_failures.telling_lines(failure)
-        if failure.exit_code in (ssh_failures.SSH_FAILED, None):
-            meaning, advice = ssh_failures.explain(
-                failure, host.name, target(host), login
-            )
+        lines = ssh_failures.telling_lines(end)
+        if end.exit_code in (ssh_failures.SSH_FAILED, None):
+            meaning, advice = ssh_failures.explain(end, host, login)
             return unusable(host, meaning, self.name, lines, advice)
-        meaning, advice = failure.missing_software(entry) or (
-            f"its login shell, or poprun's agent, ended with exit code "
-            f"{failure.exit_code}",
+        meaning, advice = end.missing_software(entry) or (
+            f"its login shell, or poprun's agent, ended with exit code {end.exit_code}",
             f"See: {login}",
         )
         return unusable(host, meaning, "It", lines, advice)
 
-    def is_temporary(self, failure: ConnectorFailure) -> bool:
-        return ssh_failures.was_dropped(failure)
+    def is_temporary(self, end: CommandEnd) -> bool:
+        return ssh_failures.was_dropped(end)
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
         return acknowledges_nothing(*ends_of(ssh_connection))
@@ -130,7 +118,7 @@ class Ssh(Connector):
             # In poprun's session: ssh asks on its terminal, not on stdin.
             command = f"exec sh -c {shlex.quote(ACCEPT_KEY)}"
             ran = subprocess.run(
-                [*self.words, *ASKING, "--", target(host), command],
+                [*self.words, *ASKING, "--", host.target, command],
                 env=environ,
                 input=f"{key}\n".encode(),
                 stdout=subprocess.DEVNULL,
@@ -155,15 +143,14 @@ class Ssh(Connector):
         results = run_all(commands, self.environment(environ), LIMIT_S)
         refusing: list[HostSpec] = []
         failures: list[str] = []
-        for host, ran in zip(hosts, results, strict=True):
-            failure = ran.failure
-            if failure.exit_code not in (None, ssh_failures.SSH_FAILED):
+        for host, end in zip(hosts, results, strict=True):
+            if end.exit_code not in (None, ssh_failures.SSH_FAILED):
                 # Logged in; a login shell that fails is reported with the agent.
                 continue
-            if ssh_failures.needs_login(failure):
+            if ssh_failures.needs_login(end):
                 refusing.append(host)
-            elif not self.is_temporary(failure):
-                failures.append(self.explain(host, failure))
+            elif not self.is_temporary(end):
+                failures.append(self.explain(host, end))
         if failures:
             raise HostUnreachableError("\n".join(failures))
         return refusing
@@ -174,7 +161,7 @@ class Ssh(Connector):
         Raises:
             OptionError: There is none.
         """
-        show = [*self.words, "-G", "--", target(host)]
+        show = [*self.words, "-G", "--", host.target]
         list_loaded = ["/usr/bin/env", "ssh-add", "-L"]
         configuration, loaded = run_all([show, list_loaded], environ, LIMIT_S)
         home = environ.get("HOME", "")
@@ -188,18 +175,13 @@ class Ssh(Connector):
                         return file.readline().strip()
                 except (OSError, UnicodeDecodeError):
                     continue
-        if loaded.failure.exit_code == 0 and loaded.output:
+        if loaded.exit_code == 0 and loaded.output:
             return loaded.output.splitlines()[0]
         raise OptionError(
             "--distribute-ssh-key found no public ssh key of yours, neither in "
             "a file that ssh would use nor in an ssh-agent. Create one with: "
             "ssh-keygen -t ed25519"
         )
-
-
-def target(host: HostSpec) -> str:
-    """Return a host as ssh reads it."""
-    return host.name if host.user is None else f"{host.user}@{host.name}"
 
 
 def _can_ask(environ: Mapping[str, str]) -> bool:

@@ -3,7 +3,8 @@
 import re
 import shlex
 
-from poprun.reach.connector import MOST_LINES, ConnectorFailure
+from poprun.host_specs import HostSpec
+from poprun.reach.connector import MOST_LINES, CommandEnd
 from poprun.words import printable
 
 # ssh's exit code where ssh itself fails.
@@ -62,51 +63,48 @@ _EXPLANATIONS = {
 }
 
 
-def was_dropped(failure: ConnectorFailure) -> bool:
+def was_dropped(end: CommandEnd) -> bool:
     """Return whether an sshd had too many connections."""
-    return failure.exit_code == SSH_FAILED and _pattern_in(failure) == _DROPPED
+    return end.exit_code == SSH_FAILED and _pattern_in(end) == _DROPPED
 
 
-def needs_login(failure: ConnectorFailure) -> bool:
+def needs_login(end: CommandEnd) -> bool:
     """Return whether an ssh that may ask questions would get further."""
-    return _pattern_in(failure) in (_DENIED, _UNVERIFIED_KEY)
+    return _pattern_in(end) in (_DENIED, _UNVERIFIED_KEY)
 
 
-def explain(
-    failure: ConnectorFailure, host: str, target: str, login: str
-) -> tuple[str, str]:
+def explain(end: CommandEnd, host: HostSpec, login: str) -> tuple[str, str]:
     """Return the meaning of a failure in ssh itself, and the way out.
 
     Args:
-        target: The host as ssh takes it.
         login: An ssh command to type.
     """
-    pattern = _pattern_in(failure)
+    pattern = _pattern_in(end)
     if pattern is None:
         return "ssh ended the connection", f"See: {login}"
     meaning, advice = _EXPLANATIONS[pattern]
     # ssh shows the command that removes a changed host key.
-    remove = re.search(r"^\s*(ssh-keygen .*-R .*)$", failure.text, re.MULTILINE)
-    key = re.search(_OPEN_KEY, failure.text, re.IGNORECASE)
+    remove = re.search(r"^\s*(ssh-keygen .*-R .*)$", end.errors, re.MULTILINE)
+    key = re.search(_OPEN_KEY, end.errors, re.IGNORECASE)
     return meaning, advice.format(
         login=login,
-        host=host,
-        target=target,
-        remove=remove[1].strip() if remove else f"ssh-keygen -R {host}",
+        host=host.name,
+        target=host.target,
+        remove=remove[1].strip() if remove else f"ssh-keygen -R {host.name}",
         key=shlex.quote(printable(key[1])) if key else "",
     )
 
 
-def telling_lines(failure: ConnectorFailure) -> list[str]:
+def telling_lines(end: CommandEnd) -> list[str]:
     """Return the lines of stderr with the reason of the failure."""
-    pattern = _pattern_in(failure)
+    pattern = _pattern_in(end)
     if pattern == _CHANGED_KEY:
         pattern = "host key"
-    lines = [line for line in failure.lines if not re.match(_ADVICE, line)]
+    lines = [line for line in end.lines if not re.match(_ADVICE, line)]
     # A jump host may write lines before the host does.
     telling = [s for s in lines if pattern and re.search(pattern, s, re.IGNORECASE)]
     return (telling or lines)[-MOST_LINES:]
 
 
-def _pattern_in(failure: ConnectorFailure) -> str | None:
-    return next(filter(failure.has, _EXPLANATIONS), None)
+def _pattern_in(end: CommandEnd) -> str | None:
+    return next(filter(end.has, _EXPLANATIONS), None)

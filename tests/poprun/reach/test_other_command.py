@@ -6,7 +6,7 @@ import pytest
 
 from poprun.errors import OptionError
 from poprun.host_specs import HostSpec
-from poprun.reach.connector import ConnectorFailure
+from poprun.reach.connector import CommandEnd
 from poprun.reach.other_command import OtherCommand, find_command
 from poprun.reach.ssh import Ssh
 
@@ -61,7 +61,7 @@ def test_the_words_of_a_command_say_why_a_host_cannot_be_used(
     command = find_command("exec", environ)
 
     def explain(exit_code: int | None, text: str) -> str:
-        failure = ConnectorFailure(exit_code=exit_code, text=text)
+        failure = CommandEnd(exit_code=exit_code, errors=text)
         return command.explain(HOST, failure, "/opt/poprun/host/entry.py")
 
     assert explain(1, 'Error: pods "pod-1" not found\n') == (

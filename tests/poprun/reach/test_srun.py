@@ -5,7 +5,7 @@ from pathlib import Path
 
 from poprun.host_specs import HostSpec
 from poprun.plan.slurm import SlurmJob
-from poprun.reach.connector import ConnectorFailure
+from poprun.reach.connector import CommandEnd
 from poprun.reach.srun import Srun, find_srun
 
 NODES = (HostSpec(name="n1", slots=2), HostSpec(name="n2"))
@@ -14,7 +14,7 @@ SRUN = Srun(path="/usr/bin/srun", allocation=JOB)
 
 
 def explain(text: str) -> str:
-    failure = ConnectorFailure(exit_code=1, text=text)
+    failure = CommandEnd(exit_code=1, errors=text)
     return SRUN.explain(HostSpec(name="n2"), failure, "/agent.py")
 
 

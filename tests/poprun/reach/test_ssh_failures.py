@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from poprun.host_specs import HostSpec
-from poprun.reach.connector import ConnectorFailure
+from poprun.reach.connector import CommandEnd
 from poprun.reach.ssh import Ssh
 from poprun.reach.ssh_failures import SSH_FAILED
 
@@ -36,7 +36,7 @@ alice@h1: Permission denied (publickey).
 
 
 def explain(exit_code: int | None, text: str) -> str:
-    return SSH.explain(HOST, ConnectorFailure(exit_code=exit_code, text=text), ENTRY)
+    return SSH.explain(HOST, CommandEnd(exit_code=exit_code, errors=text), ENTRY)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,6 @@ def test_only_what_an_sshd_drops_is_tried_again() -> None:
     dropped = "kex_exchange_identification: Connection closed by remote host"
     by_jump_host = f"Host key verification failed.\n{dropped}"
 
-    assert SSH.is_temporary(ConnectorFailure(exit_code=SSH_FAILED, text=dropped))
-    assert not SSH.is_temporary(
-        ConnectorFailure(exit_code=SSH_FAILED, text=by_jump_host)
-    )
-    assert not SSH.is_temporary(ConnectorFailure(exit_code=1, text=dropped))
+    assert SSH.is_temporary(CommandEnd(exit_code=SSH_FAILED, errors=dropped))
+    assert not SSH.is_temporary(CommandEnd(exit_code=SSH_FAILED, errors=by_jump_host))
+    assert not SSH.is_temporary(CommandEnd(exit_code=1, errors=dropped))
