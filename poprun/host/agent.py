@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import Any
 
 from poprun import __version__
@@ -24,11 +24,10 @@ from poprun.mpirun.find import find_mpirun
 from poprun.output import waiter
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.plan.directories import check_directory
-from poprun.reach import facts
 from poprun.reach.caller import SSH_CONNECTION, Caller, find_caller
 from poprun.reach.directories import private_directory_places, temporary_failure
+from poprun.reach.facts import own_facts
 from poprun.reach.out_of_memory import read_host
-from poprun.reach.own_facts import own_facts
 from poprun.reach.program import find_program
 from poprun.reach.silence import Silence
 from poprun.wire import codec, protocol
@@ -257,7 +256,7 @@ def _describe(cwd: str, caller: Caller) -> Any:
             "or start poprun in a directory that the hosts share."
         ) from None
     places = list(private_directory_places(caller.environ))
-    return facts.pack(own_facts(caller.address, places))
+    return asdict(own_facts(caller.address, places))
 
 
 def _check_mpi(question: list[str], caller: Caller) -> Any:
@@ -277,7 +276,7 @@ def _find_program(question: list[Any], _: Caller) -> Any:
 
 
 def _read_memory(question: None, _: Caller) -> Any:
-    return list(astuple(read_host()))
+    return asdict(read_host())
 
 
 _QUESTIONS: Mapping[int, Question] = {

@@ -22,6 +22,7 @@ from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.silence import Silence
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
@@ -74,7 +75,6 @@ class RemoteHost:
         on_command: Callable[[int, int, bytes], None],
         devices: HeldDevices | None = None,
     ) -> None:
-        assert connection.hello is not None
         self.name = job.name
         self.ranks = job.ranks
         self.is_clean = self.finished = False
@@ -334,7 +334,9 @@ class RemoteHost:
     def _on_finished(
         self, kills: int | None, limit: int | None, host_kills: int | None
     ) -> None:
-        self._connection.memory = kills, limit, host_kills
+        self._connection.memory = MemoryCounters(
+            kills=kills or 0, limit=limit, host_kills=host_kills
+        )
         self.finished = True
         for rank, pid in list(self._attached.items()):
             self._detach(rank, pid)
@@ -387,7 +389,7 @@ class RemoteHost:
         self.is_clean = self.is_clean and was_finished
         if self._connection.memory is None:
             # It is not to be asked any more, which would take until a timeout.
-            self._connection.memory = 0, None, None
+            self._connection.memory = MemoryCounters()
         for source in self._sources.values():
             source.receive(b"", 0.0, self._most_unread)
         for sink in self._sinks.values():

@@ -21,6 +21,7 @@ from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor
 from poprun.reach.connector import Connector, errors_in
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import PREAMBLE_START, VERSION, AgentHello
 from poprun.wire.channel import Channel
@@ -63,13 +64,14 @@ class AgentConnection:
         self.name = name
         self.connector = connector
         self._is_open = True
-        self.hello: AgentHello | None = None
+        # Whether there is a hello.
+        self.has_answered = False
         # The output of a login shell before the agent's first byte, which may not have
         # come yet.
         self.banner = b""
         self._is_greeted = False
         # The memory counters of the host after the job.
-        self.memory: tuple[int | None, int | None, int | None] | None = None
+        self.memory: MemoryCounters | None = None
         # Messages that have come and have not been taken.
         self._received: deque[tuple[int, list[bytes]]] = deque()
         self._errors = _bounded_file()
@@ -92,7 +94,6 @@ class AgentConnection:
 
     def loss_check(self) -> Callable[[], bool] | None:
         """Return a function that detects the loss of the host, once it is silent."""
-        assert self.hello is not None
         return self.connector.loss_check(self.pid, self.hello.ssh_connection)
 
     def fileno(self) -> int:
@@ -120,10 +121,11 @@ class AgentConnection:
             if kind != protocol.AGENT_HELLO:
                 raise OtherVersionError
             value = codec.unpack_json(fields[0])
-            self.hello = codec.unpack_value(AgentHello, value)
+            self.hello: AgentHello = codec.unpack_value(AgentHello, value)
         except (ValueError, IndexError, AttributeError):
             raise OtherVersionError from None
         self.connector.on_hello(self.pid)
+        self.has_answered = True
         return True
 
     def _without_banner(self, data: bytes) -> bytes:

@@ -51,7 +51,7 @@ class _AgentStart:
 
     @property
     def is_pending(self) -> bool:
-        has_answered = self.connection is not None and self.connection.hello is not None
+        has_answered = self.connection is not None and self.connection.has_answered
         return not self.failure and not has_answered
 
     def begin(self) -> None:
@@ -80,7 +80,6 @@ class _AgentStart:
         except ConnectionError:
             self._on_end(self.connection)
         else:
-            assert self.connection.hello is not None
             self.failure = _check(self._host, self.connection.hello, self._connector)
 
     def _on_end(self, connection: AgentConnection) -> None:

@@ -108,14 +108,14 @@ def folder_copy(directory: str) -> Copy:
 
 
 def copy_to_hosts(
-    copies: Sequence[Copy],
+    copy: Copy,
     hosts: Sequence[HostSpec],
     connector: Connector,
     environ: Mapping[str, str],
     tell: Tell,
     log: Log,
 ) -> None:
-    """Copy folders to hosts, but for hosts on which they are the same folders.
+    """Copy a folder to hosts, but for hosts on which it is the same folder.
 
     Raises:
         OptionError: There is no rsync.
@@ -123,39 +123,32 @@ def copy_to_hosts(
     """
     environ = connector.environment(environ)
     rsync = shutil.which("rsync", path=environ.get("PATH", os.defpath))
-    for copy in copies:
-        if rsync is None:
-            raise OptionError(
-                f"{copy.option} needs rsync, here and on the other hosts. "
-                "Install it with: apt install rsync"
-            )
-        with marker_in(copy.directory, tell) as marker:
-            others = _without_marker(hosts, connector, environ, copy, marker)
-        if not others:
-            continue
-        names = ", ".join(host.name for host in others)
-        log.info(f"Copying the {copy.noun} {copy.directory} to {names}")
-        commands = [
-            [
-                rsync,
-                *copy.options,
-                "--protect-args",
-                f"--timeout={STALLED_S}",
-                f"--rsh={shlex.join(connector.remote_shell)}",
-                "--",
-                f"{copy.directory}/",
-                f"{replace(host, slots=None)}:{copy.directory}/",
-            ]
-            for host in others
-        ]
-        results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
-        failures = [
-            _sentence(host, copy, ran, _advice(host, copy, ran, connector))
-            for host, ran in zip(others, results, strict=True)
-            if ran.exit_code not in (0, VANISHED)
-        ]
-        if failures:
-            raise HostUnreachableError("\n".join(failures))
+    if rsync is None:
+        raise OptionError(
+            f"{copy.option} needs rsync, here and on the other hosts. "
+            "Install it with: apt install rsync"
+        )
+    with marker_in(copy.directory, tell) as marker:
+        others = _without_marker(hosts, connector, environ, copy, marker)
+    if not others:
+        return
+    names = ", ".join(host.name for host in others)
+    log.info(f"Copying the {copy.noun} {copy.directory} to {names}")
+    command = [
+        *(rsync, *copy.options, "--protect-args", f"--timeout={STALLED_S}"),
+        *(f"--rsh={shlex.join(connector.remote_shell)}", "--", f"{copy.directory}/"),
+    ]
+    commands = [
+        [*command, f"{replace(host, slots=None)}:{copy.directory}/"] for host in others
+    ]
+    results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
+    failures = [
+        _sentence(host, copy, ran, _advice(host, copy, ran, connector))
+        for host, ran in zip(others, results, strict=True)
+        if ran.exit_code not in (0, VANISHED)
+    ]
+    if failures:
+        raise HostUnreachableError("\n".join(failures))
 
 
 @contextmanager

@@ -1,35 +1,73 @@
-"""HostFacts as JSON, in the answer of an agent."""
+"""Reads the facts of the host that poprun, or an agent, runs on."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import os
+import resource
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poprun.helpers import own_process
+from poprun.helpers.tcp_ports import free_port
 from poprun.plan.host_facts import HostFacts, Machine, Node
+from poprun.reach import machine
+from poprun.reach.addresses import network_of, own_addresses
+from poprun.reach.cgroups import read_cpu_quota
+
+# The folder of the sitecustomize that runs in every Python of an instance.
+_INTERPRETER = os.path.join(
+    os.path.abspath(__file__).rpartition("/reach/")[0], "interpreter"
+)
 
 
-def pack(facts: HostFacts) -> dict[str, Any]:
-    """Return the facts of a host as a JSON value."""
-    nodes = [[node.index, list(node.cpus)] for node in facts.machine.nodes]
-    return {**asdict(facts), "machine": nodes}
+def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFacts:
+    """Return the facts of this host.
+
+    Args:
+        address: Its address for the other hosts of the job.
+        directory_places: Where the job's directory can be, on another host than
+            poprun's.
+    """
+    network = ""
+    addresses: list[str] = []
+    if address:
+        network = network_of(address)
+        addresses = own_addresses()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return HostFacts(
+        machine=machine.describe(),
+        free_port=free_port(),
+        cwd=os.getcwd(),
+        interpreter=_INTERPRETER,
+        page_bytes=resource.getpagesize(),
+        stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
+        ignored_signals=tuple(own_process.ignored_signals()),
+        cpu_quota=read_cpu_quota(),
+        open_files=0 if soft == hard else soft,
+        address=address,
+        network=network,
+        addresses=tuple(addresses),
+        directory_places=tuple(directory_places),
+    )
 
 
 def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
-    """Return the facts of a host.
+    """Return the facts of a host, whose agent has sent its fields as JSON.
 
     Args:
         environ: The environment of the host's agent.
 
     Raises:
-        ValueError, TypeError, KeyError: The value is none of `pack`.
+        ValueError, TypeError, KeyError: The value has other fields.
     """
-    nodes = [Node(index=index, cpus=tuple(cpus)) for index, cpus in value["machine"]]
+    nodes = [
+        Node(index=node["index"], cpus=tuple(node["cpus"]))
+        for node in value["machine"]["nodes"]
+    ]
     fields = {
         **value,
         "machine": Machine(nodes=tuple(nodes)),
-        # nohup applies to poprun's host only: ssh does not pass it on.
         "addresses": tuple(value["addresses"]),
         "directory_places": tuple(value["directory_places"]),
+        # nohup applies to poprun's host only: ssh does not pass it on.
         "ignored_signals": tuple(own_process.ignored_signals()),
         "environ": environ,
     }

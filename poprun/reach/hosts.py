@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from poprun.errors import PoprunError
 from poprun.host_specs import HostSpec
@@ -11,8 +11,9 @@ from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Request
 from poprun.reach import out_of_memory, program
+from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.facts import own_facts
 from poprun.reach.out_of_memory import MemoryCounters
-from poprun.reach.own_facts import own_facts
 
 Answer = TypeVar("Answer")
 
@@ -23,13 +24,26 @@ Look = tuple[tuple[str, ...], str | None, str]
 MARK = "_POPRUN_PREFLIGHT"
 
 
-class Preflight(Protocol):
-    """The questions that poprun asks about one host."""
+class Preflight:
+    """The questions that poprun asks about its own host before a job.
 
-    def facts(self) -> HostFacts: ...
+    RemotePreflight asks the same about another host.
+
+    Args:
+        address: Its address for the other hosts of the job.
+    """
+
+    # To the agent on another host.
+    connection: AgentConnection | None = None
+
+    def __init__(self, address: str = "") -> None:
+        self._address = address
+
+    def facts(self) -> HostFacts:
+        return own_facts(self._address)
 
     def check_mpi(self, mpi: Mpi) -> None:
-        """Check that the host has this mpirun, of this MPI.
+        """Check that the host has this mpirun, of this MPI; poprun's own has.
 
         Raises:
             PoprunError: It has none, or another.
@@ -39,52 +53,11 @@ class Preflight(Protocol):
         self, argv: Sequence[str], search_path: str | None, cwd: str
     ) -> str:
         """Return the path of the file that an argv names there."""
+        return program.find_program(argv, search_path, cwd)
 
     def read_memory_counters(self) -> MemoryCounters:
         """Return how many processes of it the kernel killed because memory ran out."""
-
-    def process(self) -> tuple[int, int] | None:
-        """Return the pid and start time of what connects poprun to it, if anything."""
-
-    def hang_up(self) -> None:
-        """Let the host know that nothing more will be asked."""
-
-    def close(self) -> None:
-        """Release what the look-ups need."""
-
-
-class LocalPreflight:
-    """The host that poprun, or an agent, runs on.
-
-    Args:
-        address: Its address for the other hosts of the job.
-    """
-
-    def __init__(self, address: str = "") -> None:
-        self._address = address
-
-    def facts(self) -> HostFacts:
-        return own_facts(self._address)
-
-    def find_program(
-        self, argv: Sequence[str], search_path: str | None, cwd: str
-    ) -> str:
-        return program.find_program(argv, search_path, cwd)
-
-    def check_mpi(self, mpi: Mpi) -> None:
-        """Do nothing: this one's is the job's."""
-
-    def read_memory_counters(self) -> MemoryCounters:
         return out_of_memory.read_host()
-
-    def process(self) -> None:
-        """Return None: no process is needed to reach it."""
-
-    def hang_up(self) -> None:
-        """Do nothing: there is no connection."""
-
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
 
 
 class Preflights:
@@ -98,7 +71,7 @@ class Preflights:
         self,
         open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]] | None = None,
     ) -> None:
-        local = LocalPreflight()
+        local = Preflight()
         self._open_hosts = open_hosts or (lambda hosts: [local for _ in hosts])
         self._hosts: dict[HostSpec, Preflight] = {}
 
@@ -111,13 +84,16 @@ class Preflights:
         Raises:
             PoprunError: One cannot be reached, or cannot be used.
         """
-        new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
-        if new:
-            self._hosts |= zip(new, self._open_hosts(new), strict=True)
+        self._open(hosts)
         preflights = list(dict.fromkeys(self[host] for host in hosts))
         answers = _all([preflight.facts for preflight in preflights])
         facts = dict(zip(preflights, answers, strict=True))
         return [facts[self[host]] for host in hosts]
+
+    def _open(self, hosts: Sequence[HostSpec]) -> None:
+        new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
+        if new:
+            self._hosts |= zip(new, self._open_hosts(new), strict=True)
 
     def check_mpi(self, mpi: Mpi) -> None:
         """Check that all hosts have the mpirun of the job.
@@ -145,23 +121,21 @@ class Preflights:
             by_host.setdefault(host, {})[look] = ""
         # First this host: a mistake in the program's name is said once, not by each.
         for is_here in (True, False):
-            hosts = [
-                host
-                for host in by_host
-                if isinstance(self[host], LocalPreflight) is is_here
-            ]
+            hosts = [h for h in by_host if (self[h].connection is None) is is_here]
             # A host is asked one question at a time: its answers come in that order.
             questions = [
                 partial(_find_all, self[host], by_host[host]) for host in hosts
             ]
-            if questions:
-                by_host |= zip(hosts, _all(questions), strict=True)
+            by_host |= zip(hosts, _all(questions), strict=True)
         return [by_host[host][look] for host, look in places]
 
     def connections(self) -> dict[int, int]:
         """Return the processes that connect poprun to hosts: pid -> start time."""
-        processes = (preflight.process() for preflight in self._hosts.values())
-        return dict(process for process in processes if process is not None)
+        return {c.pid: c.start for c in self._connections()}
+
+    def _connections(self) -> list[AgentConnection]:
+        connections = (preflight.connection for preflight in self._hosts.values())
+        return [connection for connection in connections if connection is not None]
 
     def reopen(
         self,
@@ -176,15 +150,15 @@ class Preflights:
         self.close()
         self._hosts = {}
         self._open_hosts = open_hosts
-        different = list(dict.fromkeys(hosts))
-        self._hosts = dict(zip(different, open_hosts(different), strict=True))
+        self._open(hosts)
 
     def close(self) -> None:
         """End the connections to other hosts."""
-        for preflight in self._hosts.values():
-            preflight.hang_up()
-        for preflight in self._hosts.values():
-            preflight.close()
+        connections = self._connections()
+        for connection in connections:
+            connection.hang_up()
+        for connection in connections:
+            connection.end()
 
     def read_memory_counters(
         self, hosts: Sequence[HostSpec]
@@ -205,8 +179,8 @@ def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
         PoprunError: The error of the first question that failed, with the sentences
             of all errors, one in each line.
     """
-    if len(questions) == 1:
-        return [questions[0]()]
+    if len(questions) <= 1:
+        return [question() for question in questions]
     pool = ThreadPoolExecutor(len(questions))
     futures = [pool.submit(question) for question in questions]
     # An interruption of poprun does not wait for them.

@@ -10,7 +10,7 @@ from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
 from poprun.plan.values import Request
 from poprun.reach.hosts import Preflights
-from poprun.reach.remote import open_hosts_of_settings
+from poprun.reach.remote import HostOpener
 from poprun.result.recorder import Recorder
 from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
@@ -52,11 +52,14 @@ class RunContext:
             is_possible=has_line and has_status_line(environ), on_phase=preparing.enter
         )
         self.log = make_log(settings, environ, self.phase_line.write)
-        self._open_hosts = partial(
-            open_hosts_of_settings, settings, environ, self.log, self.phase_line.show
+        self._opener = HostOpener(
+            settings=settings,
+            environ=environ,
+            log=self.log,
+            show_phase=self.phase_line.show,
         )
-        opener = None if guard is None else partial(self._open_hosts, guard.tell)
-        self.hosts = Preflights(opener)
+        opened = None if guard is None else partial(self._opener.open, guard.tell)
+        self.hosts = Preflights(opened)
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the run in the trace."""
@@ -65,7 +68,7 @@ class RunContext:
 
     def reopen_hosts(self, request: Request, guard: StartedGuard) -> int:
         """Reach the hosts again before another attempt; return a port for rank 0."""
-        reopen = partial(self._open_hosts, guard.tell, again=True)
+        reopen = partial(self._opener.open, guard.tell, again=True)
         self.hosts.reopen(request.hosts, reopen)
         self.hosts.check_mpi(request.mpi)
         return self.hosts.describe(request.hosts[:1])[0].free_port

@@ -14,7 +14,6 @@ from poprun.host_specs import name_for_mpirun
 from poprun.job.values import HostJob, Job
 from poprun.plan.values import Plan
 from poprun.reach.hosts import Preflights
-from poprun.reach.remote import RemotePreflight
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
@@ -55,7 +54,7 @@ def open_links(
     shells = RemoteShells(is_in_slurm=job.is_in_slurm)
     for index, host in enumerate(request.hosts):
         preflight = preflights[host]
-        if not isinstance(preflight, RemotePreflight):
+        if preflight.connection is None:
             local = ranks[index]
             shells.local_name = name_for_mpirun(host)
             continue

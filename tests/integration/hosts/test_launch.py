@@ -9,7 +9,7 @@ import pytest
 from beds.bed import Bed
 from conftest import mpirun_of, wait_for
 
-from poprun.reach.own_facts import own_facts
+from poprun.reach.facts import own_facts
 
 pytestmark = pytest.mark.mpi
 

@@ -9,7 +9,7 @@ from beds import slurm
 from beds.bed import Bed
 from conftest import ROOT, mpirun_of, wait_for
 
-from poprun.reach.own_facts import own_facts
+from poprun.reach.facts import own_facts
 
 pytestmark = pytest.mark.mpi
 

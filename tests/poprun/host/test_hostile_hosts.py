@@ -22,6 +22,7 @@ from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
 from poprun.reach.agent_connection import MOST_RECEIVED, AgentConnection
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.ssh import Ssh
 from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
@@ -156,7 +157,7 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
 
     assert played.is_lost
     assert played.host.finished is True
-    assert played.connection.memory == (0, None, None)
+    assert played.connection.memory == MemoryCounters()
 
 
 def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:

@@ -19,7 +19,7 @@ from popdist import environment as env
 from popdist.sdk import finder
 from poprun.interpreter import sitecustomize as hook
 from poprun.job import job_description
-from poprun.reach.hosts import LocalPreflight
+from poprun.reach.hosts import Preflight
 from poprun.wire import protocol
 from poprun.wire.channel import peer_of
 
@@ -87,7 +87,7 @@ def run(
     return subprocess.run(
         [python, *words],
         env=job_description.with_interpreter(
-            {"PATH": "/usr/bin:/bin", **variables}, LocalPreflight().facts().interpreter
+            {"PATH": "/usr/bin:/bin", **variables}, Preflight().facts().interpreter
         ),
         cwd=cwd,
         capture_output=True,
@@ -143,7 +143,7 @@ def test_constants_are_those_of_poprun() -> None:
     assert hook.NUM_LOCAL_REPLICAS == env.NUM_LOCAL_REPLICAS
     assert tuple(finder.STAND_INS) == hook.STAND_INS
     assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
-    assert LocalPreflight().facts().interpreter == hook.HERE
+    assert Preflight().facts().interpreter == hook.HERE
 
 
 # --- How a program of torch.distributed ends.

@@ -36,7 +36,7 @@ from poprun.plan.values import (
     Plan,
     new_attempt,
 )
-from poprun.reach.hosts import LocalPreflight, Preflights
+from poprun.reach.hosts import Preflight, Preflights
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.launch.values import PartitionOptions
 
@@ -1047,7 +1047,7 @@ def test_a_relative_directory_is_one_of_the_host(
 def test_each_program_is_looked_for_once_on_each_host() -> None:
     calls = []
 
-    class Host(LocalPreflight):
+    class Host(Preflight):
         def __init__(self, spec: HostSpec) -> None:
             super().__init__()
             self.name = spec.name

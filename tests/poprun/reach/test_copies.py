@@ -57,7 +57,7 @@ def test_the_folder_is_the_same_whatever_characters_its_path_has(
     lines: list[str] = []
 
     copy_to_hosts(
-        [folder_copy(str(folder))],
+        folder_copy(str(folder)),
         [HostSpec(name="h")],
         find_command(str(ssh), environ),
         environ,

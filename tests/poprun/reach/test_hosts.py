@@ -10,7 +10,7 @@ import pytest
 from poprun.errors import HostUnreachableError
 from poprun.host_specs import HostSpec
 from poprun.plan.host_facts import HostFacts, Machine, Node
-from poprun.reach.hosts import LocalPreflight, Preflight, Preflights
+from poprun.reach.hosts import Preflight, Preflights
 from poprun.reach.out_of_memory import MemoryCounters
 
 MACHINE = Machine(nodes=(Node(index=0, cpus=(0,)),))
@@ -23,6 +23,7 @@ class FakePreflight:
     def __init__(self, host: HostSpec) -> None:
         self.name = host.name
         self.looked_up = 0
+        self.calls: list[str] = []
 
     def facts(self) -> HostFacts:
         self.looked_up += 1
@@ -40,16 +41,15 @@ class FakePreflight:
     def read_memory_counters(self) -> MemoryCounters:
         return MemoryCounters(kills=len(self.name))
 
-    def process(self) -> None:
-        """Return None: there is no connection."""
+    @property
+    def connection(self) -> "FakePreflight":
+        return self
 
     def hang_up(self) -> None:
-        """Do nothing: there is no connection."""
+        self.calls.append("hang up")
 
-    is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
+    def end(self) -> None:
+        self.calls.append("end")
 
 
 def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
@@ -87,7 +87,7 @@ def test_hosts_are_reached_again_even_after_one_could_not_be() -> None:
         preflights.reopen([A, B], refuse)
     preflights.reopen([A, B, A], open_hosts)
 
-    assert [host.is_closed for host in opened] == [True, True, False, False]
+    assert [host.calls for host in opened] == [["hang up", "end"]] * 2 + [[]] * 2
     assert [f.cwd for f in preflights.describe([A, B])] == ["/a", "/b"]
     assert preflights.read_memory_counters([A, B])[B] == MemoryCounters(kills=1)
 
@@ -100,7 +100,7 @@ def test_all_hosts_are_planned_as_this_one() -> None:
 
 
 def test_this_host_tells_what_instances_get_from_it() -> None:
-    facts = LocalPreflight().facts()
+    facts = Preflight().facts()
 
     assert facts.page_bytes == os.sysconf("SC_PAGE_SIZE")
     assert facts.stack_limit == resource.getrlimit(resource.RLIMIT_STACK)[0]
@@ -116,8 +116,8 @@ def test_this_host_tells_which_signals_the_caller_ignores(
 ) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        assert number in LocalPreflight().facts().ignored_signals
+        assert number in Preflight().facts().ignored_signals
         signal.signal(number, signal.SIG_DFL)
-        assert number not in LocalPreflight().facts().ignored_signals
+        assert number not in Preflight().facts().ignored_signals
     finally:
         signal.signal(number, before)

@@ -2,13 +2,13 @@
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
 
 from poprun.reach import facts
-from poprun.reach.hosts import LocalPreflight
+from poprun.reach.hosts import Preflight
 from poprun.wire import codec, protocol
 from poprun.wire.channel import PipeChannel
 from poprun.wire.events import (
@@ -146,8 +146,8 @@ def test_what_is_no_event_of_a_host_is_refused(value: Any) -> None:
 
 
 def test_the_facts_of_a_host_come_out_as_they_went_in() -> None:
-    own = LocalPreflight("127.0.0.1").facts()
-    field = codec.json_field(facts.pack(own))
+    own = Preflight("127.0.0.1").facts()
+    field = codec.json_field(asdict(own))
 
     there = facts.unpack(codec.unpack_json(field), {"HOME": "/home/a"})
 
