@@ -97,12 +97,10 @@ def part_of(job: Job, ranks: range) -> HostJob:
         control=job.control,
         mark=job.mark,
         directory=job.directory,
-        ended_file=job.ended_file,
         cache="",
         merge_stderr=job.routes.merged,
         has_mpi=job.has_mpi,
         grace=job.grace,
-        leftovers=[],
         stdin_ranks=[],
         environment={},
     )

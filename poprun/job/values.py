@@ -49,43 +49,55 @@ def directory_resource(path: str, *, exists: bool = False) -> Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostJob:
+class CommonJob:
+    """The facts about an attempt that are the same for poprun and for all hosts."""
+
+    # The address and the key of the control socket.
+    control: str
+    # NAME=VALUE in the environment of every process of the job.
+    mark: str
+    grace: float = 5.0
+    # Whether mpirun gives the instances an MPI: the local launcher does not.
+    has_mpi: bool = True
+    # The attempt's directory, the first of its resources; "" for none.
+    directory: str = ""
+    # The prefixes of the paths of files that MPI may leave in shared directories.
+    leftovers: Sequence[str] = ()
+    # Whether its processes record their calls in the attempt's directory.
+    is_traced: bool = False
+
+    @property
+    def ended_file(self) -> str:
+        """The file in the attempt's directory in which instances read who has ended."""
+        return os.path.join(self.directory, ENDED_FILE) if self.directory else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJob(CommonJob):
     """The part of an attempt that runs on one host."""
 
     # The host, as messages name it, and its instances.
     name: str
     ranks: Sequence[int]
     num_instances: int
-    # The same as in Job; the cache is "" if the job uses a shared one.
-    control: str
-    mark: str
-    directory: str
-    ended_file: str
+    # The cache that is removed with the attempt, "" if the job uses a shared one.
     cache: str
+    # Whether stderr of the instances is their stdout.
     merge_stderr: bool
-    has_mpi: bool
-    grace: float
-    leftovers: Sequence[str]
     # To which instances poprun sends an input.
     stdin_ranks: Sequence[int]
     # The variables that mpirun's daemons get there, besides the host's own.
     environment: Mapping[str, str]
     # None for a job without IPUs.
     devices: InstanceDevices | None = None
-    # The same as in Job.
-    is_traced: bool = False
     # The function of poprun.launch in base64, "" for a program.
     call: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(CommonJob):
     """All that is needed to start one attempt of a job."""
 
-    # The address and the key of the control socket.
-    control: str
-    # NAME=VALUE in the environment of every process of the job.
-    mark: str
     mpirun: Sequence[str]
     mpirun_environment: Mapping[bytes, bytes]
     # The SPEC message of each instance, in rank order.
@@ -96,10 +108,7 @@ class Job:
     # How the instances' output is marked, and where it is shown.
     routes: Routes = field(default_factory=Routes)
     terminals: Terminals = field(default_factory=Terminals)
-    grace: float = 5.0
     keep_going: bool = False
-    # Whether mpirun gives the instances an MPI: the local launcher does not.
-    has_mpi: bool = True
     timeout: float = inf
     # How much of it the attempts before this one have taken.
     timeout_used: float = 0.0
@@ -110,16 +119,5 @@ class Job:
     attempt_resources: Sequence[Resource] = ()
     # The resources that all attempts share, undone after the last: IPUs, the cache.
     job_resources: Sequence[Resource] = ()
-    # The attempt's directory, the first of its resources; "" for none.
-    directory: str = ""
-    # The prefixes of the paths of files that MPI may leave in shared directories.
-    leftovers: Sequence[str] = ()
-    # Whether its processes record their calls in the attempt's directory.
-    is_traced: bool = False
     # The IPUs of the job, None if it runs without.
     devices: HeldDevices | None = None
-
-    @property
-    def ended_file(self) -> str:
-        """The file in the attempt's directory in which instances read who has ended."""
-        return os.path.join(self.directory, ENDED_FILE) if self.directory else ""

@@ -199,7 +199,7 @@ def _keep_other_machines(
     Raises:
         HostError: Two names belong to one machine.
     """
-    own_machine = machine_id()
+    own_machine = machine_id() if connections else ""
     by_machine: dict[str, HostSpec] = {}
     for host in hosts:
         hello = connections[host].hello if host in connections else None

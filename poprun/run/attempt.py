@@ -14,6 +14,7 @@ from popdist.durations import read_duration
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
+from poprun.host.links import open_links
 from poprun.host.remote_host import RemoteHost
 from poprun.host_specs import HostSpec
 from poprun.job.output_routes import make_router
@@ -32,7 +33,6 @@ from poprun.result.formats import outcome_name
 from poprun.result.progress import Progress
 from poprun.result.verdict import Verdict, may_restart
 from poprun.run.context import RunContext, make_log
-from poprun.run.links import open_links
 from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog

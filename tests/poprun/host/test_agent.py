@@ -21,7 +21,6 @@ JOB = {
     "ranks": [0],
     "num_instances": 1,
     "mark": "NOTHING=1",
-    "ended_file": "",
     "cache": "",
     "merge_stderr": False,
     "has_mpi": True,

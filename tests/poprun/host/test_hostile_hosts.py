@@ -76,7 +76,6 @@ class Played:
             control="",
             mark="",
             directory="",
-            ended_file="",
             cache="",
             merge_stderr=False,
             has_mpi=True,

@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from popdist import environment as env
 from poprun.helpers.own_process import IN_SLURM
@@ -11,7 +12,7 @@ from poprun.host.local_host import LocalHost
 from poprun.host.remote_host import RemoteHost
 from poprun.host.remote_shells import RemoteShells
 from poprun.host_specs import name_for_mpirun
-from poprun.job.values import HostJob, Job
+from poprun.job.values import CommonJob, HostJob, Job
 from poprun.plan.values import Plan
 from poprun.reach.hosts import Preflights
 from poprun.wire import protocol
@@ -43,35 +44,27 @@ def open_links(
     Raises:
         LaunchError: A host cannot run instances.
     """
-    request = plan.request
     ranks: dict[int, list[int]] = {}
-    for assignment in plan.assignments:
-        ranks.setdefault(plan.topology.host_of(assignment.rank), []).append(
-            assignment.rank
-        )
+    for rank in range(len(plan.assignments)):
+        ranks.setdefault(plan.topology.host_of(rank), []).append(rank)
     local: list[int] = []
     remote: list[RemoteHost] = []
     shells = RemoteShells(is_in_slurm=job.is_in_slurm)
-    for index, host in enumerate(request.hosts):
-        preflight = preflights[host]
-        if preflight.connection is None:
+    for index, host in enumerate(plan.request.hosts):
+        connection = preflights[host].connection
+        if connection is None:
             local = ranks[index]
             shells.local_name = name_for_mpirun(host)
             continue
-        link = RemoteHost(
-            preflight.connection,
-            _host_job(job, plan, host.name, ranks[index], call),
-            [job.specs[rank] for rank in ranks[index]],
-            shells.write,
-            job.devices,
-        )
+        part = _part_of(job, plan, host.name, ranks[index], call)
+        specs = [job.specs[rank] for rank in part.ranks]
+        link = RemoteHost(connection, part, specs, shells.write, job.devices)
         shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
     handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
+    part = _part_of(job, plan, here, local, b"")
     specs = [job.specs[rank] for rank in local]
-    own = LocalHost(
-        _host_job(job, plan, here, local, b""), specs, add_shim, handlers, job.devices
-    )
+    own = LocalHost(part, specs, add_shim, handlers, job.devices)
     own.listen()
     for link in remote:
         link.begin()
@@ -80,30 +73,25 @@ def open_links(
     return [own, *remote]
 
 
-def _host_job(
+def _part_of(
     job: Job, plan: Plan, name: str, ranks: Sequence[int], call: bytes
 ) -> HostJob:
+    """Return the part of a job that runs on one host."""
+    common = {f.name: getattr(job, f.name) for f in fields(CommonJob)}
     has_cache = plan.request.cache_is_temporary
     devices = job.devices
     first = min(ranks, default=0)
     environment = job.mpirun_environment
     for_daemons = ((n, environment.get(os.fsencode(n))) for n in FOR_DAEMONS)
     return HostJob(
+        **common,
+        merge_stderr=job.routes.merged,
         name=name,
         ranks=ranks,
         num_instances=len(job.specs),
-        control=job.control,
-        mark=job.mark,
-        directory=job.directory,
-        ended_file=job.ended_file,
         cache=(plan.request.cache_path or "") if has_cache else "",
-        merge_stderr=job.routes.merged,
-        has_mpi=job.has_mpi,
-        grace=job.grace,
-        leftovers=job.leftovers,
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],
         devices=None if devices is None else devices.of_instances(first, len(ranks)),
         environment={n: os.fsdecode(v) for n, v in for_daemons if v is not None},
-        is_traced=job.is_traced,
         call=base64.b64encode(call).decode(),
     )
