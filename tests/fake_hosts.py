@@ -13,6 +13,7 @@ from poprun.host.host_link import HostLink
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import OutputReader
 from poprun.output.waiter import READ, Interest
+from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
     Event,
@@ -117,44 +118,42 @@ class FakeHost:
     def take_in_losses(self) -> None:
         pass
 
-    def stop_starting(self) -> None:
-        self._call_once("stop_starting")
-
-    def interrupt_instance(self, rank: int) -> None:
-        self.calls.append(("interrupt", rank))
-
-    def signal_instances(self, number: int) -> None:
-        self.calls.append(("signal", number))
-        if number in self._obeys:
-            self._end_all(number)
-
-    def kill_instances(self) -> None:
-        self.calls.append(("kill",))
-        self._end_all(signal.SIGKILL)
+    def tell(self, kind: int, *values: int) -> None:
+        match kind, *values:
+            case (protocol.STOP_STARTING,):
+                self._call_once("stop_starting")
+            case protocol.INTERRUPT_INSTANCE, rank:
+                self.calls.append(("interrupt", rank))
+            case protocol.SIGNAL, number:
+                self.calls.append(("signal", number))
+                if number in self._obeys:
+                    self._end_all(number)
+            case (protocol.KILL,):
+                self.calls.append(("kill",))
+                self._end_all(signal.SIGKILL)
+            case (protocol.RELEASE,):
+                if self._call_once("release") and self._ends_mpirun:
+                    self.play(MpirunExited(status=0))
+            case protocol.SHOW_STACKS_OF, rank, pid:
+                self.calls.append(("show_stacks", rank, pid))
+                if not pid:
+                    self.play(StacksAvailable(rank=rank, pids=()))
+            case (protocol.MEASURE,):
+                self._measure()
+            case protocol.NOTE_END, rank:
+                self.calls.append(("note_end", rank))
 
     def _end_all(self, status: int) -> None:
         for rank in sorted(self.alive):
             self.play(*self.end(rank, status, by_itself=False))
         self.alive.clear()
 
-    def release_shims(self) -> None:
-        if self._call_once("release") and self._ends_mpirun:
-            self.play(MpirunExited(status=0))
-
-    def show_stacks(self, rank: int, pid: int) -> None:
-        self.calls.append(("show_stacks", rank, pid))
-        if not pid:
-            self.play(StacksAvailable(rank=rank, pids=()))
-
-    def measure(self) -> None:
+    def _measure(self) -> None:
         self.calls.append(("measure",))
         for rank in sorted(self.alive):
             self.play(
                 UsageMeasured(rank=rank, cpu_s=1.5, memory_kib=2048, num_processes=3)
             )
-
-    def note_end(self, rank: int) -> None:
-        self.calls.append(("note_end", rank))
 
     def finish(self) -> None:
         self._call_once("finish_host")

@@ -76,32 +76,16 @@ class HostLink(LoopPart, Protocol):
         mpirun has ended, and the cause may be one of them.
         """
 
-    def stop_starting(self) -> None:
-        """Start no further instance: the job stops."""
+    def tell(self, kind: int, *values: int) -> None:
+        """Act on a decision, which is a message of wire/protocol.py.
 
-    def signal_instances(self, number: int) -> None:
-        """Send a signal to the process group of each instance."""
-
-    def interrupt_instance(self, rank: int) -> None:
-        """Send SIGINT to the process group of an instance, for its debugger."""
-
-    def kill_instances(self) -> None:
-        """Kill all processes of the instances."""
-
-    def release_shims(self) -> None:
-        """Let the shims end: all instances have ended."""
-
-    def show_stacks(self, rank: int, pid: int) -> None:
-        """Let a process show its Python stacks; with 0, ask which processes can.
-
-        The answer is the event StacksAvailable.
+        STOP_STARTING: Start no further instance.
+        SIGNAL, KILL, RELEASE: For all shims of the host.
+        INTERRUPT_INSTANCE, SHOW_STACKS_OF: For the shim of one instance. The answer to
+            SHOW_STACKS_OF with the pid 0 is the event StacksAvailable.
+        MEASURE: The answers are events UsageMeasured.
+        NOTE_END: An instance of the job has ended; its instances may ask about it.
         """
-
-    def measure(self) -> None:
-        """Measure what the instances use; the answers are events UsageMeasured."""
-
-    def note_end(self, rank: int) -> None:
-        """Tell the instances of this host that an instance of the job has ended."""
 
     def finish(self) -> None:
         """Begin to end the rest of the job there, until `finished` is true."""

@@ -93,7 +93,7 @@ class LocalHost:
         self._programs: dict[int, int] = {}
         # The ranks of ended programs.
         self._exited: set[int] = set()
-        self._usage: UsageReader | None = None
+        self._usage = UsageReader()
         # The instances at a prompt of their debugger, by connection.
         self._prompts: dict[Channel, int] = {}
         # The instances that have made process groups of torch.
@@ -160,49 +160,43 @@ class LocalHost:
         is_complete = len(self._clean) == len(self.ranks)
         return is_complete and not self._lost and not self._remaining
 
-    def stop_starting(self) -> None:
-        self._starts_instances = False
+    def tell(self, kind: int, *values: int) -> None:
+        match kind, *values:
+            case (protocol.STOP_STARTING,):
+                self._starts_instances = False
+            case ((protocol.SIGNAL | protocol.KILL | protocol.RELEASE), *_):
+                self._has_released |= kind == protocol.RELEASE
+                for shim in self._shims.values():
+                    shim.send(protocol.pack(kind, *values))
+            case protocol.INTERRUPT_INSTANCE, rank:
+                self._tell_shim(rank, protocol.INTERRUPT)
+            case protocol.SHOW_STACKS_OF, rank, pid:
+                self._tell_shim(rank, protocol.SHOW_STACKS, pid)
+            case (protocol.MEASURE,):
+                self._measure()
+            case protocol.NOTE_END, rank:
+                self._note_end(rank)
 
-    def signal_instances(self, number: int) -> None:
-        self._send_all(protocol.pack(protocol.SIGNAL, number))
-
-    def interrupt_instance(self, rank: int) -> None:
+    def _tell_shim(self, rank: int, kind: int, *values: int) -> None:
         if rank in self._shims:
-            self._shims[rank].send(protocol.pack(protocol.INTERRUPT))
+            self._shims[rank].send(protocol.pack(kind, *values))
 
-    def kill_instances(self) -> None:
-        self._send_all(protocol.pack(protocol.KILL))
-
-    def release_shims(self) -> None:
-        self._has_released = True
-        self._send_all(protocol.pack(protocol.RELEASE))
-
-    def show_stacks(self, rank: int, pid: int) -> None:
-        if rank in self._shims:
-            self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
-
-    def measure(self) -> None:
-        if self._usage is None:
-            self._usage = UsageReader()
+    def _measure(self) -> None:
         running = {p: r for p, r in self._programs.items() if r not in self._exited}
         for usage in self._usage.read(running):
             self._emit(usage)
 
-    def note_end(self, rank: int) -> None:
+    def _note_end(self, rank: int) -> None:
         self._finalizing.end(rank)
         # On a full disk, or without the directory, they learn of it by their timeout.
         with suppress(OSError), open(self._job.ended_file, "ab") as file:
             file.write(b"%d\n" % rank)
 
     def finish(self) -> None:
-        self.release_shims()
+        self.tell(protocol.RELEASE)
 
     def close(self) -> None:
         self.control.close()
-
-    def _send_all(self, message: bytes) -> None:
-        for shim in self._shims.values():
-            shim.send(message)
 
     # --- Shims.
 

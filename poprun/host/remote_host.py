@@ -131,7 +131,7 @@ class RemoteHost:
 
     def begin(self) -> None:
         """Ask the agent to get ready for the job."""
-        self.send(protocol.START_JOB, codec.json_field(asdict(self._job)), *self._specs)
+        self.tell(protocol.START_JOB, codec.json_field(asdict(self._job)), *self._specs)
 
     def listen(self) -> None:
         """Wait until the agent listens for shims.
@@ -167,7 +167,7 @@ class RemoteHost:
         if self._is_lost:
             return
         if self._silence.must_send(now):
-            self.send(protocol.ALIVE)
+            self.tell(protocol.ALIVE)
         if self._silence.is_lost(now):
             self._lose("it does not answer or acknowledge what is sent")
         elif now >= self._finishes_by and not self.finished:
@@ -177,43 +177,19 @@ class RemoteHost:
         if not self._is_lost:
             self._on_agent()
 
-    # --- Calls that become messages.
+    # --- The supervisor's decisions.
 
-    def send(self, kind: int, *fields: bytes | int) -> None:
+    def tell(self, kind: int, *fields: bytes | int) -> None:
         if not self._is_lost:
             self._silence.note_sent(time.monotonic())
             self._channel.send(protocol.pack(kind, *fields))
-
-    def stop_starting(self) -> None:
-        self.send(protocol.STOP_STARTING)
-
-    def signal_instances(self, number: int) -> None:
-        self.send(protocol.SIGNAL, number)
-
-    def interrupt_instance(self, rank: int) -> None:
-        self.send(protocol.INTERRUPT_INSTANCE, rank)
-
-    def kill_instances(self) -> None:
-        self.send(protocol.KILL)
-
-    def release_shims(self) -> None:
-        self.send(protocol.RELEASE)
-
-    def show_stacks(self, rank: int, pid: int) -> None:
-        self.send(protocol.SHOW_STACKS_OF, rank, pid)
-
-    def measure(self) -> None:
-        self.send(protocol.MEASURE)
-
-    def note_end(self, rank: int) -> None:
-        self.send(protocol.NOTE_END, rank)
 
     def finish(self) -> None:
         self.finished = self._is_lost
         self._finishes_by = time.monotonic() + FINISH_S
         self._read_clock()
         self._most_unread += LAST_OUTPUT
-        self.send(protocol.FINISH_HOST)
+        self.tell(protocol.FINISH_HOST)
 
     def close(self) -> None:
         """Do nothing: the connection is the preflight's."""
@@ -221,10 +197,10 @@ class RemoteHost:
     def run(self, number: int, command: bytes) -> None:
         """Run a command there; what it writes goes to `on_command`."""
         self._commands.add(number)
-        self.send(protocol.RUN_COMMAND, number, command)
+        self.tell(protocol.RUN_COMMAND, number, command)
 
     def end_run(self, number: int) -> None:
-        self.send(protocol.END_COMMAND, number)
+        self.tell(protocol.END_COMMAND, number)
 
     # --- Messages that become events and streams.
 
@@ -272,7 +248,7 @@ class RemoteHost:
         self._check_rank(rank)
         if key in self._sources or stream >= len(STREAMS):
             raise ValueError(f"stream {stream} of instance {rank}")
-        source = self._sources[key] = RemoteSource(self.send, rank, stream)
+        source = self._sources[key] = RemoteSource(self.tell, rank, stream)
         self._streams.open(source, rank, STREAMS[stream])
 
     def _on_output(self, rank: int, stream: int, data: bytes, written_ms: int) -> None:
@@ -283,7 +259,7 @@ class RemoteHost:
         if rank not in self._job.stdin_ranks:
             raise ValueError(f"the standard input of instance {rank}")
         if rank not in self._sinks:
-            sink = self._sinks[rank] = RemoteSink(self.send, rank)
+            sink = self._sinks[rank] = RemoteSink(self.tell, rank)
             self._stdin.add(sink)
         self._sinks[rank].take(taken)
 
@@ -324,7 +300,7 @@ class RemoteHost:
         if answer.refusal:
             self._attached.pop(answer.instance, None)
         fields = answer.instance, answer.pid, answer.refusal.encode()
-        self.send(protocol.DEVICE_ANSWER, *fields)
+        self.tell(protocol.DEVICE_ANSWER, *fields)
 
     def _detach(self, rank: int, pid: int) -> None:
         if self._devices is not None and self._attached.get(rank) == pid:
@@ -366,7 +342,7 @@ class RemoteHost:
         """Read the clock there several times, if the job is traced."""
         if self._job.is_traced:
             self._clock_questions += CLOCK_QUESTIONS
-            self.send(protocol.READ_CLOCK, time.monotonic_ns())
+            self.tell(protocol.READ_CLOCK, time.monotonic_ns())
 
     def _on_clock(self, asked_ns: int, there_ns: int) -> None:
         if not self._clock_questions:
@@ -377,7 +353,7 @@ class RemoteHost:
         )
         self._clock_questions -= 1
         if self._clock_questions % CLOCK_QUESTIONS:
-            self.send(protocol.READ_CLOCK, time.monotonic_ns())
+            self.tell(protocol.READ_CLOCK, time.monotonic_ns())
 
     # --- The loss of the host.
 

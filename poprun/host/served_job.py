@@ -4,7 +4,7 @@ import base64
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -74,28 +74,6 @@ class ServedJob:
         _, self._pipe = os.pipe()
         self._is_clean = False
         self._has_finished = False
-        self._receivers = self._receivers_by_kind()
-
-    def _receivers_by_kind(self) -> Mapping[int, Callable[..., None]]:
-        """Return the methods for the messages of the other end."""
-        return {
-            protocol.STOP_STARTING: self._host.stop_starting,
-            protocol.SIGNAL: self._host.signal_instances,
-            protocol.KILL: self._host.kill_instances,
-            protocol.RELEASE: self._host.release_shims,
-            protocol.SHOW_STACKS_OF: self._host.show_stacks,
-            protocol.INTERRUPT_INSTANCE: self._host.interrupt_instance,
-            protocol.NOTE_END: self._host.note_end,
-            protocol.MEASURE: self._host.measure,
-            protocol.FINISH_HOST: self._finish,
-            protocol.GRANT_OUTPUT: self._output.grant,
-            protocol.RESIZE: self._output.resize,
-            protocol.INPUT: self._input.receive,
-            protocol.RUN_COMMAND: self._run_command,
-            protocol.END_COMMAND: self._end_command,
-            protocol.DEVICE_ANSWER: self._on_device_answer,
-            protocol.READ_CLOCK: self._read_clock,
-        }
 
     def start(self, guard: Channel) -> None:
         """Make the job's files here, and listen for shims.
@@ -192,21 +170,25 @@ class ServedJob:
     # --- Messages of poprun.
 
     def receive(self, kind: int, values: Sequence[Any]) -> None:
-        if kind in self._receivers:
-            self._receivers[kind](*values)
-
-    def _run_command(self, number: int, text: bytes) -> None:
-        self._daemons.add(self._commands.run(number, text))
-
-    def _end_command(self, number: int) -> None:
-        self._daemons.discard(self._commands.end(number))
-
-    def _on_device_answer(self, rank: int, pid: int, refusal: str) -> None:
-        if self._devices is not None:
-            self._devices.receive(rank, pid, refusal)
-
-    def _read_clock(self, asked_ns: int) -> None:
-        self._send(protocol.CLOCK, asked_ns, time.monotonic_ns())
+        match kind, *values:
+            case protocol.GRANT_OUTPUT, rank, stream, num_bytes:
+                self._output.grant(rank, stream, num_bytes)
+            case protocol.RESIZE, rank, stream, rows, columns:
+                self._output.resize(rank, stream, rows, columns)
+            case protocol.INPUT, rank, data:
+                self._input.receive(rank, data)
+            case protocol.RUN_COMMAND, number, text:
+                self._daemons.add(self._commands.run(number, text))
+            case protocol.END_COMMAND, number:
+                self._daemons.discard(self._commands.end(number))
+            case protocol.DEVICE_ANSWER, rank, pid, refusal if self._devices:
+                self._devices.receive(rank, pid, refusal)
+            case protocol.READ_CLOCK, asked_ns:
+                self._send(protocol.CLOCK, asked_ns, time.monotonic_ns())
+            case (protocol.FINISH_HOST,):
+                self._finish()
+            case _:
+                self._host.tell(kind, *values)
 
     # --- The end.
 

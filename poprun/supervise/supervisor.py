@@ -29,6 +29,7 @@ from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import JobState, Phase
+from poprun.wire import protocol
 from poprun.wire.events import (
     AllMeasured,
     DebuggerInterrupted,
@@ -286,30 +287,26 @@ class Supervisor:
                 self._started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
-            for host in self._hosts:
-                host.note_end(event.rank)
+            self._tell_hosts(protocol.NOTE_END, event.rank)
         if isinstance(event, PromptShown | PromptOver | Exited):
             has_prompt = self._state.prompt_since < inf
             self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
         if self._state.phase is not Phase.RUNNING:
             self._mpirun.stop_starting()
-            for host in self._hosts:
-                host.stop_starting()
+            self._tell_hosts(protocol.STOP_STARTING)
         for action in actions:
             self._act(action)
 
     def _act(self, action: stopping.Action) -> None:
         match action:
             case stopping.SignalInstances(signal=number):
-                self._signal_instances(number)
+                self._tell_hosts(protocol.SIGNAL, number)
             case stopping.KillInstances():
-                for host in self._hosts:
-                    host.kill_instances()
+                self._tell_hosts(protocol.KILL)
             case stopping.InterruptInstance(rank=rank):
-                self._host_of(rank).interrupt_instance(rank)
+                self._host_of(rank).tell(protocol.INTERRUPT_INSTANCE, rank)
             case stopping.ReleaseShims():
-                for host in self._hosts:
-                    host.release_shims()
+                self._tell_hosts(protocol.RELEASE)
             case stopping.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
@@ -319,15 +316,15 @@ class Supervisor:
                 ranks = sorted(self._state.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
 
-    def _signal_instances(self, number: int) -> None:
+    def _tell_hosts(self, kind: int, *values: int) -> None:
         for host in self._hosts:
-            host.signal_instances(number)
+            host.tell(kind, *values)
 
     def _host_of(self, rank: int) -> HostLink:
         return next(host for host in self._hosts if rank in host.ranks)
 
     def _ask_for_stacks(self, rank: int, pid: int) -> None:
-        self._host_of(rank).show_stacks(rank, pid)
+        self._host_of(rank).tell(protocol.SHOW_STACKS_OF, rank, pid)
 
     def _look_at_groups(self, now: float) -> None:
         """Measure now and then who waits in process groups of torch."""
@@ -342,8 +339,7 @@ class Supervisor:
             self._listen(AllMeasured())
 
     def _measure(self) -> None:
-        for host in self._hosts:
-            host.measure()
+        self._tell_hosts(protocol.MEASURE)
 
     def _say(self, sentence: str) -> None:
         self._router.say(f"poprun: {sentence}\n")
@@ -365,7 +361,7 @@ class Supervisor:
             elif number in ENDING_SIGNALS:
                 self._emit(self._interruption(number))
             elif number in PASSED_ON:
-                self._signal_instances(number)
+                self._tell_hosts(protocol.SIGNAL, number)
             elif number == signal.SIGTSTP:
                 self._pause()
             elif number == signal.SIGWINCH:
@@ -395,7 +391,7 @@ class Supervisor:
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()
         # SIGSTOP, because SIGTSTP does not reach the leader of another session.
-        self._signal_instances(signal.SIGSTOP)
+        self._tell_hosts(protocol.SIGNAL, signal.SIGSTOP)
         # A shell continues a stopped job that it kills: poprun must not stop again.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         os.kill(os.getpid(), number)
@@ -403,7 +399,7 @@ class Supervisor:
             # Continued by "bg", it may not let an instance read what the shell reads.
             wait_until_readable(0, ENDING_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        self._signal_instances(signal.SIGCONT)
+        self._tell_hosts(protocol.SIGNAL, signal.SIGCONT)
 
     def _resize(self) -> None:
         """Give the instances' terminals the size that poprun's has now."""
@@ -411,7 +407,7 @@ class Supervisor:
         terminals = self._job.terminals
         if terminals.stdout or terminals.stderr:
             self._streams.resize(terminals.size())
-            self._signal_instances(signal.SIGWINCH)
+            self._tell_hosts(protocol.SIGNAL, signal.SIGWINCH)
 
     def _read_stdin(self) -> None:
         if os.isatty(0) and not is_foreground(0):

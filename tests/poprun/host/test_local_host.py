@@ -127,7 +127,7 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
 
 def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:
     shims = two.run(2)
-    two.host.release_shims()
+    two.host.tell(protocol.RELEASE)
 
     shims[1].channel.close()
     two.turn()

@@ -149,7 +149,7 @@ def test_a_host_that_is_lost_before_it_has_finished_is_not_clean(
 
 
 def test_a_host_is_read_while_there_is_unsent_data_for_it(agent: FakeAgent) -> None:
-    agent.host.send(protocol.INPUT, 2, bytes(8 << 20))
+    agent.host.tell(protocol.INPUT, 2, bytes(8 << 20))
     agent.channel.send(protocol.pack(protocol.HOST_CLEAN, 1))
     waiter.serve(agent.host.interests(0.0), 0.0)
 

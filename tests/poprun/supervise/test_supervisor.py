@@ -342,7 +342,7 @@ def test_events_of_one_turn_count_in_the_order_in_which_they_arrive(
 
 def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, 1)
-    monkeypatch.setattr(loop.host, "release_shims", lambda: None)
+    monkeypatch.setattr(loop.host, "_ends_mpirun", False)
 
     def kill_mpirun(number: int) -> None:
         loop.host.calls.append(("signal_mpirun", number))
@@ -356,7 +356,7 @@ def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert ended.state.mpirun_hung
     assert ended.mpirun_status == KILLED
-    assert loop.sent == [("signal_mpirun", KILLED)]
+    assert loop.sent == [("release",), ("signal_mpirun", KILLED)]
 
 
 def test_user_signals_and_sizes_reach_the_host_and_stop_nothing(
