@@ -7,7 +7,6 @@ instance: its processes share it, and the first one is attached in the inventory
 
 from collections.abc import Callable
 from dataclasses import astuple
-from math import inf
 from typing import NamedTuple, Protocol
 
 from poprun.vipu import liveness
@@ -20,24 +19,11 @@ from poprun.wire.channel import Channel
 class Attacher(Protocol):
     """Attaches processes: the job's HeldDevices, or on another host poprun."""
 
-    # A sentence when the job does not hold them any more.
-    loss: str
-
     def attach(self, index: int, pid: int, reply: Reply) -> None:
         """Ask for a process to be attached to an instance's device, until detached."""
 
     def detach(self, index: int, pid: int) -> None:
         """Let a process that has ended go; the instance keeps the device."""
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when `deliver` is due; -1 for none."""
-
-    def deliver(self) -> None: ...
-
-    def deadline(self) -> float:
-        """Return when `tick` is due."""
-
-    def tick(self, now: float) -> None: ...
 
 
 class ForwardedDevices:
@@ -46,8 +32,6 @@ class ForwardedDevices:
     Args:
         send: Sends a message to poprun: its kind and fields.
     """
-
-    loss = ""
 
     def __init__(self, send: Callable[..., None], devices: InstanceDevices) -> None:
         self._send = send
@@ -74,18 +58,6 @@ class ForwardedDevices:
         """Take in what poprun has answered about a process."""
         if reply := self._replies.pop((index, pid), None):
             reply(Answer(instance=index, pid=pid, refusal=refusal))
-
-    def fileno(self) -> int:
-        return -1
-
-    def deliver(self) -> None:
-        """Do nothing: answers come as messages."""
-
-    def deadline(self) -> float:
-        return inf
-
-    def tick(self, now: float) -> None:
-        """Do nothing: poprun renews the lease."""
 
 
 class _Holder(NamedTuple):

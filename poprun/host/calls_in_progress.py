@@ -25,7 +25,6 @@ class CallInProgress:
     waits_since: Since when it waits for other instances, as time.monotonic() counts;
         None while it does not.
     missing: The instances that have not begun the call, as far as this host knows.
-    waits_for: The instance that it waits for, on this or another host.
     num_calls, total_bytes: The sums over all its calls in the group so far.
     """
 
@@ -34,7 +33,6 @@ class CallInProgress:
     number: int
     waits_since: float | None
     missing: tuple[int, ...]
-    waits_for: int | None
     num_calls: int
     total_bytes: int
     # The instances of this host in the group; with torch's gloo, of all hosts.
@@ -104,7 +102,6 @@ def _read_torch(board: bytes, pid: int) -> Iterator[CallInProgress]:
             number=number,
             waits_since=since / 1e9 if since else None,
             missing=(),
-            waits_for=None,
             num_calls=begun,
             total_bytes=0,
             members=tuple(i for i in range(bits.bit_length()) if bits >> i & 1),
@@ -144,7 +141,7 @@ def _describe(
     calls: bytes,
     instances: tuple[int, ...],
 ) -> CallInProgress:
-    _, _, begun, over, total, since_ns, waits_for, mask = activity
+    _, _, begun, over, total, since_ns, _, mask = activity
     bits = int.from_bytes(mask, "little")
     count, _, operation, dtype, _, _, _, number = max(
         records.CALL.iter_unpack(calls), key=lambda call: call[-1]
@@ -159,7 +156,6 @@ def _describe(
         missing=tuple(
             instance for i, instance in enumerate(instances) if bits >> i & 1
         ),
-        waits_for=None if waits_for < 0 else waits_for,
         num_calls=begun,
         total_bytes=total,
         members=instances,

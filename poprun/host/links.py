@@ -58,7 +58,7 @@ def open_links(
             continue
         part = _part_of(job, plan, host.name, ranks[index], call)
         specs = [job.specs[rank] for rank in part.ranks]
-        link = RemoteHost(connection, part, specs, shells.write, job.devices)
+        link = RemoteHost(connection, part, specs, job.devices)
         shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
     handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}

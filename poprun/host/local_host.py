@@ -23,7 +23,7 @@ from poprun.output.stream_ends import (
     InputFeeder,
     OutputReader,
 )
-from poprun.output.waiter import READ, Interest
+from poprun.output.waiter import Interest
 from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel, peer_of
 from poprun.wire.events import (
@@ -31,7 +31,6 @@ from poprun.wire.events import (
     Clean,
     Connected,
     DebuggerReady,
-    DevicesLost,
     Event,
     Exited,
     Orphaned,
@@ -76,9 +75,7 @@ class LocalHost:
         self._add_shim = add_shim
         self._more_handlers = handlers
         self._finalizing = Finalizing(job.num_instances)
-        self._devices = devices
         self._attachments = Attachments(devices, job.devices)
-        self._has_lost_devices = False
         # Whether shims that connect start their programs, or leave.
         self._starts_instances = True
         # Whether shims that end now have been released.
@@ -132,23 +129,15 @@ class LocalHost:
     # --- For the supervisor's loop.
 
     def interests(self, now: float) -> Iterator[Interest]:
-        yield from self.control.interests(now)
-        if self._devices is not None and self._devices.fileno() >= 0:
-            yield Interest(self._devices.fileno(), READ, self._devices.deliver)
+        return self.control.interests(now)
 
     def deadline(self, now: float) -> float:
-        due = min(self._finalizing.deadline(), self.control.deadline(now))
-        return due if self._devices is None else min(due, self._devices.deadline())
+        return min(self._finalizing.deadline(), self.control.deadline(now))
 
     def tick(self, now: float) -> None:
         self.control.tick(now)
         for event in self._finalizing.due(now):
             self._emit(event)
-        if (devices := self._devices) is not None:
-            devices.tick(now)
-            if devices.loss and not self._has_lost_devices:
-                self._has_lost_devices = True
-                self._emit(DevicesLost(sentence=devices.loss))
 
     def take_in_losses(self) -> None:
         self.control.read_closed()

@@ -7,6 +7,7 @@ may report only its own instances, and may send only so much; otherwise it is lo
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, replace
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -27,6 +28,7 @@ from poprun.reach.silence import Silence
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import codec, protocol
+from poprun.wire.channel import Channel
 from poprun.wire.events import (
     DaemonKilled,
     DebuggerReady,
@@ -43,7 +45,9 @@ from poprun.wire.events import (
 )
 
 # The exit code of ssh where the connection fails.
-SSH_FAILED = b"255"
+SSH_FAILED = 255
+# How much of a command's output is kept that mpirun does not read.
+MOST_UNREAD = 1 << 20
 # An agent that says nothing for so long after the job does not finish it.
 FINISH_S = 10.0
 # A host may send so many events that belong to no instance.
@@ -62,8 +66,6 @@ class RemoteHost:
     Args:
         job: The part of the attempt that runs there.
         specs: The SPEC messages of its instances, in rank order.
-        on_command: Gets the output and the end of mpirun's commands there: the number
-            of the command, 1 or 2 and bytes of that stream, or 0 and the exit code.
         devices: The IPUs of the job, None if it has none.
     """
 
@@ -72,7 +74,6 @@ class RemoteHost:
         connection: AgentConnection,
         job: HostJob,
         specs: Collection[bytes],
-        on_command: Callable[[int, int, bytes], None],
         devices: HeldDevices | None = None,
     ) -> None:
         self.name = job.name
@@ -82,7 +83,6 @@ class RemoteHost:
         self._channel = connection.channel
         self._job = job
         self._specs = specs
-        self._on_command = on_command
         self._sources: dict[tuple[int, int], RemoteSource] = {}
         self._sinks: dict[int, RemoteSink] = {}
         # How many bytes of each stream may have come and not been read.
@@ -90,8 +90,9 @@ class RemoteHost:
         # The kind and the instance of each reported event: each comes once.
         self._reported: set[tuple[type[Event], int]] = set()
         self._num_other_events = 0
-        # The numbers of the commands that run there.
-        self._commands: set[int] = set()
+        # The connections to mpirun's remote shells, by the number of their command.
+        self._shells: dict[int, Channel] = {}
+        self._numbers = count(1)
         self._devices = devices
         self._hostname = connection.hello.hostname
         # By instance: the process there that is attached or is to be.
@@ -194,13 +195,17 @@ class RemoteHost:
     def close(self) -> None:
         """Do nothing: the connection is the preflight's."""
 
-    def run(self, number: int, command: bytes) -> None:
-        """Run a command there; what it writes goes to `on_command`."""
-        self._commands.add(number)
+    def run(self, shell: Channel, command: bytes) -> None:
+        """Run the command of a remote shell there, and pass on what it writes."""
+        number = next(self._numbers)
+        self._shells[number] = shell
         self.tell(protocol.RUN_COMMAND, number, command)
 
-    def end_run(self, number: int) -> None:
-        self.tell(protocol.END_COMMAND, number)
+    def end_run(self, shell: Channel) -> None:
+        """End the command of a remote shell."""
+        for number, other in self._shells.items():
+            if other is shell:
+                self.tell(protocol.END_COMMAND, number)
 
     # --- Messages that become events and streams.
 
@@ -267,18 +272,17 @@ class RemoteHost:
         self.is_clean = is_clean == 1
 
     def _on_command_output(self, number: int, stream: int, data: bytes) -> None:
-        if number not in self._commands or stream not in (1, 2):
+        if number not in self._shells or stream not in (1, 2):
             raise ValueError("output of a command that does not run there")
-        self._on_command(number, stream, data)
+        shell = self._shells[number]
+        if shell.num_unsent < MOST_UNREAD:
+            shell.send(protocol.pack(protocol.SHELL_OUTPUT, stream, data))
 
     def _on_command_ended(self, number: int, code: int) -> None:
-        if number not in self._commands:
+        if number not in self._shells:
             raise ValueError("the end of a command that does not run there")
-        self._end_command(number, b"%d" % (code & 255))
-
-    def _end_command(self, number: int, exit_code: bytes) -> None:
-        self._commands.discard(number)
-        self._on_command(number, 0, exit_code)
+        shell = self._shells.pop(number)
+        shell.send(protocol.pack(protocol.SHELL_ENDED, code & 255))
 
     def _on_attach(
         self, rank: int, pid: int, start_time: int, boot_id: bytes, namespace: bytes
@@ -370,8 +374,8 @@ class RemoteHost:
             source.receive(b"", 0.0, self._most_unread)
         for sink in self._sinks.values():
             sink.take(None)
-        for number in list(self._commands):
-            self._end_command(number, SSH_FAILED)
+        for number in list(self._shells):
+            self._on_command_ended(number, SSH_FAILED)
         # Once nothing is left there, its connection may end.
         if not was_finished:
             if self._devices is not None:

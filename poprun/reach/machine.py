@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection
 
 from poprun.plan.host_facts import Machine, Node, parse_ranges
+from poprun.reach.cgroups import read_text
 
 
 def describe(
@@ -27,7 +28,7 @@ def describe(
     system = os.path.join(root, "devices", "system")
     usable = set(os.sched_getaffinity(0) if affinity is None else affinity)
     memory = _memory_nodes(
-        system, _read("/proc/self/status") if status is None else status
+        system, read_text("/proc/self/status") if status is None else status
     )
 
     nodes = []
@@ -86,13 +87,5 @@ def _by_core(system: str, cpus: Collection[int]) -> tuple[int, ...]:
 
 def _cpu_list(path: str) -> tuple[int, ...] | None:
     # An empty list is an answer (a node without CPUs), an empty file is none.
-    text = _read(path)
+    text = read_text(path)
     return parse_ranges(text) if text else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

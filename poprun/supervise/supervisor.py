@@ -33,6 +33,7 @@ from poprun.wire import protocol
 from poprun.wire.events import (
     AllMeasured,
     DebuggerInterrupted,
+    DevicesLost,
     Event,
     Exited,
     Interrupted,
@@ -97,7 +98,8 @@ class Supervisor:
         self._job = job
         self._mpirun, self._hosts, self._clients = mpirun, hosts, clients
         # mpirun after the hosts: see its `interests`.
-        self._parts: Sequence[LoopPart] = (*hosts, mpirun, clients)
+        devices = () if job.devices is None else (job.devices,)
+        self._parts: Sequence[LoopPart] = (*hosts, *devices, mpirun, clients)
         self._streams = Streams(router, clients.tap)
         self._router = router
         self._listen = listen
@@ -236,6 +238,9 @@ class Supervisor:
         self._look_at_groups(now)
         for part in self._parts:
             part.tick(time.monotonic())
+        loss = "" if self._job.devices is None else self._job.devices.loss
+        if loss and not any(isinstance(event, DevicesLost) for event in self._events):
+            self._emit(DevicesLost(sentence=loss))
         self._streams.tick()
         self._stdin_feeder.tick()
         self._router.tick(time.monotonic())

@@ -146,7 +146,7 @@ class NotUndone(HostEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesLost(HostEvent):
+class DevicesLost(Event):
     """The job does not hold its IPUs any more: a sentence about it."""
 
     sentence: str

@@ -11,11 +11,12 @@ import time
 from _queue import Empty, SimpleQueue
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from poprun.output.waiter import READ, Interest
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
 from poprun.vipu.inventory.interface import Inventory
@@ -102,13 +103,17 @@ class HeldDevices:
             reply, answer = self._answers.popleft()
             reply(answer)
 
-    def deadline(self) -> float:
+    def interests(self, now: float) -> Iterator[Interest]:
+        if self._event_fd >= 0:
+            yield Interest(self._event_fd, READ, self.deliver)
+
+    def deadline(self, now: float) -> float:
         """Return when `tick` is due."""
         return float("inf") if self._is_started else self._renew_at
 
     def tick(self, now: float) -> None:
         """Begin to renew the lease when it is time; the thread goes on with it."""
-        if now >= self.deadline() and not self._is_released:
+        if now >= self.deadline(now) and not self._is_released:
             self._start()
 
     def attach(self, index: int, pid: int, reply: Reply) -> None:

@@ -66,7 +66,8 @@ class Played:
         self.channel = channel
         self.connection = connection
         self.events: list[Event] = []
-        self.commands: list[tuple[int, int, bytes]] = []
+        # The remote shell of mpirun's command 1.
+        self.shell, self.mpirun = map(Channel, socket.socketpair())
         self.streams = Streams()
         self.feeder = StdinFeeder(Stdin(rank=3))
         job = HostJob(
@@ -84,11 +85,8 @@ class Played:
             stdin_ranks=[3],
             environment={},
         )
-        self.host = RemoteHost(connection, job, [], self._on_command)
+        self.host = RemoteHost(connection, job, [])
         self.host.start(self.events.append, self.streams, self.feeder)
-
-    def _on_command(self, number: int, stream: int, data: bytes) -> None:
-        self.commands.append((number, stream, data))
 
     def receive(self, data: bytes) -> None:
         """Let the host receive bytes of its agent."""
@@ -103,7 +101,8 @@ class Played:
 
     def close(self) -> None:
         self.agent.close()
-        self.channel.close()
+        for channel in (self.channel, self.shell, self.mpirun):
+            channel.close()
 
 
 @pytest.fixture
@@ -190,11 +189,14 @@ def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> Non
 
 
 def test_a_command_writes_to_its_two_streams_only(played: Played) -> None:
-    played.host.run(1, b"prted")
+    played.host.run(played.shell, b"prted")
     played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 2, b"x"))
     played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 3, b"y"))
 
-    assert played.commands == [(1, 2, b"x"), (1, 0, b"255")]
+    assert played.mpirun.receive() == [
+        (protocol.SHELL_OUTPUT, [b"2", b"x"]),
+        (protocol.SHELL_ENDED, [b"255"]),
+    ]
     assert played.is_lost
 
 
@@ -269,14 +271,13 @@ def test_whatever_an_agent_sends_poprun_goes_on(
     sent: list[tuple[int, list[bytes]]], garbage: bytes
 ) -> None:
     played = Played()
-    played.host.run(1, b"prted")
+    played.host.run(played.shell, b"prted")
     try:
         data = b"".join(protocol.pack(kind, *fields) for kind, fields in sent)
         played.receive(data + garbage)
         assert all(getattr(e, "rank", 2) in (2, 3) for e in played.events)
         assert {rank for rank, _ in played.streams.sources} <= {2, 3}
         assert len(played.feeder._pending) <= 1
-        assert {number for number, *_ in played.commands} <= {1}
     finally:
         played.close()
 

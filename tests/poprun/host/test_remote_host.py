@@ -57,7 +57,7 @@ class FakeAgent:
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices
-        self.host = RemoteHost(connection, job, [], lambda *_: None, held)
+        self.host = RemoteHost(connection, job, [], held)
         self.events: list[Event] = []
         nothing: Any = None
         self.host.start(self.events.append, nothing, nothing)

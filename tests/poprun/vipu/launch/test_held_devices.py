@@ -198,7 +198,7 @@ def test_the_lease_is_renewed_until_it_is_released(
     recorder: Recorder, grant: Grant
 ) -> None:
     held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
-    until(lambda: time.monotonic() >= held.deadline())
+    until(lambda: time.monotonic() >= held.deadline(0.0))
     held.tick(time.monotonic())
     until(lambda: recorder.calls.count("renew") >= 3)
 
@@ -211,7 +211,7 @@ def test_it_is_not_renewed_before_it_is_time(
     held: HeldDevices, recorder: Recorder
 ) -> None:
     now = time.monotonic()
-    assert now + 3 < held.deadline() <= now + 5
+    assert now + 3 < held.deadline(0.0) <= now + 5
     held.tick(now + 3)
 
     assert held.fileno() == -1

@@ -466,7 +466,7 @@ def test_a_server_that_was_away_gives_no_ipus_of_a_living_job_to_another(
         held = HeldDevices(
             lambda: ServerInventory(address, timeout_s=200), grant, 200.0
         )
-        held.tick(held.deadline())
+        held.tick(held.deadline(0.0))
         with away(server):
             time.sleep(1.5 * lease_s)
         others = server.inventory()
