@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from poprun import __version__
@@ -151,46 +152,46 @@ class HostAgent:
 
     def _receive(self, kind: int, values: list[Any]) -> None:
         if kind in _QUESTIONS:
-            self._answer(_QUESTIONS[kind], values[0])
+            question = partial(_QUESTIONS[kind], values[0], self._caller)
+            self._answer(lambda: codec.pack_json(protocol.REPLY, question()))
         elif kind == protocol.START_JOB and self._job is None:
-            self._start_job(*values)
+            start = partial(self._start_job, *values)
+            self._answer(start, "the job cannot be started: ")
         elif self._job is not None:
             self._job.receive(kind, values)
 
-    def _answer(self, question: Question, value: Any) -> None:
+    def _answer(self, question: Callable[[], bytes], consequence: str = "") -> None:
+        """Send the message that a function returns, or the error that it raises.
+
+        Args:
+            consequence: The beginning of the sentence about an error of the kernel.
+        """
         try:
-            answer = question(value, self._caller)
+            message = question()
         except PoprunError as error:
-            self._refuse(error)
+            message = _refusal(error)
         except OSError as error:
-            self._refuse(LaunchError(f"{error.filename}: {error.strerror}."))
-        else:
-            self._channel.send(codec.pack_json(protocol.REPLY, answer))
+            place = f"{error.filename}: " if error.filename else ""
+            reason = place + (error.strerror or str(error))
+            message = _refusal(LaunchError(f"{consequence}{reason}."))
+        self._channel.send(message)
 
-    def _refuse(self, error: PoprunError) -> None:
-        notes = getattr(error, "__notes__", [])
-        fields = [type(error).__name__, str(error), *notes]
-        self._channel.send(protocol.pack(protocol.REFUSAL, *map(os.fsencode, fields)))
-
-    def _start_job(self, value: Mapping[str, Any], *specs: bytes) -> None:
+    def _start_job(self, value: Mapping[str, Any], *specs: bytes) -> bytes:
         in_slurm = self._caller.is_slurm
         job = ServedJob(
             self._channel, value, specs, self._caller.environ, is_in_slurm=in_slurm
         )
-        try:
-            if self._guard is None:
-                self._guard = _go_on_below_guard(self._channel.write_fileno())
-            job.start(self._guard)
-        except PoprunError as error:
-            self._refuse(error)
-            return
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            text = place + (error.strerror or str(error))
-            self._refuse(LaunchError(f"the job cannot be started: {text}."))
-            return
+        if self._guard is None:
+            self._guard = _go_on_below_guard(self._channel.write_fileno())
+        job.start(self._guard)
         self._job = job
-        self._channel.send(protocol.pack(protocol.JOB_STARTED))
+        return protocol.pack(protocol.JOB_STARTED)
+
+
+def _refusal(error: PoprunError) -> bytes:
+    notes = getattr(error, "__notes__", [])
+    fields = [type(error).__name__, str(error), *notes]
+    return protocol.pack(protocol.REFUSAL, *map(os.fsencode, fields))
 
 
 def _go_on_below_guard(connection: int) -> Channel:

@@ -105,18 +105,19 @@ class ForwardedInput:
             return None
         read, write = os.pipe()
         self._sinks[rank] = DescriptorSink(write)
-        self._pending.setdefault(rank, b"")
+        self._pending[rank] = b""
         self._send(protocol.INPUT_TAKEN, rank, 0)
         return read
 
     def receive(self, rank: int, data: bytes) -> None:
         """Take in what poprun has sent to an instance; nothing at the end."""
+        if rank not in self._sinks:  # the instance takes nothing more
+            return
         if data:
-            self._pending[rank] = self._pending.get(rank, b"") + data
+            self._pending[rank] += data
         else:
             self._ending.add(rank)
-        if rank in self._sinks:
-            self._write(rank)
+        self._write(rank)
 
     def interests(self) -> Iterator[Interest]:
         for rank, sink in self._sinks.items():

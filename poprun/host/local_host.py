@@ -236,44 +236,43 @@ class LocalHost:
     def _on_report(
         self, rank: int, link: Channel, kind: int, values: list[Any]
     ) -> None:
-        if kind == protocol.STARTED:
-            self._on_started(rank, link, *values)
-        elif kind == protocol.REFUSED:
-            self._on_refused(rank, *values)
-        elif kind == protocol.EXITED:
-            self._on_exited(rank, *values)
-        elif kind == protocol.REMAINS:
-            self._on_remains(*values)
-        elif kind == protocol.ORPHANED:
-            self._emit(Orphaned(rank=rank))
-        elif kind == protocol.STACKS:
-            pids = tuple(pid for pid in values[0] if pid)
-            self._emit(StacksAvailable(rank=rank, pids=pids))
-        elif kind == protocol.CLEAN:
-            self._clean.add(rank)
-            self._emit(Clean(rank=rank, left_behind=values[0]))
+        match kind, *values:
+            case protocol.STARTED, pid, _, cpus, memory_is_bound:
+                if self._open_streams(rank, link):
+                    self._programs[pid] = rank
+                    is_bound = memory_is_bound == 1
+                    started = Started(
+                        rank=rank, pid=pid, cpus=cpus, memory_is_bound=is_bound
+                    )
+                    self._emit(started)
+            case protocol.REFUSED, number, tried, call:
+                self._on_refused(rank, number, tried, call)
+            case protocol.EXITED, *_:
+                self._exited.add(rank)
+                self._emit(_exited(rank, *values))
+            case protocol.REMAINS, pid, user, command:
+                self._on_remains(pid, user, command)
+            case (protocol.ORPHANED,):
+                self._emit(Orphaned(rank=rank))
+            case protocol.STACKS, pids:
+                pids = tuple(pid for pid in pids if pid)
+                self._emit(StacksAvailable(rank=rank, pids=pids))
+            case protocol.CLEAN, left_behind:
+                self._clean.add(rank)
+                self._emit(Clean(rank=rank, left_behind=left_behind))
 
-    def _on_started(
-        self,
-        rank: int,
-        link: Channel,
-        pid: int,
-        _start: int,
-        cpus: tuple[int, ...],
-        memory_is_bound: int,
-    ) -> None:
+    def _open_streams(self, rank: int, link: Channel) -> bool:
+        """Read the streams of a program that has started; return whether they came."""
         streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
         if len(link.descriptors) < len(streams):
             # The kernel has dropped what this process had no number left for.
             link.send(protocol.pack(protocol.KILL))
             self._on_refused(rank, errno.EMFILE, "", "receiving stdout and stderr")
-            return
+            return False
         for stream in streams:
             source = DescriptorSource(link.descriptors.pop(0))
             self._streams.open(source, rank, stream)
-        self._programs[pid] = rank
-        is_bound = memory_is_bound == 1
-        self._emit(Started(rank=rank, pid=pid, cpus=cpus, memory_is_bound=is_bound))
+        return True
 
     def _on_refused(self, rank: int, number: int, tried: str, call: str) -> None:
         self._clean.add(rank)
@@ -284,32 +283,6 @@ class LocalHost:
             self._remaining.add(pid)
             text = command.decode(errors="backslashreplace")
             self._emit(Remains(pid=pid, user=user, command=text, host=self.name))
-
-    def _on_exited(
-        self,
-        rank: int,
-        status: int,
-        at_ns: int,
-        user_us: int,
-        system_us: int,
-        peak_kib: int,
-        by: bytes,
-        lacks_faulthandler: int,
-    ) -> None:
-        self._exited.add(rank)
-        self._emit(
-            Exited(
-                rank=rank,
-                status=status,
-                at_ns=min(at_ns, time.monotonic_ns()),
-                user_s=user_us / 1e6,
-                system_s=system_us / 1e6,
-                peak_kib=peak_kib,
-                by_itself=by in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
-                at_cpu_limit=by == protocol.BY_CPU_LIMIT,
-                lacks_faulthandler=lacks_faulthandler == 1,
-            )
-        )
 
     def _on_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()
@@ -386,3 +359,26 @@ class LocalHost:
     def _on_interpreter(self, link: Channel, messages: Messages | None) -> None:
         if messages is None:
             self._finalizing.forget(link)
+
+
+def _exited(
+    rank: int,
+    status: int,
+    at_ns: int,
+    user_us: int,
+    system_us: int,
+    peak_kib: int,
+    by: bytes,
+    lacks_faulthandler: int,
+) -> Exited:
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=min(at_ns, time.monotonic_ns()),
+        user_s=user_us / 1e6,
+        system_s=system_us / 1e6,
+        peak_kib=peak_kib,
+        by_itself=by in (protocol.BY_ITSELF, protocol.BY_CPU_LIMIT),
+        at_cpu_limit=by == protocol.BY_CPU_LIMIT,
+        lacks_faulthandler=lacks_faulthandler == 1,
+    )

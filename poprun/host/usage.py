@@ -58,10 +58,8 @@ class UsageReader:
 # Any: fields of UsageMeasured.
 def _read_calls(pids: Sequence[int]) -> dict[str, Any]:
     """Return the calls of the first of some processes that is a member of groups."""
-    for pid in pids:
-        if calls := read_calls(pid):
-            break
-    else:
+    calls = next(filter(None, map(read_calls, pids)), [])
+    if not calls:
         return {}
     fields = {
         "num_groups": len(calls),
@@ -110,10 +108,8 @@ def _descendants(programs: Mapping[int, int]) -> dict[int, list[int]]:
 
 def _read(pid: int) -> tuple[int, int] | None:
     """Return the CPU time in ticks, of reaped children too, and the pages in memory."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:  # it has ended
+    fields = processes.read_proc(pid, "stat").rpartition(b")")[2].split()
+    if not fields:  # it has ended
         return None
     # Its state is field 3 in proc(5), and the first here.
     return sum(map(int, fields[11:15])), int(fields[21])

@@ -39,7 +39,7 @@ def temporary_directory(environ: Mapping[str, str]) -> str:
     """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
     tmpdir = environ.get("TMPDIR", "")
     candidates = [tmpdir] if os.path.isabs(tmpdir) else []
-    return _first_writable([*candidates, "/tmp"])
+    return next(filter(_is_writable, candidates), "/tmp")
 
 
 def temporary_failure(environ: Mapping[str, str]) -> str:
@@ -83,11 +83,6 @@ def private_directory_places(environ: Mapping[str, str]) -> Iterator[str]:
     if os.path.isabs(tmpdir) and len(tmpdir) <= LONGEST_TEMPORARY:
         candidates.append(tmpdir)
     return filter(_is_writable, [*candidates, "/tmp"])
-
-
-def _first_writable(directories: Sequence[str]) -> str:
-    """Return the first one in which files can be made, or else the last."""
-    return next(filter(_is_writable, directories), directories[-1])
 
 
 def _is_writable(directory: str) -> bool:
