@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,8 +65,9 @@ class FakeAgent:
         self._ours = ours
 
     def ask(self, rank: int) -> None:
-        texts = (text.encode() for text in THEIRS[2:])
-        self.send(protocol.ATTACH_PROCESS, rank, *THEIRS[:2], *texts)
+        pid, start_time, *texts = astuple(THEIRS)
+        encoded = (text.encode() for text in texts)
+        self.send(protocol.ATTACH_PROCESS, rank, pid, start_time, *encoded)
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         self.channel.send(protocol.pack(kind, *fields))
