@@ -71,6 +71,17 @@ class ClientConnection:
         self._num_dropped = 0
         # When it is closed at the latest, once it is sent nothing more.
         self.closes_by = inf
+        # When the instances are measured for it, and when it is shown the job; how many
+        # seconds later again, 0 for never.
+        self.measures_at = self.shows_at = inf
+        self.interval = 0.0
+        # The instance whose output it gets, and the function that passes that on.
+        self.watched: tuple[int, Watcher] | None = None
+
+    def deadline(self) -> float:
+        """Return when something is due for it."""
+        shows_at = inf if self.link.has_unsent else self.shows_at
+        return min(self.measures_at, shows_at, self.closes_by)
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         """Send one of the few messages that are no output of an instance."""
@@ -107,21 +118,6 @@ class ClientConnection:
         """Close the connection when its time has come."""
         if self.closes_by < inf and (not self.link.has_unsent or now >= self.closes_by):
             self.link.close()
-
-
-class _Viewer:
-    """A client that is shown the job, once or at intervals."""
-
-    def __init__(self, client: ClientConnection, interval: float) -> None:
-        self.client = client
-        # 0 for once.
-        self.interval = interval
-        # When the instances are measured for it, and when it is shown the job.
-        self.measures_at = self.due = inf
-
-    @property
-    def next_step(self) -> float:
-        return min(self.measures_at, inf if self.client.link.has_unsent else self.due)
 
 
 class _Dump(Stacks):
@@ -199,9 +195,6 @@ class Clients:
                 f"The socket for popctl cannot be opened: {error.strerror}."
             ) from None
         self._clients: list[ClientConnection] = []
-        self._viewers: list[_Viewer] = []
-        # By client: an instance, and the function that passes its output on.
-        self._readers: dict[ClientConnection, tuple[int, Watcher]] = {}
         self._dump: _Dump | None = None
         self._measured_at = -inf
         # The client that has asked to stop the job while no attempt runs.
@@ -226,8 +219,9 @@ class Clients:
         """Set the view and the output of the attempt that begins."""
         self._view = view
         self.tap = tap
-        for rank, watcher in self._readers.values():
-            tap.watch(rank, watcher)
+        for client in self._clients:
+            if client.watched is not None:
+                tap.watch(*client.watched)
 
     def begin(self, controls: Controls) -> None:
         """Serve clients of the attempt from now on."""
@@ -248,8 +242,7 @@ class Clients:
 
     def deadline(self, now: float) -> float:
         due = [self._socket.deadline(now)]
-        due += [viewer.next_step for viewer in self._viewers]
-        due += [client.closes_by for client in self._clients]
+        due += [client.deadline() for client in self._clients]
         if self._dump is not None:
             due.append(self._dump.deadline())
         return min(due)
@@ -258,12 +251,11 @@ class Clients:
         self._socket.tick(now)
         for client in self._clients:
             client.tick(now)
-        for viewer in tuple(self._viewers):
-            if now >= viewer.measures_at:
-                viewer.measures_at = inf
+            if now >= client.measures_at:
+                client.measures_at = inf
                 self._measure(now)
-            if now >= viewer.next_step:
-                self._show(viewer, now)
+            if now >= client.shows_at and not client.link.has_unsent:
+                self._show(client, now)
         if self._dump is not None:
             self._go_on_with_dump(self._dump, now)
         for client in [c for c in self._clients if c.link.fileno() < 0]:
@@ -285,10 +277,10 @@ class Clients:
 
     def pause(self) -> None:
         """End requests about the attempt that is over, before another one follows."""
-        for client, (rank, watcher) in self._readers.items():
-            client.finish(ATTEMPT_OVER)
-            self.tap.unwatch(rank, watcher)
-        self._readers.clear()
+        for client in self._clients:
+            if client.watched is not None:
+                client.finish(ATTEMPT_OVER)
+                self._unwatch(client)
         if self._dump is not None:
             self._dump.client.refuse(NO_STACKS)
             self._end_dump(self._dump)
@@ -349,9 +341,7 @@ class Clients:
 
     def _forget(self, client: ClientConnection) -> None:
         self._clients.remove(client)
-        self._viewers = [v for v in self._viewers if v.client is not client]
-        if client in self._readers:
-            self.tap.unwatch(*self._readers.pop(client))
+        self._unwatch(client)
         if self._dump is not None and self._dump.client is client:
             self._end_dump(self._dump)
 
@@ -363,26 +353,25 @@ class Clients:
             client.close_after_reading()
             return
         interval = fields[0] / 1000
-        interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
-        self._viewers.append(viewer := _Viewer(client, interval))
-        self._schedule(viewer, time.monotonic())
+        client.interval = max(interval, LEAST_INTERVAL_S) if interval else 0.0
+        self._schedule(client, time.monotonic())
 
-    def _schedule(self, viewer: _Viewer, at: float) -> None:
-        """Let a viewer be shown what the instances use at a time."""
-        viewer.measures_at = at
-        viewer.due = at + self._remote_wait
+    def _schedule(self, client: ClientConnection, at: float) -> None:
+        """Let a client be shown what the instances use at a time."""
+        client.measures_at = at
+        client.shows_at = at + self._remote_wait
 
     @property
     def _remote_wait(self) -> float:
         return REMOTE_USAGE_S if len(self._view.fields["hosts"]) > 1 else 0.0
 
-    def _show(self, viewer: _Viewer, now: float) -> None:
-        self._send_view(viewer.client, with_instances=True)
-        if viewer.interval:
-            self._schedule(viewer, now + viewer.interval - self._remote_wait)
+    def _show(self, client: ClientConnection, now: float) -> None:
+        self._send_view(client, with_instances=True)
+        if client.interval:
+            self._schedule(client, now + client.interval - self._remote_wait)
         else:
-            self._viewers.remove(viewer)
-            viewer.client.close_after_reading()
+            client.shows_at = inf
+            client.close_after_reading()
 
     def _send_view(self, client: ClientConnection, *, with_instances: bool) -> None:
         phase = self._controls.phase()
@@ -415,8 +404,13 @@ class Clients:
             return
         client.send(protocol.REQUEST_ACCEPTED)
         watcher = partial(self._pass_on, client, rank)
-        self._readers[client] = rank, watcher
+        client.watched = rank, watcher
         self.tap.watch(rank, watcher)
+
+    def _unwatch(self, client: ClientConnection) -> None:
+        if client.watched is not None:
+            self.tap.unwatch(*client.watched)
+            client.watched = None
 
     def _pass_on(
         self, client: ClientConnection, rank: int, stream: str, data: bytes
