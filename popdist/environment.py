@@ -88,6 +88,7 @@ JOB_VARIABLES = (
 
 TIMEOUT = "POPDIST_TIMEOUT"
 STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
+DEFAULT_STALL_S = 60.0
 ALGORITHM = "POPDIST_ALGORITHM"
 SIMD = "POPDIST_SIMD"
 # The folder in which instances record their calls: see popdist/call_records.py. The

@@ -8,6 +8,7 @@ from typing import Self
 from popdist.durations import EXAMPLES, read_duration
 from popdist.environment import (
     ALGORITHM,
+    DEFAULT_STALL_S,
     LOG_LEVEL,
     SIMD,
     STALL_TIMEOUT,
@@ -28,7 +29,7 @@ class Settings:
     # Seconds until a call in which a member is missing is an error, and until that
     # member is named on stderr.
     timeout: float = 1800.0
-    stall: float = 60.0
+    stall: float = DEFAULT_STALL_S
     algorithm: str = "auto"
     # None for the best that this processor has.
     simd: str | None = None

@@ -23,7 +23,6 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.output import terminal
 from poprun.output.output_tap import OutputTap
-from poprun.output.router import OutputRouter
 from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
 from poprun.plan.values import Plan
@@ -50,9 +49,6 @@ from poprun.wire.events import (
     HostLost,
     Started,
 )
-
-# The default of popdist/settings.py.
-STALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +127,12 @@ class _RunningAttempt:
             job, environ, self._progress.text if settings.shows_progress else None
         )
         self._log = make_log(settings, environ, self._router.say)
-        # The guard of the next attempt, or why it cannot be started.
+        self._listeners = list(self._make_listeners())
+        # popdist refuses a value that is no duration.
+        stall = read_duration(environ.get(env.STALL_TIMEOUT, ""))
+        self._stall_s = stall or env.DEFAULT_STALL_S
+        # The guard of the next attempt.
         self._next_guard: StartedGuard | None = None
-        self._failure = ""
 
     def run(
         self, clients: Clients, memory_before: Mapping[HostSpec, MemoryCounters]
@@ -145,9 +144,8 @@ class _RunningAttempt:
         """
         tap = OutputTap()
         clients.show(AttemptView(self._plan, tap.last_line), tap)
-        listen = partial(_tell, list(self._listeners()))
         supervisor = Supervisor(
-            self._job, self._mpirun, self._hosts, self._router, listen, clients
+            self._job, self._mpirun, self._hosts, self._router, self._listen, clients
         )
         supervisor.start()
         try:
@@ -172,15 +170,10 @@ class _RunningAttempt:
         clients.end(verdict.exit_code, verdict.sentence)
         return verdict, None
 
-    def _listeners(self) -> Iterator[Callable[[Event], None]]:
-        """Yield the functions that are called with each event."""
+    def _make_listeners(self) -> Iterator[Callable[[Event], None]]:
+        """Yield the functions of others that are called with each event."""
         context, job = self._context, self._job
         yield self._progress.listen
-        yield partial(_show_failed, self._router)
-        # popdist refuses a value that is no duration.
-        timeout = context.caller_environ.get(env.STALL_TIMEOUT, "")
-        stall_s = read_duration(timeout) or STALL_S
-        yield partial(_warn_of_stalls, self._progress, stall_s, self._log)
         yield EventLog(
             self._log,
             keep_going=job.keep_going,
@@ -192,6 +185,20 @@ class _RunningAttempt:
             names = {rank: host.name for host in self._hosts for rank in host.ranks}
             context.trace.begin_attempt(self._plan.attempt.number, names)
             yield context.trace.listen
+
+    def _listen(self, event: Event) -> None:
+        """Show what an event says of the instances, and pass it on."""
+        match event:
+            case Exited(status=status, by_itself=True) if status:
+                self._router.show_failed(event.rank)
+            case FailedInFinalize(rank=rank):
+                self._router.show_failed(rank)
+            case AllMeasured():
+                for sentence in self._progress.new_stalls(self._stall_s):
+                    advice = "'popctl dump' shows where each of them is."
+                    self._log.warn(f"{sentence} {advice}")
+        for listen in self._listeners:
+            listen(event)
 
     def _before_end(self, end: AttemptEnd) -> None:
         """Start the guard of the next attempt, if one follows, and collect the trace.
@@ -206,7 +213,7 @@ class _RunningAttempt:
                 with caller_limits(self._job.descriptor_limits):
                     self._next_guard = start_guard(self._context.caller_environ)
             except LaunchError as error:
-                self._failure = str(error)
+                self._log.warn(f"The job is not started again: {error}")
             else:
                 self._mpirun.hand_over(self._next_guard)
         if self._context.trace is not None:
@@ -225,8 +232,6 @@ class _RunningAttempt:
         supervisor: Supervisor,
     ) -> Verdict:
         """Report and record how the attempt went; return it with its cause."""
-        if self._failure:
-            self._log.warn(f"The job is not started again: {self._failure}")
         verdict = self._judge(end)
         if end.state.cause == Cause(reason=Reason.TIMEOUT):
             sentences = [verdict.sentence, *self._progress.describe_waits()]
@@ -278,25 +283,6 @@ def undo_job(job: Job, guard: StartedGuard) -> list[str]:
         else:
             guard.tell(EndActions().withdraw(item.end_action))
     return failures
-
-
-def _tell(listeners: Sequence[Callable[[Event], None]], event: Event) -> None:
-    for listen in listeners:
-        listen(event)
-
-
-def _warn_of_stalls(progress: Progress, least_s: float, log: Log, event: Event) -> None:
-    if isinstance(event, AllMeasured):
-        for sentence in progress.new_stalls(least_s):
-            log.warn(f"{sentence} 'popctl dump' shows where each of them is.")
-
-
-def _show_failed(router: OutputRouter, event: Event) -> None:
-    match event:
-        case Exited(rank=rank, status=status, by_itself=True) if status:
-            router.show_failed(rank)
-        case FailedInFinalize(rank=rank):
-            router.show_failed(rank)
 
 
 def _warn_of_missing_debugger(
