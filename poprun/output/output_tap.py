@@ -1,4 +1,4 @@
-"""The last line of each instance, and copies of the output for clients."""
+"""The last line of each instance, and a copy of the output for clients."""
 
 import re
 from collections.abc import Callable
@@ -10,8 +10,9 @@ KEPT = 512
 # Colours, and what else a program tells a terminal.
 CONTROL_SEQUENCES = r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
 
-# Is called with the name of a stream and its next bytes; with none at its end.
-Watcher = Callable[[str, bytes], None]
+# Is called with an instance, the name of a stream and its next bytes; with none at its
+# end.
+Listener = Callable[[int, str, bytes], object]
 
 
 class OutputTap:
@@ -21,7 +22,7 @@ class OutputTap:
         self._ends: dict[int, bytes] = {}
         # How many streams of each instance are open.
         self._num_open: dict[int, int] = {}
-        self._watchers: dict[int, list[Watcher]] = {}
+        self.listener: Listener = lambda rank, stream, data: None
 
     def open(self, rank: int) -> None:
         """Take in that a stream of an instance is read from now on."""
@@ -31,28 +32,16 @@ class OutputTap:
         """Take in what a stream of an instance has brought."""
         end = data if len(data) >= KEPT else self._ends.get(rank, b"") + data
         self._ends[rank] = end[-KEPT:]
-        self._tell(rank, stream, data)
+        self.listener(rank, stream, data)
 
     def close(self, rank: int, stream: str) -> None:
         """Take in that a stream has ended."""
         self._num_open[rank] -= 1
-        self._tell(rank, stream, b"")
+        self.listener(rank, stream, b"")
 
     def is_open(self, rank: int) -> bool:
         """Return whether any stream of an instance is open."""
         return bool(self._num_open.get(rank))
-
-    def _tell(self, rank: int, stream: str, data: bytes) -> None:
-        for watcher in tuple(self._watchers.get(rank, ())):
-            watcher(stream, data)
-
-    def watch(self, rank: int, watcher: Watcher) -> None:
-        """Pass on what an instance writes from now on."""
-        self._watchers.setdefault(rank, []).append(watcher)
-
-    def unwatch(self, rank: int, watcher: Watcher) -> None:
-        """Pass nothing more on to a watcher."""
-        self._watchers[rank].remove(watcher)
 
     def last_line(self, rank: int) -> str:
         """Return the last line that an instance has written, without colours."""

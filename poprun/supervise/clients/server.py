@@ -15,7 +15,7 @@ from typing import Any
 from poprun.errors import LaunchError
 from poprun.host.control_socket import ControlSocket, Handler
 from poprun.output import waiter
-from poprun.output.output_tap import OutputTap, Watcher
+from poprun.output.output_tap import OutputTap
 from poprun.output.waiter import READ, Interest
 from poprun.supervise.clients.job_view import JobView
 from poprun.supervise.stacks import Stacks
@@ -75,8 +75,8 @@ class ClientConnection:
         # seconds later again, 0 for never.
         self.measures_at = self.shows_at = inf
         self.interval = 0.0
-        # The instance whose output it gets, and the function that passes that on.
-        self.watched: tuple[int, Watcher] | None = None
+        # The instance whose output it gets.
+        self.watched: int | None = None
 
     def deadline(self) -> float:
         """Return when something is due for it."""
@@ -124,23 +124,14 @@ class _Dump(Stacks):
     """One round of Python stacks for one client."""
 
     def __init__(
-        self,
-        client: ClientConnection,
-        ranks: Sequence[int],
-        controls: Controls,
-        tap: OutputTap,
+        self, client: ClientConnection, ranks: Sequence[int], controls: Controls
     ) -> None:
         super().__init__(self._ask_for_stacks, controls.tail, self._head)
-        self.client = client
-        self._ranks, self._controls, self._tap = ranks, controls, tap
+        self.client, self._ranks, self._controls = client, ranks, controls
         # The instance that is being shown now, and all that have shown something.
         self._shown_now: int | None = None
         self._shown: set[int] = set()
         self.start(ranks, time.monotonic())
-
-    def end(self) -> None:
-        """Pass on no more stacks."""
-        self._watch(None)
 
     def describe_silent(self) -> str:
         """Return a sentence about the instances without stacks, "" for none."""
@@ -154,21 +145,13 @@ class _Dump(Stacks):
         )
 
     def _ask_for_stacks(self, rank: int, pid: int) -> None:
-        self._watch(rank if pid else None)
+        self._shown_now = rank if pid else None
         self._controls.ask_for_stacks(rank, pid)
 
-    def _watch(self, rank: int | None) -> None:
-        """Pass the stderr of an instance on to the client, and of no other."""
-        if self._shown_now is not None:
-            self._tap.unwatch(self._shown_now, self._on_stacks)
-        self._shown_now = rank
-        if rank is not None:
-            self._tap.watch(rank, self._on_stacks)
-
-    def _on_stacks(self, stream: str, data: bytes) -> None:
-        if data and stream == self._controls.error_stream:
-            assert self._shown_now is not None
-            self._shown.add(self._shown_now)
+    def pass_on(self, rank: int, stream: str, data: bytes) -> None:
+        """Pass on the output of the instance that is being shown."""
+        if rank == self._shown_now and stream == self._controls.error_stream and data:
+            self._shown.add(rank)
             self.client.write("stdout", data)
 
     def _head(self, sentence: str) -> None:
@@ -219,9 +202,7 @@ class Clients:
         """Set the view and the output of the attempt that begins."""
         self._view = view
         self.tap = tap
-        for client in self._clients:
-            if client.watched is not None:
-                tap.watch(*client.watched)
+        tap.listener = self._pass_on
 
     def begin(self, controls: Controls) -> None:
         """Serve clients of the attempt from now on."""
@@ -280,10 +261,10 @@ class Clients:
         for client in self._clients:
             if client.watched is not None:
                 client.finish(ATTEMPT_OVER)
-                self._unwatch(client)
+                client.watched = None
         if self._dump is not None:
             self._dump.client.refuse(NO_STACKS)
-            self._end_dump(self._dump)
+            self._dump = None
         self.begin_without_attempt()
 
     def begin_without_attempt(self) -> None:
@@ -341,9 +322,8 @@ class Clients:
 
     def _forget(self, client: ClientConnection) -> None:
         self._clients.remove(client)
-        self._unwatch(client)
         if self._dump is not None and self._dump.client is client:
-            self._end_dump(self._dump)
+            self._dump = None
 
     # --- Showing the job.
 
@@ -403,22 +383,17 @@ class Clients:
             client.refuse(refusal)
             return
         client.send(protocol.REQUEST_ACCEPTED)
-        watcher = partial(self._pass_on, client, rank)
-        client.watched = rank, watcher
-        self.tap.watch(rank, watcher)
+        client.watched = rank
 
-    def _unwatch(self, client: ClientConnection) -> None:
-        if client.watched is not None:
-            self.tap.unwatch(*client.watched)
-            client.watched = None
-
-    def _pass_on(
-        self, client: ClientConnection, rank: int, stream: str, data: bytes
-    ) -> None:
-        if data:
-            client.write(stream, data)
-        elif not self.tap.is_open(rank):
-            client.finish(f"The output of instance {rank} has ended.")
+    def _pass_on(self, rank: int, stream: str, data: bytes) -> None:
+        """Pass the next bytes of a stream on; none are its end."""
+        for client in [c for c in self._clients if c.watched == rank]:
+            if data:
+                client.write(stream, data)
+            elif not self.tap.is_open(rank):
+                client.finish(f"The output of instance {rank} has ended.")
+        if self._dump is not None:
+            self._dump.pass_on(rank, stream, data)
 
     def _refusal_of(self, rank: int) -> str:
         """Return why there is no output of an instance, "" if there is."""
@@ -441,7 +416,7 @@ class Clients:
             return
         client.send(protocol.REQUEST_ACCEPTED)
         running = [rank for rank in ranks if not self._view.has_ended(rank)]
-        self._dump = _Dump(client, running, self._controls, self.tap)
+        self._dump = _Dump(client, running, self._controls)
 
     def _refusal_of_dump(self, ranks: Sequence[int]) -> str:
         """Return why the instances show no Python stacks now, "" if they do."""
@@ -459,13 +434,9 @@ class Clients:
     def _go_on_with_dump(self, dump: _Dump, now: float) -> None:
         if self._controls.phase() is not Phase.RUNNING:
             dump.client.refuse(NO_STACKS)
-            self._end_dump(dump)
+            self._dump = None
             return
         dump.tick(now)
         if dump.over:
             dump.client.finish(dump.describe_silent())
-            self._end_dump(dump)
-
-    def _end_dump(self, dump: _Dump) -> None:
-        dump.end()
-        self._dump = None
+            self._dump = None

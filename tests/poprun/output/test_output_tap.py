@@ -37,28 +37,21 @@ def test_a_line_that_comes_in_pieces_is_one() -> None:
     assert tap.last_line(0) == "epoch 4"
 
 
-def test_a_watcher_gets_what_one_instance_writes_until_it_is_removed() -> None:
+def test_the_listener_gets_what_instances_write() -> None:
     tap = OutputTap()
-    seen: list[tuple[str, bytes]] = []
-
-    def watch(stream: str, data: bytes) -> None:
-        seen.append((stream, data))
-
+    seen: list[tuple[int, str, bytes]] = []
     tap.feed(0, "stdout", b"before")
-    tap.watch(0, watch)
+    tap.listener = lambda *output: seen.append(output)
     tap.feed(0, "stdout", b"a")
-    tap.feed(1, "stdout", b"of another instance")
-    tap.feed(0, "stderr", b"\xff")
-    tap.unwatch(0, watch)
-    tap.feed(0, "stdout", b"after")
+    tap.feed(1, "stderr", b"\xff")
 
-    assert seen == [("stdout", b"a"), ("stderr", b"\xff")]
+    assert seen == [(0, "stdout", b"a"), (1, "stderr", b"\xff")]
 
 
 def test_the_end_of_each_stream_is_told_and_the_last_one_closes_the_instance() -> None:
     tap = OutputTap()
     seen: list[tuple[str, bytes, bool]] = []
-    tap.watch(0, lambda stream, data: seen.append((stream, data, tap.is_open(0))))
+    tap.listener = lambda rank, *rest: seen.append((*rest, tap.is_open(rank)))
     assert not tap.is_open(0)
 
     tap.open(0)
