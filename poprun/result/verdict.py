@@ -107,7 +107,6 @@ def judge(
         or judge.daemon_killed()
         or judge.instances_failed()
         or judge.mpirun_ended_with_0()
-        or judge.mpirun_broke()
         or judge.stopped()
         or judge.ended_by_mpirun()
         or judge.devices_lost()
@@ -253,18 +252,15 @@ class _Judge:
             quote_mpirun=True,
         )
 
-    def mpirun_broke(self) -> Verdict | None:
-        """An error of mpirun explains that a shim was lost.
+    def _mpirun_broke(self) -> bool:
+        """Return whether an error of mpirun explains that a shim was lost.
 
         mpirun names a process that another one has killed; here it reports something
         else.
         """
         ended_by_itself = self.status is not None and not _was_killed(self.status)
         is_unexplained = self.mpirun.failure is MpirunFailure.UNEXPLAINED
-        reports = is_unexplained and bool(self.mpirun.text)
-        if self.reason is Reason.SHIM_LOST and ended_by_itself and reports:
-            return self._mpirun_ended()
-        return None
+        return ended_by_itself and is_unexplained and bool(self.mpirun.text)
 
     def stopped(self) -> Verdict | None:
         if self.cause is None or self.lost_proxy:
@@ -292,7 +288,7 @@ class _Judge:
                 )
             case Reason.HOST_LOST:
                 return self._host_lost()
-            case Reason.SHIM_LOST:
+            case Reason.SHIM_LOST if not self._mpirun_broke():
                 # If mpirun was killed, too, its shims may have ended first.
                 if self.state.mpirun_killed or not _was_killed(self.status):
                     rank = self.cause.rank
