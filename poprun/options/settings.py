@@ -71,10 +71,8 @@ class Settings:
     @property
     def needs_ipus(self) -> bool:
         """Whether the user asks for IPUs: otherwise the job may run without any."""
-        is_explicit = self["offline-mode"] is False
-        return is_explicit or (
-            not self.offline and any(map(self.is_given, VIPU_OPTIONS))
-        )
+        asks_for_ipus = not self.offline and any(map(self.is_given, VIPU_OPTIONS))
+        return self["offline-mode"] is False or asks_for_ipus
 
     @property
     def offline_because_of(self) -> str:
@@ -82,10 +80,7 @@ class Settings:
 
         It does so if no option is about replicas, IPUs or V-IPU; "" otherwise.
         """
-        setting = self.entries["offline-mode"]
-        if setting.texts or setting.origin == DEFAULT:
-            return ""
-        return setting.origin.removeprefix(AUTOMATIC)
+        return self.origin("offline-mode").partition(AUTOMATIC)[2]
 
     @property
     def prints_topology(self) -> bool:
@@ -104,8 +99,7 @@ class Settings:
     @property
     def verbosity(self) -> int:
         """0, 1 for -v, or 2 for -vv and --debug, however it was given."""
-        verbose: int = self["verbose"]
-        return 2 if self["vv"] or self["debug"] else min(verbose, 2)
+        return 2 if self["vv"] or self["debug"] else min(int(self["verbose"]), 2)
 
 
 def make_setting(

@@ -47,7 +47,7 @@ class OutputRouter:
         # one queue keeps them in order.
         self.sinks = [Sink(stdout)]
         self._consoles = [self._open_console("stdout", stdout)]
-        if not _same_file(stdout, stderr):
+        if not os.path.sameopenfile(stdout, stderr):
             self.sinks.append(Sink(stderr))
             self._consoles.append(self._open_console("stderr", stderr))
         out, self._err = self._consoles[0], self._consoles[-1]
@@ -266,8 +266,3 @@ class OutputRouter:
             return True
         console = self._by_stream[stream]
         return console.lines_since_traceback(rank) <= LINES_IN_SIGHT
-
-
-def _same_file(one: int, other: int) -> bool:
-    a, b = os.fstat(one), os.fstat(other)
-    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
