@@ -19,6 +19,7 @@ from poprun.vipu.inventory.damage import find_damage
 from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.inventory.private_place import check_private, make_private
 from poprun.vipu.inventory.transaction import connect
+from poprun.words import printable
 
 # "vipu" in ASCII: what makes a SQLite file an inventory.
 APPLICATION_ID = 0x76697075
@@ -27,6 +28,7 @@ VERSION = 11
 SCHEMA = Path(__file__).with_name("schema.sql")
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128
+MOST_LOG_BYTES = 4 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -156,6 +158,8 @@ class Database:
     def _set_up(self, connection: sqlite3.Connection) -> None:
         # Survives the death of any process; a power cut may undo the last changes.
         connection.execute("PRAGMA synchronous = NORMAL")
+        # The log grows while a process is stopped that reads; it shrinks after that.
+        connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG_BYTES}")
         if not self._syncs:
             # The next to open it reads the whole log: 1000 pages would take 10 ms.
             connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_LOG_PAGES}")
@@ -200,6 +204,8 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise self._translate(error) from error
+        except UnicodeDecodeError as error:  # sqlite3 quotes a damaged table
+            raise self._corrupt("its texts are not valid UTF-8") from error
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise self._full() from error
@@ -221,8 +227,10 @@ class Database:
             )
         if code == sqlite3.SQLITE_FULL or self._is_disk_full(code):
             return self._full()
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return self._corrupt(str(error))
+        # The statements are right: a table or a text is not what it was.
+        is_strange = isinstance(error, sqlite3.OperationalError) and code <= 1
+        if is_strange or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return self._corrupt(printable(str(error)))
         return self._unavailable(f"cannot be read or written: {error}")
 
     def _unavailable(

@@ -18,6 +18,7 @@ from poprun.vipu.errors import (
     InventoryUnavailableError,
     InventoryVersionError,
 )
+from poprun.vipu.inventory import database
 from poprun.vipu.inventory.database import MOST_LOG_PAGES, SCHEMA, VERSION
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.opening import open_inventory
@@ -106,6 +107,41 @@ def test_a_damaged_inventory_is_named(path: Path) -> None:
         file.write(b"\xff" * (path.stat().st_size - 4096))
     with pytest.raises(InventoryCorruptError, match=r"is damaged: .*malformed"):
         EmbeddedInventory(path, host="h1")
+
+
+@pytest.mark.parametrize("word", [b"PRIMARY", b"num_ilds", b"pod64"])
+def test_a_damaged_text_is_named(path: Path, word: bytes) -> None:
+    with closing(EmbeddedInventory(path, host="h1")) as inventory:
+        inventory.ensure_cluster(64)
+    path.write_bytes(path.read_bytes().replace(word, word[:-1] + b"\xff"))
+
+    def use() -> None:
+        with closing(EmbeddedInventory(path, host="h1")) as inventory:
+            inventory.list_clusters()
+            inventory.create_partition(PartitionRequest(name="P", size=1))
+
+    with pytest.raises(InventoryCorruptError, match=r"is damaged: .*\. Move it away"):
+        use()
+
+
+def test_the_log_shrinks_when_a_process_that_reads_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MOST_LOG_BYTES", 4096 * MOST_LOG_PAGES)
+    log = Path(f"{path}-wal")
+    with closing(EmbeddedInventory(path, host="h1", syncs=False)) as inventory:
+        inventory.ensure_cluster(8)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM clusters").fetchall()
+            while log.stat().st_size < 8 * MOST_LOG_PAGES * 4096:
+                inventory.create_partition(PartitionRequest(name="P", size=1))
+                inventory.remove_partition("P")
+        for _ in range(2 * MOST_LOG_PAGES):
+            inventory.create_partition(PartitionRequest(name="P", size=1))
+            inventory.remove_partition("P")
+
+        assert log.stat().st_size < 2 * MOST_LOG_PAGES * 4096
 
 
 @pytest.mark.parametrize(
