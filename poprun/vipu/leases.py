@@ -30,7 +30,7 @@ MOST_PID = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """A process, by what is never reused."""
+    """A process; its values together are never reused."""
 
     pid: int
     # In clock ticks since boot, as /proc/PID/stat has it in no time namespace.
@@ -40,7 +40,7 @@ class ProcessIdentity:
 
 
 class Life(Enum):
-    """What can be known of a process from here."""
+    """The life of a process, as far as this one can see it."""
 
     ALIVE = auto()
     DEAD = auto()
@@ -49,7 +49,7 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job that holds IPUs: who runs it, where, and the process that decides."""
+    """A job that holds IPUs: its user and host, and the process that decides."""
 
     user: str
     job: str
@@ -74,7 +74,7 @@ def check_process(process: ProcessIdentity) -> None:
 
 
 def check_holder(holder: Holder) -> None:
-    """Check what is shown of a holder to other users, on terminals too.
+    """Check the texts of a holder, which other users see, on terminals too.
 
     Raises:
         VipuRuleError: It is not printable, or too long, or its process can be none.
@@ -118,7 +118,7 @@ class Reservation:
     partition: str
     device: Device
     lease: Lease
-    # Which instance it is for; None for a parent device.
+    # The instance that it is for; None for a parent device.
     child: int | None = None
     process: ProcessIdentity | None = None
     # Where the process runs; None for the holder's host.
@@ -127,7 +127,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a job got: lease, partition, parent device, a child for each instance."""
+    """The lease, partition and parent device of a job, and a child per instance."""
 
     lease: Lease
     partition: Partition

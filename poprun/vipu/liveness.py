@@ -148,7 +148,7 @@ def _boot_time_shift() -> float:
 
 @cache
 def _boot_time_shift_of(_: int) -> float:
-    # By process, because a child may be in a time namespace of its own.
+    # By process, because a child may be in another time namespace.
     try:
         with open("/proc/self/timens_offsets", encoding="ascii") as file:
             rows = [line.split() for line in file]

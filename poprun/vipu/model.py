@@ -1,4 +1,4 @@
-"""What a V-IPU consists of: frozen values. `checks` checks what is to be made.
+"""The parts of a V-IPU: frozen values. `rules.checks` checks new ones.
 
 A cluster is a row of IPU-Machines with 4 IPUs each. Its IPUs are numbered from 0, the
 IPUs of one IPU-Link domain (ILD) next to each other; such a number is a position.
@@ -13,7 +13,7 @@ from typing import Self
 from poprun.vipu.errors import VipuRuleError
 
 IPUS_PER_MACHINE = 4
-# What IPU-Links join: one rack.
+# IPU-Links join the IPUs of one rack.
 LARGEST_ILD = 64
 MOST_ILDS = 1024
 
@@ -151,7 +151,7 @@ class Allocation:
     name: str
     cluster: str
     agents: tuple[str, ...]
-    # Who may use it; empty for every user.
+    # The users who may use it; empty for every user.
     users: tuple[str, ...] = ()
 
 
@@ -161,7 +161,7 @@ class User:
 
     name: str
     is_admin: bool = False
-    # Which allocations the user shares with others that may use them.
+    # The allocations that were made for the user, alone or among others.
     allocations: tuple[str, ...] = ()
     # Whether the user may use no others.
     is_limited: bool = False

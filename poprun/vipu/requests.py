@@ -1,4 +1,4 @@
-"""What is asked of an inventory: frozen values. None leaves a choice to it."""
+"""Requests to an inventory: frozen values. None leaves a choice to it."""
 
 from dataclasses import dataclass
 
@@ -37,8 +37,8 @@ class PartitionRequest:
     name: str
     size: int
     num_gcds: int = 1
-    # IPUs of each GCD; None for an equal share of the partition. A job whose IPUs
-    # are no power of two has GCDs that do not fill the partition.
+    # IPUs of each GCD; None for an equal share of the partition. The GCDs of a job
+    # do not fill the partition if the IPUs of the job are no power of two.
     gcd_size: int | None = None
     # In all; None for one to each GCD.
     num_replicas: int | None = None
@@ -52,13 +52,13 @@ class PartitionRequest:
     allocation: str | None = None
     cluster: str | None = None
     owner: str = ""
-    # Which of the cluster's places of this size, from 0; None for any that is free.
+    # The number of the cluster's place of this size, from 0; None for any free one.
     place_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What is to be changed of a partition; None for what stays."""
+    """The new values of a partition; None leaves a value as it is."""
 
     size: int | None = None
     num_gcds: int | None = None
@@ -85,7 +85,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Whether it is the turn of a job that waits, and what it waits for, in words."""
+    """Whether a waiting job is next, and a sentence: why it has to wait."""
 
     is_next: bool
     reason: str

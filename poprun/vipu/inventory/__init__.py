@@ -1,1 +1,1 @@
-"""State of V-IPU: clusters, partitions, leases and who is attached to which device."""
+"""State of V-IPU: clusters, partitions, leases, and the processes attached to devices."""

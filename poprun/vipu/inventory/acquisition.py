@@ -1,7 +1,7 @@
 """Give jobs their IPUs, lease, partition and devices at once, or let them wait.
 
-First come, first served: no job gets IPUs that a job which has waited longer competes
-for, so small jobs do not starve a large one. Jobs compete for the same partition, or if
+First come, first served: a job that has waited longer for the same IPUs comes first, so
+small jobs do not starve a large one. Jobs compete for the same partition, or if
 partitions for them may be made from the same allocation.
 """
 
@@ -34,7 +34,7 @@ class _Entry:
     num_ipus: int
     # The partition that it waits for; empty if one is to be made.
     partition: str
-    # Those that it may be made from.
+    # The allocations from which one may be made.
     allocations: tuple[str, ...]
     # Seconds since the epoch, for people.
     since: float
@@ -63,7 +63,7 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
             existing.find_change(partition, asked.create, update=False)
     _check_active(partition)
     parent, children = leases.reserve(db, partition, asked, lease)
-    # From now on the observer knows of this holder, whose end it may be told of.
+    # From now on the observer knows this holder, and may be told of its end.
     db.observer.life(asked.holder.process, asked.holder.host)
     return Grant(
         lease=lease,
@@ -211,10 +211,10 @@ def _entries(db: Transaction) -> tuple[_Entry, ...]:
 def _jobs_before(db: Transaction, entry: _Entry) -> list[_Entry]:
     """Return the jobs that compete for the same IPUs and have waited longer.
 
-    Those in front that have ended leave the queue.
+    Ended jobs in front leave the queue.
 
     Args:
-        entry: Of a job that waits, or asks for IPUs without waiting.
+        entry: The job, whether or not it waits.
     """
     before: list[_Entry] = []
     for other in _entries(db):
@@ -266,7 +266,7 @@ def _describe_jobs_before(jobs: list[_Entry]) -> str:
 
 
 def _describe_use(db: Transaction, entry: _Entry) -> str:
-    """Return a sentence about who uses the IPUs that a job waits for."""
+    """Return a sentence about the users of the IPUs of an entry."""
     if not entry.partition:
         return leases.describe_users_of(db, entry.allocations).strip()
     holders = leases.describe_holders(db, entry.partition)

@@ -1,7 +1,7 @@
 """The file of an inventory: made, opened and locked, with every failure in words.
 
 One SQLite database in WAL mode, readable by its user alone. It appears under its name
-complete or not at all, so that processes that start together need no other lock.
+complete or not at all, so processes that start together need no other lock.
 """
 
 import errno
@@ -109,7 +109,7 @@ class Database:
             with closing(self._connect(new)) as connection:
                 self._set_up(connection)
                 _fill(connection)
-                # Last: what is written in this mode may never reach the file itself.
+                # Last: writes in this mode may never reach the file itself.
                 connection.execute("PRAGMA journal_mode = WAL")
             # Another process may have been faster: its inventory is as good.
             with suppress(FileExistsError):

@@ -24,7 +24,7 @@ from poprun.vipu.rules import presets
 
 T = TypeVar("T")
 
-# What may be otherwise once the leases of dead holders have ended.
+# The refusals that may not occur again once the leases of dead holders have ended.
 _TRY_AGAIN = (
     errors.InUseError,
     errors.MismatchError,
@@ -60,7 +60,7 @@ class EmbeddedInventory(Inventory):
         is_copy: Work on a copy, which goes with this object.
         longest_step_s: See `leases.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
-        most_watched: Of how many processes the end is waited for, if their leases are
+        most_watched: The most processes to watch for their ends, if their leases are
             looked at again and again; 0 for none.
     """
 

@@ -3,7 +3,7 @@
 Client, server and OpenAPI are made from the methods of the three classes and their
 annotations: a method has no body, and performs the operation of its name with its
 arguments. Every method is one transaction: it happens as a whole or not at all, and
-raises a subclass of VipuError with a sentence for the user. Leases whose holders are
+raises a subclass of VipuError with a sentence for the user. Leases of holders that are
 gone are ended before a method refuses something because of them, and before it lists.
 """
 
@@ -32,7 +32,7 @@ from poprun.vipu.requests import (
 )
 from poprun.vipu.rules.numbering import Device
 
-# Who holds a lease may use it without an access key.
+# Holders of a lease may use it without an access key.
 OF_HOLDERS = ("renew", "release", "get_lease", "attach", "detach")
 WITHOUT_ACCESS_KEY = (*OF_HOLDERS, "check_access")
 
@@ -140,7 +140,7 @@ OF_ADMINS = (
 
 @performed
 class Partitions(Operations):
-    """Partitions. `user` limits what is seen to the partitions of one user."""
+    """Partitions. `user` limits them to the partitions of one user."""
 
     def create_partition(self, request: PartitionRequest) -> Partition:
         """Make a partition that stays until it is removed.
@@ -165,7 +165,7 @@ class Partitions(Operations):
     def reset_partition(
         self, name: str, user: str | None = None, *, lease: str | None = None
     ) -> Partition:
-        """Configure a partition anew; `lease` is that of the job that asks.
+        """Configure a partition anew; the job that asks names its own lease.
 
         Raises:
             InUseError: Another job holds IPUs of it.
@@ -259,8 +259,8 @@ class Devices(Operations):
     ) -> Device:
         """Attach a process to the child device of an instance, until it ends.
 
-        `child` may be `leases.PARENT` for the guard of the job: see there. `host` is
-        where the process runs, if not where the holder of the lease does.
+        `child` may be `leases.PARENT` for the guard of the job: see there. `host` names
+        the host of the process, if the holder of the lease is on another.
         A process that is attached to it already stays so.
 
         Raises:
@@ -276,7 +276,7 @@ class Devices(Operations):
     ) -> tuple[Reservation, ...]: ...
 
     def end_dead_leases(self) -> tuple[Lease, ...]:
-        """End the leases whose holders are gone, and return them."""
+        """End the leases of holders that are gone, and return them."""
 
 
 class Inventory(Machines, Partitions, Devices):

@@ -34,7 +34,7 @@ LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
 
 
 def open_lease(db: Transaction, asked: Acquisition) -> Lease:
-    """Make a lease that nothing is held by yet, with an id of its own without one.
+    """Make a lease that holds nothing yet; without an id it draws one.
 
     Raises:
         VipuRuleError: The holder, the time or the id is not valid.
@@ -140,9 +140,9 @@ def may_end(db: Transaction) -> bool:
 def end_dead(db: Transaction) -> tuple[Lease, ...]:
     """End the leases of holders that are gone, and return them.
 
-    An instance may live a little longer than the poprun that held the lease: a lease
-    lives as long as a process that is attached by it, and for its time where instances
-    run on other hosts.
+    An instance may live a little longer than the poprun that held the lease. So a lease
+    lives as long as its attached processes, and if instances run on other hosts, for
+    its time.
     """
     now = advance_clock(db)
     late = set(db.column("SELECT id FROM leases WHERE ends <= ?", now))
@@ -366,7 +366,7 @@ def _held_by(
 
 
 def _get_child(db: Transaction, lease: str, child: int) -> Reservation:
-    """Return a device that a lease holds, and who is attached to it.
+    """Return a device of a lease, and the process that is attached to it.
 
     Raises:
         LeaseEndedError: The lease has ended.

@@ -32,7 +32,7 @@ def find_server_inventory(environ: Mapping[str, str], host: str, port: int) -> s
 
 def _directory(environ: Mapping[str, str], host: str) -> str:
     state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # the XDG rule for what is relative: ignore it
+    if not os.path.isabs(state):  # the XDG rule for relative paths: ignore it
         state = os.path.join(_home(environ), ".local", "state")
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", host)[:128] or "localhost"
     return os.path.join(state, "poprun", "vipu", machine)

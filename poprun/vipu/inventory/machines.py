@@ -270,7 +270,7 @@ def _bytes_of(ipus: int) -> bytes:
 
 
 def _move(db: Transaction, agent: Agent, target: str) -> None:
-    """Move an agent whose IPUs are free to another allocation of its cluster."""
+    """Move an agent to another allocation of its cluster; its IPUs are free."""
     assert agent.allocation is not None
     ipus = _ipus_of(agent)
     set_free_ipus(db, agent.allocation, get_free_ipus(db, agent.allocation) & ~ipus)

@@ -1,4 +1,4 @@
-"""Partitions: who sees them, and the states that agents bring them to."""
+"""Partitions, the users who see them, and the states that agents bring them to."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from poprun.vipu.inventory.users import users_of
 from poprun.vipu.model import Agent, AgentStatus, Partition, PartitionState
 from poprun.vipu.rules.free_ipus import bits_of
 
-# What `may_see` says, for many.
+# The rule of `may_see` in SQL.
 _SEEN = (
     "WHERE ?1 IS NULL OR owner = ?1 OR allocation IN "
     "(SELECT allocation FROM allocation_users WHERE user = ?1) ORDER BY created, name"
@@ -40,7 +40,7 @@ def list_partitions(db: Transaction, user: str | None) -> tuple[Partition, ...]:
 
 
 def insert_partition(db: Transaction, partition: Partition) -> None:
-    """Store a partition whose blocks have been taken."""
+    """Store a partition; its blocks have been taken."""
     db.insert("partitions", partition, size=partition.size)
 
 

@@ -86,7 +86,7 @@ def remove_partition(
 
 
 def _configure(db: Transaction, partition: Partition) -> Partition:
-    """Store a partition whose IPUs have been configured anew."""
+    """Store a partition with its IPUs configured anew."""
     partition = replace(partition, generation=partition.generation + 1)
     configured = partitions.with_state(db, partition)
     partitions.replace_partition(db, configured)
@@ -106,7 +106,7 @@ def _place(db: Transaction, request: PartitionRequest, besides: str = "") -> Par
         try:
             partition = partition_rules.partition_in(request, cluster, strict=db.strict)
         except errors.VipuRuleError as error:
-            # Of several the last, which is the largest.
+            # The last is kept: it belongs to the largest cluster.
             impossible = error
             continue
         possible.append((allocation, cluster))
@@ -141,7 +141,7 @@ def find_places(db: Transaction, request: PartitionRequest) -> Places:
         query = "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid"
         for name in db.column(query, cluster.name):
             is_open = name == cluster.name and not limited
-            # Agents set apart are for those who name them, or whom they are for.
+            # Allocations of their own are for their users, and for jobs that name them.
             if is_open or request.owner in users.users_of(db, name):
                 places.append((name, cluster))
     if not places:

@@ -1,6 +1,6 @@
 """A place that only this user can write to: made so, and refused if it is not.
 
-Who can write to the directory of an inventory can put another one in its place.
+A user who can write to the directory of an inventory can replace the inventory.
 """
 
 import grp
@@ -14,7 +14,7 @@ from poprun.users import user_name
 from poprun.vipu.errors import InventoryUnavailableError
 
 _ELSEWHERE = "name another place with POPRUN_VIPU_INVENTORY"
-# What SQLite keeps beside a database.
+# The files that SQLite keeps beside a database.
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
@@ -32,7 +32,7 @@ def make_private(directory: str) -> None:
 
 
 def check_private(path: str) -> None:
-    """Check that no other user can replace or write a file, which need not exist.
+    """Check that no other user can replace or write a file, or make it if it is absent.
 
     Raises:
         InventoryUnavailableError: One can.

@@ -23,7 +23,7 @@ from poprun.words import printable
 
 T = TypeVar("T")
 
-# So many are listed to a user who named one that there is not.
+# The most names that the refusal of an unknown one lists.
 MOST_LISTED = 10
 
 
@@ -58,10 +58,10 @@ class Transaction:
         return [row[0] for row in self.execute(query, *arguments)]
 
     def select(self, kind: type[T], source: str, *arguments: Any) -> tuple[T, ...]:
-        """Return values of a dataclass whose fields are columns.
+        """Return values of a dataclass from the columns that its fields name.
 
         Args:
-            source: What follows FROM: the table, which rows, and in which order.
+            source: The SQL after FROM: the table, a condition and an order.
         """
         names = _field_names(kind)
         rows = self.execute(f"SELECT {', '.join(names)} FROM {source}", *arguments)
@@ -96,7 +96,7 @@ class Transaction:
             raise NameTakenError(f"{noun} {name} already exists. Choose another name.")
 
     def get(self, kind: type[T], table: str, name: str) -> T:
-        """Return the value of a dataclass whose columns are in the row of a name.
+        """Return the value of a dataclass from the row of a name.
 
         Raises:
             UnknownNameError: No row has this name.
@@ -112,10 +112,10 @@ class Transaction:
         selection: str = "ORDER BY rowid",
         *arguments: str | None,
     ) -> NoReturn:
-        """Refuse a name that is in no row, and list those that are.
+        """Refuse a name that no row has, and list the names of the rows.
 
         Args:
-            selection: Which names to list, and in which order, in SQL.
+            selection: The condition and the order of the listed names, in SQL.
 
         Raises:
             UnknownNameError: Always.

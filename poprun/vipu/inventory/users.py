@@ -91,7 +91,7 @@ def check_use(db: Transaction, allocation: Allocation, user: str) -> None:
     Raises:
         AccessError: It was made for other users, or the user for other allocations.
     """
-    # What no allocation was made of in a cluster is for every user, if not limited.
+    # The allocation with the name of its cluster is for all users without limits.
     is_closed = allocation.users and allocation.name != allocation.cluster
     if user not in allocation.users and (is_closed or is_limited(db, user)):
         raise AccessError(

@@ -1,4 +1,4 @@
-"""What PopRun logs, shows and tells Poplar of the devices of a job. Pure."""
+"""The log lines, the sentence and the target options of a job's devices. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOption
     device = None
     if partition.reconfigurable:
         device = routing.device_target_options(partition, grant.parent.num_ipus, count)
-    # What the caller says counts most, what the device says least.
+    # The options of the caller count most, the device's least.
     merged = {**(device or {}), **reported, **environment}
     return TargetOptions(partition=reported, device=device, merged=merged)
 

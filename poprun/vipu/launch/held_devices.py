@@ -35,7 +35,7 @@ MARGIN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the inventory has answered to `attach`."""
+    """The answer of the inventory to `attach`."""
 
     instance: int
     pid: int
@@ -152,7 +152,7 @@ class HeldDevices:
         self._put(ask)
 
     def detach(self, index: int, pid: int) -> None:
-        """Let a process that has ended go; the device stays that of the instance."""
+        """Let a process that has ended go; the instance keeps its device."""
 
         def ask() -> None:
             process = self._attached.pop((index, pid), None)
@@ -164,7 +164,7 @@ class HeldDevices:
     def detach_all(self) -> None:
         """Let all processes go: the instances of an attempt have ended.
 
-        Those of a host that was lost have not said so.
+        The processes of a lost host have not reported their ends.
         """
 
         def ask() -> None:

@@ -52,7 +52,7 @@ class JobRequest:
     holder: Holder
     # The id that its lease will have.
     lease: str
-    # What its partition is named if it gets one of its own.
+    # The name of its partition, if one is made for it alone.
     own_name: str
     # Whether it has instances on other hosts.
     spans_hosts: bool = False
@@ -104,7 +104,7 @@ class JobRequest:
     def may_use(self, partition: Partition) -> bool:
         """Return whether the job may use a partition that it does not name.
 
-        One that was made for another job goes with that.
+        A partition made for another job is removed with that job.
         """
         return (
             partition.lease is None

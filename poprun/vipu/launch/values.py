@@ -1,4 +1,4 @@
-"""What a job asks of V-IPU, which inventory it asks, and its devices. Frozen values.
+"""The request of a job for a partition, and the devices of its instances.
 
 The plan makes them of the settings, for every job, so this imports next to nothing.
 """
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOptions:
-    """What the user wants of the partition, as V-IPU's options say it."""
+    """The partition that the user wants, as V-IPU's options describe it."""
 
     # None for the inventory of this user on this machine.
     server: "ServerAddress | None" = None
     timeout_s: int = 10
     # None for the only one there is, or else one for this job alone.
     name: str | None = None
-    # What the partition is called that a batch system has made for its job, if it has.
+    # The possible names of a partition that a batch system has made for its job.
     batch_names: Sequence[str] = ()
     attempts: int = 1
     # How long to wait for IPUs that are in use; None to be refused at once.

@@ -1,4 +1,4 @@
-"""Whether a job can use a partition that exists, and what must be done first. Pure."""
+"""Whether a job can use an existing partition, and which change it needs. Pure."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,7 +10,7 @@ from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.rules.routing import has_ring
 from poprun.words import counted
 
-# What a partition has some of, and what it has one of: each as refusals name it.
+# The counts and the choices of a partition, each as refusals name it.
 _COUNTS = {
     "size": "IPU",
     "num_gcds": "GCD",
@@ -22,7 +22,7 @@ _CHOICES = {
     "gateway_routing": "GW-Link routing",
     "sync_type": "sync type",
 }
-# What an update may change, as the log names it.
+# The attributes that an update may change, as the log names them.
 _UPDATED = {
     "size": "size",
     "num_ilds": "ILDs",
@@ -41,8 +41,8 @@ def find_change(
     """Return how an existing partition must be changed before a job uses it.
 
     Args:
-        partition: As it is.
-        request: What the job asks for.
+        partition: The partition as it is.
+        request: The partition that the job needs.
         update: Whether the partition may be changed: --update-partition.
 
     Raises:
@@ -70,7 +70,7 @@ def find_change(
 
 
 def _differences(partition: Partition, request: PartitionRequest) -> dict[str, Any]:
-    """Return what a job asks for, by name, where a partition is otherwise.
+    """Return the wishes of a job, by name, that a partition does not fulfil.
 
     A reconfigurable partition serves jobs of any size up to its own, whatever their
     instances and replicas; what the request leaves open is not compared.
@@ -103,7 +103,7 @@ def changed_request(
 ) -> PartitionRequest:
     """Return the request that would make a partition as it will be after a change.
 
-    What the change leaves open stays, unless it cannot stay with what is changed.
+    Other attributes stay, unless they cannot stay after the change.
     """
     changes = {name: new for name, new in asdict(change).items() if new is not None}
     values = {name: getattr(partition, name) for name in asdict(change)} | changes

@@ -1,12 +1,12 @@
 """Find free IPUs: sets of IPUs are numbers with a bit for each position. Pure.
 
 A block is a power of two of IPUs and is aligned to its size, so that a partition is
-always a whole ladder, rack or row of racks. Free blocks are those of a buddy allocator:
-a block and its buddy that are free are one block of twice the size.
+always a whole ladder, rack or row of racks. Free blocks merge as in a buddy allocator:
+a free block and its free buddy are one block of twice the size.
 
-To allocate takes the lowest of the smallest free blocks that are large enough. All
-blocks of a size follow from those of half the size by one shift, so 65 536 IPUs take 16
-steps, whatever partitions there are.
+To allocate takes the lowest of the smallest free blocks that are large enough. One
+shift computes the blocks of a size from the blocks half as large, so 65 536 IPUs take
+16 steps, whatever partitions there are.
 """
 
 from collections.abc import Iterable, Iterator

@@ -35,8 +35,8 @@ def first_device(partition_size: int, num_ipus: int) -> int:
 def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
     """Return the device with these IPUs.
 
-    IPUs that are no aligned power of two have no number in V-IPU. Their device has
-    that of the first of them.
+    IPUs that are no aligned power of two have no number in V-IPU. Their device has the
+    number of the first IPU.
     """
     if is_power_of_two(num_ipus) and first % num_ipus == 0:
         number = first_device(partition_size, num_ipus) + first // num_ipus

@@ -1,7 +1,7 @@
 """The rules of partitions: what can be made, and whether an existing one will do. Pure.
 
-Strict rules are those of the original, which a server keeps. An embedded inventory is
-more generous: it makes a partition for any job that poprun runs without IPUs.
+Strict rules are the rules of the original; a server keeps them. An embedded inventory
+is more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
 from dataclasses import asdict
@@ -91,7 +91,7 @@ def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
     """Check that each GCD has the same number of replicas, and IPUs for each of them.
 
     Args:
-        request: What is asked for.
+        request: The partition to be made.
         num_ipus: How many IPUs are in all GCDs.
     """
     gcds, replicas = request.num_gcds, request.num_replicas
@@ -209,7 +209,7 @@ def request_for_job(
     """Return the partition that a job needs: a GCD for each instance.
 
     With strict rules the job's IPUs must be a power of two; otherwise it gets the next
-    larger partition, some of whose IPUs stay idle.
+    larger partition, and some IPUs stay idle.
 
     Raises:
         VipuRuleError: The rules are strict, and the job's IPUs are no power of two.

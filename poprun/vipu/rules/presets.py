@@ -1,4 +1,4 @@
-"""The pods that are sold, and the one that a job needs. Pure."""
+"""The pods that are sold, and the smallest of them for a job. Pure."""
 
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
@@ -15,7 +15,7 @@ PODS = {f"pod{size}": size for size in (4, 16, 64, 128, 256)} | {
     f"pod{LARGEST_ILD * racks}": LARGEST_ILD * racks
     for racks in (8, 16, 32, 64, 128, 256, 512, MOST_ILDS)
 }
-# What a job without special needs finds: every partition of one rack.
+# It has room for each partition of one rack.
 USUAL_POD = 64
 
 

@@ -24,7 +24,7 @@ _CONFIGURATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What V-IPU chooses of a partition where the request leaves it open."""
+    """The links of a partition; V-IPU chooses them where the request does not."""
 
     link_routing: LinkRouting
     gateway_routing: GatewayRouting
@@ -35,7 +35,7 @@ class Links:
 def has_ring(cluster: Cluster, ild_share: int) -> bool:
     """Return whether the IPU-Links of a partition are a closed ring.
 
-    Only those of a whole ILD of a torus are.
+    Only a whole ILD of a torus has one.
     """
     return cluster.topology is LinkTopology.TORUS and ild_share == cluster.ild_size
 
@@ -46,7 +46,7 @@ def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) ->
     The default routing is RINGSWNC where there is a ring, and DNC elsewhere.
 
     Args:
-        request: What is asked for.
+        request: The partition to be made.
         cluster: Where the partition will be.
         ild_share: How many IPUs of each ILD it will have.
     """
@@ -71,7 +71,7 @@ def partition_target_options(
     """Return Poplar's target options as V-IPU reports them for a partition.
 
     Args:
-        partition: What they are of.
+        partition: The partition.
         num_instances: How many instances share it.
         num_ipus: How many of its IPUs the job has; None for all.
     """
@@ -91,7 +91,7 @@ def device_target_options(
 ) -> dict[str, str]:
     """Return Poplar's target options as a parent device with `num_ipus` reports them.
 
-    It knows the ILDs of the hardware, not those of the partition; it is routed as the
+    It knows the ILDs of the hardware, not the partition's; it is routed as the
     partition only where it is a whole ILD with a closed ring.
     """
     is_ring = (
