@@ -1,1 +1,1 @@
-"""State of V-IPU: clusters, partitions, leases, and the processes attached to devices."""
+"""State of V-IPU: clusters, partitions, leases, and the processes on devices."""
