@@ -179,15 +179,11 @@ def missing_variables(
     variables = chain(*(program.variables for program in programs))
     for name in dict.fromkeys(n for _, n, value in variables if value is None):
         if not look_up_exports({name: None}, environ):
-            begins = name.removesuffix("*")
-            nothing = f"--env {name} has nothing to pass on: "
-            if begins == name:
-                yield f"{nothing}{name} is not set in poprun's own environment."
-            else:
-                yield (
-                    f"{nothing}poprun's own environment has no variable that begins "
-                    f"with {begins}."
-                )
+            problem = f"{name} is not set in poprun's own environment"
+            if name.endswith("*"):
+                beginning = f"variable that begins with {name[:-1]}"
+                problem = f"poprun's own environment has no {beginning}"
+            yield f"--env {name} has nothing to pass on: {problem}."
 
 
 def look_up_exports(

@@ -6,6 +6,7 @@ It knows numbers only, neither the hosts' names nor the machine's cores.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from math import lcm
 
 from popdist.environment import Instance
@@ -157,12 +158,9 @@ def _nearest(counts: Mapping[str, int], name: str) -> list[int]:
         "num_instances": lcm(counts["num_hosts"], counts["num_ilds"]),
     }.get(name, 1)
     first = counts[name] // step * step
-    below, above = range(first, 0, -step), range(first + step, MOST + 1, step)
-    fitting = [
-        next((n for n in numbers if _fits({**counts, name: n})), None)
-        for numbers in (below, above)
-    ]
-    return [n for n in fitting if n is not None]
+    ranges = range(first, 0, -step), range(first + step, MOST + 1, step)
+    fitting = ((n for n in r if _fits({**counts, name: n})) for r in ranges)
+    return [n for numbers in fitting for n in islice(numbers, 1)]
 
 
 def _advice(counts: Mapping[str, int], shared: str, among: str) -> str:
@@ -175,9 +173,12 @@ def _advice(counts: Mapping[str, int], shared: str, among: str) -> str:
     ways = []
     if nearest := _nearest(counts, among):
         ways.append(_choice(nearest, among))
-    more = _more_of_both(counts)
-    if more and not (ways and among == "num_instances"):
-        instances, replicas = more
+    # The next more instances and replicas that hosts and ILDs can share.
+    step = lcm(counts["num_hosts"], counts["num_ilds"])
+    instances = _round_up(counts["num_instances"], step)
+    replicas = _round_up(counts["num_replicas"], instances)
+    has_room = replicas * counts["ipus_per_replica"] <= MOST
+    if has_room and not (ways and among == "num_instances"):
         ways.append(
             f"{_count(instances, 'num_instances')} and "
             f"{_count(replicas, 'num_replicas')}"
@@ -187,17 +188,6 @@ def _advice(counts: Mapping[str, int], shared: str, among: str) -> str:
         replicas = counts["num_replicas"]
         ways = [f"1 host, 1 ILD and {_count(replicas, 'num_instances')}"]
     return f"Ask for {', or for '.join(ways)}."
-
-
-def _more_of_both(counts: Mapping[str, int]) -> tuple[int, int] | None:
-    """Return the next more instances and replicas that hosts and ILDs can share."""
-    instances = _round_up(
-        counts["num_instances"], lcm(counts["num_hosts"], counts["num_ilds"])
-    )
-    replicas = _round_up(counts["num_replicas"], instances)
-    if replicas * counts["ipus_per_replica"] > MOST:
-        return None
-    return instances, replicas
 
 
 def _round_up(number: int, step: int) -> int:

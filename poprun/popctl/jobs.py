@@ -14,7 +14,7 @@ import select
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from poprun.errors import JobRequestError, OptionError
 from poprun.output.terminal import clock
@@ -167,7 +167,8 @@ def choose_job(prefix: str | None) -> JobConnection:
     chosen = [job for job in jobs if job.identity.startswith(prefix or "")]
     refused = [refusals[name] for name in refusals if name.startswith(prefix or "")]
     if refused:
-        _close(jobs)
+        for job in jobs:
+            job.close()
         raise refused[0]
     if not jobs:
         raise JobRequestError(no_jobs())
@@ -175,18 +176,15 @@ def choose_job(prefix: str | None) -> JobConnection:
         raise JobRequestError(
             f"There is no job {prefix!r}. These jobs run:\n{_list_of(jobs)}"
         )
-    _close(job for job in jobs if job not in chosen)
+    for job in jobs:
+        if job not in chosen:
+            job.close()
     if len(chosen) == 1:
         return chosen[0]
     which = f"{len(chosen)} jobs are running"
     if prefix:
         which = f"The ids of {len(chosen)} jobs begin with {prefix!r}"
     raise JobRequestError(f"{which}. Choose one of them:\n{_list_of(chosen)}")
-
-
-def _close(jobs: Iterable[JobConnection]) -> None:
-    for job in jobs:
-        job.close()
 
 
 def _list_of(jobs: Sequence[JobConnection]) -> str:
@@ -270,18 +268,16 @@ def _ask_all(jobs: Sequence[JobConnection]) -> list[View]:
     deadline = time.monotonic() + ANSWER_S
     views: list[View] = []
     for job in jobs:
-        unanswered = {"id": job.identity, "pid": job.pid, "phase": NO_ANSWER}
         try:
             kind, fields = job.receive(max(0.0, deadline - time.monotonic())) or (0, [])
         except JobRequestError:
-            views.append(unanswered)
-        else:
-            if kind == protocol.JOB_SHOWN:
-                views.append(json.loads(fields[0]))
-            elif kind == protocol.REQUEST_REFUSED:  # it has too many other clients
-                views.append(unanswered)
-            # Otherwise it has ended meanwhile.
+            kind, fields = protocol.REQUEST_REFUSED, []
         job.close()
+        if kind == protocol.JOB_SHOWN:
+            views.append(json.loads(fields[0]))
+        # It has no answer, or too many other clients. Any other has ended meanwhile.
+        elif kind == protocol.REQUEST_REFUSED:
+            views.append({"id": job.identity, "pid": job.pid, "phase": NO_ANSWER})
     return views
 
 
