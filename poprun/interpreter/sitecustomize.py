@@ -227,7 +227,6 @@ class Finder:
         # type: (str | None, Any) -> None
         self._stand_ins = () if sdk == "no" else STAND_INS
         self._on_mpi = on_mpi
-        self._finds_tensorflow = False
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
@@ -235,35 +234,22 @@ class Finder:
             self._on_mpi()
         if name == "torch":
             check_torch_backend()
-        if name == "tensorflow" and os.environ.get(NUM_LOCAL_REPLICAS, "1") != "1":
-            return self._find_tensorflow()
+        has_devices = os.environ.get(NUM_LOCAL_REPLICAS, "1") != "1"
+        if name == "tensorflow" and has_devices and name not in sys.modules:
+            spec = find_elsewhere(name, path, target)
+            if spec is not None:
+                quietly(call_after_import, spec.loader, provide_logical_cpus)
+            return spec
         if name not in self._stand_ins:
             return None
         try:
             from popdist.sdk.finder import find_spec
         except ImportError:
-            if os.environ.get(SDK) != "yes" or found_by_others(name, path, target):
+            if os.environ.get(SDK) != "yes" or find_elsewhere(name, path, target):
                 return None
         else:
             return find_spec(name, path, target)
         raise missing(name, "--emulate-sdk=yes asks for a stand-in for {}")
-
-    def _find_tensorflow(self):
-        # type: () -> Any
-        """Find TensorFlow, and let it get logical CPUs at its import."""
-        # The search below asks this finder again.
-        if self._finds_tensorflow or "tensorflow" in sys.modules:
-            return None
-        from importlib.util import find_spec
-
-        self._finds_tensorflow = True
-        try:
-            spec = find_spec("tensorflow")
-        finally:
-            self._finds_tensorflow = False
-        if spec is not None:
-            quietly(call_after_import, spec.loader, provide_logical_cpus)
-        return spec
 
 
 def call_after_import(loader, function):
@@ -294,7 +280,7 @@ def check_torch_backend():
     if os.environ.get(TORCH_BACKEND) != "popdist":
         return
     request = "--torch-backend=popdist asks for popdist as a backend of {}"
-    if not found_by_others("poprun", None, None):
+    if not find_elsewhere("poprun"):
         raise missing("torch", request)
     if not has_entry_point():
         raise missing("torch", request, "an up-to-date installation of poprun")
@@ -329,11 +315,16 @@ def missing(name, request, needed="popdist"):
     return ModuleNotFoundError(text.format(name, needed, sys.executable), name=name)
 
 
-def found_by_others(name, path, target):
-    # type: (str, Any, Any) -> bool
-    """Return whether a package is installed."""
-    others = [f for f in sys.meta_path if not getattr(f, "finds_stand_ins", False)]
-    return any(f.find_spec(name, path, target) is not None for f in others)
+def find_elsewhere(name, path=None, target=None):
+    # type: (str, Any, Any) -> Any
+    """Return the spec of an installed package or module; None if there is none."""
+    for finder in sys.meta_path:
+        # An old finder has only find_module, as that of six before 1.16.
+        if hasattr(finder, "find_spec") and not hasattr(finder, "finds_stand_ins"):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+    return None
 
 
 # --- How poprun is told.
