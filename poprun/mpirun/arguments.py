@@ -215,9 +215,8 @@ class _Reader:
                 self._warn_of_no_effect(flag)
                 return
             raise self._error(
-                f"{flag!r}, which poprun cannot translate for "
-                f"{self._mpi.launcher}. Leave it out, or choose Open MPI with "
-                "--mpirun."
+                f"{flag!r}, which poprun cannot translate for {self._mpi.launcher}. "
+                "Leave it out, or choose Open MPI with --mpirun."
             )
         if name in ("report-pid", "report-uri") and value in ("-", "+"):
             raise self._error(

@@ -85,8 +85,7 @@ def instance_table(plan: Plan) -> str:
         binding = ", ".join(_binding(assignment)) or "not bound"
         lines.append(
             f"    instance {assignment.rank} on {assignment.host.name}: "
-            f"replica{'s' * (len(replicas) > 1)} {format_ranges(replicas)}, "
-            f"{binding}"
+            f"replica{'s' * (len(replicas) > 1)} {format_ranges(replicas)}, {binding}"
         )
     return "\n".join(lines)
 

@@ -144,10 +144,9 @@ def _check_subnet(
     """
     network = ip_network(subnet, strict=False)
     strays = [
-        f"The host {host.name} is not on the network {network} of "
-        "--host-subnet: its addresses are "
-        f"{', '.join(host_facts.addresses)}. Name a network that all hosts "
-        "are on, or leave the option out."
+        f"The host {host.name} is not on the network {network} of --host-subnet: its "
+        f"addresses are {', '.join(host_facts.addresses)}. Name a network that all "
+        "hosts are on, or leave the option out."
         for host, host_facts in zip(hosts, facts, strict=True)
         if host_facts.addresses
         and not any(ip_address(text) in network for text in host_facts.addresses)
@@ -349,9 +348,8 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
         )
     if backend == "popdist" and environ.get(env.TORCH_AUTOLOAD) == "0":
         raise OptionError(
-            "--torch-backend=popdist has no effect with "
-            f"{env.TORCH_AUTOLOAD}=0, which keeps torch from loading backends "
-            "that are installed. Unset that variable."
+            f"--torch-backend=popdist has no effect with {env.TORCH_AUTOLOAD}=0, which "
+            "keeps torch from loading backends that are installed. Unset that variable."
         )
     return option
 

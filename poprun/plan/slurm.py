@@ -93,10 +93,9 @@ def check_is_only_task(environ: Mapping[str, str]) -> None:
     tasks = environ.get(STEP_TASKS, "")
     if environ.get(STEP_ID) and tasks.isdigit() and int(tasks) > 1:
         raise OptionError(
-            f"srun has started {tasks} copies of poprun, and each would start "
-            "the whole job. Start one with 'srun --ntasks=1 poprun ...', or "
-            "run poprun without srun; --num-instances says how many instances "
-            "it starts."
+            f"srun has started {tasks} copies of poprun, and each would start the "
+            "whole job. Start one with 'srun --ntasks=1 poprun ...', or run poprun "
+            "without srun; --num-instances says how many instances it starts."
         )
 
 
@@ -122,11 +121,10 @@ def choose_nodes(
         if too_small := [n for n in nodes if n.slots is not None and n.slots < share]:
             node = too_small[0]
             raise OptionError(
-                f"Slurm has given this job {counted(node.slots or 0, 'task')} on "
-                f"the node {node.name}, but {counted(share, 'instance')} would run "
-                f"there. Ask Slurm for --ntasks-per-node={share}, ask poprun for "
-                "fewer instances with --num-instances, or name the hosts with "
-                "--host."
+                f"Slurm has given this job {counted(node.slots or 0, 'task')} on the "
+                f"node {node.name}, but {counted(share, 'instance')} would run there. "
+                f"Ask Slurm for --ntasks-per-node={share}, ask poprun for fewer "
+                "instances with --num-instances, or name the hosts with --host."
             )
         return nodes, []
     own = environ.get(NODE_NAME)

@@ -26,9 +26,8 @@ def choose_stdin(
     _check_restarts(stdin, settings["max-restarts"])
     if stdin.debugs and folder is not None and folder.only_files:
         raise OptionError(
-            f"{folder.option} with :nocopy shows nothing on the terminal, but "
-            f"--pdb needs it for the debugger of instance {stdin.rank}. Leave "
-            ":nocopy out."
+            f"{folder.option} with :nocopy shows nothing on the terminal, but --pdb "
+            f"needs it for the debugger of instance {stdin.rank}. Leave :nocopy out."
         )
     return stdin
 

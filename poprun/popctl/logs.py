@@ -39,9 +39,8 @@ def command(arguments: tuple[str, ...], lines: int | None) -> None:
         raise JobRequestError(f"Job {name} has not started any instance yet.")
     if directory is None:
         raise JobRequestError(
-            f"Job {name} does not write its output to files: that needs "
-            "--log-dir DIRECTORY. 'popctl attach' shows what an instance writes from "
-            "now on."
+            f"Job {name} does not write its output to files: that needs --log-dir "
+            "DIRECTORY. 'popctl attach' shows what an instance writes from now on."
         )
     if not os.path.isdir(directory):
         raise JobRequestError(

@@ -223,8 +223,7 @@ def gap(summary: TraceSummary) -> str:
         return ""
     more = f", and those of {len(lacks) - MOST_GAPS} more processes"
     return (
-        "Some calls are missing from the trace, because there was no room for "
-        "them: "
+        "Some calls are missing from the trace, because there was no room for them: "
         f"{', '.join(lacks[:MOST_GAPS])}{more if len(lacks) > MOST_GAPS else ''}."
     )
 
