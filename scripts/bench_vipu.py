@@ -30,7 +30,8 @@ from poprun.vipu.rules.partition_rules import request_for_job
 CYCLES = 200
 PARTITIONS = 1000
 # Fewer than a POD64 has IPUs, and more: then most requests are refused.
-CLIENTS = (50, 200)
+# Each with how many cycles of acquire, attach, release in a second are wanted at least.
+CLIENTS = {50: 250, 200: 200}
 # How long a client waits after a refusal.
 PAUSE_S = 0.02
 # They share these, so that they leave a core to the server.
@@ -111,18 +112,18 @@ def main() -> None:
         small, large = Path(directory) / "small.db", Path(directory) / "large.db"
         report("import and open, in a process of its own", first_uses(small), 30)
         with closing(EmbeddedInventory(small, host="h1")) as inventory:
-            report("acquire, attach 4 instances, release", cycles(inventory), 10)
+            report("acquire, attach 4 instances, release", cycles(inventory), 0.7)
         with closing(EmbeddedInventory(large, host="h1")) as inventory:
             fill(inventory)
             name = f"allocate in 65536 IPUs, {PARTITIONS} partitions"
             report(name, allocations(inventory), 5)
             report("list them as JSON", json_lists(large), 2000)
-        for clients in CLIENTS:
+        for clients, wanted in CLIENTS.items():
             path = Path(directory) / f"server-{clients}.db"
             rate, of_cpu = served_cycles(path, clients)
             print(
                 f"{clients} clients of a server with 64 IPUs: {rate:.0f} cycles/s, at "
-                f"least 500 wanted; {of_cpu:.0f} in each second of its CPU time"
+                f"least {wanted} wanted; {of_cpu:.0f} in each second of its CPU time"
             )
 
 
@@ -130,7 +131,7 @@ def report(name: str, seconds: Sequence[float], limit: float) -> None:
     ordered = sorted(seconds)
     median = 1e3 * statistics.median(ordered)
     worst = 1e3 * ordered[len(ordered) * 99 // 100]
-    print(f"{name:44} {median:8.2f} {worst:8.2f} {limit:8.0f}")
+    print(f"{name:44} {median:8.2f} {worst:8.2f} {limit:8.1f}")
 
 
 def first_uses(path: Path) -> list[float]:
