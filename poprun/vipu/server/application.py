@@ -274,7 +274,6 @@ async def _body(request: Request) -> bytes:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        request.state.held_bytes = len(body)
         if len(body) > MOST_BODY_BYTES:
             sentence = f"A request has at most {MOST_BODY_BYTES >> 20} MiB."
             raise RequestError(413, sentence, {"connection": "close"})

@@ -6,12 +6,16 @@ a reply, and no limit for all connections together: those are here.
 """
 
 import asyncio
+import logging
 import socket
+import ssl
 import sys
+from functools import partial
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poprun.texts.stdout import write
@@ -25,6 +29,10 @@ IDLE_S = 75
 # For requests that are being answered when the server is to stop.
 GRACE_S = 5
 BACKLOG = 1024
+# So many connections are accepted, and so much is read of each, before it is the turn
+# of others.
+ACCEPTED_AT_ONCE = 16
+READ_BYTES = 65536
 MOST_HEAD_BYTES = 32768
 # One other machine may have this part of all connections.
 SHARE_OF_A_MACHINE = 4
@@ -45,51 +53,126 @@ class Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
-        self._machines = {s: m for s, m in self._machines.items() if s.fileno() >= 0}
-        if not self._has_room_for(address[0]):
-            connection.close()
-            raise ConnectionAbortedError  # the event loop goes on
-        self._machines[connection] = address[0]
+        machine = address[0]
+        if not self._has_room_for(machine):
+            # Forget those that have been closed.
+            open_ = {s: m for s, m in self._machines.items() if s.fileno() >= 0}
+            self._machines = open_
+            if not self._has_room_for(machine):
+                connection.close()
+                raise ConnectionAbortedError  # the event loop goes on
+        self._machines[connection] = machine
         return connection, address
 
     def _has_room_for(self, machine: str) -> bool:
-        machines = list(self._machines.values())
-        if len(machines) >= self._most_connections:
+        if len(self._machines) >= self._most_connections:
             return False
         if is_loopback(machine):  # many users share it
             return True
         share = max(1, self._most_connections // SHARE_OF_A_MACHINE)
-        return machines.count(machine) < share
+        return sum(other == machine for other in self._machines.values()) < share
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, which counts what it has received and not answered."""
+
+    def __init__(self, server: "HttpServer") -> None:
+        super().__init__(server.config, server.server_state, server.lifespan.state)
+        self._server = server
+        self._received = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory it takes: what was received, and a reply that is not read."""
+        return self._received + self.transport.get_write_buffer_size()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.max_size = READ_BYTES
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_received(0)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._set_received(self._received + len(data))
+        super().data_received(data)
+        if self._server.received_bytes > MOST_HELD_BYTES:
+            self._server.close_largest()
+
+    def on_response_complete(self) -> None:
+        self._set_received(len(self.conn.trailing_data[0]))
+        super().on_response_complete()
+
+    def abort(self) -> None:
+        """Close it, and free what it has received."""
+        self._set_received(0)
+        self.transport.abort()
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
+
+    def _set_received(self, size: int) -> None:
+        self._server.received_bytes += size - self._received
+        self._received = size
 
 
 class HttpServer(uvicorn.Server):
     """A server on a listening socket, with limits of time and memory.
 
     Args:
-        config: uvicorn's, loaded.
+        application: What answers requests.
         listener: Where it serves.
         start_line: What it prints when it serves.
+        context: Of TLS; None to speak without.
+        access_log: Whether it logs each request.
     """
 
     def __init__(
-        self, config: uvicorn.Config, listener: Listener, start_line: str
+        self,
+        application: Starlette,
+        listener: Listener,
+        start_line: str,
+        *,
+        context: ssl.SSLContext | None,
+        access_log: bool,
     ) -> None:
+        # uvicorn would log each client that speaks no HTTP. What fails in the
+        # application is logged there.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        config = uvicorn.Config(
+            application,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=access_log,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=GRACE_S,
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            ssl_context_factory=(lambda *_: context) if context else None,
+        )
         super().__init__(config)
         self._listener = listener
         self._start_line = start_line
         # What each connection waits for, and for how many checks.
-        self._waits: dict[H11Protocol, tuple[tuple[float, object], int]] = {}
+        self._waits: dict[Connection, tuple[tuple[float, object], int]] = {}
+        # How much all connections have received and not answered.
+        self.received_bytes = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve as uvicorn does, with a time limit for the handshake of TLS."""
         await super().startup([])
         server = await asyncio.get_running_loop().create_server(
-            lambda: H11Protocol(self.config, self.server_state, self.lifespan.state),
+            partial(Connection, self),
             sock=self._listener,
             ssl=self.config.ssl,
-            backlog=BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
             ssl_handshake_timeout=REQUEST_TIMEOUT_S if self.config.ssl else None,
         )
+        self._listener.listen(BACKLOG)
         self.servers.append(server)
         if sys.stdout is not None:
             write(f"{self._start_line}\n")
@@ -100,25 +183,36 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % CHECK_TICKS == 0:
-            connections: Any = self.server_state.connections
-            self._close_late(connections)
-            _close_largest(connections)
+            self._close_late()
+            self.close_largest()
         return await super().on_tick(counter)
 
-    def _close_late(self, connections: set[H11Protocol]) -> None:
+    def close_largest(self) -> None:
+        """Close the connections that hold the most, if all together hold too much."""
+        connections: Any = self.server_state.connections
+        sizes = {connection: connection.held_bytes for connection in connections}
+        held = sum(sizes.values())
+        for connection in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if held <= MOST_HELD_BYTES:
+                break
+            held -= sizes[connection]
+            connection.abort()
+
+    def _close_late(self) -> None:
         # Checks are counted, and no seconds: those pass while the server is stopped,
         # when what clients have sent is not read.
         before, self._waits = self._waits, {}
+        connections: Any = self.server_state.connections
         for connection in connections:
             wait = _wait(connection)
             last, checks = before.get(connection, (None, 0))
             checks = checks + 1 if wait == last else 0
             self._waits[connection] = (wait, checks)
             if checks * CHECK_TICKS * TICK_S > wait[0]:
-                connection.transport.abort()
+                connection.abort()
 
 
-def _wait(connection: H11Protocol) -> tuple[float, object]:
+def _wait(connection: Connection) -> tuple[float, object]:
     """Return for how long what is waited for may take, and the request before it."""
     cycle, state = connection.cycle, connection.conn.their_state
     is_answering = cycle is not None and not cycle.response_complete
@@ -129,22 +223,3 @@ def _wait(connection: H11Protocol) -> tuple[float, object]:
     if cycle is None or connection.conn.trailing_data[0]:
         return REQUEST_TIMEOUT_S, cycle
     return float("inf"), cycle  # until uvicorn's timeout of idle connections
-
-
-def _close_largest(connections: set[H11Protocol]) -> None:
-    """Close the connections that hold the most, if all together hold too much."""
-    sizes = {connection: _held_bytes(connection) for connection in connections}
-    held = sum(sizes.values())
-    while held > MOST_HELD_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
-        held -= sizes.pop(largest)
-        largest.transport.abort()
-
-
-def _held_bytes(connection: H11Protocol) -> int:
-    size = connection.transport.get_write_buffer_size()
-    if connection.cycle is not None and not connection.cycle.response_complete:
-        # The application counts the bytes of the request that it reads or answers.
-        size += len(connection.cycle.body)
-        size += connection.scope.get("state", {}).get("held_bytes", 0)
-    return size

@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-import uvicorn
 
 from poprun import __version__
 from poprun.errors import PoprunError
@@ -23,14 +22,7 @@ from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import VARIABLE, find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
-from poprun.vipu.server.http_server import (
-    BACKLOG,
-    GRACE_S,
-    IDLE_S,
-    MOST_HEAD_BYTES,
-    HttpServer,
-    Listener,
-)
+from poprun.vipu.server.http_server import BACKLOG, HttpServer, Listener
 
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
@@ -41,20 +33,17 @@ FIRST_ADMIN = "admin"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on.",
+    "--host", metavar="ADDRESS", default="127.0.0.1", help="The address to listen on."
 )
 @click.option(
     "--port",
     metavar="PORT",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
-    show_default=True,
     help="The port; 0 for a free one.",
 )
 @click.option(
@@ -67,7 +56,6 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--pod",
     type=click.Choice([*presets.PODS, NO_POD]),
     default="pod64",
-    show_default=True,
     metavar="POD",
     help="The pod in a new inventory, from pod4 to pod65536; none for no cluster.",
 )
@@ -90,7 +78,6 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="TIME",
     type=Seconds(0.1, 600),
     default=10.0,
-    show_default=True,
     help="How long to wait while another process keeps the inventory locked.",
 )
 @click.option("--access-log", is_flag=True, help="Log each request.")
@@ -132,33 +119,15 @@ def serve(
             local=is_loopback(host) and not secure,
             count_connections=lambda: len(server.server_state.connections),
         )
-        config = _config(service, access_log, context)
         start_line = _start_line(listener, path, secure, tls_cert)
-        server = HttpServer(config, Listener(listener, _most_connections()), start_line)
+        server = HttpServer(
+            service.application(),
+            Listener(listener, _most_connections()),
+            start_line,
+            context=context,
+            access_log=access_log,
+        )
         server.run()
-
-
-def _config(
-    service: Service, access_log: bool, context: ssl.SSLContext | None
-) -> uvicorn.Config:
-    # uvicorn would log each client that speaks no HTTP. What fails in the service is
-    # logged there.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    return uvicorn.Config(
-        service.application(),
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=access_log,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=GRACE_S,
-        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-        ssl_context_factory=(lambda *_: context) if context else None,
-    )
 
 
 def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
