@@ -9,10 +9,12 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import inf
 
+from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
     Connected,
@@ -97,21 +99,11 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalInstances(Action):
-    signal: int
+class TellHosts(Action):
+    """Send a decision to all hosts: see HostLink.tell."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterruptInstance(Action):
-    rank: int
-
-
-class KillInstances(Action):
-    __slots__ = ()
-
-
-class ReleaseShims(Action):
-    __slots__ = ()
+    kind: int
+    values: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +268,7 @@ def _react(state: JobState, event: Event, now: float) -> Step:
             cause = Cause(reason=Reason.FAILED, rank=state.failed)
             return _stop(state, cause, now, state.grace)
         case DebuggerInterrupted(rank=rank) if running:
-            return state, [InterruptInstance(rank=rank)]
+            return state, [TellHosts(kind=protocol.INTERRUPT_INSTANCE, values=(rank,))]
         case Refused(rank=rank) if running:
             return _stop(
                 state, Cause(reason=Reason.REFUSED, rank=rank), now, state.grace
@@ -328,7 +320,7 @@ def _signal(state: JobState, now: float, grace: float) -> Step:
     state = replace(
         state, phase=Phase.STOPPING, phase_ends=now + grace, stopping_since=now
     )
-    return state, [SignalInstances(signal=number)]
+    return state, [TellHosts(kind=protocol.SIGNAL, values=(number,))]
 
 
 def _trace(state: JobState, cause: Cause, now: float) -> Step:
@@ -409,7 +401,7 @@ def _tick(state: JobState, now: float) -> Step:
             return _signal(state, now, state.grace)
         case Phase.STOPPING if now < state.phase_ends:
             state = replace(state, signals_at=inf)
-            return state, [SignalInstances(signal=signal.SIGTERM)]
+            return state, [TellHosts(kind=protocol.SIGNAL, values=(signal.SIGTERM,))]
         case Phase.STOPPING:
             return _kill(state, now)
         case Phase.KILLING:
@@ -421,7 +413,9 @@ def _tick(state: JobState, now: float) -> Step:
 
 def _kill(state: JobState, now: float) -> Step:
     ends = now + KILL_TIMEOUT_S
-    return replace(state, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
+    return replace(state, phase=Phase.KILLING, phase_ends=ends), [
+        TellHosts(kind=protocol.KILL)
+    ]
 
 
 def _end_mpirun(state: JobState, now: float) -> Step:
@@ -439,7 +433,7 @@ def _all_gone(state: JobState) -> bool:
 
 def _leave(state: JobState, now: float) -> Step:
     ends = _leaves_by(state, now)
-    actions: list[Action] = [ReleaseShims()]
+    actions: list[Action] = [TellHosts(kind=protocol.RELEASE)]
     if len(state.connected) < state.num_instances and not state.mpirun_ended:
         # It has not even started them all, and need not begin now.
         if state.is_in_slurm:

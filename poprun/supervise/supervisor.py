@@ -304,14 +304,8 @@ class Supervisor:
 
     def _act(self, action: stopping.Action) -> None:
         match action:
-            case stopping.SignalInstances(signal=number):
-                self._tell_hosts(protocol.SIGNAL, number)
-            case stopping.KillInstances():
-                self._tell_hosts(protocol.KILL)
-            case stopping.InterruptInstance(rank=rank):
-                self._host_of(rank).tell(protocol.INTERRUPT_INSTANCE, rank)
-            case stopping.ReleaseShims():
-                self._tell_hosts(protocol.RELEASE)
+            case stopping.TellHosts(kind=kind, values=values):
+                self._tell_hosts(kind, *values)
             case stopping.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():

@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 from poprun.supervise.stopping import (
     Action,
     Cause,
-    InterruptInstance,
     JobState,
-    KillInstances,
     Phase,
     Reason,
-    ReleaseShims,
     ShowStacks,
-    SignalInstances,
     SignalMpirun,
+    TellHosts,
     decide,
 )
+from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
     Connected,
@@ -70,13 +68,13 @@ def words(action: Action) -> str:
     match action:
         case ShowStacks():
             return "show stacks"
-        case SignalInstances(signal=number):
+        case TellHosts(kind=protocol.SIGNAL, values=[number]):
             return f"{signal.Signals(number).name} to instances"
-        case InterruptInstance(rank=rank):
+        case TellHosts(kind=protocol.INTERRUPT_INSTANCE, values=[rank]):
             return f"interrupt {rank}"
-        case KillInstances():
+        case TellHosts(kind=protocol.KILL):
             return "kill instances"
-        case ReleaseShims():
+        case TellHosts(kind=protocol.RELEASE):
             return "release shims"
         case SignalMpirun(signal=number):
             return f"{signal.Signals(number).name} to mpirun"
@@ -880,9 +878,7 @@ def test_shims_are_released_once_and_only_by_what_is_left_of_the_job(
 ) -> None:
     steps = list(told(state, history))
     released = [
-        step
-        for step, actions in steps
-        if any(isinstance(a, ReleaseShims) for a in actions)
+        step for step, actions in steps if TellHosts(kind=protocol.RELEASE) in actions
     ]
 
     assert len(released) <= 1
