@@ -120,9 +120,6 @@ class Guard:
                 self._leftovers.check_all()
             self._claim()
 
-    def _tell(self, kind: int, *fields: int | bytes) -> None:
-        self._poprun.send(protocol.pack(kind, *fields))
-
     def _watch_poprun(self) -> int:
         """Return a descriptor that is readable once poprun has ended; -1 for none."""
         try:
@@ -159,7 +156,7 @@ class Guard:
             count = int(fields[3])
             if len(self._poprun.descriptors) < 3:
                 # The kernel drops what its receiver has no number left for.
-                self._tell(protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()")
+                self._poprun.tell(protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()")
                 return
             output, read, self._pipe = (
                 self._poprun.descriptors.pop(0) for _ in range(3)
@@ -201,7 +198,7 @@ class Guard:
         """Claim the new files that processes of the job have open."""
         if self._leftovers.has_unclaimed:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
-                self._tell(protocol.FOUND, path)
+                self._poprun.tell(protocol.FOUND, path)
                 message = self._end_actions.register(RemovePath(path))
                 if self._lock >= 0:
                     append(self._lock, message)
@@ -230,18 +227,18 @@ class Guard:
                 self._poprun.fileno(),
             )
         except OSError as error:
-            self._tell(protocol.MPIRUN_REFUSED, error.errno or 0, b"fork()")
+            self._poprun.tell(protocol.MPIRUN_REFUSED, error.errno or 0, b"fork()")
         else:
             if fault:
                 os.waitpid(pid, 0)
                 # Otherwise it is the file that cannot be executed.
                 is_shortage = int(fault) in (errno.EAGAIN, errno.ENOMEM)
                 call = b"execve()" if is_shortage else b""
-                self._tell(protocol.MPIRUN_REFUSED, fault, call)
+                self._poprun.tell(protocol.MPIRUN_REFUSED, fault, call)
             else:
                 self._mpirun = pid
                 start = processes.start_time(pid)
-                self._tell(protocol.MPIRUN_STARTED, pid, start)
+                self._poprun.tell(protocol.MPIRUN_STARTED, pid, start)
         finally:
             os.close(output)
             os.close(read)
@@ -252,17 +249,17 @@ class Guard:
                 self._mpirun = 0
                 # Instances may live for a moment, with files open that are not known.
                 self._leftovers.check_all(again=True)
-                self._tell(protocol.MPIRUN_EXITED, status)
+                self._poprun.tell(protocol.MPIRUN_EXITED, status)
 
     def _finish(self) -> None:
         num_found, remaining = processes.end(
             self._tree, FINISH_GRACE_S, LIMIT_S, all_children=True
         )
         for failure in self._undo():
-            self._tell(protocol.NOT_UNDONE, os.fsencode(failure))
+            self._poprun.tell(protocol.NOT_UNDONE, os.fsencode(failure))
         for p in remaining:
-            self._tell(protocol.REMAINS, p.pid, *processes.describe(p))
-        self._tell(protocol.FINISHED, num_found - len(remaining))
+            self._poprun.tell(protocol.REMAINS, p.pid, *processes.describe(p))
+        self._poprun.tell(protocol.FINISHED, num_found - len(remaining))
 
     def _send_last_message(self) -> None:
         """Tell poprun that its agent is gone, as the connection lasts until the end."""

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     channel = Channel(sock)
     text = b" ".join(map(os.fsencode, command))
     fields = protocol.VERSION, key, os.fsencode(host), text
-    channel.send(protocol.pack(protocol.REMOTE_SHELL, *fields))
+    channel.tell(protocol.REMOTE_SHELL, *fields)
     poll = processes.poll_on(channel.fileno(), sigterm)
     while True:
         for descriptor, _ in poll.poll():

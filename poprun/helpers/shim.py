@@ -6,7 +6,6 @@ called MPI_Init dies and its parent leaves too, every MPI ends the other ranks.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
-import _socket
 import os
 import sys
 import time
@@ -69,11 +68,11 @@ def main(arguments: list[str]) -> None:
         if _leave_last():
             return
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
-    shim, pid, host = Shim(sock, wake, sigterm), os.getpid(), os.uname().nodename
+    poprun, pid, host = Channel(sock), os.getpid(), os.uname().nodename
     start = processes.start_time(pid)
     fields = key, int(rank), os.fsencode(host), pid, start
-    shim.tell(protocol.HELLO, protocol.VERSION, *fields)
-    shim.run()
+    poprun.tell(protocol.HELLO, protocol.VERSION, *fields)
+    Shim(poprun, wake, sigterm).run()
 
 
 def _leave_last() -> bool:
@@ -125,8 +124,8 @@ def _report(failures: list[str]) -> None:
 class Shim:
     """Supervises one program, from its start until no process of it is left."""
 
-    def __init__(self, sock: _socket.socket, wake: int, sigterm: int) -> None:
-        self._poprun = Channel(sock)
+    def __init__(self, poprun: Channel, wake: int, sigterm: int) -> None:
+        self._poprun = poprun
         self._wake = wake
         self._sigterm = sigterm
         self._parent = os.getppid()
@@ -157,9 +156,6 @@ class Shim:
         self._killing = False
         # Since when this user may signal none of the remaining processes.
         self._refused_since = NEVER
-
-    def tell(self, kind: int, *fields: int | bytes) -> None:
-        self._poprun.send(protocol.pack(kind, *fields))
 
     def run(self) -> None:
         """Run the program; return when nothing of it is left, and poprun allows it."""
@@ -235,7 +231,7 @@ class Shim:
         if not is_of_slurm:
             # Otherwise mpirun ends the job, and its processes may have ended by now.
             if os.getppid() != self._parent and not self._released:
-                self.tell(protocol.ORPHANED)
+                self._poprun.tell(protocol.ORPHANED)
             self._stop(MPI_GRACE_S, protocol.BY_MPI)
             self._released = True
         elif self._program and not self._clean:
@@ -257,20 +253,16 @@ class Shim:
                 spec, poprun.descriptors, poprun.fileno()
             )
         except StartError as error:
-            self.tell(protocol.REFUSED, error.number, error.about, error.call)
+            self._poprun.tell(protocol.REFUSED, error.number, error.about, error.call)
             return
         self._program = pid
         self._started_at = time.monotonic()
         # It cannot vanish before it is reaped, so the kernel has an answer.
         cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
-        message = protocol.pack(
-            protocol.STARTED,
-            pid,
-            processes.start_time(pid),
-            cpus,
-            int(memory_is_bound),
+        start, is_bound = processes.start_time(pid), int(memory_is_bound)
+        self._poprun.tell(
+            protocol.STARTED, pid, start, cpus, is_bound, descriptors=streams
         )
-        self._poprun.send(message, streams)
         for descriptor in streams:
             os.close(descriptor)
 
@@ -306,7 +298,7 @@ class Shim:
             return
         interpreters.sort(key=lambda p: (p.pid != self._program, p.start))
         pids = b",".join(b"%d" % p.pid for p in interpreters) or b"0"
-        self.tell(protocol.STACKS, pids)
+        self._poprun.tell(protocol.STACKS, pids)
 
     def _signal_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""
@@ -398,14 +390,14 @@ class Shim:
     def _give_up_on(self, remaining: list[processes.Process]) -> None:
         """Report the processes that this user may not signal, and wait no longer."""
         for p in remaining:
-            self.tell(protocol.REMAINS, p.pid, *processes.describe(p))
+            self._poprun.tell(protocol.REMAINS, p.pid, *processes.describe(p))
         self._left_behind = max(0, self._left_behind - len(remaining))
         self._report_clean()
 
     def _report_clean(self) -> None:
         self._clean = True
         self._signal_tree_at = self._kill_at = NEVER
-        self.tell(protocol.CLEAN, self._left_behind)
+        self._poprun.tell(protocol.CLEAN, self._left_behind)
 
     def _reap(self) -> None:
         while self._program and not self._clean:
@@ -450,7 +442,7 @@ class Shim:
         return is_python and not environment.get(FAULTHANDLER)
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
-        self.tell(
+        self._poprun.tell(
             protocol.EXITED,
             status,
             time.monotonic_ns(),

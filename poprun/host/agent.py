@@ -81,7 +81,7 @@ class HostAgent:
                 self._job.abandon()
             if self._guard is not None:
                 # poprun gets what this process writes to stderr when ssh ends.
-                self._guard.send(protocol.pack(protocol.LAST_MESSAGE, b""))
+                self._guard.tell(protocol.LAST_MESSAGE, b"")
 
     def _turn(self) -> None:
         now = time.monotonic()
@@ -93,7 +93,7 @@ class HostAgent:
         if job is not None:
             job.tick(now)
         if self._silence.must_send(now):
-            self._channel.send(protocol.pack(protocol.ALIVE))
+            self._channel.tell(protocol.ALIVE)
             self._silence.note_sent(now)
             _continue_ancestors(1 if self._guard is None else 2)
         if self._silence.is_lost(now):
@@ -130,7 +130,7 @@ class HostAgent:
         received = self._guard.receive() if self._guard else None
         if received is None:
             # Nothing would end the job here if this process were killed, too.
-            self._channel.send(protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD))
+            self._channel.tell(protocol.SUPERVISOR_LOST, protocol.GUARD)
             self._is_connected = False
         for kind, fields in received or ():
             if kind == protocol.FOUND and self._job is not None:
@@ -227,7 +227,7 @@ def _go_on_below_guard(connection: int) -> Channel:
     own_process.continue_regularly()
     guard = Channel(ours)
     last_message = protocol.pack(protocol.SUPERVISOR_LOST, protocol.AGENT)
-    guard.send(protocol.pack(protocol.LAST_MESSAGE, last_message), (connection,))
+    guard.tell(protocol.LAST_MESSAGE, last_message, descriptors=(connection,))
     return guard
 
 

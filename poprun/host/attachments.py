@@ -146,8 +146,8 @@ class Attachments:
 
     def _grant(self, link: Channel, index: int) -> None:
         assert self._own is not None
-        link.send(protocol.pack(protocol.ATTACHED, self._own.device_id(index)))
+        link.tell(protocol.ATTACHED, self._own.device_id(index))
 
     def _refuse(self, link: Channel, sentence: str) -> None:
-        link.send(protocol.pack(protocol.NOT_ATTACHED, sentence.encode()))
+        link.tell(protocol.NOT_ATTACHED, sentence.encode())
         link.close()

@@ -156,7 +156,7 @@ class LocalHost:
             case ((protocol.SIGNAL | protocol.KILL | protocol.RELEASE), *_):
                 self._has_released |= kind == protocol.RELEASE
                 for shim in self._shims.values():
-                    shim.send(protocol.pack(kind, *values))
+                    shim.tell(kind, *values)
             case protocol.INTERRUPT_INSTANCE, rank:
                 self._tell_shim(rank, protocol.INTERRUPT)
             case protocol.SHOW_STACKS_OF, rank, pid:
@@ -168,7 +168,7 @@ class LocalHost:
 
     def _tell_shim(self, rank: int, kind: int, *values: int) -> None:
         if rank in self._shims:
-            self._shims[rank].send(protocol.pack(kind, *values))
+            self._shims[rank].tell(kind, *values)
 
     def _measure(self) -> None:
         running = {p: r for p, r in self._programs.items() if r not in self._exited}
@@ -201,7 +201,7 @@ class LocalHost:
         if self._starts_instances:
             self._send_spec(rank, link)
         else:
-            link.send(protocol.pack(protocol.RELEASE))
+            link.tell(protocol.RELEASE)
             self._emit(Clean(rank=rank, left_behind=0))
         return True
 
@@ -225,7 +225,7 @@ class LocalHost:
         try:
             descriptor = self._stdin.descriptor_for(rank)
         except OSError as error:
-            link.send(protocol.pack(protocol.RELEASE))
+            link.tell(protocol.RELEASE)
             self._on_refused(rank, error.errno or 0, "", "creating a pipe for stdin")
             return
         sent = () if descriptor is None else (descriptor,)
@@ -266,7 +266,7 @@ class LocalHost:
         streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
         if len(link.descriptors) < len(streams):
             # The kernel has dropped what this process had no number left for.
-            link.send(protocol.pack(protocol.KILL))
+            link.tell(protocol.KILL)
             self._on_refused(rank, errno.EMFILE, "", "receiving stdout and stderr")
             return False
         for stream in streams:
@@ -324,7 +324,7 @@ class LocalHost:
             self._emit(PromptShown(rank=rank))
         else:
             self._emit(DebuggerReady(rank=rank))
-        link.send(protocol.pack(protocol.DEBUGGER_KNOWN))
+        link.tell(protocol.DEBUGGER_KNOWN)
         return True
 
     def _on_prompt(self, link: Channel, messages: Messages | None) -> None:

@@ -183,7 +183,7 @@ class RemoteHost:
     def tell(self, kind: int, *fields: bytes | int) -> None:
         if not self._is_lost:
             self._silence.note_sent(time.monotonic())
-            self._channel.send(protocol.pack(kind, *fields))
+            self._channel.tell(kind, *fields)
 
     def finish(self) -> None:
         self.finished = self._is_lost
@@ -276,13 +276,13 @@ class RemoteHost:
             raise ValueError("output of a command that does not run there")
         shell = self._shells[number]
         if shell.num_unsent < MOST_UNREAD:
-            shell.send(protocol.pack(protocol.SHELL_OUTPUT, stream, data))
+            shell.tell(protocol.SHELL_OUTPUT, stream, data)
 
     def _on_command_ended(self, number: int, code: int) -> None:
         if number not in self._shells:
             raise ValueError("the end of a command that does not run there")
         shell = self._shells.pop(number)
-        shell.send(protocol.pack(protocol.SHELL_ENDED, code & 255))
+        shell.tell(protocol.SHELL_ENDED, code & 255)
 
     def _on_attach(
         self, rank: int, pid: int, start_time: int, boot_id: bytes, namespace: bytes

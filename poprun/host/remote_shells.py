@@ -27,12 +27,12 @@ class RemoteShells:
     def _on_shell(self, link: Channel, fields: list[Any]) -> bool:
         name, command = fields[0].decode(errors="replace"), fields[1]
         if name == self.local_name:
-            link.send(protocol.pack(protocol.SHELL_HERE, int(self._is_in_slurm)))
+            link.tell(protocol.SHELL_HERE, int(self._is_in_slurm))
             return True
         if name not in self.hosts:
             reason = f"{name} is not a host of this job.\n".encode()
-            link.send(protocol.pack(protocol.SHELL_OUTPUT, 2, reason))
-            link.send(protocol.pack(protocol.SHELL_ENDED, 255))
+            link.tell(protocol.SHELL_OUTPUT, 2, reason)
+            link.tell(protocol.SHELL_ENDED, 255)
             return True
         self.hosts[name].run(link, command)
         return True

@@ -56,13 +56,13 @@ class ServedJob:
         devices = value.get("devices")
         own = None if devices is None else InstanceDevices(**devices)
         job = self._job = HostJob(**{**value, "devices": own})
-        self._devices = ForwardedDevices(self._send, own) if own else None
+        self._devices = ForwardedDevices(self._channel.tell, own) if own else None
         self._host = LocalHost(job, specs, self._add_shim, devices=self._devices)
-        self._output = ForwardedOutput(self._send)
-        self._input = ForwardedInput(self._send, job.stdin_ranks)
+        self._output = ForwardedOutput(self._channel.tell)
+        self._input = ForwardedInput(self._channel.tell, job.stdin_ranks)
         environment = {**without_batch_system(environ), **job.environment}
         self._commands = Commands(
-            self._send,
+            self._channel.tell,
             {os.fsencode(n): os.fsencode(v) for n, v in environment.items()},
             blocked=(signal.SIGTERM,) if is_in_slurm else (),
         )
@@ -121,13 +121,10 @@ class ServedJob:
         process = processes.process(pid)
         if process is not None:
             self._daemons.add(process.parent)
-        shim.send(protocol.pack(protocol.HOLD, self._lock), (self._pipe,))
+        shim.tell(protocol.HOLD, self._lock, descriptors=(self._pipe,))
 
     def _emit(self, event: Event) -> None:
         self._channel.send(codec.pack_event(event))
-
-    def _send(self, kind: int, *fields: bytes | int) -> None:
-        self._channel.send(protocol.pack(kind, *fields))
 
     # --- For the agent's loop.
 
@@ -144,7 +141,7 @@ class ServedJob:
         self._host.tick(now)
         if self._host.is_clean != self._is_clean:
             self._is_clean = self._host.is_clean
-            self._send(protocol.HOST_CLEAN, int(self._is_clean))
+            self._channel.tell(protocol.HOST_CLEAN, int(self._is_clean))
 
     def note_slurms_end(self) -> None:
         """Let poprun know that Slurm has sent SIGTERM to all processes here."""
@@ -184,7 +181,7 @@ class ServedJob:
             case protocol.DEVICE_ANSWER, rank, pid, refusal if self._devices:
                 self._devices.receive(rank, pid, refusal)
             case protocol.READ_CLOCK, asked_ns:
-                self._send(protocol.CLOCK, asked_ns, time.monotonic_ns())
+                self._channel.tell(protocol.CLOCK, asked_ns, time.monotonic_ns())
             case (protocol.FINISH_HOST,):
                 self._finish()
             case _:
@@ -206,16 +203,16 @@ class ServedJob:
             self._send_records()
         if self._job.call:
             for result in result_pieces(self._job.directory, self._job.ranks):
-                self._send(protocol.RESULT, *result)
+                self._channel.tell(protocol.RESULT, *result)
         for failure in self._undo():
             self._emit(NotUndone(sentence=failure, host=self._job.name))
         self._has_finished = True
         counters = (b"" if n is None else n for n in astuple(read_host()))
-        self._send(protocol.HOST_FINISHED, *counters)
+        self._channel.tell(protocol.HOST_FINISHED, *counters)
 
     def _send_records(self) -> None:
         for name, piece in record_pieces(self._job.directory):
-            self._send(protocol.CALL_RECORDS, os.fsencode(name), piece)
+            self._channel.tell(protocol.CALL_RECORDS, os.fsencode(name), piece)
 
     def _end_processes(self) -> list[processes.Process]:
         """End leftover processes; return those that the kernel does not end."""
@@ -226,7 +223,7 @@ class ServedJob:
             )
             if remaining or not _tree() or time.monotonic() >= limit:
                 return remaining
-            self._send(protocol.ALIVE)
+            self._channel.tell(protocol.ALIVE)
 
     def abandon(self) -> None:
         """End the job on this host without poprun, which is gone or lost."""

@@ -56,7 +56,7 @@ class JobConnection:
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         """Send the request."""
-        self._channel.send(protocol.pack(kind, protocol.VERSION, b"", *fields))
+        self._channel.tell(kind, protocol.VERSION, b"", *fields)
 
     def take(self) -> list[Message] | None:
         """Return the messages that have come; None if poprun has closed the connection.

@@ -102,7 +102,7 @@ class MpirunProcess:
             LaunchError: A resource of the job cannot be made.
         """
         own_process.become_subreaper()
-        self._tell_guard(protocol.REPORT_TO, descriptors=(2,))
+        self._guard.channel.tell(protocol.REPORT_TO, descriptors=(2,))
         self._guard.tell(self._knowledge())
         # Now that the guard knows of them: poprun may be killed at any time. The first
         # guard may have been killed long ago, and nothing may be made without one.
@@ -157,7 +157,7 @@ class MpirunProcess:
         if not self._pid:
             return
         if not self._num_replaced:
-            self._tell_guard(protocol.SIGNAL_MPIRUN, number)
+            self._guard.channel.tell(protocol.SIGNAL_MPIRUN, number)
             return
         mpirun = processes.process(self._pid)
         if mpirun and mpirun.start == self._known[self._pid]:
@@ -194,7 +194,7 @@ class MpirunProcess:
                 if item.undo is not None and item.undo():
                     self._withdraw(item.end_action)
         self._finish_began = time.monotonic()
-        self._tell_guard(protocol.FINISH)
+        self._guard.channel.tell(protocol.FINISH)
 
     @property
     def output(self) -> bytes:
@@ -222,11 +222,6 @@ class MpirunProcess:
         return self._finish_began < inf and not self.finished
 
     # --- Messages to the guard.
-
-    def _tell_guard(
-        self, kind: int, *fields: bytes | int, descriptors: tuple[int, ...] = ()
-    ) -> None:
-        self._guard.tell(protocol.pack(kind, *fields), descriptors)
 
     def _knowledge(self) -> bytes:
         """Return the messages about the job's files and processes."""
@@ -258,7 +253,7 @@ class MpirunProcess:
         """Ask the guard to start mpirun."""
         argv = [os.fsencode(word) for word in self._job.mpirun]
         environment = self._job.mpirun_environment
-        self._tell_guard(
+        self._guard.channel.tell(
             protocol.START,
             self._grace_ms,
             self._mark,
@@ -273,7 +268,7 @@ class MpirunProcess:
         """Remember mpirun or a shim, for a guard that is not its ancestor."""
         self._known[pid] = start
         if self._num_replaced:
-            self._tell_guard(protocol.KNOWN, pid, start)
+            self._guard.channel.tell(protocol.KNOWN, pid, start)
 
     # --- Messages from the guard.
 
@@ -368,7 +363,7 @@ class MpirunProcess:
             self._find_mpirun()
         self.reap()
         if self._is_finishing:
-            self._tell_guard(protocol.FINISH)
+            self._guard.channel.tell(protocol.FINISH)
 
     def _replace_guard(self) -> None:
         """Start another guard, or end the job if there can be none."""
@@ -392,7 +387,7 @@ class MpirunProcess:
         except LaunchError:
             self._end_without_guard()
             raise
-        self._tell_guard(protocol.REPORT_TO, descriptors=(2,))
+        self._guard.channel.tell(protocol.REPORT_TO, descriptors=(2,))
         if self._job.devices is not None:
             self._job.devices.live_with(self._guard.pid)
         self._emit(GuardLost(host=self._host))

@@ -97,6 +97,12 @@ class Channel:
         """
         return self._decoder.feed(data)
 
+    def tell(
+        self, kind: int, *fields: bytes | int, descriptors: tuple[int, ...] = ()
+    ) -> None:
+        """Send a message as `send` does."""
+        self.send(protocol.pack(kind, *fields), descriptors)
+
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send now what can be sent now; `flush` sends the rest.
 

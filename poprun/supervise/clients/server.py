@@ -86,7 +86,7 @@ class ClientConnection:
     def send(self, kind: int, *fields: bytes | int) -> None:
         """Send one of the few messages that are no output of an instance."""
         if self.closes_by == inf:
-            self.link.send(protocol.pack(kind, *fields))
+            self.link.tell(kind, *fields)
 
     def write(self, stream: str, data: bytes) -> None:
         """Send what an instance has written, unless too much waits already."""

@@ -26,6 +26,7 @@ SHIM = """
 import os, resource, signal, socket, sys, time
 from poprun.helpers import own_process, processes, shim
 from poprun.helpers.shim import Shim
+from poprun.wire.channel import Channel
 class Unprivileged(Shim):
     def _start(self, spec):
         super()._start(spec)
@@ -47,7 +48,7 @@ kind = Late if "late" in sys.argv else kind
 shim.SLURM_FINDS_S = 0.0 if "settled" in sys.argv else 600.0
 if "lingering" in sys.argv:
     shim.LINGER_S = 200.0
-kind(socket.socket(fileno=int(sys.argv[1])), wake, sigterm).run()
+kind(Channel.of(int(sys.argv[1])), wake, sigterm).run()
 """
 LATE = """
 from poprun.helpers import shim
