@@ -36,7 +36,7 @@ class NoSpaceError(VipuError):
 
 
 class InUseError(VipuError):
-    """Another job or process uses what is asked for."""
+    """Another job or process uses the requested thing."""
 
     code = "in_use"
 
@@ -117,10 +117,10 @@ class ServerTimeoutError(ServerError):
 
 
 class ServerReplyError(ServerError):
-    """What replies is no V-IPU server, or one that does not work."""
+    """The reply is not from a V-IPU server, or the server does not work."""
 
 
-# By the code that goes over the network: all but those of asking a server.
+# By the code that goes over the network: errors of the inventory, none of the client.
 _BASES: tuple[type[VipuError], ...] = (VipuError, InventoryError)
 BY_CODE = {
     kind.code: kind

@@ -22,7 +22,7 @@ def open_inventory(
     The embedded one is made on first use.
 
     Args:
-        address: As `server_address.find_server` returns it; None for the embedded one.
+        address: Returned by `server_address.find_server`; None for the embedded one.
         environ: Says where the embedded one is.
         host: This machine's name, as holders on it give it.
         timeout_s: How long to wait for a reply, or while other processes write.

@@ -1,7 +1,7 @@
 """Operations as data, from methods as they are declared; `performed` performs them.
 
-The declarations are those of `inventory.interface`. Requests to a server, their
-documentation and the options of the commands are made from them.
+`inventory.interface` has the declarations. Requests to a server, their documentation
+and the options of the commands are made from them.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Operation(NamedTuple):
     """One method of the inventory, to be called through the network."""
 
     name: str
-    # What its docstring says.
+    # The docstring of the method.
     description: str
     # A dataclass of its arguments.
     arguments: Any
@@ -24,7 +24,7 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """What performs operations."""
+    """The base of classes that perform operations."""
 
     def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
         """Perform an operation by its name, and return its result, of that kind."""

@@ -1,8 +1,7 @@
 """Replies of a server as V-IPU's values; a client reads them by these functions alone.
 
-What comes is checked against the annotations, so that a reply that is no such value is
-noticed where it arrives. It is shown on terminals, so its texts are printable; numbers
-are counted with, so they have 64 bits, and each float is a time.
+A reply is checked against the annotations when it arrives. It is shown on terminals,
+so its texts are printable. Numbers have 64 bits, and each float is a time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-# What a database and a reader of JSON hold without loss; -1 is the parent device.
+# A database and a reader of JSON hold these without loss; -1 is the parent device.
 LEAST_NUMBER, MOST_NUMBER = -1, 2**53 - 1
 _MOST_BITS = 63
 # In seconds since the epoch: a year of four digits.
@@ -20,11 +19,11 @@ LATEST = 1e11
 
 
 class WireError(ValueError):
-    """JSON that is not the value that it should be.
+    """JSON that does not match its type.
 
     Args:
-        problem: What is wrong.
-        place: Of which field, from the outermost on: `request.size`.
+        problem: The problem, without its place.
+        place: The field, after the outer ones: `request.size`.
     """
 
     def __init__(self, problem: str, place: str = "") -> None:
@@ -36,7 +35,7 @@ class WireError(ValueError):
 def from_json(kind: Any, value: Any) -> Any:
     """Return a value of a type from what json read.
 
-    A dataclass is an object, which may have fields that a newer server adds.
+    A dataclass is an object. Fields of a newer server are ignored.
 
     Raises:
         WireError: It is none.

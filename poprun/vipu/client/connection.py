@@ -14,14 +14,14 @@ from poprun.vipu import errors
 from poprun.vipu.client.server_address import USER_FILES, ServerAddress, is_loopback
 
 MOST_BYTES = 64 << 20
-# What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED.
+# OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
 CERTIFICATE_EXPIRED = 10
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 WRONG_NAMES = (62, 64)
 
 
 class Reply(NamedTuple):
-    """What a server replied."""
+    """The reply of a server: HTTP status and body."""
 
     status: int
     body: bytes
@@ -103,7 +103,7 @@ class Connections:
         )
 
     def _error_of(self, error: Exception) -> errors.ServerError:
-        """Return what is said of an error of http.client, of ssl or of a socket."""
+        """Return the error to raise for one of http.client, ssl or a socket."""
         if isinstance(error, _ReplyError):
             return self.reply_error(str(error))
         if isinstance(error, RemoteDisconnected):
@@ -132,7 +132,7 @@ class _ReplyError(ValueError):
 
 
 class _Exchange(Thread):
-    """One request and its reply, in a thread of its own.
+    """One request and its reply, in a separate thread.
 
     The resolver has no timeout, and http.client one for each piece of a reply only.
     """
@@ -217,7 +217,7 @@ def _certificate_line(address: ServerAddress) -> str:
 
 
 def _config_file(address: ServerAddress) -> str:
-    # What names the server, if it is a file and not a variable or an option.
+    # The origin may also be a variable or an option.
     return address.origin if "/" in address.origin else f"~/{USER_FILES[0]}"
 
 

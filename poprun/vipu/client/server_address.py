@@ -1,9 +1,9 @@
 """Find the V-IPU server that a user means, in the order of the guide.
 
 An option goes before a variable, a variable before the configuration files of the
-vipu command: the user's, then the machine's. What a place says of a port, a user and an
-access key counts for the server that it names, or for any if it names none, so that no
-server gets the key of another.
+vipu command: the user's, then the machine's. A port, a user and an access key count for
+the server named beside them, or for any server if none is named there. So no server
+gets another server's key.
 """
 
 import os
@@ -23,8 +23,11 @@ SYSTEM_FILE = "/etc/vipu/vipu-cli.hcl"
 # In the home directory.
 USER_FILES = (".vipu/vipu-cli.hcl", ".vipu.hcl")
 
-# The variables of the vipu command are its keys in capital letters: VIPU_CLI_API_HOST.
-VARIABLE_PREFIX = "VIPU_CLI_"
+# The variables of instances, and of the vipu command, by key.
+INSTANCE_VARIABLES = {
+    "api-host": environment.VIPU_API_HOST,
+    "api-port": environment.VIPU_API_PORT,
+}
 KEYS = (
     "api-host",
     "api-port",
@@ -33,6 +36,7 @@ KEYS = (
     "api-tls",
     "api-ca-cert",
 )
+COMMAND_VARIABLES = {key: f"VIPU_CLI_{key.upper().replace('-', '_')}" for key in KEYS}
 _LINE = r"""\s*([A-Za-z][\w-]*)\s*=\s*(?:"([^"\\]*)"|([\w.:-]+))\s*(?:(?:\#|//).*)?"""
 _MOST_CHARACTERS = 65536
 
@@ -42,17 +46,16 @@ POPRUN_OPTIONS = "--vipu-server"
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is, how to speak with it, and who asks."""
+    """The place of a server, its encryption, and the user of the requests."""
 
     host: str
     port: int = DEFAULT_PORT
     user: str = ""
     access_key: str = ""
     tls: bool = False
-    # A file with the certificates that the server's may be signed by; empty for those
-    # that this machine trusts.
+    # A file with the certificates of trusted authorities; empty for the machine's own.
     ca_cert: str = ""
-    # What named it: an option, a variable or a file.
+    # Where it was named: "option", a variable or a file.
     origin: str = "option"
     option_prefix: str = POPRUN_OPTIONS
 
@@ -80,7 +83,7 @@ def find_server(
             this machine.
         config_file: A file in place of the user's and the machine's.
         system_file: The machine's file.
-        option_prefix: What the names of the options begin with.
+        option_prefix: The start of the names of the options.
 
     Raises:
         VipuRuleError: A value or a file is not valid.
@@ -88,19 +91,28 @@ def find_server(
     given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
         given.setdefault("api-host", "")
-    places = [("option", given), *_from_variables(environ)]
+    places = [("option", given)]
     if config_file is not None:
-        values = read_config(config_file, option_prefix)
-        places.insert(1, (os.fspath(config_file), values))
-    else:
-        places += _from_files(environ, system_file, option_prefix)
+        places.append((os.fspath(config_file), read_config(config_file, option_prefix)))
+    instance = _set_variables(environ, INSTANCE_VARIABLES)
+    if "api-host" in instance:
+        places.append((environment.VIPU_API_HOST, instance))
+    command = _set_variables(environ, COMMAND_VARIABLES)
+    places.append((COMMAND_VARIABLES["api-host"], command))
+    if config_file is None:
+        home = environ.get("HOME", "")
+        names = USER_FILES if os.path.isabs(home) else ()
+        for path in (*(os.path.join(home, name) for name in names), system_file):
+            if os.path.isfile(path):
+                config = read_config(path, option_prefix)
+                places.append((os.fspath(path), {k: v for k, v in config.items() if v}))
     named = [(origin, config) for origin, config in places if "api-host" in config]
     if not named:
         return None
     # A port alone is one of the host that another place names, if any.
     hosts = [config["api-host"] for _, config in named]
     host = next(filter(None, hosts), DEFAULT_HOST)
-    values = {}
+    values: dict[str, str] = {}
     for _, config in reversed(places):
         if config.get("api-host", "") in ("", host):
             values |= config
@@ -147,35 +159,11 @@ def is_loopback(host: str) -> bool:
     )
 
 
-def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return what the variables of instances say, and those of the vipu command."""
-    of_instances = {
-        "api-host": environment.VIPU_API_HOST,
-        "api-port": environment.VIPU_API_PORT,
-    }
-    of_vipu = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
-    sources = []
-    for names in (of_instances, of_vipu):
-        values = {
-            key: environ[name] for key, name in names.items() if environ.get(name)
-        }
-        if names is of_vipu or "api-host" in values:
-            sources.append((names["api-host"], values))
-    return sources
-
-
-def _from_files(
-    environ: Mapping[str, str], system_file: str | os.PathLike[str], option_prefix: str
-) -> list[tuple[str, dict[str, str]]]:
-    """Return what the user's files say, and then the machine's."""
-    home = environ.get("HOME", "")
-    names = USER_FILES if os.path.isabs(home) else ()
-    paths = [*(os.path.join(home, name) for name in names), os.fspath(system_file)]
-    return [
-        (path, {key: word for key, word in config.items() if word})
-        for path in filter(os.path.isfile, paths)
-        for config in [read_config(path, option_prefix)]
-    ]
+def _set_variables(
+    environ: Mapping[str, str], names: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the values of the variables that are set, by key."""
+    return {key: environ[name] for key, name in names.items() if environ.get(name)}
 
 
 def _checked(

@@ -27,9 +27,9 @@ class ServerInventory(Inventory):
     Threads may share it. Nothing is asked before a method is called.
 
     Args:
-        address: Where the server is, and who asks.
+        address: The server, and the user of the requests.
         timeout_s: How long each reply may take.
-        admin: Ask as an administrator, who sees what belongs to all users.
+        admin: Make requests as an administrator, and see the things of all users.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ServerInventory(Inventory):
             self._connections.close()
 
     def server_version(self) -> str:
-        """Return the version of poprun that the server is of."""
+        """Return the server's version of poprun."""
         reply = self._connections.ask("/openapi.json", method="GET")
         try:
             version: str = json.loads(reply.body)["info"]["version"]
@@ -117,7 +117,7 @@ def _check_partitions(value: Any) -> None:
 
 
 def _check_grant(grant: Grant, request: Acquisition) -> None:
-    """Check that a job was granted what it has asked for.
+    """Check that a grant matches its request.
 
     Raises:
         WireError: It was granted something else.

@@ -17,8 +17,8 @@ def create_user(
 ) -> str:
     """Make a user, and write how to reach a server to a file; return the access key.
 
-    Only the owner of the file can read it. It is made before the user, so that there
-    is no key that is lost, and removed if there is no such user in the end.
+    Only the owner of the file can read it. It is made before the user, so that no key
+    is lost, and removed if the user cannot be made.
 
     Raises:
         OSError: It exists, or cannot be written.

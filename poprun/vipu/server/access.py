@@ -1,4 +1,4 @@
-"""What a user of a server may do and see.
+"""The rights of a server's users.
 
 A user acts in their own name only. The ids of leases are shortened in what a user
 sees, unless the request names the lease: with the whole id any user can use it.
@@ -42,8 +42,8 @@ def visible(result: Any, user: User, inventory: Inventory) -> Any:
     """Return what a user may see of a result of an inventory.
 
     A user sees their own leases and waiting jobs, the reservations of partitions that
-    they share, and, if limited to some allocations, only the machines of these. What
-    the user may not see is left out of a list.
+    they share, and, if limited to some allocations, only the machines of these. All
+    else is left out of a list.
 
     Raises:
         AccessError: The result is a single value, and the user may not see it.

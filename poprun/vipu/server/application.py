@@ -1,4 +1,4 @@
-"""What a server answers: a path for each operation, the schema, metrics and health."""
+"""The ASGI application: a path for each operation, schema, metrics and health."""
 
 import asyncio
 import binascii
@@ -45,12 +45,12 @@ MOST_BODY_BYTES = 4 << 20
 # How often the leases of holders that have ended are looked for.
 SWEEP_S = 1.0
 JSON = "application/json"
-# What a refusal says that starlette makes, by HTTP status.
+# The sentences of refusals by starlette, by HTTP status.
 _SENTENCES = {
     404: "There is no such path. The paths are in /openapi.json.",
     405: "Use POST for operations, and GET for everything else.",
 }
-# The codes of refusals that no operation makes, by HTTP status.
+# The codes of refusals by HTTP status, where no operation refuses.
 _CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
 
@@ -71,10 +71,10 @@ class Service:
     """An inventory, served.
 
     Args:
-        inventory: What is served.
+        inventory: The inventory to serve.
         secure: Whether users have to show their access keys.
-        local: Whether only this machine can connect: then browsers that a foreign
-            page directs here are refused by the name that they ask for.
+        local: Whether only this machine can connect. Then a request for another
+            machine's name is refused: a foreign web page made a browser send it.
         count_connections: Returns how many connections are open.
     """
 
@@ -95,8 +95,8 @@ class Service:
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        # starlette looks for a route from the first one on, and those of devices, the
-        # last ones, are used most.
+        # starlette tries one route after another. The last operations, about devices,
+        # are used most.
         operations = [operation(name) for name in reversed(operation_names())]
         routes = [
             Route(
@@ -130,7 +130,7 @@ class Service:
         self._worker.stop()
 
     async def _sweep(self) -> None:
-        """End leases whose holders are gone, again and again."""
+        """End the leases of dead holders, again and again."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
@@ -211,7 +211,7 @@ class Service:
         return user
 
     def _check_headers(self, headers: Mapping[str, str]) -> None:
-        """Refuse what web pages make a browser send, and what can be read two ways."""
+        """Refuse requests that web pages make, and requests with two lengths."""
         name = re.sub(r":\d+$", "", headers.get("host", ""))
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(

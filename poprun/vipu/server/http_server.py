@@ -36,7 +36,7 @@ READ_BYTES = 65536
 MOST_HEAD_BYTES = 32768
 # One other machine may have this part of all connections.
 SHARE_OF_A_MACHINE = 4
-# What all connections may hold together: requests, and replies that are not taken.
+# Memory of all connections together: requests, and replies that are not read.
 MOST_HELD_BYTES = 256 << 20
 # uvicorn's ticks, and how many of them pass between two checks of the connections.
 TICK_S = 0.1
@@ -74,7 +74,7 @@ class Listener(socket.socket):
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which counts what it has received and not answered."""
+    """uvicorn's connection, with a count of the bytes that have no reply yet."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.server_state, server.lifespan.state)
@@ -83,7 +83,7 @@ class Connection(H11Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How much memory it takes: what was received, and a reply that is not read."""
+        """The bytes of requests without a reply, and of replies that are not read."""
         return self._received + self.transport.get_write_buffer_size()
 
     def connection_made(self, transport: Any) -> None:
@@ -120,9 +120,9 @@ class HttpServer(uvicorn.Server):
     """A server on a listening socket, with limits of time and memory.
 
     Args:
-        application: What answers requests.
+        application: The ASGI application.
         listener: Where it serves.
-        start_line: What it prints when it serves.
+        start_line: The line to print when it serves.
         context: Of TLS; None to speak without.
         access_log: Whether it logs each request.
     """
@@ -136,8 +136,8 @@ class HttpServer(uvicorn.Server):
         context: ssl.SSLContext | None,
         access_log: bool,
     ) -> None:
-        # uvicorn would log each client that speaks no HTTP. What fails in the
-        # application is logged there.
+        # uvicorn would log each client that speaks no HTTP. The application logs its
+        # own failures.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config = uvicorn.Config(
             application,
@@ -157,7 +157,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._listener = listener
         self._start_line = start_line
-        # What each connection waits for, and for how many checks.
+        # The wait of each connection, and the checks since it began.
         self._waits: dict[Connection, tuple[tuple[float, object], int]] = {}
         # How much all connections have received and not answered.
         self.received_bytes = 0
@@ -213,7 +213,7 @@ class HttpServer(uvicorn.Server):
 
 
 def _wait(connection: Connection) -> tuple[float, object]:
-    """Return for how long what is waited for may take, and the request before it."""
+    """Return the time limit of the wait of a connection, and its last request."""
     cycle, state = connection.cycle, connection.conn.their_state
     is_answering = cycle is not None and not cycle.response_complete
     if state is h11.SEND_BODY:

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""Counters and gauges of a server, for Prometheus."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -45,7 +45,7 @@ class Metrics:
         self._seconds.labels(operation).observe(seconds)
 
     def count_ended(self, leases: int) -> None:
-        """Count leases whose holders were gone."""
+        """Count leases that ended with their holders."""
         self._ended.inc(leases)
 
     def page(

@@ -1,8 +1,8 @@
 """The types of requests and replies for msgspec: V-IPU's dataclasses, with limits.
 
-A request may have no fields but those of its type, and texts, numbers and lists are
-limited to what a database and a reader of JSON hold without loss. The description in
-OpenAPI is made from the same types.
+A request with an unknown field is refused. Texts, numbers and lists are limited to
+sizes that a database and a reader of JSON hold without loss. The description in OpenAPI
+is made from the same types.
 """
 
 from dataclasses import MISSING, fields, is_dataclass
@@ -24,7 +24,7 @@ _LIMITS = {
     int: msgspec.Meta(ge=LEAST_NUMBER, le=MOST_NUMBER),
     float: msgspec.Meta(ge=0, le=LATEST),
 }
-# Of a sentence about a request, which may quote it.
+# The sentence about an invalid request may quote it.
 _MOST_QUOTED = 200
 
 

@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run vipu-server, and return its exit code.
 
     Args:
-        argv: By default that of this process.
+        argv: None for sys.argv.
     """
     return carry_out(serve, "vipu-server", argv, code_of=_code_of)
 

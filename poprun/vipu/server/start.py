@@ -1,4 +1,4 @@
-"""The entry point of vipu-server, which says what is missing to run it."""
+"""The entry point of vipu-server; it names a package that is not installed."""
 
 import sys
 

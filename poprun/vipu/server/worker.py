@@ -1,7 +1,7 @@
 """The one thread that works on the inventory; requests wait for it in a queue.
 
 So a database that another process keeps locked delays the answers, and not the
-server: it still says that it is there, counts, and refuses what would wait too long.
+server: it still answers /health, counts, and refuses requests that wait too long.
 Requests of holders of IPUs come first, because they keep leases or free IPUs.
 """
 
@@ -70,7 +70,7 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """Finish what is being done, and end the thread; what waits is refused."""
+        """Finish the current function, end the thread, and refuse what waits."""
         self._is_stopping = True
         self._thread.shutdown()
 
