@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import ip_address
 from itertools import chain, product
 from math import prod
 
@@ -18,8 +18,6 @@ from poprun.errors import HostError
 MOST_HOSTS = 65536
 MOST_SLOTS = 65536
 
-_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _IPV6_LITERAL = r"(?s)\[([^][]*:[^][]*)\](:.*)?"
 _USER = r"[a-z_][a-z0-9_.-]{0,31}"
 _SLOTS = r"[1-9][0-9]{0,4}"
@@ -125,7 +123,7 @@ def means_own_machine(name: str) -> bool:
     """Return whether a name or an address means the machine that it is used on."""
     key = _key(name.strip("[]"))
     return key in ("localhost", "::1", "::", "0.0.0.0") or (
-        _is_address(key) and key.startswith("127.")
+        _address(key) is not None and key.startswith("127.")
     )
 
 
@@ -138,7 +136,7 @@ def is_local(host: HostSpec, own_names: Collection[str]) -> bool:
     if host.user is not None:
         return False
     own = {_key(name) for name in own_names}
-    own |= {name.partition(".")[0] for name in own if not _is_address(name)}
+    own |= {name.partition(".")[0] for name in own if _address(name) is None}
     return _key(host.name) in own or means_own_machine(host.name)
 
 
@@ -268,13 +266,13 @@ def _check_name(name: str) -> None:
             "write a shorter name, or an address."
         )
     if ":" in name:
-        if _ipv6(name) is None:
+        if _address(name) is None:
             raise HostError(
                 f"{_quote(name)} is not an IPv6 address: write one like [fd00::1] "
                 "or [fd00::1]:2."
             )
     elif name and not name.strip("0123456789."):
-        if not re.fullmatch(_IPV4, name):
+        if _address(name) is None:
             raise HostError(
                 f"{_quote(name)} is not an IPv4 address: it needs four numbers from "
                 "0 to 255 without leading zeros, for example 10.1.3.101."
@@ -295,23 +293,21 @@ def _is_label(text: str) -> bool:
     return len(text) <= 63 and text.isascii() and letters.isalnum() and ends.isalnum()
 
 
-def _ipv6(text: str) -> str | None:
+def _address(text: str) -> str | None:
     """Return an address in its one canonical form, or None if it is none."""
-    if not re.fullmatch(r"[0-9A-Fa-f:.]+", text):
+    is_name = ":" not in text and text.strip("0123456789.")
+    # An IPv6 address with a zone means something on one machine only.
+    if is_name or "%" in text:
         return None
     try:
-        return IPv6Address(text).compressed
-    except AddressValueError:
+        return ip_address(text).compressed
+    except ValueError:
         return None
 
 
 def _key(name: str) -> str:
     """Return the one form of a name that can be written in several ways."""
-    return (":" in name and _ipv6(name)) or name.lower()
-
-
-def _is_address(key: str) -> bool:
-    return ":" in key or re.fullmatch(_IPV4, key) is not None
+    return _address(name) or name.lower()
 
 
 def _quote(text: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from poprun.host.host_link import HostLink
+from poprun.host.host_link import ClockReading, HostLink
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import OutputReader
 from poprun.output.waiter import READ, Interest
@@ -59,6 +59,9 @@ class FakeHost:
         self.name = name
         self.ranks = ranks
         self.is_clean = self.finished = True
+        self.call_records: list[tuple[str, bytes]] = []
+        self.clock_readings: list[ClockReading] = []
+        self.results: dict[int, bytes] = {}
         # What it reports between `finish` and its end.
         self.last_events: Sequence[Event] = ()
         self.calls: list[tuple[object, ...]] = []

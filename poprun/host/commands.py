@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from poprun.helpers import processes
+from poprun.output.stream_ends import DescriptorSource
 from poprun.output.waiter import READ, Interest
 from poprun.wire import protocol
 from poprun.wire.channel import PIECE
@@ -36,8 +37,8 @@ class Commands:
         self._blocked = blocked
         # The pid of each running command, by its number.
         self._pids: dict[int, int] = {}
-        # By descriptor to read: the number of a command, and 1 for stdout or 2.
-        self._outputs: dict[int, tuple[int, int]] = {}
+        # By output: the number of a command, and 1 for stdout or 2.
+        self._outputs: dict[DescriptorSource, tuple[int, int]] = {}
 
     def run(self, number: int, text: bytes) -> int:
         """Start a command, as the shell of a login would; return its pid, 0 if none."""
@@ -63,7 +64,8 @@ class Commands:
             os.close(out_write)
             os.close(err_write)
         self._pids[number] = pid
-        self._outputs |= {out_read: (number, 1), err_read: (number, 2)}
+        self._outputs[DescriptorSource(out_read)] = number, 1
+        self._outputs[DescriptorSource(err_read)] = number, 2
         return pid
 
     def end(self, number: int) -> int:
@@ -79,36 +81,29 @@ class Commands:
         return process.pid
 
     def interests(self) -> Iterator[Interest]:
-        for descriptor in self._outputs:
-            yield Interest(descriptor, READ, partial(self._read, descriptor))
+        for output in self._outputs:
+            yield Interest(output.descriptor, READ, partial(self._read, output))
 
     def note_end(self, pid: int, status: int) -> None:
         """Take in that a child of the agent has ended."""
         for number in [number for number, p in self._pids.items() if p == pid]:
-            for descriptor, (owner, _) in list(self._outputs.items()):
-                if owner != number:
-                    continue
-                os.set_blocking(descriptor, False)
-                while self._read(descriptor):
+            for output in [o for o, (n, _) in self._outputs.items() if n == number]:
+                while self._read(output):
                     continue
                 # A process that the command has left behind may keep it open.
-                if self._outputs.pop(descriptor, None):
-                    os.close(descriptor)
+                if self._outputs.pop(output, None):
+                    output.close()
             del self._pids[number]
             self._send(protocol.COMMAND_ENDED, number, processes.exit_code(status))
 
-    def _read(self, descriptor: int) -> bool:
+    def _read(self, output: DescriptorSource) -> bool:
         """Read and send a piece; return whether there may be more."""
-        if descriptor not in self._outputs:
+        if output not in self._outputs:
             return False  # closed since poll returned
-        try:
-            data = os.read(descriptor, PIECE)
-        except BlockingIOError:
-            return False
-        number, stream = self._outputs[descriptor]
+        data = output.read(PIECE)
         if data:
-            self._send(protocol.COMMAND_OUTPUT, number, stream, data)
-        else:
-            del self._outputs[descriptor]
-            os.close(descriptor)
+            self._send(protocol.COMMAND_OUTPUT, *self._outputs[output], data)
+        elif data is not None:
+            del self._outputs[output]
+            output.close()
         return bool(data)

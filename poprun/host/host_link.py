@@ -5,7 +5,7 @@ poprun runs on, and RemoteHost one at the end of a connection; the tests have a 
 without processes. A host has nothing to do with mpirun.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,18 @@ class HostLink(LoopPart, Protocol):
     @property
     def finished(self) -> bool:
         """Whether nothing of the job is left on the host, after `finish`."""
+
+    @property
+    def call_records(self) -> Iterable[tuple[str, bytes]]:
+        """The names and pieces of the files of recorded calls there."""
+
+    @property
+    def clock_readings(self) -> Sequence[ClockReading]:
+        """The readings of a clock other than poprun's, if the job is traced."""
+
+    @property
+    def results(self) -> Mapping[int, bytes]:
+        """The results of poprun.launch's function that the instances cannot write."""
 
     def start(
         self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder

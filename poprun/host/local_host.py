@@ -7,7 +7,7 @@ socket become events; the supervisor's decisions are sent to the shims.
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from poprun.host.attachments import Attacher, Attachments
 from poprun.host.control_socket import ControlSocket, Handler, Messages
 from poprun.host.finalizing import Finalizing
+from poprun.host.host_link import ClockReading
+from poprun.host.record_pieces import record_pieces
 from poprun.host.usage import UsageReader
 from poprun.job.values import HostJob
 from poprun.output.stream_ends import (
@@ -59,6 +61,9 @@ class LocalHost:
 
     # The guard ends leftover processes here.
     finished = True
+    clock_readings: Sequence[ClockReading] = ()
+    # The instances write them to the caller's files.
+    results: Mapping[int, bytes] = MappingProxyType({})
 
     def __init__(
         self,
@@ -141,6 +146,10 @@ class LocalHost:
 
     def take_in_losses(self) -> None:
         self.control.read_closed()
+
+    @property
+    def call_records(self) -> Iterable[tuple[str, bytes]]:
+        return record_pieces(self._job.directory)
 
     # --- The supervisor's decisions.
 

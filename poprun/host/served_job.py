@@ -17,7 +17,6 @@ from poprun.host.attachments import ForwardedDevices
 from poprun.host.commands import Commands
 from poprun.host.forwarded_streams import ForwardedInput, ForwardedOutput
 from poprun.host.local_host import LocalHost
-from poprun.host.record_pieces import record_pieces
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, directory_resource
 from poprun.mpirun.environment import without_batch_system
@@ -200,7 +199,8 @@ class ServedJob:
             name = self._job.name
             self._emit(Remains(pid=p.pid, user=user, command=text, host=name))
         if self._job.is_traced:
-            self._send_records()
+            for name, piece in self._host.call_records:
+                self._channel.tell(protocol.CALL_RECORDS, os.fsencode(name), piece)
         if self._job.call:
             for result in result_pieces(self._job.directory, self._job.ranks):
                 self._channel.tell(protocol.RESULT, *result)
@@ -209,10 +209,6 @@ class ServedJob:
         self._has_finished = True
         counters = (b"" if n is None else n for n in astuple(read_host()))
         self._channel.tell(protocol.HOST_FINISHED, *counters)
-
-    def _send_records(self) -> None:
-        for name, piece in record_pieces(self._job.directory):
-            self._channel.tell(protocol.CALL_RECORDS, os.fsencode(name), piece)
 
     def _end_processes(self) -> list[processes.Process]:
         """End leftover processes; return those that the kernel does not end."""

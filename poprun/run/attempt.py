@@ -15,7 +15,6 @@ from poprun.errors import LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
 from poprun.host.links import open_links
-from poprun.host.remote_host import RemoteHost
 from poprun.host_specs import HostSpec
 from poprun.job.output_routes import make_router
 from poprun.job.resource_limits import caller_limits
@@ -217,10 +216,9 @@ class _RunningAttempt:
             else:
                 self._mpirun.hand_over(self._next_guard)
         if self._context.trace is not None:
-            self._context.trace.collect(self._hosts, self._job.directory)
+            self._context.trace.collect(self._hosts)
         for host in self._hosts:
-            if isinstance(host, RemoteHost):
-                write_results(self._context.caller_environ, host.results)
+            write_results(self._context.caller_environ, host.results)
 
     def _judge(self, end: AttemptEnd) -> Verdict:
         return conclusion.judge_attempt(end, self._plan, self._router)

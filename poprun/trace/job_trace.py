@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from popdist.call_records import (
@@ -23,8 +23,7 @@ from poprun import __version__, early_signals
 from poprun.errors import OptionError
 from poprun.helpers.processes import exit_code
 from poprun.host.host_link import HostLink
-from poprun.host.record_pieces import record_pieces, stem_of
-from poprun.host.remote_host import RemoteHost
+from poprun.host.record_pieces import stem_of
 from poprun.trace import timeline
 from poprun.trace.clocks import Clock, clock_of
 from poprun.trace.record_files import ProcessRecords, lost_calls, read_process
@@ -114,17 +113,15 @@ class JobTrace:
             files = self._files.setdefault((self._attempt, host, stem), {})
             files.setdefault(name, bytearray()).extend(piece)
 
-    def collect(self, hosts: Sequence[HostLink], directory: str) -> None:
+    def collect(self, hosts: Sequence[HostLink]) -> None:
         """Read the records of the processes of all hosts.
 
         The directory with the records of this host is removed next.
         """
         for host in hosts:
-            pieces: Iterable[tuple[str, bytes]] = record_pieces(directory)
-            if isinstance(host, RemoteHost):
-                pieces = host.call_records
+            if host.clock_readings:
                 self._clocks[host.name] = clock_of(host.clock_readings)
-            for name, piece in pieces:
+            for name, piece in host.call_records:
                 self.add_piece(host.name, name, piece)
 
     # --- The file.

@@ -11,6 +11,7 @@ import pytest
 from popdist import call_records as records
 from poprun.errors import OptionError
 from poprun.host.host_link import HostLink
+from poprun.host.record_pieces import record_pieces
 from poprun.trace.job_trace import JobTrace
 from poprun.wire.events import Exited, MpirunExited, MpirunStarted, Started
 
@@ -78,7 +79,9 @@ def test_the_file_has_phases_lives_and_records(tmp_path: Path) -> None:
         )
     )
     trace.listen(MpirunExited(status=0))
-    trace.collect([cast("HostLink", SimpleNamespace(name="here"))], os.fspath(folder))
+    records = record_pieces(os.fspath(folder))
+    host = SimpleNamespace(name="here", call_records=records, clock_readings=())
+    trace.collect([cast("HostLink", host)])
 
     assert trace.write() == ""
 
