@@ -20,7 +20,7 @@ from poprun import errors
 from poprun.errors import LaunchError, PoprunError
 from poprun.helpers import own_process, processes
 from poprun.helpers.load import timeout_factor
-from poprun.reach.connector import Connector, errors_in
+from poprun.reach.connector import MOST_LINES, Connector, errors_in, quotation
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import PREAMBLE_START, VERSION, AgentHello
@@ -169,27 +169,23 @@ class AgentConnection:
             while kind == protocol.ALIVE:
                 kind, fields = self._next(limit)
             if kind == protocol.SUPERVISOR_LOST:
-                why = codec.why_supervisor_lost(*fields)
-                raise LaunchError(
-                    f"The host {self.name} was lost before the job started: {why}."
-                )
+                raise self._loss(f"{codec.why_supervisor_lost(*fields)}.")
             if kind != protocol.REFUSAL:
                 return codec.unpack_json(fields[0]) if fields else None
             refusal = self._refusal([_text(field) for field in fields])
         except (ConnectionError, ValueError):
             lines = [line.strip() for line in self.stderr_text.splitlines()]
-            speaker = self.connector.name
-            words = f" {speaker} says: '{'; '.join(lines[-2:])}'." if lines else ""
-            raise LaunchError(
-                f"The host {self.name} was lost before the job started: the "
-                f"connection to it has ended.{words}"
-            ) from None
+            words = quotation(self.connector.name, lines[-MOST_LINES:])
+            raise self._loss(f"the connection to it has ended.{words}") from None
         except TimeoutError:
-            raise LaunchError(
-                f"The host {self.name} was lost before the job started: its agent "
-                f"does not answer within {within:.0f} s."
-            ) from None
+            why = f"its agent does not answer within {within:.0f} s."
+            raise self._loss(why) from None
         raise refusal
+
+    def _loss(self, why: str) -> LaunchError:
+        return LaunchError(
+            f"The host {self.name} was lost before the job started: {why}"
+        )
 
     def _refusal(self, fields: list[str]) -> PoprunError:
         """Return the error that an agent reports.

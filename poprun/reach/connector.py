@@ -178,6 +178,11 @@ def unusable(
     Args:
         speaker: The program that has written the lines.
     """
-    quotation = printable("; ".join(lines))
-    words = f" {speaker} says: '{quotation}'." if quotation else ""
+    words = quotation(speaker, lines)
     return f"The host {host.name} cannot be used: {meaning}.{words} {advice}"
+
+
+def quotation(speaker: str, lines: Sequence[str]) -> str:
+    """Return a sentence with what a program has written, "" for nothing."""
+    text = printable("; ".join(lines))
+    return f" {speaker} says: '{text}'." if text else ""

@@ -17,10 +17,9 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.reach.connector import MOST_LINES, CommandEnd, Connector
+from poprun.reach.connector import MOST_LINES, CommandEnd, Connector, quotation
 from poprun.reach.remote_commands import run_all
 from poprun.reach.ssh import LIMIT_S
-from poprun.words import printable
 
 # How long rsync waits for a host that accepts no data before it gives up.
 STALLED_S = 60
@@ -224,8 +223,7 @@ def _advice(host: HostSpec, copy: Copy, ran: CommandEnd, connector: Connector) -
 
 
 def _sentence(host: HostSpec, copy: Copy, ran: CommandEnd, advice: str) -> str:
-    quotation = printable("; ".join(ran.lines[:MOST_LINES]))
-    words = f" It says: '{quotation}'." if quotation else ""
+    words = quotation("It", ran.lines[:MOST_LINES])
     return (
         f"The {copy.noun} {copy.directory} cannot be copied to the host {host.name}."
         f"{words} {advice}"

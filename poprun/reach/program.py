@@ -5,7 +5,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
 
@@ -41,11 +42,13 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
         path = _locate(name, search_path, cwd)
     except ProgramNotFoundError as error:
         first, *others = name.split() or [name]
-        if others and _can_locate(first, search_path, cwd):
-            error.add_note(
-                "It is one word with a space in it. Write it without quotes: "
-                f"poprun {name}"
-            )
+        if others:
+            with suppress(ProgramNotFoundError, ProgramNotExecutableError):
+                _locate(first, search_path, cwd)
+                error.add_note(
+                    "It is one word with a space in it. Write it without quotes: "
+                    f"poprun {name}"
+                )
         raise
     _check_file(name, path)
     _check_format(name, path, cwd)
@@ -58,14 +61,6 @@ def _locate(name: str, search_path: str | None, cwd: str) -> str:
     path = os.path.join(cwd, name)
     _check_reachable(name, path)
     return path
-
-
-def _can_locate(name: str, search_path: str | None, cwd: str) -> bool:
-    try:
-        _locate(name, search_path, cwd)
-    except (ProgramNotFoundError, ProgramNotExecutableError):
-        return False
-    return True
 
 
 def _search(name: str, search_path: str | None, cwd: str) -> str:
@@ -132,28 +127,20 @@ def _no_such_path(name: str, path: str) -> ProgramNotFoundError:
 
 
 def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> str:
-    known = {
-        entry
-        for directory in directories
-        for entry in _programs_in(directory)
-        # "python a.py" is no python2.7.
-        if len(entry.split()) == len(name.split())
-    }
+    known: set[str] = set()
+    for directory in directories:
+        with suppress(OSError), os.scandir(directory) as entries:
+            known |= {
+                entry.name
+                for entry in entries
+                # "python a.py" is no python2.7.
+                if len(entry.name.split()) == len(name.split())
+                and (os.access(entry.path, os.X_OK) or entry.name.endswith(".py"))
+                and not os.path.isdir(entry.path)
+            }
     for similar in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75):
         return f" Did you mean {os.path.join(before, similar)!r}?"
     return ""
-
-
-def _programs_in(directory: str) -> Iterator[str]:
-    try:
-        entries = os.listdir(directory)
-    except OSError:
-        return
-    for entry in entries:
-        path = os.path.join(directory, entry)
-        is_program = os.access(path, os.X_OK) or entry.endswith(".py")
-        if is_program and not os.path.isdir(path):
-            yield entry
 
 
 def _check_file(name: str, path: str) -> None:
@@ -226,17 +213,15 @@ def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
 
 def _first_line(path: str) -> bytes:
     # A terminal or a pipe of that name would make this wait.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, _FIRST_LINE_BYTES)
-    finally:
-        os.close(descriptor)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb", buffering=0) as file:
+        return file.read(_FIRST_LINE_BYTES) or b""
 
 
 def _interpreter(line: bytes) -> bytes:
     # A carriage return is part of the name, to the kernel too.
-    words = line[2:].partition(b"\n")[0].strip(b" \t").replace(b"\t", b" ").split(b" ")
-    return words[0]
+    words = line[2:].partition(b"\n")[0].strip(b" \t").replace(b"\t", b" ")
+    return words.partition(b" ")[0]
 
 
 def _other_formats() -> bool:

@@ -157,11 +157,10 @@ def _wait_status(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    # A whole number may be larger than any float.
-    is_float = type(value) is float and isfinite(value)
-    if not is_float and (type(value) is not int or abs(value) > _MOST[Long]):
+    # Not a whole number, which may be larger than any float.
+    if type(value) is not float or not isfinite(value):
         raise ValueError(value)
-    return float(value)
+    return value
 
 
 def _bool(value: Any) -> bool:
