@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -442,8 +443,8 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def slow_server(tmp_path: Path) -> subprocess.Popen[str]:
-    command = [COMMAND[0], "-c", IMPATIENT, "--port=0"]
+def slow_server(tmp_path: Path, script: str = IMPATIENT) -> subprocess.Popen[str]:
+    command = [COMMAND[0], "-c", script, "--port=0"]
     return subprocess.Popen(
         [*command, f"--database={tmp_path / 's.db'}"], stdout=subprocess.PIPE, text=True
     )
@@ -473,6 +474,54 @@ def test_a_request_that_does_not_come_to_an_end_is_given_up(
                     assert client.recv(100) == b""
         finally:
             process.kill()
+
+
+def test_a_stopped_server_gives_up_no_client_that_went_on(tmp_path: Path) -> None:
+    request = post("/user/list_clusters", b"{}")
+    script = IMPATIENT.replace("REQUEST_TIMEOUT_S = 0.5", "REQUEST_TIMEOUT_S = 3")
+    with slow_server(tmp_path, script) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().split("127.0.0.1:")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=200) as client:
+                client.sendall(request[:-1])
+                time.sleep(0.5)
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(4)
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.5)
+                client.sendall(request[-1:])
+
+                assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+        finally:
+            process.kill()
+
+
+# All connections together may hold 8 MiB.
+FLOODED = SMALL.replace("1 << 20", "8 << 20")
+
+
+def test_a_flood_of_unfinished_requests_takes_no_more_memory_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", FLOODED])
+    body = b" " * 3_000_000
+    unfinished = post("/user/list_clusters", body, "Content-Length: 4000000")
+    with serving(tmp_path / "server.db") as server:
+        before = memory(server)
+        server.process.send_signal(signal.SIGSTOP)  # all of it comes at once
+        hostile = [server.connect() for _ in range(200)]
+        for connection in hostile:
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.send(unfinished)
+        server.process.send_signal(signal.SIGCONT)
+        reply = server.exchange(post("/user/list_clusters", b"{}"))
+
+        assert reply.startswith(b"HTTP/1.1 200 OK")
+        assert memory(server) - before < 64 << 20
+        for connection in hostile:
+            connection.close()
 
 
 def test_a_client_that_does_not_read_its_reply_is_given_up(tmp_path: Path) -> None:
