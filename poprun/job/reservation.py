@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand, run_command
 from poprun.job.values import Job, Resource
@@ -28,7 +29,6 @@ from poprun.vipu.errors import (
     UnknownNameError,
     VipuError,
 )
-from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.launch.describe_devices import (
     describe_grant,
@@ -43,6 +43,9 @@ from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import PARENT, Grant, Holder
 from poprun.vipu.model import Cluster
 from poprun.vipu.opening import open_inventory
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
 
 RELEASE = os.path.join(
     os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
@@ -168,7 +171,7 @@ def find_host_servers(
 
 
 def _cluster_of(
-    inventory: Inventory, options: PartitionOptions, num_ipus: int
+    inventory: "Inventory", options: PartitionOptions, num_ipus: int
 ) -> Cluster | None:
     if options.name is not None:
         with suppress(UnknownNameError):
@@ -256,7 +259,7 @@ def _log_server(options: PartitionOptions, log: Log) -> None:
 
 def _open(
     options: PartitionOptions, environ: Mapping[str, str], *, is_copy: bool = False
-) -> Inventory:
+) -> "Inventory":
     host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
     return open_inventory(

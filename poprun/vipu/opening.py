@@ -1,10 +1,13 @@
 """Open the inventory that a user means: a server's, or the embedded one."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from poprun.vipu.client.server_address import ServerAddress
-from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.inventory.location import find_inventory
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
 
 
 def open_inventory(
@@ -16,7 +19,7 @@ def open_inventory(
     admin: bool = False,
     syncs: bool = True,
     is_copy: bool = False,
-) -> Inventory:
+) -> "Inventory":
     """Open the inventory at an address, or this user's on this machine.
 
     The embedded one is made on first use.

@@ -1,73 +1,89 @@
-"""Operations as data, from methods as they are declared; `performed` performs them.
+"""Operations of an inventory as data: a function in a transaction, its name and rights.
 
-`inventory.interface` has the declarations. Requests to a server, their documentation
-and the options of the commands are made from them.
+A class with operations has a method for each of them. The method binds its arguments
+and performs the operation, here or behind a server. Requests to a server, their
+documentation and the options of the commands are made from the same operations.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import make_dataclass
-from functools import cache, wraps
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import field, make_dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.transaction import Transaction
+
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Operation(NamedTuple):
-    """One method of the inventory, to be called through the network."""
-
-    name: str
-    # The docstring of the method.
-    description: str
-    # A dataclass of its arguments.
-    arguments: Any
-    result: Any
 
 
 class Operations:
     """The base of classes that perform operations."""
 
-    def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
+    def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
         """Perform an operation by its name, and return its result, of that kind."""
         raise NotImplementedError(operation)
 
 
-def performed(area: type[T]) -> type[T]:
-    """Let each method of a class perform the operation of its name."""
-    for name, method in list(vars(area).items()):
-        if not name.startswith("_"):
-            setattr(area, name, _performing(method))
-    return area
+class Operation(Generic[P, T]):
+    """One operation; in an object that performs it, a method.
 
+    Args:
+        body: Performs it in a transaction of a database.
+        is_for_admins: Whether users may not perform it.
+        needs_key: Whether a server with access keys requires one.
+    """
 
-def _performing(method: Any) -> Callable[..., Any]:
-    @wraps(method)
-    def perform(self: Operations, *values: Any, **named: Any) -> Any:
-        operation = operation_of(method)
-        bound = operation.arguments(*values, **named)
-        arguments = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in vars(bound).items()
-        }
-        kind = operation.result or type(None)
-        return self._perform(kind, operation.name, **arguments)
+    def __init__(
+        self,
+        body: "Callable[Concatenate[Transaction, P], T]",
+        *,
+        is_for_admins: bool = False,
+        needs_key: bool = True,
+    ) -> None:
+        self.body = body
+        self.is_for_admins = is_for_admins
+        self.needs_key = needs_key
 
-    return perform
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
+    def __get__(self, performer: Operations | None, owner: type) -> Callable[P, T]:
+        if performer is None:
+            operation: Any = self
+            return operation  # type: ignore[no-any-return]
 
-@cache
-def operation_of(method: Any) -> Operation:
-    """Return the operation that a method declares; keywords alone have defaults."""
-    # Without inspect, which takes 10 ms to import.
-    name, code = method.__name__, method.__code__
-    defaults = [*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values()]
-    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    kind = "".join(map(str.capitalize, name.split("_")))
-    annotations = method.__annotations__
-    num_required = len(parameters) - len(defaults)
-    arguments: Any = make_dataclass(
-        kind,
-        [(each, annotations[each]) for each in parameters],
-        namespace=dict(zip(parameters[num_required:], defaults, strict=True)),
-        frozen=True,
-    )
-    return Operation(name, method.__doc__ or "", arguments, annotations["return"])
+        def perform(*args: P.args, **kwargs: P.kwargs) -> T:
+            kind: Any = self.result or type(None)
+            bound = vars(self.arguments(*args, **kwargs))
+            for name, value in bound.items():
+                bound[name] = tuple(value) if isinstance(value, list) else value
+            result: T = performer._perform(kind, self.name, **bound)
+            return result
+
+        return perform
+
+    @property
+    def description(self) -> str:
+        """The docstring of its function."""
+        return self.body.__doc__ or ""
+
+    @cached_property
+    def arguments(self) -> Any:
+        """A dataclass of its arguments."""
+        _, *parameters = inspect.signature(self.body).parameters.values()
+        fields = [
+            (
+                each.name,
+                each.annotation,
+                field() if each.default is each.empty else field(default=each.default),
+            )
+            for each in parameters
+        ]
+        kind = "".join(map(str.capitalize, self.name.split("_")))
+        return make_dataclass(kind, fields, frozen=True)
+
+    @property
+    def result(self) -> Any:
+        return self.body.__annotations__["return"]

@@ -47,7 +47,16 @@ class _Entry:
         return not set(self.allocations).isdisjoint(other.allocations)
 
 
-def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
+def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Grant:
+    """Give a job its IPUs: partition, parent device and children at once.
+
+    Raises:
+        InUseError: Others hold the IPUs; the sentence says who, since when.
+        NoSpaceError: A partition had to be made, and there is no room for it.
+        NotActiveError: The partition is not ACTIVE; one made for this is gone.
+        MismatchError: There is such a partition, but not as it would be made.
+        UnknownNameError: There is no such partition, and none is to be made.
+    """
     partition = _find_partition(db, asked, user)
     _take_turn(db, asked, partition)
     lease = leases.open_lease(db, asked)
@@ -55,7 +64,7 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     if partition is None:
         assert asked.create is not None
         own_lease = lease.id if asked.remove else None
-        partition = placement.create_partition(db, asked.create, own_lease)
+        partition = placement.make_partition(db, asked.create, own_lease)
     else:
         if not partition.reconfigurable:
             leases.check_unused(db, partition, "used by another job", None)
@@ -74,7 +83,8 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     )
 
 
-def try_acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
+def try_acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Grant:
+    """Return what `acquire` would give a job now, or raise as it would."""
     db.execute("SAVEPOINT trial")
     try:
         return acquire(db, asked, user)
@@ -82,7 +92,14 @@ def try_acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
         db.execute("ROLLBACK TO trial")
 
 
-def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None) -> Turn:
+def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None = None) -> Turn:
+    """Let a job wait for IPUs, or go on waiting: it must ask again all the time.
+
+    It waits until it has acquired them or its lease is released.
+
+    Raises:
+        VipuRuleError: It would wait in vain.
+    """
     entry = _entry_of(db, asked, _find_partition(db, asked, user))
     _check_size(db, asked, entry)
     check_holder(asked.holder)
@@ -96,6 +113,7 @@ def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None) -> Turn
 
 
 def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
+    """Return the jobs that wait for IPUs, the first one first."""
     _drop_forgotten(db)
     for entry in _entries(db):
         if _has_ended(db, entry):
@@ -103,8 +121,13 @@ def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
     return db.select(WaitingJob, "waiting ORDER BY rowid")
 
 
-def release(db: Transaction, lease: str, wait_s: float) -> None:
-    """End the lease of a job that has IPUs or waits for them."""
+def release(db: Transaction, lease: str, wait_s: float = 0.0) -> None:
+    """End a lease: its devices, its attachments, the partitions made for it.
+
+    To end one that has ended already does nothing. `wait_s` is for how long
+    instances on other hosts may still live: if the job has some, the lease ends
+    after that.
+    """
     leases.end_lease_after(db, lease, wait_s)
     _leave(db, lease)
 

@@ -15,10 +15,9 @@ from threading import Lock
 from urllib.parse import quote
 
 from poprun.vipu import errors
-from poprun.vipu.inventory.damage import find_damage
+from poprun.vipu.inventory.columns import connect, find_damage
 from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.inventory.private_place import check_private, make_private
-from poprun.vipu.inventory.transaction import connect
 from poprun.words import printable
 
 # "vipu" in ASCII: what makes a SQLite file an inventory.

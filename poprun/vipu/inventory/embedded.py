@@ -1,28 +1,19 @@
 """The inventory of one user on one machine, and a server's own: a SQLite database."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from poprun.vipu import errors
-from poprun.vipu.inventory import (
-    acquisition,
-    leases,
-    machines,
-    partitions,
-    placement,
-    users,
-)
+from poprun.vipu.inventory import leases, machines
 from poprun.vipu.inventory.database import Database
-from poprun.vipu.inventory.interface import Inventory, operation_names
+from poprun.vipu.inventory.interface import OPERATIONS, Inventory
 from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.leases import Lease
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Cluster
 from poprun.vipu.rules import presets
-
-T = TypeVar("T")
 
 # The refusals that may not occur again once the leases of dead holders have ended.
 _TRY_AGAIN = (
@@ -32,20 +23,6 @@ _TRY_AGAIN = (
     errors.NoSpaceError,
     errors.NotActiveError,
 )
-_MODULES = (acquisition, leases, machines, partitions, placement, users)
-# The function that performs an operation in the database has its name.
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    name: vars(module)[name]
-    for name in operation_names()
-    for module in _MODULES
-    if name in vars(module)
-}
-# All others change the database: `list_waiting` drops jobs that have ended.
-_READS = {
-    name
-    for name in OPERATIONS
-    if name.startswith(("get_", "list_", "check_")) and name != "list_waiting"
-}
 
 
 class EmbeddedInventory(Inventory):
@@ -84,21 +61,24 @@ class EmbeddedInventory(Inventory):
         )
         self._observer = Observer(host, most_watched)
 
-    def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
+    def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
+        if operation == "end_dead_leases":
+            return self._end_dead_leases()
         shows_partitions = operation.startswith(("list_", "get_partition"))
         if shows_partitions and not self._observer.is_unchanged():
-            self.end_dead_leases()
+            self._end_dead_leases()
         try:
-            return self._attempt(kind, operation, arguments)
+            return self._attempt(operation, arguments)
         except _TRY_AGAIN:
-            if self._observer.is_unchanged() or not self.end_dead_leases():
+            if self._observer.is_unchanged() or not self._end_dead_leases():
                 raise
-        return self._attempt(kind, operation, arguments)
+        return self._attempt(operation, arguments)
 
-    def _attempt(self, kind: type[T], operation: str, arguments: dict[str, Any]) -> T:
-        with self._transaction(write=operation not in _READS) as db:
-            result: T = OPERATIONS[operation](db, **arguments)
-            return result
+    def _attempt(self, operation: str, arguments: dict[str, Any]) -> Any:
+        reads = operation.startswith(("get_", "list_", "check_"))
+        # To list the jobs that wait drops those that have ended.
+        with self._transaction(write=not reads or operation == "list_waiting") as db:
+            return OPERATIONS[operation].body(db, **arguments)
 
     def close(self) -> None:
         self._database.close()
@@ -113,14 +93,14 @@ class EmbeddedInventory(Inventory):
             is_needed = _needs_cluster(db, num_ipus, num_ilds)
             return machines.create_cluster(db, request) if is_needed else None
 
-    def end_dead_leases(self) -> tuple[Lease, ...]:
+    def _end_dead_leases(self) -> tuple[Lease, ...]:
         self._observer.begin_look()
         # Most often there are none, and then others need not wait.
         with self._transaction(write=False) as db:
             if not leases.may_end(db):
                 return ()
         with self._transaction(write=True) as db:
-            return leases.end_dead(db)
+            return leases.end_dead_leases(db)
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:

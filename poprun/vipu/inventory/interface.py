@@ -1,289 +1,73 @@
 """The operations of an inventory: of the embedded one, and of a server's.
 
-Client, server and OpenAPI are made from the methods of the three classes and their
-annotations: a method has no body, and performs the operation of its name with its
-arguments. Every method is one transaction: it happens as a whole or not at all, and
-raises a subclass of VipuError with a sentence for the user. Leases of holders that are
-gone are ended before a method refuses something because of them, and before it lists.
+Each operation is one transaction: it happens as a whole or not at all, and raises a
+subclass of VipuError with a sentence for the user. Leases of holders that are gone are
+ended before an operation refuses something because of them, and before it lists.
+`user` limits partitions to those that the user may see.
 """
 
-# mypy: disable-error-code="empty-body"
+from typing import Any
 
-from collections.abc import Sequence
-
-from poprun.vipu.leases import Grant, Lease, ProcessIdentity, Reservation
-from poprun.vipu.model import (
-    Agent,
-    AgentStatus,
-    Allocation,
-    Block,
-    Cluster,
-    Partition,
-    User,
+from poprun.vipu.inventory import (
+    acquisition,
+    leases,
+    machines,
+    partitions,
+    placement,
+    users,
 )
-from poprun.vipu.operations import Operation, Operations, operation_of, performed
-from poprun.vipu.requests import (
-    Acquisition,
-    ClusterRequest,
-    PartitionChange,
-    PartitionRequest,
-    Turn,
-    WaitingJob,
-)
-from poprun.vipu.rules.numbering import Device
+from poprun.vipu.model import Cluster
+from poprun.vipu.operations import Operation, Operations
 
-# Holders of a lease may use it without an access key.
-OF_HOLDERS = ("renew", "release", "get_lease", "attach", "detach")
-WITHOUT_ACCESS_KEY = (*OF_HOLDERS, "check_access")
 
-
-@performed
-class Machines(Operations):
-    """Clusters, agents, allocations and users: what an administrator makes."""
-
-    def create_cluster(self, request: ClusterRequest) -> Cluster:
-        """Make a cluster of agents, new ones if none are named.
-
-        Raises:
-            NameTakenError: There is a cluster or an allocation of that name.
-            UnknownNameError: There is no such agent.
-            InUseError: An agent belongs to another cluster.
-            VipuRuleError: The agents cannot be divided into so many ILDs.
-        """
-
-    def set_cluster_hosts(self, name: str, hosts: Sequence[str]) -> Cluster:
-        """Name the host servers of the pods of a cluster, in their order.
-
-        A job of several instances that is too large for one of them runs on as many as
-        it needs.
-
-        Raises:
-            VipuRuleError: They cannot share its IPUs equally, or one is named twice.
-        """
-
-    def list_clusters(self) -> tuple[Cluster, ...]: ...
-
-    def get_cluster(self, name: str) -> Cluster: ...
-
-    def list_free_blocks(self, cluster: str) -> tuple[Block, ...]:
-        """Return the IPUs of a cluster that are in no partition, by position."""
-
-    def remove_cluster(self, name: str) -> None:
-        """Remove a cluster, and the agents that were made with it.
-
-        Raises:
-            InUseError: There are partitions in it.
-        """
-
-    def create_agent(self, name: str, host: str, port: int = 8080) -> Agent: ...
-
-    def list_agents(self, cluster: str | None = None) -> tuple[Agent, ...]: ...
-
-    def get_agent(self, name: str) -> Agent: ...
-
-    def remove_agent(self, name: str) -> None:
-        """Remove an agent that is in no cluster."""
-
-    def set_agent_status(self, name: str, status: AgentStatus) -> Agent:
-        """Let an emulated IPU-Machine fail, or come back.
-
-        Partitions on it change their state when they are next created or reset, those
-        that are pending at once.
-        """
-
-    def create_allocation(
-        self, name: str, cluster: str, agents: Sequence[str], users: Sequence[str] = ()
-    ) -> Allocation:
-        """Set agents of a cluster apart.
-
-        Raises:
-            InUseError: Partitions use their IPUs.
-        """
-
-    def list_allocations(self) -> tuple[Allocation, ...]: ...
-
-    def get_allocation(self, name: str) -> Allocation: ...
-
-    def remove_allocation(self, name: str) -> None:
-        """Give the agents of an allocation back to its cluster."""
-
-    def create_user(
-        self, name: str, allocations: Sequence[str] = (), *, is_admin: bool = False
-    ) -> str:
-        """Make a user, and return the access key, which is not kept."""
-
-    def list_users(self) -> tuple[User, ...]: ...
-
-    def get_user(self, name: str) -> User: ...
-
-    def remove_user(self, name: str) -> None: ...
-
-    def check_access(self, name: str, access_key: str) -> User:
-        """Return the user whom an access key belongs to.
-
-        Raises:
-            AccessError: The user or the key is wrong; which of them is not said.
-        """
-
-
-# All others may be performed by users, too.
-OF_ADMINS = (
-    "list_users",
-    "get_user",
-    *(
-        name
-        for name in vars(Machines)
-        if not name.startswith(("_", "list_", "get_", "check_"))
-    ),
-)
-
-
-@performed
-class Partitions(Operations):
-    """Partitions. `user` limits them to the partitions of one user."""
-
-    def create_partition(self, request: PartitionRequest) -> Partition:
-        """Make a partition that stays until it is removed.
-
-        It is not reset afterwards. Its state is ACTIVE if all agents are up.
-
-        Raises:
-            NameTakenError: There is one of this name.
-            NoSpaceError: There are not enough free IPUs next to each other.
-            VipuRuleError: No cluster could ever have it.
-        """
-
-    def list_partitions(self, user: str | None = None) -> tuple[Partition, ...]: ...
-
-    def get_partition(self, name: str, user: str | None = None) -> Partition:
-        """Return a partition, with its state as it is now.
-
-        Raises:
-            UnknownNameError: There is none; the sentence lists those there are.
-        """
-
-    def reset_partition(
-        self, name: str, user: str | None = None, *, lease: str | None = None
-    ) -> Partition:
-        """Configure a partition anew; the job that asks names its own lease.
-
-        Raises:
-            InUseError: Another job holds IPUs of it.
-        """
-
-    def update_partition(
-        self,
-        name: str,
-        change: PartitionChange,
-        user: str | None = None,
-        *,
-        lease: str | None = None,
-    ) -> Partition:
-        """Change a partition, and move it if its size or its ILDs change.
-
-        Raises:
-            InUseError: Another job holds IPUs of it.
-            NoSpaceError: The larger one has no room; the partition stays as it was.
-        """
-
-    def remove_partition(
-        self,
-        name: str,
-        user: str | None = None,
-        *,
-        lease: str | None = None,
-        force: bool = False,
-    ) -> None:
-        """Free the IPUs of a partition; `force` ends the leases that hold some.
-
-        Raises:
-            InUseError: Another job holds IPUs of it.
-        """
-
-
-@performed
-class Devices(Operations):
-    """Leases, and the devices that they hold."""
-
-    def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
-        """Give a job its IPUs: partition, parent device and children at once.
-
-        Raises:
-            InUseError: Others hold the IPUs; the sentence says who, since when.
-            NoSpaceError: A partition had to be made, and there is no room for it.
-            NotActiveError: The partition is not ACTIVE; one made for this is gone.
-            MismatchError: There is such a partition, but not as it would be made.
-            UnknownNameError: There is no such partition, and none is to be made.
-        """
-
-    def try_acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
-        """Return what `acquire` would give a job now, or raise as it would."""
-
-    def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
-        """Let a job wait for IPUs, or go on waiting: it must ask again all the time.
-
-        It waits until it has acquired them or its lease is released.
-
-        Raises:
-            VipuRuleError: It would wait in vain.
-        """
-
-    def list_waiting(self) -> tuple[WaitingJob, ...]:
-        """Return the jobs that wait for IPUs, the first one first."""
-
-    def renew(self, lease: str) -> Lease:
-        """Let a lease live for its time again, from now on.
-
-        Raises:
-            LeaseEndedError: It has ended.
-        """
-
-    def release(self, lease: str, wait_s: float = 0.0) -> None:
-        """End a lease: its devices, its attachments, the partitions made for it.
-
-        To end one that has ended already does nothing. `wait_s` is for how long
-        instances on other hosts may still live: if the job has some, the lease ends
-        after that.
-        """
-
-    def get_lease(self, lease: str) -> Lease: ...
-
-    def list_leases(self) -> tuple[Lease, ...]: ...
-
-    def attach(
-        self,
-        lease: str,
-        child: int,
-        process: ProcessIdentity,
-        host: str | None = None,
-    ) -> Device:
-        """Attach a process to the child device of an instance, until it ends.
-
-        `child` may be `leases.PARENT` for the guard of the job: see there. `host` names
-        the host of the process, if the holder of the lease is on another.
-        A process that is attached to it already stays so.
-
-        Raises:
-            LeaseEndedError: The lease has ended.
-            DeviceError: There is no such child, or another living process has it.
-        """
-
-    def detach(self, lease: str, child: int, process: ProcessIdentity) -> None:
-        """Detach a process from a device; the lease still holds it."""
-
-    def list_reservations(
-        self, partition: str | None = None
-    ) -> tuple[Reservation, ...]: ...
-
-    def end_dead_leases(self) -> tuple[Lease, ...]:
-        """End the leases of holders that are gone, and return them."""
-
-
-class Inventory(Machines, Partitions, Devices):
+class Inventory(Operations):
     """An inventory that is open."""
 
     # Where it is, for sentences: a path, or the address of a server.
     location: str
+
+    create_cluster = Operation(machines.create_cluster, is_for_admins=True)
+    set_cluster_hosts = Operation(machines.set_cluster_hosts, is_for_admins=True)
+    list_clusters = Operation(machines.list_clusters)
+    get_cluster = Operation(machines.get_cluster)
+    list_free_blocks = Operation(machines.list_free_blocks)
+    remove_cluster = Operation(machines.remove_cluster, is_for_admins=True)
+    create_agent = Operation(machines.create_agent, is_for_admins=True)
+    list_agents = Operation(machines.list_agents)
+    get_agent = Operation(machines.get_agent)
+    remove_agent = Operation(machines.remove_agent, is_for_admins=True)
+    set_agent_status = Operation(partitions.set_agent_status, is_for_admins=True)
+    create_allocation = Operation(machines.create_allocation, is_for_admins=True)
+    list_allocations = Operation(machines.list_allocations)
+    get_allocation = Operation(machines.get_allocation)
+    remove_allocation = Operation(machines.remove_allocation, is_for_admins=True)
+
+    create_user = Operation(users.create_user, is_for_admins=True)
+    list_users = Operation(users.list_users, is_for_admins=True)
+    get_user = Operation(users.get_user, is_for_admins=True)
+    remove_user = Operation(users.remove_user, is_for_admins=True)
+    check_access = Operation(users.check_access, needs_key=False)
+
+    create_partition = Operation(placement.create_partition)
+    list_partitions = Operation(partitions.list_partitions)
+    get_partition = Operation(partitions.get_partition)
+    reset_partition = Operation(placement.reset_partition)
+    update_partition = Operation(placement.update_partition)
+    remove_partition = Operation(placement.remove_partition)
+
+    acquire = Operation(acquisition.acquire)
+    try_acquire = Operation(acquisition.try_acquire)
+    wait_in_queue = Operation(acquisition.wait_in_queue)
+    list_waiting = Operation(acquisition.list_waiting)
+    # Holders of a lease may use it without an access key.
+    renew = Operation(leases.renew, needs_key=False)
+    release = Operation(acquisition.release, needs_key=False)
+    get_lease = Operation(leases.get_lease, needs_key=False)
+    attach = Operation(leases.attach, needs_key=False)
+    detach = Operation(leases.detach, needs_key=False)
+    list_leases = Operation(leases.list_leases)
+    list_reservations = Operation(leases.list_reservations)
+    end_dead_leases = Operation(leases.end_dead_leases)
 
     def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
         """Make a pod for a job, if none is large enough, and all are automatic.
@@ -298,16 +82,22 @@ class Inventory(Machines, Partitions, Devices):
         raise NotImplementedError
 
 
+# By name.
+OPERATIONS: dict[str, Operation[..., Any]] = {
+    name: value
+    for name, value in vars(Inventory).items()
+    if isinstance(value, Operation)
+}
+OF_ADMINS = tuple(name for name, each in OPERATIONS.items() if each.is_for_admins)
+WITHOUT_ACCESS_KEY = tuple(n for n, each in OPERATIONS.items() if not each.needs_key)
+OF_HOLDERS = tuple(name for name in WITHOUT_ACCESS_KEY if name != "check_access")
+
+
 def operation_names() -> tuple[str, ...]:
     """Return the names of all operations."""
-    return tuple(
-        name
-        for area in (Machines, Partitions, Devices)
-        for name in vars(area)
-        if not name.startswith("_")
-    )
+    return tuple(OPERATIONS)
 
 
-def operation(name: str) -> Operation:
+def operation(name: str) -> Operation[..., Any]:
     """Return the operation of a name."""
-    return operation_of(getattr(Inventory, name).__wrapped__)
+    return OPERATIONS[name]

@@ -80,6 +80,11 @@ def list_leases(db: Transaction) -> tuple[Lease, ...]:
 
 
 def renew(db: Transaction, lease: str) -> Lease:
+    """Let a lease live for its time again, from now on.
+
+    Raises:
+        LeaseEndedError: It has ended.
+    """
     renewed = get_lease(db, lease)
     ends = advance_clock(db) + renewed.lease_s
     db.execute("UPDATE leases SET ends = ? WHERE id = ?", ends, lease)
@@ -130,14 +135,14 @@ def advance_clock(db: Transaction) -> float:
 
 
 def may_end(db: Transaction) -> bool:
-    """Return whether `end_dead` could find anything: most often it could not."""
+    """Return whether `end_dead_leases` could find anything: most often it could not."""
     lives = {_life(db, lease) for lease in list_leases(db)}
     (read_at,) = db.column("SELECT read_at FROM lease_clock")
     is_clock_due = abs(liveness.time_since_boot() - read_at) >= CLOCK_DUE_S
     return Life.DEAD in lives or (Life.UNKNOWN in lives and is_clock_due)
 
 
-def end_dead(db: Transaction) -> tuple[Lease, ...]:
+def end_dead_leases(db: Transaction) -> tuple[Lease, ...]:
     """End the leases of holders that are gone, and return them.
 
     An instance may live a little longer than the poprun that held the lease. So a lease
@@ -292,9 +297,22 @@ def check_unused(
 
 
 def attach(
-    db: Transaction, lease: str, child: int, process: ProcessIdentity, host: str | None
+    db: Transaction,
+    lease: str,
+    child: int,
+    process: ProcessIdentity,
+    host: str | None = None,
 ) -> Device:
-    """Attach a process to a device, in place of one that has ended."""
+    """Attach a process to the child device of an instance, until it ends.
+
+    `child` may be `leases.PARENT` for the guard of the job: see there. `host` names
+    the host of the process, if the holder of the lease is on another.
+    A process that is attached to it already stays so.
+
+    Raises:
+        LeaseEndedError: The lease has ended.
+        DeviceError: There is no such child, or another living process has it.
+    """
     check_process(process)
     if host is not None:
         check_text("host of a process", host)
@@ -317,6 +335,7 @@ def attach(
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
+    """Detach a process from a device; the lease still holds it."""
     if _get_child(db, lease, child).process == process:
         _set_process(db, lease, child, None, None)
 
@@ -333,7 +352,7 @@ def _set_process(
 
 
 def list_reservations(
-    db: Transaction, partition: str | None
+    db: Transaction, partition: str | None = None
 ) -> tuple[Reservation, ...]:
     return tuple(
         reservation

@@ -19,7 +19,14 @@ from poprun.vipu.rules.free_ipus import bits_of, free_blocks
 
 
 def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
-    """Make a cluster, its agents if need be, and the allocation of its name."""
+    """Make a cluster of agents, new ones if none are named.
+
+    Raises:
+        NameTakenError: There is a cluster or an allocation of that name.
+        UnknownNameError: There is no such agent.
+        InUseError: An agent belongs to another cluster.
+        VipuRuleError: The agents cannot be divided into so many ILDs.
+    """
     machines = len(request.agents) or request.num_machines
     ilds = max(request.num_ilds, 1)
     if machines < 1 or machines % ilds:
@@ -80,6 +87,14 @@ def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
 
 
 def set_cluster_hosts(db: Transaction, name: str, hosts: Sequence[str]) -> Cluster:
+    """Name the host servers of the pods of a cluster, in their order.
+
+    A job of several instances that is too large for one of them runs on as many as
+    it needs.
+
+    Raises:
+        VipuRuleError: They cannot share its IPUs equally, or one is named twice.
+    """
     cluster = replace(get_cluster(db, name), hosts=read_hosts(hosts))
     check_cluster(cluster)
     db.execute("UPDATE clusters SET hosts = ? WHERE name = ?", cluster.hosts, name)
@@ -95,6 +110,7 @@ def get_cluster(db: Transaction, name: str) -> Cluster:
 
 
 def list_free_blocks(db: Transaction, cluster: str) -> tuple[Block, ...]:
+    """Return the IPUs of a cluster that are in no partition, by position."""
     get_cluster(db, cluster)
     names = db.column("SELECT name FROM allocations WHERE cluster = ?", cluster)
     blocks = [block for name in names for block in free_blocks(get_free_ipus(db, name))]
@@ -102,6 +118,11 @@ def list_free_blocks(db: Transaction, cluster: str) -> tuple[Block, ...]:
 
 
 def remove_cluster(db: Transaction, name: str) -> None:
+    """Remove a cluster, and the agents that were made with it.
+
+    Raises:
+        InUseError: There are partitions in it.
+    """
     get_cluster(db, name)
     _check_empty(db, "cluster", name)
     own = "SELECT name FROM allocations WHERE cluster = ?"
@@ -127,7 +148,7 @@ def _check_empty(db: Transaction, noun: str, name: str) -> None:
         )
 
 
-def create_agent(db: Transaction, name: str, host: str, port: int) -> Agent:
+def create_agent(db: Transaction, name: str, host: str, port: int = 8080) -> Agent:
     agent = Agent(name=name, host=host, port=port)
     check_agent(agent)
     db.check_new("agents", name)
@@ -135,7 +156,7 @@ def create_agent(db: Transaction, name: str, host: str, port: int) -> Agent:
     return agent
 
 
-def list_agents(db: Transaction, cluster: str | None) -> tuple[Agent, ...]:
+def list_agents(db: Transaction, cluster: str | None = None) -> tuple[Agent, ...]:
     if cluster is None:
         return db.select(Agent, "agents ORDER BY rowid")
     get_cluster(db, cluster)
@@ -147,6 +168,7 @@ def get_agent(db: Transaction, name: str) -> Agent:
 
 
 def remove_agent(db: Transaction, name: str) -> None:
+    """Remove an agent that is in no cluster."""
     agent = get_agent(db, name)
     if agent.cluster is not None:
         raise InUseError(
@@ -176,9 +198,13 @@ def create_allocation(
     name: str,
     cluster: str,
     agents: Sequence[str],
-    users: Sequence[str],
+    users: Sequence[str] = (),
 ) -> Allocation:
-    """Take agents out of the allocation of their cluster's name, into a new one."""
+    """Set agents of a cluster apart.
+
+    Raises:
+        InUseError: Partitions use their IPUs.
+    """
     check_name("allocation", name)
     get_cluster(db, cluster)
     db.check_new("allocations", name)
@@ -221,6 +247,7 @@ def get_allocation(db: Transaction, name: str) -> Allocation:
 
 
 def remove_allocation(db: Transaction, name: str) -> None:
+    """Give the agents of an allocation back to its cluster."""
     allocation = get_allocation(db, name)
     cluster = allocation.cluster
     if name == cluster:

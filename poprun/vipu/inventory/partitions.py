@@ -28,14 +28,19 @@ def may_see(db: Transaction, partition: Partition, user: str | None) -> bool:
     return is_own or user in users_of(db, partition.allocation)
 
 
-def get_partition(db: Transaction, name: str, user: str | None) -> Partition:
+def get_partition(db: Transaction, name: str, user: str | None = None) -> Partition:
+    """Return a partition, with its state as it is now.
+
+    Raises:
+        UnknownNameError: There is none; the sentence lists those there are.
+    """
     partition = find_partition(db, name)
     if partition is None or not may_see(db, partition, user):
         db.refuse_unknown("partitions", name, _SEEN, user)
     return partition
 
 
-def list_partitions(db: Transaction, user: str | None) -> tuple[Partition, ...]:
+def list_partitions(db: Transaction, user: str | None = None) -> tuple[Partition, ...]:
     return db.select(Partition, f"partitions {_SEEN}", user)
 
 
@@ -73,7 +78,11 @@ def with_state(db: Transaction, partition: Partition) -> Partition:
 
 
 def set_agent_status(db: Transaction, name: str, status: AgentStatus) -> Agent:
-    """Change the status of an agent, and the states of partitions that wait for it."""
+    """Let an emulated IPU-Machine fail, or come back.
+
+    Partitions on it change their state when they are next created or reset, those
+    that are pending at once.
+    """
     agent = replace(machines.get_agent(db, name), status=status)
     db.execute("UPDATE agents SET status = ? WHERE name = ?", status, name)
     pending = "partitions WHERE cluster = ? AND state = 'pending'"

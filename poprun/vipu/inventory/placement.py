@@ -18,10 +18,27 @@ from poprun.words import counted
 Places = list[tuple[str, Cluster]]
 
 
-def create_partition(
-    db: Transaction, request: PartitionRequest, lease: str | None = None
+def create_partition(db: Transaction, request: PartitionRequest) -> Partition:
+    """Make a partition that stays until it is removed.
+
+    It is not reset afterwards. Its state is ACTIVE if all agents are up.
+
+    Raises:
+        NameTakenError: There is one of this name.
+        NoSpaceError: There are not enough free IPUs next to each other.
+        VipuRuleError: No cluster could ever have it.
+    """
+    return make_partition(db, request, None)
+
+
+def make_partition(
+    db: Transaction, request: PartitionRequest, lease: str | None
 ) -> Partition:
-    """Make a partition in the first allocation that has room."""
+    """Make a partition in the first allocation that has room.
+
+    Args:
+        lease: The lease that it goes with, if any.
+    """
     partition_rules.check_alone(request, strict=db.strict)
     existing = partitions.find_partition(db, request.name)
     if existing is not None:
@@ -41,10 +58,16 @@ def update_partition(
     db: Transaction,
     name: str,
     change: PartitionChange,
-    user: str | None,
-    lease: str | None,
+    user: str | None = None,
+    *,
+    lease: str | None = None,
 ) -> Partition:
-    """Change a partition; it moves only if its size or its ILDs change."""
+    """Change a partition, and move it if its size or its ILDs change.
+
+    Raises:
+        InUseError: Another job holds IPUs of it.
+        NoSpaceError: The larger one has no room; the partition stays as it was.
+    """
     partition = partitions.get_partition(db, name, user)
     leases.check_unused(db, partition, "updated", lease)
     cluster = machines.get_cluster(db, partition.cluster)
@@ -62,18 +85,31 @@ def update_partition(
 
 
 def reset_partition(
-    db: Transaction, name: str, user: str | None, lease: str | None
+    db: Transaction, name: str, user: str | None = None, *, lease: str | None = None
 ) -> Partition:
-    """Configure the IPUs of a partition anew."""
+    """Configure a partition anew; the job that asks names its own lease.
+
+    Raises:
+        InUseError: Another job holds IPUs of it.
+    """
     partition = partitions.get_partition(db, name, user)
     leases.check_unused(db, partition, "reset", lease)
     return _configure(db, partition)
 
 
 def remove_partition(
-    db: Transaction, name: str, user: str | None, lease: str | None, force: bool
+    db: Transaction,
+    name: str,
+    user: str | None = None,
+    *,
+    lease: str | None = None,
+    force: bool = False,
 ) -> None:
-    """Remove a partition; `force` ends the leases that hold devices of it."""
+    """Free the IPUs of a partition; `force` ends the leases that hold some.
+
+    Raises:
+        InUseError: Another job holds IPUs of it.
+    """
     partition = partitions.get_partition(db, name, user)
     if force:
         for reservation in leases.list_reservations(db, name):

@@ -1,5 +1,5 @@
 -- The tables of an inventory. The first word of a column's type says which value of
--- Python its text stands for: see _CONVERTERS in transaction.py.
+-- Python its text stands for: see _CONVERTERS in columns.py.
 -- Rows of tables with row numbers are listed in the order in which they were made.
 
 -- One row: the time that leases live by (leases.advance_clock). It was read last so

@@ -1,25 +1,14 @@
-"""A transaction of the database, and how its columns become values of Python."""
+"""A transaction of the database, as the operations see it."""
 
-import json
-import sqlite3
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from poprun.vipu.errors import NameTakenError, UnknownNameError, VipuRuleError
-from poprun.vipu.leases import Holder, ProcessIdentity
 from poprun.vipu.liveness import Observer
-from poprun.vipu.model import (
-    AgentStatus,
-    Block,
-    ClusterTopology,
-    GatewayRouting,
-    LinkRouting,
-    LinkTopology,
-    PartitionState,
-    SyncType,
-)
 from poprun.words import printable
+
+if TYPE_CHECKING:
+    import sqlite3
 
 T = TypeVar("T")
 
@@ -31,7 +20,7 @@ MOST_LISTED = 10
 class Transaction:
     """A transaction, through which operations read and change the tables."""
 
-    connection: sqlite3.Connection
+    connection: "sqlite3.Connection"
     # Tells whether the holders of leases live.
     observer: Observer
     # Whether the rules of the original are kept: see `partition_rules`.
@@ -39,7 +28,7 @@ class Transaction:
     # See `leases.advance_clock`.
     longest_step_s: float
 
-    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+    def execute(self, statement: str, *arguments: Any) -> "sqlite3.Cursor":
         """Execute a statement.
 
         Raises:
@@ -63,13 +52,13 @@ class Transaction:
         Args:
             source: The SQL after FROM: the table, a condition and an order.
         """
-        names = _field_names(kind)
+        names = field_names(kind)
         rows = self.execute(f"SELECT {', '.join(names)} FROM {source}", *arguments)
         return tuple(kind(**dict(zip(names, row, strict=True))) for row in rows)
 
     def insert(self, table: str, value: Any, **more: Any) -> None:
         """Insert a row: the fields of a dataclass, and more columns."""
-        row = dict(zip(_field_names(type(value)), _values(value), strict=True)) | more
+        row = dict(zip(field_names(value), field_values(value), strict=True)) | more
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", *row.values())
 
@@ -134,64 +123,9 @@ def listed(names: list[str]) -> str:
     return f"{', '.join(names[:MOST_LISTED])}{more}"
 
 
-def connect(database: str, **options: Any) -> sqlite3.Connection:
-    """Return a connection that reads columns as the schema names their types."""
-    connection: sqlite3.Connection = sqlite3.connect(
-        database,
-        isolation_level=None,
-        check_same_thread=False,
-        detect_types=sqlite3.PARSE_DECLTYPES,
-        **options,
-    )
-    return connection
-
-
-def _field_names(kind: Any) -> tuple[str, ...]:
+def field_names(kind: Any) -> tuple[str, ...]:
     return tuple(kind.__dataclass_fields__)
 
 
-def _values(value: Any) -> list[Any]:
-    return [getattr(value, name) for name in _field_names(type(value))]
-
-
-def _from_list(kind: Callable[..., T], values: list[Any]) -> T:
-    return kind(**dict(zip(_field_names(kind), values, strict=True)))
-
-
-def _read_process(text: bytes) -> ProcessIdentity:
-    return _from_list(ProcessIdentity, json.loads(text))
-
-
-def _read_holder(text: bytes) -> Holder:
-    *names, process = json.loads(text)
-    return _from_list(Holder, [*names, _from_list(ProcessIdentity, process)])
-
-
-def _read_blocks(text: bytes) -> tuple[Block, ...]:
-    return tuple(Block(first=first, size=size) for first, size in json.loads(text))
-
-
-def _reader_of(kind: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    return lambda text: kind(text.decode())
-
-
-# How the bytes of a column become a value, by the first word of the column's type.
-CONVERTERS: dict[str, Callable[[bytes], Any]] = {
-    "blocks": _read_blocks,
-    "bool": {b"0": False, b"1": True}.__getitem__,
-    "holder": _read_holder,
-    "names": lambda text: tuple(json.loads(text)),
-    "process": _read_process,
-} | {
-    kind.__name__: _reader_of(kind)
-    for kind in (
-        *(AgentStatus, ClusterTopology, GatewayRouting, LinkRouting, LinkTopology),
-        *(PartitionState, SyncType),
-    )
-}
-for _name, _converter in CONVERTERS.items():
-    sqlite3.register_converter(_name, _converter)
-# A dataclass is the list of its fields.
-_to_json = json.JSONEncoder(separators=(",", ":"), default=_values).encode
-for _kind in (Holder, ProcessIdentity, tuple):
-    sqlite3.register_adapter(_kind, _to_json)
+def field_values(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in field_names(value)]

@@ -1,8 +1,8 @@
-"""The users of a server, their access keys, and the allocations that they may use."""
+"""The users of a server, their access keys, and the allocations that they may use.
 
-import hashlib
-import hmac
-import secrets
+Each client imports this, so it imports late what hashes.
+"""
+
 from collections.abc import Sequence
 
 from poprun.vipu.errors import AccessError, InUseError
@@ -12,9 +12,15 @@ from poprun.vipu.rules.checks import check_name
 
 
 def create_user(
-    db: Transaction, name: str, allocations: Sequence[str], is_admin: bool
+    db: Transaction,
+    name: str,
+    allocations: Sequence[str] = (),
+    *,
+    is_admin: bool = False,
 ) -> str:
-    """Make a user, and return the access key; only a hash of it is kept."""
+    """Make a user, and return the access key, which is not kept."""
+    import secrets
+
     check_name("user", name)
     db.check_new("users", name)
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
@@ -56,6 +62,13 @@ def remove_user(db: Transaction, name: str) -> None:
 
 
 def check_access(db: Transaction, name: str, access_key: str) -> User:
+    """Return the user whom an access key belongs to.
+
+    Raises:
+        AccessError: The user or the key is wrong; which of them is not said.
+    """
+    import hmac
+
     query = "SELECT salt, key_hash FROM users WHERE name = ?"
     salt, expected = db.execute(query, name).fetchone() or (b"", b"")
     # Hashed for an unknown user too: the time tells nothing.
@@ -101,5 +114,7 @@ def check_use(db: Transaction, allocation: Allocation, user: str) -> None:
 
 
 def _hash(salt: bytes, access_key: str) -> bytes:
+    import hashlib
+
     # A key has 144 random bits, so there is nothing to gain by a slow hash.
     return hashlib.sha256(salt + access_key.encode()).digest()

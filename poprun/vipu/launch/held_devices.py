@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from poprun.output.waiter import READ, Interest
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
-from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.vipu.leases import CUT_OFF_S, PARENT, Grant, ProcessIdentity
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
 
 # How often a lease is renewed during the time that it lives, 60 s: a job is to learn
 # soon that its partition was removed with --force.
@@ -57,7 +60,7 @@ class HeldDevices:
     """
 
     def __init__(
-        self, open_inventory: Callable[[], Inventory], grant: Grant, timeout_s: float
+        self, open_inventory: Callable[[], "Inventory"], grant: Grant, timeout_s: float
     ) -> None:
         self.grant = grant
         self._open_inventory = open_inventory
@@ -217,7 +220,7 @@ class HeldDevices:
         return process
 
     @property
-    def _inventory(self) -> Inventory:
+    def _inventory(self) -> "Inventory":
         if self._opened is None:
             self._opened = self._open_inventory()
         return self._opened

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from poprun.log import Log
 from poprun.vipu import errors
-from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import (
@@ -24,6 +24,9 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
 from poprun.words import counted
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
 
 # Between two looks at a partition that is on its way to a state.
 POLL_S = 0.05
@@ -114,7 +117,7 @@ class JobRequest:
 
 
 def reserve(
-    inventory: Inventory,
+    inventory: "Inventory",
     job: JobRequest,
     log: Log,
     show: Callable[[str], None] = lambda text: None,
@@ -140,7 +143,7 @@ def reserve(
         raise
 
 
-def preview(inventory: Inventory, job: JobRequest) -> Grant:
+def preview(inventory: "Inventory", job: JobRequest) -> Grant:
     """Return what a job would be given now; a server is only asked what it would do.
 
     Args:
@@ -157,7 +160,7 @@ def preview(inventory: Inventory, job: JobRequest) -> Grant:
 
 
 def _reserve_in_turn(
-    inventory: Inventory,
+    inventory: "Inventory",
     job: JobRequest,
     wait_s: float,
     log: Log,
@@ -205,7 +208,7 @@ def _reserve_in_turn(
 class _Steps:
     """The steps in which one job gets its devices, unless it has to wait for them."""
 
-    inventory: Inventory
+    inventory: "Inventory"
     job: JobRequest
     log: Log
     changes_nothing: bool = False

@@ -143,7 +143,7 @@ class Service:
                 self._metrics.count_ended(len(ended))
 
     async def _perform(
-        self, operation: Operation, admin: bool, request: Request
+        self, operation: Operation[..., Any], admin: bool, request: Request
     ) -> Response:
         """Perform an operation, and count it."""
         began, result = time.perf_counter(), VipuError.code
@@ -159,7 +159,7 @@ class Service:
         return response
 
     async def _answer(
-        self, operation: Operation, admin: bool, request: Request
+        self, operation: Operation[..., Any], admin: bool, request: Request
     ) -> Response:
         self._check_headers(request.headers)
         user, key = _credentials(request.headers.get("authorization", ""))
@@ -170,7 +170,7 @@ class Service:
 
     def _call(
         self,
-        operation: Operation,
+        operation: Operation[..., Any],
         arguments: dict[str, Any],
         admin: bool,
         name: str,

@@ -34,7 +34,9 @@ _REFUSAL = {
 }
 
 
-def document(operations: Iterable[Operation], *, secure: bool) -> dict[str, Any]:
+def document(
+    operations: Iterable[Operation[..., Any]], *, secure: bool
+) -> dict[str, Any]:
     """Return the schema of a server with these operations."""
     operations = tuple(operations)
     kinds = [limited(each.arguments) for each in operations]
@@ -73,7 +75,10 @@ def document(operations: Iterable[Operation], *, secure: bool) -> dict[str, Any]
 
 
 def _operation(
-    operation: Operation, area: str, request: dict[str, Any], result: dict[str, Any]
+    operation: Operation[..., Any],
+    area: str,
+    request: dict[str, Any],
+    result: dict[str, Any],
 ) -> dict[str, Any]:
     text = operation.description or operation.name.replace("_", " ").capitalize() + "."
     summary, _, description = inspect.cleandoc(text).partition("\n")

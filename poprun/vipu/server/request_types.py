@@ -51,7 +51,7 @@ def _default_of(field: Any) -> tuple[Any, ...]:
     return () if field.default is MISSING else (field.default,)
 
 
-def read_arguments(operation: Operation, body: bytes) -> dict[str, Any]:
+def read_arguments(operation: Operation[..., Any], body: bytes) -> dict[str, Any]:
     """Return the arguments of an operation from the body of a request.
 
     Raises:
