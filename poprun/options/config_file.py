@@ -29,12 +29,9 @@ def read_file(path: str) -> Layer:
     Raises:
         OptionError: The file cannot be read, or a line of it is not valid.
     """
-    root = _compose(path, _read(path))
-    if root is None:
-        return {}
     layer: dict[str, Setting] = {}
     lines: dict[str, int] = {}
-    for key, node in root.value:
+    for key, node in _pairs(path, _read(path)):
         line = key.start_mark.line + 1
         option = _option_of_file(key, f"{path}:{line}")
         if earlier := lines.get(option.name):
@@ -70,7 +67,8 @@ def _read(path: str) -> str:
         raise OptionError(f"{path}:{line}: this is not valid UTF-8.") from None
 
 
-def _compose(path: str, text: str) -> MappingNode | None:
+def _pairs(path: str, text: str) -> list[tuple[Node, Node]]:
+    """Return the keys and values of a file."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -82,7 +80,7 @@ def _compose(path: str, text: str) -> MappingNode | None:
         raise OptionError(f"{path}:1: this is nested too deeply.") from None
     else:
         if root is None or isinstance(root, MappingNode):
-            return root
+            return root.value if root else []
         raise OptionError(
             f"{path}:{root.start_mark.line + 1}: the file is {_kind(root)}, but "
             "must map long names of options to values, such as num-replicas: 8."

@@ -70,8 +70,6 @@ def _man_finds_it(environ: Mapping[str, str]) -> bool:
             ["man", "-w", "poprun"],
             env=environ,
             capture_output=True,
-            text=True,
-            errors="replace",
             timeout=_MAN_TIMEOUT_S,
             check=False,
         )

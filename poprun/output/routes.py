@@ -41,25 +41,29 @@ class Routes:
     library: str = ""
 
     def mark_in_file(self, rank: int, stream: str) -> Mark | None:
-        """Return what marks the lines of a stream in its file."""
-        return self._mark(rank, stream, self._mpirun_form, timestamp=self.timestamp)
+        """Return what marks the lines of a stream in its file, in mpirun's form."""
+        plain = replace(self, template_streams=(), colored_streams=())
+        return plain.mark_on_console(rank, stream)
 
     def mark_on_console(
         self, rank: int, stream: str, *, on_terminal: bool = False
     ) -> Mark | None:
         """Return what marks the lines of a stream on the console."""
-        return self._mark(
-            rank,
-            stream,
-            self._form_of(stream),
-            timestamp=self.timestamp and stream not in self.template_streams,
+        if self.xml:
+            return Xml(rank, stream)
+        if not (template := self._template_of(stream)):
+            return None
+        writer = self.writers[rank] if self.writers else Writer(instance=rank)
+        tag = replace(writer, stream=stream).tag(
+            template,
             colored=stream in self.colored_streams,
-            on_terminal=on_terminal,
+            timestamp=self.timestamp and stream not in self.template_streams,
         )
+        return Prefix(tag, on_terminal=on_terminal)
 
     def is_tagged(self, stream: str) -> bool:
         """Return whether the lines of a stream have tags or times on the console."""
-        return bool(self._form_of(stream))
+        return bool(self._template_of(stream))
 
     def width_of_mark(self, instances: int) -> int:
         """Return how many columns the widest mark takes on a terminal."""
@@ -81,31 +85,8 @@ class Routes:
         """Return whether the output of an instance is shown only if that fails."""
         return not self.only_files and self.selection.failed and not self.is_shown(rank)
 
-    @property
-    def _mpirun_form(self) -> str:
-        """The template of mpirun's form, "" for no tags."""
-        return POPRUN if self.tag else "<{stream}>:" if self.timestamp else ""
-
-    def _form_of(self, stream: str) -> str:
+    def _template_of(self, stream: str) -> str:
         """Return the template of a stream on the console, "" for no tags."""
-        has_own = stream in self.template_streams
-        return self.template if has_own else self._mpirun_form
-
-    def _mark(
-        self,
-        rank: int,
-        stream: str,
-        template: str,
-        *,
-        timestamp: bool,
-        colored: bool = False,
-        on_terminal: bool = False,
-    ) -> Mark | None:
-        if self.xml:
-            return Xml(rank, stream)
-        if not template:
-            return None
-        writer = self.writers[rank] if self.writers else Writer(instance=rank)
-        writer = replace(writer, stream=stream)
-        tag = writer.tag(template, colored=colored, timestamp=timestamp)
-        return Prefix(tag, on_terminal=on_terminal)
+        if stream in self.template_streams:
+            return self.template
+        return POPRUN if self.tag else "<{stream}>:" if self.timestamp else ""

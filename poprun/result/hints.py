@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from poprun.result.instances import InstanceEnd
 
-# By a pattern of the whole last line. `module` is the group of the pattern, `stdin` the
-# value of --stdin to advise, and `python` the Python of poprun.
+# By a pattern of the whole last line, whose groups are fields of the text. `stdin` is
+# the value of --stdin to advise, and `python` the Python of poprun.
 AT_END_OF_INPUT = {
     "EOFError: EOF when reading a line": "It has no standard input: write --stdin "
     "{stdin}.",
@@ -20,7 +20,7 @@ EXCEPTIONS = {
     "installed for {python}: run the program with that Python, or install poprun for "
     "the other one.",
     # popdist/sdk/finder.py has the same names.
-    "ModuleNotFoundError: No module named '(poptorch|horovod|popart|"
+    "ModuleNotFoundError: No module named '(?P<module>poptorch|horovod|popart|"
     r"tensorflow\.python\.ipu|tensorflow\.compiler\.plugin)'": "popdist has a "
     "stand-in for {module}, which Python finds unless --emulate-sdk=no or "
     "POPDIST_SDK=no is set. If Python ignores PYTHONPATH, or another program starts "
@@ -130,10 +130,7 @@ def hint_for_words(last_line: str, stdin_advice: str, rank: int) -> str:
     hints = AT_END_OF_INPUT | EXCEPTIONS if stdin_advice else EXCEPTIONS
     for pattern, hint in hints.items():
         if match := re.fullmatch(pattern, last_line):
-            module = match[1] if match.groups() else ""
-            python = sys.executable
-            return hint.format(
-                module=module, python=python, rank=rank, stdin=stdin_advice
-            )
+            values = {"python": sys.executable, "rank": rank, "stdin": stdin_advice}
+            return hint.format(**values, **match.groupdict())
     words = last_line.lower()
     return next((hint for text, hint in SHORTAGES.items() if text in words), "")
