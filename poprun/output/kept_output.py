@@ -1,6 +1,7 @@
 """The end of an instance's output, kept in memory until it is known to have failed."""
 
 from collections import deque
+from collections.abc import Iterator
 
 # The most that is kept of one instance, and of all together.
 MOST_BYTES = 1 << 20
@@ -38,17 +39,13 @@ class KeptOutput:
             self.num_dropped += len(data)
             self._mid_line.add(stream)
 
-    def take(self) -> list[Piece]:
-        """Return the kept pieces; each stream starts at the beginning of a line."""
-        pieces = []
+    def take(self) -> Iterator[Piece]:
+        """Yield the kept pieces; each stream starts at the beginning of a line."""
         for stream, data, written in self._pieces:
             if stream in self._mid_line:
-                line_end = data.find(b"\n") + 1
-                self.num_dropped += line_end or len(data)
-                if not line_end:
+                dropped, newline, data = data.partition(b"\n")
+                self.num_dropped += len(dropped + newline)
+                if not newline:
                     continue
                 self._mid_line.discard(stream)
-                data = data[line_end:]
-            pieces.append((stream, data, written))
-        self._pieces.clear()
-        return pieces
+            yield stream, data, written

@@ -183,7 +183,7 @@ class OutputRouter:
         for stream in STREAMS:
             if (rank, stream) in self._streams:
                 self._by_stream[stream].open(self._streams[rank, stream])
-        pieces = kept.take()
+        pieces = list(kept.take())
         if kept.num_dropped and not self._routes.is_quiet:
             self.say(
                 f"poprun: the first {kept.num_dropped} bytes that instance {rank} "
