@@ -12,7 +12,6 @@ import select
 import socket
 import stat
 import time
-from collections import deque
 from math import ceil, inf
 from socket import MSG_DONTWAIT
 
@@ -24,11 +23,13 @@ FULL_BYTES = 1 << 20
 
 
 class Sink:
-    """One descriptor, and the data that is not written to it yet."""
+    """One descriptor, and the data that is not written to it yet.
+
+    Small pieces are joined, so that a slow reader costs fewer writes.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._queue: deque[memoryview] = deque()
-        self.queued = 0
+        self._unwritten = bytearray()
         self.written = 0
         # How many bytes were given up, because they were not read.
         self.lost = 0
@@ -41,6 +42,10 @@ class Sink:
         self._descriptor = self._open(descriptor)
 
     @property
+    def queued(self) -> int:
+        return len(self._unwritten)
+
+    @property
     def full(self) -> bool:
         return self.queued > FULL_BYTES
 
@@ -51,43 +56,35 @@ class Sink:
         """Write as much as can be written now, and keep the rest."""
         if self.failure or not data:
             return
-        self._queue.append(memoryview(data))
-        self.queued += len(data)
-        if len(self._queue) == 1:
+        self._unwritten += data
+        if len(self._unwritten) == len(data):
             self.flush()
 
     def flush(self) -> None:
         """Go on writing; call it when the descriptor is writable."""
-        while self._queue and self._is_ready():
-            piece = self._queue[0]
+        while self._unwritten and self._is_ready():
             try:
-                written = self._write(piece)
+                written = self._write()
             except BlockingIOError:
                 return
             except OSError as error:
                 self.failure = error.errno or errno.EIO
-                self._queue.clear()
-                self.queued = 0
+                self._unwritten.clear()
                 return
-            self.queued -= written
             self.written += written
-            if written < len(piece):
-                self._queue[0] = piece[written:]
-            else:
-                self._queue.popleft()
+            del self._unwritten[:written]
 
     def drain(self, ends_by: float = inf) -> None:
         """Write everything, or as much as the reader takes until a time."""
-        while self._queue and (left := ends_by - time.monotonic()) > 0:
+        while self._unwritten and (left := ends_by - time.monotonic()) > 0:
             self._poll(None if left == inf else ceil(left * 1000))
             self.flush()
 
     def give_up(self) -> None:
         """Drop the unwritten data, and all that comes later."""
-        if self._queue:
+        if self._unwritten:
             self.lost, self.failure = self.queued, errno.ETIMEDOUT
-            self._queue.clear()
-            self.queued = 0
+            self._unwritten.clear()
 
     def close(self) -> None:
         """Close what this has opened; the caller's descriptor stays open."""
@@ -104,8 +101,9 @@ class Sink:
         poll.register(self._descriptor, select.POLLOUT)
         return bool(poll.poll(wait))
 
-    def _write(self, piece: memoryview) -> int:
-        piece = piece[: SAFE_PIECE if self._may_wait else LARGE_PIECE]
+    def _write(self) -> int:
+        """Write the next piece; return how much of it was taken."""
+        piece = self._unwritten[: SAFE_PIECE if self._may_wait else LARGE_PIECE]
         if self._socket:
             return self._socket.send(piece, MSG_DONTWAIT)
         return os.write(self._descriptor, piece)
