@@ -6,7 +6,6 @@ first message of a connection has a kind, and the handler of that kind gets the
 connection.
 """
 
-import errno
 import os
 import select
 import time
@@ -130,8 +129,6 @@ class ControlSocket:
             except (BlockingIOError, ConnectionAbortedError):
                 break
             except OSError as error:
-                if error.errno == errno.EINTR:
-                    continue
                 # Out of descriptors or of memory.
                 self._retry_at = now + RETRY_S
                 self._emit(AcceptFailed(errno=error.errno or 0))

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -85,35 +86,29 @@ class ServedJob:
                 low.
             OSError: There is no descriptor or no memory left.
         """
-        try:
-            self._start(guard)
-        except BaseException:
-            self._undo()
-            raise
-
-    def _start(self, guard: Channel) -> None:
-        # Besides what poprun itself needs for an instance, the input to write.
-        raise_descriptor_limit(len(self._job.ranks), 1)
-        paths = filter(None, (self._job.directory, self._job.cache))
-        resources = [directory_resource(path) for path in paths]
-        # All are registered first, as this process may be killed at any time.
-        for resource in resources:
-            guard.send(self._end_actions.register(resource.end_action))
-        for resource in resources:
-            resource.make()
-        make_lock(os.fsencode(self._job.directory), self._end_actions)
-        if self._job.call:
-            path = os.path.join(self._job.directory, CALL)
-            with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
-                file.write(base64.b64decode(self._job.call))
-        leftovers = map(os.fsencode, self._job.leftovers)
-        guard.send(
-            protocol.pack(protocol.MARK, os.fsencode(self._job.mark))
-            + protocol.pack(protocol.HOLD, self._lock)
-            + protocol.pack(protocol.WATCH, *leftovers)
-        )
-        self._host.listen()
-        self._host.start(self._emit, self._output, self._input)
+        with ExitStack() as failed:
+            failed.callback(self._undo)
+            # Besides what poprun itself needs for an instance, the input to write.
+            raise_descriptor_limit(len(self._job.ranks), 1)
+            paths = filter(None, (self._job.directory, self._job.cache))
+            resources = [directory_resource(path) for path in paths]
+            # All are registered first, as this process may be killed at any time.
+            for resource in resources:
+                guard.send(self._end_actions.register(resource.end_action))
+            for resource in resources:
+                resource.make()
+            make_lock(os.fsencode(self._job.directory), self._end_actions)
+            if self._job.call:
+                path = os.path.join(self._job.directory, CALL)
+                with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+                    file.write(base64.b64decode(self._job.call))
+            leftovers = map(os.fsencode, self._job.leftovers)
+            guard.tell(protocol.MARK, os.fsencode(self._job.mark))
+            guard.tell(protocol.HOLD, self._lock)
+            guard.tell(protocol.WATCH, *leftovers)
+            self._host.listen()
+            self._host.start(self._emit, self._output, self._input)
+            failed.pop_all()
 
     def _add_shim(self, shim: Channel, pid: int, _start: int) -> None:
         """Let a shim hold the lock file of the job here."""

@@ -27,6 +27,9 @@ class Channel:
     def __init__(self, sock: _socket.socket, limit: int = protocol.MAX_LENGTH) -> None:
         sock.setblocking(False)
         self.sock = sock
+        self._begin(limit)
+
+    def _begin(self, limit: int) -> None:
         # Received descriptors that have not been taken: they come with the first byte
         # of their message, which may be long before its last. Some may be missing: the
         # kernel drops those that this process has no number left for.
@@ -173,14 +176,11 @@ class Channel:
 class PipeChannel(Channel):
     """A channel on two descriptors of any kind. It transfers no descriptors."""
 
-    # Not that of a Channel: there is no socket.
     def __init__(self, read: int, write: int) -> None:
         os.set_blocking(read, False)
         os.set_blocking(write, False)
         self._ends = read, write
-        self.descriptors = []
-        self._decoder = protocol.Decoder()
-        self._unsent = []
+        self._begin(protocol.MAX_LENGTH)
 
     def fileno(self) -> int:
         return self._ends[0]
