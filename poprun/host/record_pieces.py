@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from popdist import call_records as records
 
@@ -18,11 +19,8 @@ def record_pieces(directory: str) -> Iterator[tuple[str, bytes]]:
     for name in names:
         if stem_of(name) is None:
             continue
-        try:
-            with open(os.path.join(directory, name), "rb") as file:
-                yield from _pieces(file.fileno(), name)
-        except OSError:
-            continue
+        with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+            yield from _pieces(file.fileno(), name)
 
 
 def _pieces(fd: int, name: str) -> Iterator[tuple[str, bytes]]:

@@ -1,7 +1,6 @@
 """The agent's view of the connector that has started it."""
 
 import errno
-import select
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -88,35 +87,22 @@ class SrunPort:
 
         It does not wait: the answer to what one call asks is found by the next.
         """
-        if not all(self._address):
+        host, port = self._address
+        if not (host and port):
             return False
         if self._connecting is None:
-            return self._connect() not in (0, errno.EINPROGRESS)
-        poll = select.poll()
-        poll.register(self._connecting, select.POLLOUT)
-        if not poll.poll(0):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._connecting = socket.socket(family, socket.SOCK_STREAM)
+            self._connecting.setblocking(False)
+        try:
+            error = self._connecting.connect_ex(self._address)
+        except OSError:  # a name that cannot be resolved now
+            error = 0
+        if error in (errno.EINPROGRESS, errno.EALREADY):
             self._num_unanswered += 1
-            if self._num_unanswered < MOST_UNANSWERED:
+            if self._num_unanswered <= MOST_UNANSWERED:
                 return False
-            error = errno.ETIMEDOUT
-        else:
-            error = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._connecting.close()
         self._connecting = None
         self._num_unanswered = 0
         return error != 0
-
-    def _connect(self) -> int:
-        """Begin to connect; return the error."""
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            error = sock.connect_ex(self._address)
-        except OSError:  # a name that cannot be resolved now
-            error = 0
-        if error == errno.EINPROGRESS:
-            self._connecting = sock
-        else:
-            sock.close()
-        return error

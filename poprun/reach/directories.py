@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from poprun.errors import LaunchError
 
@@ -72,13 +73,11 @@ def private_directory_places(environ: Mapping[str, str]) -> Iterator[str]:
     In memory if there is enough of it: MPI's shared segments are there too.
     """
     candidates = []
-    try:
+    with suppress(OSError):
         room = os.statvfs(SHARED_MEMORY)
         has_files = not room.f_files or room.f_favail >= ENOUGH_FILES
         if has_files and room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
             candidates.append(SHARED_MEMORY)
-    except OSError:
-        pass
     tmpdir = environ.get("TMPDIR", "")
     if os.path.isabs(tmpdir) and len(tmpdir) <= LONGEST_TEMPORARY:
         candidates.append(tmpdir)

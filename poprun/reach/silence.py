@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 
 # How often each end sends something, so that there is something to acknowledge.
@@ -87,19 +88,12 @@ def peer_of_process_is_gone(pid: int) -> bool:
 def _sockets_of(pid: int) -> set[str]:
     """Return the inodes of a process's sockets, none if it has ended."""
     directory = f"/proc/{pid}/fd"
-    inodes = set()
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return set()
-    for name in names:
-        try:
-            kind, _, inode = os.readlink(f"{directory}/{name}").partition(":")
-        except OSError:
-            continue
-        if kind == "socket":
-            inodes.add(inode.strip("[]"))
-    return inodes
+    links = []
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            with suppress(OSError):  # it has been closed meanwhile
+                links.append(os.readlink(f"{directory}/{name}"))
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
 def ends_of(ssh_connection: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ files in the job's directory, which the agents create and send back.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 # In poprun's environment: the PID of the caller, and the paths of the files.
 VARIABLE = "_POPRUN_CALL_FILES"
@@ -47,9 +48,8 @@ def write_results(environ: Mapping[str, str], results: Mapping[int, bytes]) -> N
 def result_pieces(directory: str, ranks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
     """Yield the results in the directory of a job, in pieces."""
     for rank in ranks:
-        try:
-            with open(os.path.join(directory, result_name(rank)), "rb") as file:
-                while piece := file.read(PIECE):
-                    yield rank, piece
-        except OSError:  # the instance has not returned
-            continue
+        path = os.path.join(directory, result_name(rank))
+        # There is none if the instance has not returned.
+        with suppress(OSError), open(path, "rb") as file:
+            while piece := file.read(PIECE):
+                yield rank, piece
