@@ -59,7 +59,8 @@ def make_job(
     request = plan.request
     directory = _directory(plan, environ)
     is_traced = settings["trace"] is not None
-    limits = _raise_descriptor_limit(request)
+    more_files = (2 if request.output_folder else 0) + bool(request.stdin.copies)
+    limits = raise_descriptor_limit(request.topology.num_instances, more_files)
     terminals = terminals or Terminals()
     common = partial(
         protocol.Spec,
@@ -172,12 +173,6 @@ def make_cache_directory(request: Request) -> None:
             f"--executable-cache-path {path!r} cannot be used: "
             f"{error.strerror}. Name a directory in which you may write."
         ) from None
-
-
-def _raise_descriptor_limit(request: Request) -> tuple[int, int]:
-    files = 2 if request.output_folder else 0
-    each = files + (1 if request.stdin.copies else 0)
-    return raise_descriptor_limit(request.topology.num_instances, each)
 
 
 def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str]:
