@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from poprun.helpers.end_actions import EndAction, EndActions, RunCommand, run_command
+from poprun.helpers.end_actions import EndActions, RunCommand, run_command
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.output.phase_line import PhaseLine
@@ -64,28 +64,22 @@ class DeviceReservation:
 
     partition: PartitionVariables | None = None
     devices: HeldDevices | None = None
-    end_action: EndAction | None = None
+    # The same as a resource of the job.
+    resource: Resource | None = None
     # The log lines about its devices, each with its level, I or D.
     lines: tuple[tuple[str, str], ...] = ()
 
     def with_devices(self, job: Job) -> Job:
         """Return a job with its devices, which are released when it ends."""
-        if self.devices is None or self.end_action is None:
-            return job
-        # They are reserved already: there is nothing to make.
-        devices = Resource(
-            make=lambda: None, end_action=self.end_action, undo=self.devices.release
-        )
+        resources = filter(None, [self.resource])
         return replace(
-            job, job_resources=[*job.job_resources, devices], devices=self.devices
+            job, job_resources=[*job.job_resources, *resources], devices=self.devices
         )
 
     def cancel(self, tell_guard: Callable[[bytes], None]) -> None:
         """Release the IPUs of a job that does not start after all."""
-        if self.devices is None or self.end_action is None:
-            return
-        if self.devices.release():
-            tell_guard(EndActions().withdraw(self.end_action))
+        if self.resource and self.resource.undo and self.resource.undo():
+            tell_guard(EndActions().withdraw(self.resource.end_action))
 
 
 class _Waiting:
@@ -234,9 +228,9 @@ def _reserve(
         tell_guard(EndActions().withdraw(end_action))
         raise
     devices = HeldDevices(open_again, grant, options.timeout_s)
-    reservation = DeviceReservation(
-        partition=None, devices=devices, end_action=end_action
-    )
+    # They are reserved already: there is nothing to make.
+    resource = Resource(make=lambda: None, end_action=end_action, undo=devices.release)
+    reservation = DeviceReservation(devices=devices, resource=resource)
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
