@@ -3,20 +3,18 @@
 settings -> Request -> DeviceReservation -> Plan -> Job -> Verdict -> exit code
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from poprun.helpers.own_process import open_umask, without_own_changes
+from poprun.helpers.own_process import open_umask
 from poprun.job import job_description, output_routes, reservation
 from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
-from poprun.mpirun.environment import check_is_only_rank, without_outer_poprun
+from poprun.mpirun.environment import check_is_only_rank
 from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
-from poprun.options.types import AUTO
 from poprun.output import terminal
 from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
@@ -30,7 +28,6 @@ from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, run_attempt, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.run.restarts import Restarts
-from poprun.supervise.clients.preparing_job import PreparingJob
 from poprun.supervise.guard_start import StartedGuard
 from poprun.trace.job_trace import JobTrace
 
@@ -96,43 +93,33 @@ def run(
         recorder: Writes the files of --result and --events.
         trace: Writes the file of --trace.
     """
-    # For the files that poprun makes itself; the instances have the caller's umask.
-    umask = open_umask()
-    environ = without_outer_poprun(without_own_changes(caller_environ))
-    check_is_only_rank(environ)
     check_current_directory()
-    words, identity = words_of(programs), os.urandom(16).hex()
+    words = words_of(programs)
     given = set(filter(settings.is_given, settings.entries))
     misplaced = explain_misplaced(words, given)
-    settings = with_tasks_of_slurm(settings, caller_environ)
     context = RunContext(
-        settings=settings,
+        settings=with_tasks_of_slurm(settings, caller_environ),
         caller_environ=caller_environ,
-        environ=environ,
-        umask=umask,
+        # For the files that poprun makes itself.
+        umask=open_umask(),
         guard=guard,
-        preparing=PreparingJob(identity, words, _known_shape(settings)),
         recorder=recorder,
         trace=trace,
+        words=words,
     )
+    check_is_only_rank(context.environ)
     with (
         closing(context.hosts),
         _traced(context),
         context.preparing,
         context.phase_line,
     ):
-        request = _plan(programs, identity, context)
+        request = _plan(programs, context)
         for note in misplaced:
             context.log.warn(note)
         if guard is None:
-            return _dry_run(request, stages.preview(request, environ), context)
+            return _dry_run(request, stages.preview(request, context.environ), context)
         return _run_job(request, guard, context, stages)
-
-
-def _known_shape(settings: Settings) -> tuple[int, int]:
-    """Return the numbers of instances and replicas, 0 where `auto` stands."""
-    instances, replicas = settings["num-instances"], settings["num-replicas"]
-    return 0 if instances == AUTO else instances, 0 if replicas == AUTO else replicas
 
 
 @contextmanager
@@ -148,7 +135,7 @@ def _traced(context: RunContext) -> Iterator[None]:
                 context.log.warn(gap)
 
 
-def _plan(programs: Sequence[Program], identity: str, context: RunContext) -> Request:
+def _plan(programs: Sequence[Program], context: RunContext) -> Request:
     """Return the request, checked against the facts of the hosts."""
     context.phase_line.show("checking the hosts")
     context.enter("plan")
@@ -159,7 +146,7 @@ def _plan(programs: Sequence[Program], identity: str, context: RunContext) -> Re
         temporary_directory(context.environ),
         context.hosts.describe,
         reservation.find_host_servers,
-        identity,
+        context.identity,
     )
     for note in (*request.notes, *output_routes.note_on_terminal(request)):
         context.log.warn(note)

@@ -1,11 +1,15 @@
 """The context of a run, which its stages and attempts share."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from poprun.color import uses_color
+from poprun.helpers.own_process import without_own_changes
 from poprun.log import Log
+from poprun.mpirun.environment import without_outer_poprun
 from poprun.options.settings import Settings
+from poprun.options.types import AUTO
 from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
 from poprun.plan.values import Request
@@ -22,13 +26,12 @@ class RunContext:
 
     Args:
         caller_environ: The environment that poprun was started with.
-        environ: The instances' part of it.
-        umask: The caller's.
+        umask: The caller's, which the instances have.
         guard: None for a dry run, which plans a job on several hosts as if all were
             this one.
-        preparing: Serves clients until the first attempt.
         recorder: Writes the files of --result and --events.
         trace: Writes the file of --trace.
+        words: The command line of the programs.
     """
 
     def __init__(
@@ -36,20 +39,29 @@ class RunContext:
         *,
         settings: Settings,
         caller_environ: Mapping[str, str],
-        environ: Mapping[str, str],
         umask: int,
         guard: StartedGuard | None,
-        preparing: PreparingJob,
         recorder: Recorder,
         trace: JobTrace | None,
+        words: Sequence[str],
     ) -> None:
-        self.settings = settings
-        self.caller_environ, self.environ, self.umask = caller_environ, environ, umask
-        self.preparing, self.recorder, self.trace = preparing, recorder, trace
+        self.caller_environ, self.umask = caller_environ, umask
+        # The instances' part of it.
+        environ = without_outer_poprun(without_own_changes(caller_environ))
+        self.environ = environ
+        self.settings, self.recorder, self.trace = settings, recorder, trace
+        # The id of the job.
+        self.identity = os.urandom(16).hex()
+        # Serves clients until the first attempt; `auto` stands for a number that is not
+        # known yet.
+        shape = settings["num-instances"], settings["num-replicas"]
+        instances, replicas = (0 if number == AUTO else number for number in shape)
+        self.preparing = PreparingJob(self.identity, words, (instances, replicas))
         # Shows on a terminal what poprun does before the job runs.
         has_line = guard is not None and settings.shows_progress
         self.phase_line = PhaseLine(
-            is_possible=has_line and has_status_line(environ), on_phase=preparing.enter
+            is_possible=has_line and has_status_line(environ),
+            on_phase=self.preparing.enter,
         )
         self.log = make_log(settings, environ, self.phase_line.write)
         self._opener = HostOpener(
