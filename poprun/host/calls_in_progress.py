@@ -6,6 +6,7 @@ It looks at the memory that the instances share, and asks none of them for anyth
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from popdist import call_records as records
@@ -46,31 +47,26 @@ def read_calls(pid: int) -> list[CallInProgress]:
 
     A process that this user may not look at has none, either.
     """
-    try:
+    names: list[str] = []
+    with suppress(OSError):
         names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return []
     calls: list[CallInProgress] = []
     arenas: dict[tuple[int, int], CallInProgress] = {}
     for name in names:
         path = f"/proc/{pid}/fd/{name}"
-        try:
+        with suppress(OSError):  # it has been closed meanwhile
             link = os.readlink(path)
             if link not in (records.ARENA_LINK, records.TORCH_LINK):
                 continue
             with open(path, "rb", buffering=0) as file:
-                if link == records.TORCH_LINK:
-                    # A process makes one; a program may have made others.
-                    if not calls:
-                        calls += _read_torch(file.read(records.TORCH_BYTES), pid)
-                    continue
-                status = os.fstat(file.fileno())
-                call = _read_arena(file.fileno(), status.st_size, pid)
-        except OSError:
-            # It has been closed meanwhile.
-            continue
-        if call is not None:
-            arenas[status.st_dev, status.st_ino] = call
+                if link == records.ARENA_LINK:
+                    status = os.fstat(file.fileno())
+                    call = _read_arena(file.fileno(), status.st_size, pid)
+                    if call is not None:
+                        arenas[status.st_dev, status.st_ino] = call
+                # A process makes one; a program may have made others.
+                elif not calls:
+                    calls += _read_torch(file.read(records.TORCH_BYTES), pid)
     return [*arenas.values(), *calls]
 
 

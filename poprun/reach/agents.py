@@ -73,36 +73,34 @@ class _AgentStart:
         """Read what the agent or the command has written."""
         assert self.connection is not None
         try:
-            if not self.connection.receive_hello():
-                return
+            if self.connection.receive_hello():
+                hello = self.connection.hello
+                self.failure = _check(self._host, hello, self._connector)
         except OtherVersionError:
             self.failure = _other_version(self._host, "another version of poprun")
         except ConnectionError:
-            self._on_end(self.connection)
-        else:
-            self.failure = _check(self._host, self.connection.hello, self._connector)
-
-    def _on_end(self, connection: AgentConnection) -> None:
-        exit_code = connection.wait_for_exit(EXIT_S)
-        failure = CommandEnd(exit_code=exit_code, errors=connection.stderr_text)
-        sentence = self._connector.explain(self._host, failure, ENTRY)
-        self.end()
-        if self._connector.is_temporary(failure):
-            self._last = sentence
-            self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
-        else:
-            self.failure = sentence
+            self._explain(self.connection, self.connection.wait_for_exit(EXIT_S))
 
     def give_up(self, limit_s: float) -> None:
         """Take in that the host has not answered in so many seconds."""
-        if self.connection is not None and (text := self.connection.stderr_text):
-            failure = CommandEnd(exit_code=None, errors=text)
-            self.failure = self._connector.explain(self._host, failure, ENTRY)
+        if self.connection is not None and self.connection.stderr_text:
+            self._explain(self.connection, None)
         else:
             self.failure = self._last or (
                 f"The host {self._host.name} cannot be used: it does not answer "
                 f"within {limit_s:.0f} s. See: {self._connector.shown(self._host)}"
             )
+
+    def _explain(self, connection: AgentConnection, exit_code: int | None) -> None:
+        """End the command, and try again or fail for the reason that it gives."""
+        end = CommandEnd(exit_code=exit_code, errors=connection.stderr_text)
+        sentence = self._connector.explain(self._host, end, ENTRY)
+        self.end()
+        if self._connector.is_temporary(end):
+            self._last = sentence
+            self.again_at = time.monotonic() + random.uniform(*AGAIN_S)
+        else:
+            self.failure = sentence
 
     def end(self) -> None:
         if self.connection is not None:
