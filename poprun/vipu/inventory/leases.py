@@ -170,18 +170,12 @@ def _life(db: Transaction, lease: Lease) -> Life:
         return Life.ALIVE
     query = "SELECT process, host FROM devices WHERE lease = ? AND process IS NOT NULL"
     for process, host in db.execute(query, lease.id):
-        lives.append(_life_of_attached(db, process, host, holder.host))
+        # Hosts may have the name of this one: a process of another is dead if it is
+        # seen to be.
+        lives.append(db.observer.life(process, "" if host else holder.host))
     if lease.spans_hosts:
         lives.append(Life.UNKNOWN)
     return min(lives, key=LIVELIEST.index)
-
-
-def _life_of_attached(
-    db: Transaction, process: ProcessIdentity, host: str | None, holder_host: str
-) -> Life:
-    # Hosts may have the name of this one: a process of another is dead if it is seen
-    # to be.
-    return db.observer.life(process, holder_host if host is None else "")
 
 
 def describe_users_of(
@@ -317,12 +311,10 @@ def attach(
     if host is not None:
         check_text("host of a process", host)
     held = _get_child(db, lease, child)
-    other = held.process
+    other, other_host = held.process, "" if held.host else held.lease.holder.host
     if (
-        other is not None
-        and other != process
-        and _life_of_attached(db, other, held.host, held.lease.holder.host)
-        is not Life.DEAD
+        other not in (None, process)
+        and db.observer.life(other, other_host) is not Life.DEAD
     ):
         raise errors.DeviceError(
             f"Process {process.pid} cannot attach to device {held.device.id} of "
@@ -330,25 +322,16 @@ def attach(
             "attached to it. Let one process of each instance attach, and the others "
             "work through it."
         )
-    _set_process(db, lease, child, process, host)
+    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
+    db.execute(statement, process, host, lease, child)
     return held.device
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
     """Detach a process from a device; the lease still holds it."""
     if _get_child(db, lease, child).process == process:
-        _set_process(db, lease, child, None, None)
-
-
-def _set_process(
-    db: Transaction,
-    lease: str,
-    child: int,
-    process: ProcessIdentity | None,
-    host: str | None,
-) -> None:
-    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
-    db.execute(statement, process, host, lease, child)
+        statement = "UPDATE devices SET process = NULL, host = NULL"
+        db.execute(f"{statement} WHERE lease = ? AND child = ?", lease, child)
 
 
 def list_reservations(

@@ -44,15 +44,10 @@ def list_partitions(db: Transaction, user: str | None = None) -> tuple[Partition
     return db.select(Partition, f"partitions {_SEEN}", user)
 
 
-def insert_partition(db: Transaction, partition: Partition) -> None:
-    """Store a partition; its blocks have been taken."""
-    db.insert("partitions", partition, size=partition.size)
-
-
-def replace_partition(db: Transaction, partition: Partition) -> None:
-    """Store the new values of a partition."""
+def store_partition(db: Transaction, partition: Partition) -> None:
+    """Store a new partition, or new values of one; its blocks have been taken."""
     db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
-    insert_partition(db, partition)
+    db.insert("partitions", partition, size=partition.size)
 
 
 def delete_partition(db: Transaction, partition: Partition) -> None:
@@ -87,5 +82,5 @@ def set_agent_status(db: Transaction, name: str, status: AgentStatus) -> Agent:
     db.execute("UPDATE agents SET status = ? WHERE name = ?", status, name)
     pending = "partitions WHERE cluster = ? AND state = 'pending'"
     for partition in db.select(Partition, pending, agent.cluster):
-        replace_partition(db, with_state(db, partition))
+        store_partition(db, with_state(db, partition))
     return agent

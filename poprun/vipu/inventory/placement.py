@@ -50,7 +50,7 @@ def make_partition(
     partition = _place(db, request)
     partition = replace(partition, lease=lease, created=time.time())
     partition = partitions.with_state(db, partition)
-    partitions.insert_partition(db, partition)
+    partitions.store_partition(db, partition)
     return partition
 
 
@@ -125,7 +125,7 @@ def _configure(db: Transaction, partition: Partition) -> Partition:
     """Store a partition with its IPUs configured anew."""
     partition = replace(partition, generation=partition.generation + 1)
     configured = partitions.with_state(db, partition)
-    partitions.replace_partition(db, configured)
+    partitions.store_partition(db, configured)
     return configured
 
 

@@ -121,35 +121,32 @@ class HeldDevices:
 
     def attach(self, index: int, pid: int, reply: Reply) -> None:
         """Ask for a process to be attached to an instance's device, until detached."""
-        self._ask_to_attach(index, pid, partial(self._attach, index, pid), reply)
+        self._attach(index, pid, partial(liveness.identify, pid), None, reply)
 
     def attach_on(
         self, host: str, index: int, process: ProcessIdentity, reply: Reply
     ) -> None:
         """Ask for the same for a process of another host."""
+        self._attach(index, process.pid, lambda: process, host, reply)
 
-        def attach() -> ProcessIdentity:
-            self._inventory.attach(self.grant.lease.id, index, process, host)
-            return process
-
-        self._ask_to_attach(index, process.pid, attach, reply)
-
-    def _ask_to_attach(
+    def _attach(
         self,
         index: int,
         pid: int,
-        attach: Callable[[], ProcessIdentity],
+        identify: Callable[[], ProcessIdentity],
+        host: str | None,
         reply: Reply,
     ) -> None:
         def ask() -> None:
             refusal = ""
             try:
-                self._attached[index, pid] = attach()
+                process = identify()
+                self._inventory.attach(self.grant.lease.id, index, process, host)
+                self._attached[index, pid] = process
             except (ProcessLookupError, VipuError) as error:
                 refusal = self.of_instances(index, 1).refusal(index, str(error))
-            self._answers.append(
-                (reply, Answer(instance=index, pid=pid, refusal=refusal))
-            )
+            answer = Answer(instance=index, pid=pid, refusal=refusal)
+            self._answers.append((reply, answer))
             os.eventfd_write(self._event_fd, 1)
 
         self._put(ask)
@@ -183,7 +180,12 @@ class HeldDevices:
 
     def live_with(self, pid: int) -> None:
         """Let the lease live as long as the guard of the job, too."""
-        self._put(lambda: self._attach(PARENT, pid))
+
+        def ask() -> None:
+            guard = liveness.identify(pid)
+            self._inventory.attach(self.grant.lease.id, PARENT, guard)
+
+        self._put(ask)
 
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
@@ -213,11 +215,6 @@ class HeldDevices:
             os.close(self._event_fd)
             self._event_fd = -1
         return self._is_released
-
-    def _attach(self, child: int, pid: int) -> ProcessIdentity:
-        process = liveness.identify(pid)
-        self._inventory.attach(self.grant.lease.id, child, process)
-        return process
 
     @property
     def _inventory(self) -> "Inventory":

@@ -1,6 +1,6 @@
 """Whether a job can use an existing partition, and which change it needs. Pure."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from poprun.vipu.errors import MismatchError
@@ -59,14 +59,13 @@ def find_change(
             "change the partition with --update-partition=yes, name another with "
             "--vipu-partition, or request the same values."
         )
-    change = PartitionChange(**wishes) if wishes else None
-    if change is not None and not partition.reconfigurable:
-        if change.num_gcds is not None:
-            gcd_size = request.gcd_size or request.size // request.num_gcds
-            change = replace(change, gcd_size=gcd_size)
-        if request.num_replicas is not None:
-            change = replace(change, num_replicas=request.num_replicas)
-    return change
+    if not wishes:
+        return None
+    if not partition.reconfigurable:
+        wishes["num_replicas"] = request.num_replicas
+        if "num_gcds" in wishes:
+            wishes["gcd_size"] = request.gcd_size or request.size // request.num_gcds
+    return PartitionChange(**wishes)
 
 
 def _differences(partition: Partition, request: PartitionRequest) -> dict[str, Any]:

@@ -4,8 +4,6 @@ Strict rules are the rules of the original; a server keeps them. An embedded inv
 is more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
-from dataclasses import asdict
-
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     LARGEST_ILD,
@@ -160,7 +158,7 @@ def partition_in(
         gcd_size=request.gcd_size or request.size // gcds,
         num_replicas=gcds if replicas is None else replicas,
         reconfigurable=request.reconfigurable,
-        **asdict(choose_links(request, cluster, share)),
+        **choose_links(request, cluster, share),
         blocks=tuple(Block(first=n * ild, size=share) for n in range(ilds)),
         cluster_ild_size=ild,
     )

@@ -1,7 +1,7 @@
 """How the IPUs of a partition route and synchronise, and what Poplar hears of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from poprun.vipu.model import (
     Cluster,
@@ -22,16 +22,6 @@ _CONFIGURATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """The links of a partition; V-IPU chooses them where the request does not."""
-
-    link_routing: LinkRouting
-    gateway_routing: GatewayRouting
-    sync_type: SyncType
-    link_topology: LinkTopology
-
-
 def has_ring(cluster: Cluster, ild_share: int) -> bool:
     """Return whether the IPU-Links of a partition are a closed ring.
 
@@ -40,7 +30,9 @@ def has_ring(cluster: Cluster, ild_share: int) -> bool:
     return cluster.topology is LinkTopology.TORUS and ild_share == cluster.ild_size
 
 
-def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) -> Links:
+def choose_links(
+    request: PartitionRequest, cluster: Cluster, ild_share: int
+) -> dict[str, Any]:
     """Return the routing, synchronisation and topology of a partition.
 
     The default routing is RINGSWNC where there is a ring, and DNC elsewhere.
@@ -57,12 +49,12 @@ def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) ->
     sync_type = request.sync_type or SyncType.POD_NATIVE_DEFAULT
     if request.reconfigurable:
         sync_type = SyncType.C2_COMPATIBLE
-    return Links(
-        link_routing=routing,
-        gateway_routing=request.gateway_routing or GatewayRouting.DEFAULT,
-        sync_type=sync_type,
-        link_topology=LinkTopology.TORUS if ring else LinkTopology.MESH,
-    )
+    return {
+        "link_routing": routing,
+        "gateway_routing": request.gateway_routing or GatewayRouting.DEFAULT,
+        "sync_type": sync_type,
+        "link_topology": LinkTopology.TORUS if ring else LinkTopology.MESH,
+    }
 
 
 def partition_target_options(
