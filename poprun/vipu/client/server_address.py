@@ -8,7 +8,7 @@ gets another server's key.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -91,21 +91,10 @@ def find_server(
     given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
         given.setdefault("api-host", "")
-    places = [("option", given)]
-    if config_file is not None:
-        places.append((os.fspath(config_file), read_config(config_file, option_prefix)))
-    instance = _set_variables(environ, INSTANCE_VARIABLES)
-    if "api-host" in instance:
-        places.append((environment.VIPU_API_HOST, instance))
-    command = _set_variables(environ, COMMAND_VARIABLES)
-    places.append((COMMAND_VARIABLES["api-host"], command))
-    if config_file is None:
-        home = environ.get("HOME", "")
-        names = USER_FILES if os.path.isabs(home) else ()
-        for path in (*(os.path.join(home, name) for name in names), system_file):
-            if os.path.isfile(path):
-                config = read_config(path, option_prefix)
-                places.append((os.fspath(path), {k: v for k, v in config.items() if v}))
+    places = [
+        ("option", given),
+        *_places(environ, config_file, system_file, option_prefix),
+    ]
     named = [(origin, config) for origin, config in places if "api-host" in config]
     if not named:
         return None
@@ -157,6 +146,27 @@ def is_loopback(host: str) -> bool:
     return word in ("localhost", "::1") or bool(
         re.fullmatch(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}", word)
     )
+
+
+def _places(
+    environ: Mapping[str, str],
+    config_file: str | os.PathLike[str] | None,
+    system_file: str | os.PathLike[str],
+    option_prefix: str,
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the values of files and variables, by key, with their place."""
+    if config_file is not None:
+        yield os.fspath(config_file), read_config(config_file, option_prefix)
+    instance = _set_variables(environ, INSTANCE_VARIABLES)
+    if "api-host" in instance:
+        yield environment.VIPU_API_HOST, instance
+    yield COMMAND_VARIABLES["api-host"], _set_variables(environ, COMMAND_VARIABLES)
+    home = environ.get("HOME", "")
+    names = USER_FILES if os.path.isabs(home) else ()
+    files = (*(os.path.join(home, name) for name in names), os.fspath(system_file))
+    for path in filter(os.path.isfile, files if config_file is None else ()):
+        config = read_config(path, option_prefix)
+        yield path, {key: value for key, value in config.items() if value}
 
 
 def _set_variables(

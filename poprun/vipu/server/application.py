@@ -2,11 +2,11 @@
 
 import asyncio
 import binascii
+import itertools
 import logging
 import re
-import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -18,26 +18,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from poprun.vipu import errors
 from poprun.vipu.client.server_address import is_loopback
-from poprun.vipu.errors import (
-    AccessError,
-    InventoryBusyError,
-    UnknownNameError,
-    VipuError,
-    VipuRuleError,
-)
-from poprun.vipu.inventory.interface import (
-    OF_ADMINS,
-    OF_HOLDERS,
-    WITHOUT_ACCESS_KEY,
-    Inventory,
-    operation,
-    operation_names,
-)
+from poprun.vipu.inventory import interface
 from poprun.vipu.model import User
 from poprun.vipu.operations import Operation
-from poprun.vipu.server import access, openapi
-from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
+from poprun.vipu.server import access, metrics, openapi
 from poprun.vipu.server.request_types import read_arguments
 from poprun.vipu.server.worker import Worker
 
@@ -51,11 +37,15 @@ _SENTENCES = {
     405: "Use POST for operations, and GET for everything else.",
 }
 # The codes of refusals by HTTP status, where no operation refuses.
-_CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
+_CODES = {
+    401: errors.AccessError.code,
+    403: errors.AccessError.code,
+    404: errors.UnknownNameError.code,
+}
 _log = logging.getLogger("vipu-server")
 
 
-class RequestError(VipuError):
+class RequestError(errors.VipuError):
     """A request that is refused for its HTTP, or for having no valid access key."""
 
     def __init__(
@@ -63,7 +53,7 @@ class RequestError(VipuError):
     ) -> None:
         super().__init__(sentence)
         self.status = status
-        self.code = _CODES.get(status, VipuRuleError.code)
+        self.code = _CODES.get(status, errors.VipuRuleError.code)
         self.headers = headers
 
 
@@ -75,38 +65,28 @@ class Service:
         secure: Whether users have to show their access keys.
         local: Whether only this machine can connect. Then a request for another
             machine's name is refused: a foreign web page made a browser send it.
-        count_connections: Returns how many connections are open.
     """
 
     def __init__(
-        self,
-        inventory: Inventory,
-        *,
-        secure: bool,
-        local: bool,
-        count_connections: Callable[[], int],
+        self, inventory: interface.Inventory, *, secure: bool, local: bool
     ) -> None:
         self._inventory = inventory
         self._secure = secure
         self._local = local
-        self._count_connections = count_connections
         self._worker = Worker()
-        self._metrics = Metrics()
+        metrics.WAITING.set_function(lambda: self._worker.waiting)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
         # starlette tries one route after another. The last operations, about devices,
         # are used most.
-        operations = [operation(name) for name in reversed(operation_names())]
-        routes = [
-            Route(
-                f"/{area}/{each.name}",
-                partial(self._perform, each, area == "admin" or each.name in OF_ADMINS),
-                methods=["POST"],
-            )
-            for area in ("user", "admin")
-            for each in operations
-        ]
+        names = reversed(interface.operation_names())
+        operations = [interface.operation(name) for name in names]
+        routes = []
+        for area, each in itertools.product(("user", "admin"), operations):
+            admin = area == "admin" or each.name in interface.OF_ADMINS
+            endpoint = partial(self._perform, each, admin)
+            routes.append(Route(f"/{area}/{each.name}", endpoint, methods=["POST"]))
         schema = _json(openapi.document(operations, secure=self._secure))
         application = Starlette(
             routes=[
@@ -135,27 +115,27 @@ class Service:
             await asyncio.sleep(SWEEP_S)
             try:
                 ended = await self._worker.run(self._inventory.end_dead_leases)
-            except VipuError as error:
+            except errors.VipuError as error:
                 _log.warning("Leases could not be ended: %s", error)
             except Exception:  # it is logged, and the next look may succeed
                 _log.exception("Leases could not be ended.")
             else:
-                self._metrics.count_ended(len(ended))
+                metrics.LEASES_ENDED.inc(len(ended))
 
     async def _perform(
         self, operation: Operation[..., Any], admin: bool, request: Request
     ) -> Response:
         """Perform an operation, and count it."""
-        began, result = time.perf_counter(), VipuError.code
+        result = errors.VipuError.code
         try:
-            response = await self._answer(operation, admin, request)
+            with metrics.SECONDS.labels(operation.name).time():
+                response = await self._answer(operation, admin, request)
             result = "ok"
-        except VipuError as error:
+        except errors.VipuError as error:
             result = error.code
             raise
         finally:
-            seconds = time.perf_counter() - began
-            self._metrics.count(operation.name, result, seconds)
+            metrics.REQUESTS.labels(operation.name, result).inc()
         return response
 
     async def _answer(
@@ -165,7 +145,7 @@ class Service:
         user, key = _credentials(request.headers.get("authorization", ""))
         arguments = read_arguments(operation, await _body(request))
         call = partial(self._call, operation, arguments, admin, user, key)
-        is_of_holder = operation.name in OF_HOLDERS
+        is_of_holder = operation.name in interface.OF_HOLDERS
         return _json(await self._worker.run(call, is_of_holder=is_of_holder))
 
     def _call(
@@ -177,7 +157,7 @@ class Service:
         key: str,
     ) -> Any:
         user = None
-        if self._secure and operation.name not in WITHOUT_ACCESS_KEY:
+        if self._secure and operation.name not in interface.WITHOUT_ACCESS_KEY:
             user = self._authenticate(name, key, admin)
             if not admin:
                 arguments = access.limited(arguments, user)
@@ -201,10 +181,10 @@ class Service:
             )
         try:
             user = self._inventory.check_access(name, key)
-        except AccessError as error:
+        except errors.AccessError as error:
             raise RequestError(401, str(error)) from error
         if admin and not user.is_admin:
-            raise AccessError(
+            raise errors.AccessError(
                 f"User {user.name} is not an administrator. Ask an administrator to do "
                 "this, or use an administrator's access key."
             )
@@ -227,20 +207,8 @@ class Service:
             raise RequestError(400, "The request has two lengths. Give one.", close)
 
     async def _show_metrics(self, _: Request) -> Response:
-        inventory = self._inventory
-        contents = await self._worker.run(
-            lambda: (
-                inventory.list_clusters(),
-                inventory.list_partitions(),
-                inventory.list_leases(),
-            )
-        )
-        page = self._metrics.page(
-            *contents,
-            num_connections=self._count_connections(),
-            num_waiting=self._worker.waiting,
-        )
-        return Response(page, media_type=CONTENT_TYPE)
+        page = await self._worker.run(partial(metrics.page, self._inventory))
+        return Response(page, media_type=metrics.CONTENT_TYPE)
 
     async def _show_health(self, _: Request) -> Response:
         """Say whether the inventory can be read."""
@@ -249,7 +217,7 @@ class Service:
                 self._worker.run(self._inventory.list_allocations), timeout=5
             )
         except TimeoutError:
-            raise InventoryBusyError("The inventory does not answer.") from None
+            raise errors.InventoryBusyError("The inventory does not answer.") from None
         return _json({"status": "ok"})
 
 
@@ -267,7 +235,7 @@ async def _report(request: Request, error: Exception) -> Response:
     name = request.url.path.rpartition("/")[2]
     _log.error("The operation %s failed.", name, exc_info=error)
     sentence = f"The V-IPU server failed with {type(error).__name__}."
-    return await _refuse(request, VipuError(f"{sentence} Its log says where."))
+    return await _refuse(request, errors.VipuError(f"{sentence} Its log says where."))
 
 
 async def _body(request: Request) -> bytes:
@@ -309,7 +277,7 @@ def _json(value: Any) -> Response:
 
 
 _HANDLERS: dict[Any, Any] = {
-    VipuError: _refuse,
+    errors.VipuError: _refuse,
     HTTPException: _refuse_path,
     ClientDisconnect: _ignore,
     Exception: _report,

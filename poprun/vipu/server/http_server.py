@@ -15,11 +15,12 @@ from typing import Any
 
 import h11
 import uvicorn
-from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import is_loopback
+from poprun.vipu.server.application import Service
+from poprun.vipu.server.metrics import CONNECTIONS
 
 # In seconds: for the head of a request to come, or its body, or the handshake of TLS;
 # for a reply to be made and taken; and for a connection without either.
@@ -80,6 +81,8 @@ class Connection(H11Protocol):
         super().__init__(server.config, server.server_state, server.lifespan.state)
         self._server = server
         self._received = 0
+        self._wait: tuple[float, object] | None = None
+        self._checks = 0
 
     @property
     def held_bytes(self) -> int:
@@ -104,6 +107,30 @@ class Connection(H11Protocol):
         self._set_received(len(self.conn.trailing_data[0]))
         super().on_response_complete()
 
+    def close_if_late(self) -> None:
+        """Close the connection if it has waited for one thing for too long.
+
+        Checks are counted, and no seconds: those pass while the server is stopped and
+        reads nothing that clients have sent.
+        """
+        wait = self._current_wait()
+        self._checks = self._checks + 1 if wait == self._wait else 0
+        self._wait = wait
+        if self._checks * CHECK_TICKS * TICK_S > wait[0]:
+            self.abort()
+
+    def _current_wait(self) -> tuple[float, object]:
+        """Return the time limit of what it waits for, and its last request."""
+        cycle, state = self.cycle, self.conn.their_state
+        is_answering = cycle is not None and not cycle.response_complete
+        if state is h11.SEND_BODY:
+            return REQUEST_TIMEOUT_S, cycle
+        if is_answering or self.transport.get_write_buffer_size():
+            return REPLY_TIMEOUT_S, cycle
+        if cycle is None or self.conn.trailing_data[0]:
+            return REQUEST_TIMEOUT_S, cycle
+        return float("inf"), cycle  # until uvicorn's timeout of idle connections
+
     def abort(self) -> None:
         """Close it, and free what it has received."""
         self._set_received(0)
@@ -120,7 +147,7 @@ class HttpServer(uvicorn.Server):
     """A server on a listening socket, with limits of time and memory.
 
     Args:
-        application: The ASGI application.
+        service: The service that answers requests.
         listener: Where it serves.
         start_line: The line to print when it serves.
         context: Of TLS; None to speak without.
@@ -129,18 +156,18 @@ class HttpServer(uvicorn.Server):
 
     def __init__(
         self,
-        application: Starlette,
+        service: Service,
         listener: Listener,
         start_line: str,
         *,
         context: ssl.SSLContext | None,
         access_log: bool,
     ) -> None:
-        # uvicorn would log each client that speaks no HTTP. The application logs its
-        # own failures.
+        # uvicorn would log each client that speaks no HTTP. The service logs its own
+        # failures.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config = uvicorn.Config(
-            application,
+            service.application(),
             loop="asyncio",
             http="h11",
             ws="none",
@@ -155,10 +182,9 @@ class HttpServer(uvicorn.Server):
             ssl_context_factory=(lambda *_: context) if context else None,
         )
         super().__init__(config)
+        CONNECTIONS.set_function(lambda: len(self.server_state.connections))
         self._listener = listener
         self._start_line = start_line
-        # The wait of each connection, and the checks since it began.
-        self._waits: dict[Connection, tuple[tuple[float, object], int]] = {}
         # How much all connections have received and not answered.
         self.received_bytes = 0
 
@@ -183,14 +209,14 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % CHECK_TICKS == 0:
-            self._close_late()
+            for connection in self._connections():
+                connection.close_if_late()
             self.close_largest()
         return await super().on_tick(counter)
 
     def close_largest(self) -> None:
         """Close the connections that hold the most, if all together hold too much."""
-        connections: Any = self.server_state.connections
-        sizes = {connection: connection.held_bytes for connection in connections}
+        sizes = {each: each.held_bytes for each in self._connections()}
         held = sum(sizes.values())
         for connection in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if held <= MOST_HELD_BYTES:
@@ -198,28 +224,6 @@ class HttpServer(uvicorn.Server):
             held -= sizes[connection]
             connection.abort()
 
-    def _close_late(self) -> None:
-        # Checks are counted, and no seconds: those pass while the server is stopped,
-        # when what clients have sent is not read.
-        before, self._waits = self._waits, {}
+    def _connections(self) -> list[Connection]:
         connections: Any = self.server_state.connections
-        for connection in connections:
-            wait = _wait(connection)
-            last, checks = before.get(connection, (None, 0))
-            checks = checks + 1 if wait == last else 0
-            self._waits[connection] = (wait, checks)
-            if checks * CHECK_TICKS * TICK_S > wait[0]:
-                connection.abort()
-
-
-def _wait(connection: Connection) -> tuple[float, object]:
-    """Return the time limit of the wait of a connection, and its last request."""
-    cycle, state = connection.cycle, connection.conn.their_state
-    is_answering = cycle is not None and not cycle.response_complete
-    if state is h11.SEND_BODY:
-        return REQUEST_TIMEOUT_S, cycle
-    if is_answering or connection.transport.get_write_buffer_size():
-        return REPLY_TIMEOUT_S, cycle
-    if cycle is None or connection.conn.trailing_data[0]:
-        return REQUEST_TIMEOUT_S, cycle
-    return float("inf"), cycle  # until uvicorn's timeout of idle connections
+        return list(connections)

@@ -114,20 +114,13 @@ def serve(
             address = ServerAddress(host, port, tls=tls_cert is not None)
             _make_first_admin(inventory, path, address)
         service = Service(
-            inventory,
-            secure=secure,
-            local=is_loopback(host) and not secure,
-            count_connections=lambda: len(server.server_state.connections),
+            inventory, secure=secure, local=is_loopback(host) and not secure
         )
         start_line = _start_line(listener, path, secure, tls_cert)
-        server = HttpServer(
-            service.application(),
-            Listener(listener, _most_connections()),
-            start_line,
-            context=context,
-            access_log=access_log,
-        )
-        server.run()
+        limited = Listener(listener, _most_connections())
+        HttpServer(
+            service, limited, start_line, context=context, access_log=access_log
+        ).run()
 
 
 def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
