@@ -199,9 +199,7 @@ class Guard:
         if self._leftovers.has_unclaimed:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
                 self._poprun.tell(protocol.FOUND, path)
-                message = self._end_actions.register(RemovePath(path))
-                if self._lock >= 0:
-                    append(self._lock, message)
+                append(self._lock, self._end_actions.register(RemovePath(path)))
 
     def _set_job(self, fields: list[bytes]) -> None:
         self._grace = min(int(fields[0]) / 1000, SHIM_GRACE_S)

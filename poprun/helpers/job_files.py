@@ -144,7 +144,7 @@ def make_lock(directory: bytes, end_actions: EndActions) -> int:
 
 
 def append(lock: int, messages: bytes) -> None:
-    """Append messages to a lock file, if the disk has room for them.
+    """Append messages to a lock file, if there is one (-1), and the disk has room.
 
     poprun and its guard know them in any case.
     """

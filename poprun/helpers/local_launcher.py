@@ -11,6 +11,7 @@ that need none.
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import time
+from itertools import groupby
 
 from poprun.helpers import own_process, processes
 
@@ -68,13 +69,8 @@ def _say(sentence: str) -> None:
 
 def split_commands(arguments: list[str]) -> list[list[str]]:
     """Split arguments at each ":"."""
-    commands: list[list[str]] = [[]]
-    for argument in arguments:
-        if argument == ":":
-            commands.append([])
-        else:
-            commands[-1].append(argument)
-    return commands
+    groups = groupby(arguments, lambda argument: argument != ":")
+    return [list(command) for is_command, command in groups if is_command]
 
 
 def _end(children: set[int]) -> None:

@@ -246,8 +246,7 @@ class MpirunProcess:
         """Forget an end action that has been performed."""
         message = self._end_actions.withdraw(action)
         self._guard.tell(message)
-        if self._lock >= 0:
-            append(self._lock, message)
+        append(self._lock, message)
 
     def _order_mpirun(self) -> None:
         """Ask the guard to start mpirun."""
@@ -287,24 +286,24 @@ class MpirunProcess:
             self._on_report(kind, values)
 
     def _on_report(self, kind: int, fields: list[Any]) -> None:
-        if kind == protocol.FOUND:
-            # For the next guard.
-            self._end_actions.register(RemovePath(fields[0]))
-        elif kind == protocol.REMAINS:
-            pid, user, command = fields
-            text = command.decode(errors="backslashreplace")
-            self._emit(Remains(pid=pid, user=user, command=text, host=self._host))
-        elif kind == protocol.NOT_UNDONE:
-            self._emit_failures(fields)
-        elif kind == protocol.MPIRUN_STARTED:
-            self._on_start(*fields)
-        elif kind == protocol.MPIRUN_REFUSED:
-            self._emit(MpirunRefused(errno=fields[0], call=fields[1]))
-            self._on_exit(127 << 8)
-        elif kind == protocol.MPIRUN_EXITED:
-            self._on_exit(*fields)
-        elif kind == protocol.FINISHED:
-            self._set_finished()
+        match kind, *fields:
+            case protocol.FOUND, path:
+                # For the next guard.
+                self._end_actions.register(RemovePath(path))
+            case protocol.REMAINS, pid, user, command:
+                text = command.decode(errors="backslashreplace")
+                self._emit(Remains(pid=pid, user=user, command=text, host=self._host))
+            case (protocol.NOT_UNDONE, *failures):
+                self._emit_failures(failures)
+            case protocol.MPIRUN_STARTED, pid, start:
+                self._on_start(pid, start)
+            case protocol.MPIRUN_REFUSED, number, call:
+                self._emit(MpirunRefused(errno=number, call=call))
+                self._on_exit(127 << 8)
+            case protocol.MPIRUN_EXITED, status:
+                self._on_exit(status)
+            case (protocol.FINISHED, _):
+                self._set_finished()
 
     def _on_start(self, pid: int, start: int) -> None:
         self._pid = pid
