@@ -1,6 +1,7 @@
 """The words for true and false, and texts: numbers, sizes, ranges, JSON, terminals."""
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 
 # In lower case, as options, files and variables may write them.
 TRUE_WORDS = ("yes", "on", "true", "1")
@@ -80,13 +81,10 @@ def describe_instances(instances: Collection[int]) -> str:
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and the last number of each range, in their order."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges
+    # In a range, a number minus its place among all numbers stays the same.
+    places = enumerate(sorted(set(numbers)))
+    ranges = (list(pairs) for _, pairs in groupby(places, lambda p: p[1] - p[0]))
+    return [(pairs[0][1], pairs[-1][1]) for pairs in ranges]
 
 
 def printable(text: str) -> str:
