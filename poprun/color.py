@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 
 BOLD, RED, YELLOW, CYAN = "1", "1;31", "1;33", "36"
+STYLES = {"error": RED, "warning": YELLOW, "hint": CYAN}
 # The colours of the tags of instances 0, 1, 2 and so on; after the last one the first
 # follows again. Red is for errors, and dark blue is hard to read on black.
 INSTANCES = ("36", "33", "32", "35", "94", "96", "93", "92", "95")
@@ -36,3 +37,9 @@ def is_dumb(environ: Mapping[str, str]) -> bool:
 def paint(text: str, style: str) -> str:
     """Return a text in a colour, after which comes the one of the terminal."""
     return f"\x1b[{style}m{text}\x1b[0m"
+
+
+def message(kind: str, text: str, *, has_color: bool) -> str:
+    """Return a line of poprun's on stderr: an error, a warning or a hint."""
+    word = f"{kind}:"
+    return f"poprun: {paint(word, STYLES[kind]) if has_color else word} {text}\n"

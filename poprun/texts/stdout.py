@@ -4,8 +4,8 @@ import os
 import sys
 from typing import TextIO
 
+from poprun.color import message
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
-from poprun.log import message
 
 
 class OutputError(Exception):
