@@ -7,8 +7,8 @@ from poprun.host_specs import HostSpec
 from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.openmpi import OpenMpi5
 from poprun.mpirun.values import Mpi, MpirunArguments
-from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.placement import Binding
+from poprun.plan.show import command_line, instance_table, render
 from poprun.plan.topology import Topology
 from poprun.plan.values import Plan
 
