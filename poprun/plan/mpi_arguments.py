@@ -82,27 +82,26 @@ def read_output_folder(
 
 def _read_root_option(settings: Settings) -> MpirunArguments:
     """Read --allow-run-as-root; an error if it is "no" and the user is root."""
-    is_root = os.geteuid() == 0
-    if settings["allow-run-as-root"] is False and is_root:
+    is_root, is_allowed = os.geteuid() == 0, settings["allow-run-as-root"]
+    if is_allowed is False and is_root:
         raise OptionError(
             "You are root, and --allow-run-as-root is no "
             f"({settings.origin('allow-run-as-root')}). Leave it out, or run "
             "poprun as another user."
         )
-    return MpirunArguments(
-        allow_run_as_root=is_root or bool(settings["allow-run-as-root"])
-    )
+    return MpirunArguments(allow_run_as_root=is_root or bool(is_allowed))
 
 
 def _check_directory_options(
     programs: Sequence[Program], job: MpirunArguments, each: MpirunArguments
 ) -> None:
     wdir = each.wdir or job.wdir
-    for cwd in (program.cwd for program in programs):
-        if cwd is not None and wdir is not None and wdir != cwd:
+    for program in programs:
+        if wdir is not None and program.cwd not in (None, wdir):
             raise OptionError(
-                f"--cwd is {cwd!r}, and the arguments for mpirun have --wdir {wdir!r}, "
-                "but an instance runs in one directory. Leave one of them out."
+                f"--cwd is {program.cwd!r}, and the arguments for mpirun have --wdir "
+                f"{wdir!r}, but an instance runs in one directory. Leave one of them "
+                "out."
             )
 
 
@@ -111,9 +110,8 @@ def _instance_arguments(
 ) -> dict[int, MpirunArguments]:
     texts: dict[int, list[str]] = {}
     for rank, text in settings["instance-mpi-local-args"]:
-        texts.setdefault(rank, []).append(text)
-    for rank in texts:
         check_rank(rank, num_instances, f"{INSTANCE_ARGS} names instance {rank}")
+        texts.setdefault(rank, []).append(text)
     return {
         rank: parse_arguments("\n".join(own_texts), type(mpi), INSTANCE_ARGS)
         for rank, own_texts in texts.items()

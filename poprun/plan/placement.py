@@ -24,7 +24,7 @@ class Binding:
 
 
 def choose_strategy(
-    *, numa_aware: bool | None, process_placement: str | None, instances_per_host: int
+    numa_aware: bool | None, process_placement: str | None, instances_per_host: int
 ) -> str:
     """Return the strategy that two options, of two generations, ask for."""
     if process_placement is not None:

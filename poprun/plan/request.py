@@ -369,13 +369,8 @@ def _assignments(
         hosts: The hosts and their facts.
     """
     option, share = "process-placement", topology.instances_per_host
-    strategy = placement.choose_strategy(
-        numa_aware=settings["numa-aware"],
-        process_placement=settings[option]
-        if settings.is_given(option)
-        else arguments[0].placement,
-        instances_per_host=share,
-    )
+    chosen = settings[option] if settings.is_given(option) else arguments[0].placement
+    strategy = placement.choose_strategy(settings["numa-aware"], chosen, share)
     all_exports = read_exports(programs, *arguments, environ)
     programs = [program for program in programs for _ in program.instances]
     of_ranks = zip(count(), programs, arguments[1], all_exports, strict=False)

@@ -150,13 +150,6 @@ class Request:
         """Whether there are other hosts: mpirun is told where to start instances."""
         return not all(facts.is_own_host for facts in self.facts)
 
-    @property
-    def program_names(self) -> list[str]:
-        """The name of each instance's program; none in a job with one program."""
-        if len(self.programs) == 1:
-            return []
-        return [program.name for program in self.programs for _ in program.instances]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

@@ -104,7 +104,7 @@ def instance_ends(
     started = {e.rank for e in end.events if isinstance(e, Started)}
     started -= {e.rank for e in end.events if isinstance(e, Refused)}
     with_groups = {e.rank for e in end.events if isinstance(e, TorchGroupsMade)}
-    names = plan.request.program_names
+    has_several_programs = len(plan.request.programs) > 1
     ends = []
     for rank, assignment in enumerate(plan.assignments):
         exited = exits.get(rank)
@@ -120,7 +120,7 @@ def instance_ends(
             host=assignment.host.name,
             is_own_host=assignment.facts.is_own_host,
             program=assignment.program.argv,
-            program_name=names[rank] if names else "",
+            program_name=assignment.program.name if has_several_programs else "",
             status=last.status if last else None,
             at_ns=last.at_ns if last else None,
             finalizing=isinstance(last, FailedInFinalize),

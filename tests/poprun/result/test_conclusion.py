@@ -87,7 +87,7 @@ def ends(
     assignments = [
         SimpleNamespace(host=host, program=program, facts=facts) for host in HOSTS
     ]
-    request = SimpleNamespace(mpi=mpi, stdin=Stdin(), program_names=())
+    request = SimpleNamespace(mpi=mpi, stdin=Stdin(), programs=())
     plan: Any = SimpleNamespace(request=request, assignments=assignments)
     ended = AttemptEnd(
         state=state, events=list(events), mpirun_status=status, mpirun_output=words

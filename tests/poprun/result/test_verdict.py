@@ -69,7 +69,7 @@ def judged(
     """
     hosts = hosts or ["n0"] * max(3, state.num_instances)
     end = AttemptEnd(state=state, events=events, mpirun_status=mpirun_status)
-    request = SimpleNamespace(program_names=(), stdin=Stdin())
+    request = SimpleNamespace(programs=(), stdin=Stdin())
     assignments = [
         SimpleNamespace(
             host=SimpleNamespace(name=name),
