@@ -123,15 +123,11 @@ def observe() -> None:
         return
     os.close(tell(control, rank, TORCH_GROUPS))
     cpu: Any = world._get_backend(torch.device("cpu"))
-    uses_gloo = cpu._get_backend_name() == "gloo"
-    uses_gloo = uses_gloo and not torch.accelerator.is_available()
+    if cpu._get_backend_name() != "gloo" or torch.accelerator.is_available():
+        return
     # A program may number its processes in another way.
-    is_in_order = rank == str(dist.get_rank())
-    if (
-        uses_gloo
-        and is_in_order
-        and os.environ["WORLD_SIZE"] == str(dist.get_world_size())
-    ):
+    numbers = str(dist.get_rank()), str(dist.get_world_size())
+    if numbers == (rank, os.environ["WORLD_SIZE"]):
         _calls = Calls()
         _observe_groups(_calls)
         _observe_backward(_calls)

@@ -72,10 +72,12 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
     """Return the MPI that the output of "mpirun --version" belongs to."""
     text = version_output.replace("\0", "")
     if exit_status != 0:
+        status = f"exited with {exit_status}"
+        if exit_status < 0:
+            status = f"was killed by signal {-exit_status}"
         raise MpiNotFoundError(
-            f"{path} cannot be used as mpirun: '{path} --version' "
-            f"{_describe_status(exit_status)} and printed {_first_line(text)}. "
-            f"{_WAYS_OUT}"
+            f"{path} cannot be used as mpirun: '{path} --version' {status} and "
+            f"printed {_first_line(text)}. {_WAYS_OUT}"
         )
     if match := re.search(_TOO_OLD, text):
         raise MpiNotFoundError(
@@ -104,12 +106,6 @@ def _find_library(path: str, names: Sequence[str]) -> str | None:
             if os.path.isfile(candidate):
                 return candidate
     return None
-
-
-def _describe_status(exit_status: int) -> str:
-    if exit_status < 0:
-        return f"was killed by signal {-exit_status}"
-    return f"exited with {exit_status}"
 
 
 def _first_line(text: str) -> str:

@@ -177,7 +177,7 @@ class Mpi:
 
     def explain(self, text: str, exit_code: int) -> MpirunReport:
         """Return the reason that mpirun gives for its exit code."""
-        text = clean(text)
+        text = text.translate(_UNPRINTABLE).strip()
         failure = MpirunFailure.UNEXPLAINED if exit_code else MpirunFailure.NONE
         groups: dict[str, str] = {}
         for pattern, meaning in self.messages:
@@ -198,8 +198,3 @@ class Mpi:
         """
         del stderr
         return report
-
-
-def clean(text: str) -> str:
-    """Remove unprintable characters, and empty lines at both ends."""
-    return text.translate(_UNPRINTABLE).strip()

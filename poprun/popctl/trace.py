@@ -44,23 +44,16 @@ def command(file: str, html: str | None, calls: int) -> None:
     if html == "-":
         write(page)
         return
+    path = os.path.realpath(html)
+    is_file = os.path.isfile(path) or not os.path.exists(path)
     try:
-        _write_page(os.path.realpath(html), page.encode(errors="backslashreplace"))
+        # A file has its former contents after an error. Others are pipes or terminals.
+        with replaced_file(path) if is_file else open(path, "wb") as opened:
+            opened.write(page.encode(errors="backslashreplace"))
     except OSError as error:
         raise OptionError(
             f"--html {html!r} cannot be written: {error.strerror}."
         ) from None
-
-
-def _write_page(path: str, page: bytes) -> None:
-    """Replace a file by the page, or write it to a pipe or a terminal.
-
-    Raises:
-        OSError: It cannot be written. A file has its former contents then.
-    """
-    is_file = os.path.isfile(path) or not os.path.exists(path)
-    with replaced_file(path) if is_file else open(path, "wb") as file:
-        file.write(page)
 
 
 def _read(file: str) -> TraceSummary:

@@ -56,25 +56,22 @@ def as_page(summary: TraceSummary, title: str) -> str:
     """Return the page."""
     sentence = gap(summary)
     missing_calls = f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
+    picture = "<p>Nothing is recorded.</p>"
+    if summary.end:
+        picture = f"{_key(summary)}\n{''.join(_timeline(summary))}"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n"
         f'<p class="conclusion">{escape(conclusion(summary))}</p>\n'
         f"{missing_calls}"
-        f"<h2>Timeline</h2>\n{_picture(summary)}\n"
+        f"<h2>Timeline</h2>\n{picture}\n"
         f"{''.join(map(_table, tables(summary, SLOWEST, MOST_NAMES, MOST_INSTANCES)))}"
         "</body></html>\n"
     )
 
 
 # --- The picture
-
-
-def _picture(summary: TraceSummary) -> str:
-    if not summary.end:
-        return "<p>Nothing is recorded.</p>"
-    return f"{_key(summary)}\n{''.join(_timeline(summary))}"
 
 
 def _key(summary: TraceSummary) -> str:

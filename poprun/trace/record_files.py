@@ -92,8 +92,7 @@ def lost_calls(header: bytes) -> int:
     """Return for how many calls a file had no room."""
     if not used_bytes(header):
         return 0
-    lost: int = records.HEADER.unpack_from(header)[4]
-    return lost
+    return int(records.HEADER.unpack_from(header)[4])
 
 
 def read_process(
