@@ -35,8 +35,10 @@ def command(job: str | None, now: bool, no_wait: bool) -> None:
     connection = choose_job(job)
     subject = f"Job {connection.name}"
     if job is None:
-        subject += f" ({_describe(connection)})"
+        view = show_job(connection)
+        subject += f" ({program_of(view)}; started {clock(view['elapsed'])} ago)"
         # A connection is for one request.
+        connection.close()
         connection = choose_job(connection.identity)
     message = _request_stop(connection, now=now)
     if message is not None and message[0] == protocol.REQUEST_ACCEPTED:
@@ -48,13 +50,6 @@ def command(job: str | None, now: bool, no_wait: bool) -> None:
     if message is None or message[0] != protocol.JOB_ENDED:
         raise JobRequestError(explain_end(connection, message))
     write(f"{explain_end(connection, message)}\n")
-
-
-def _describe(connection: JobConnection) -> str:
-    """Describe a job for a user who has not named it."""
-    view = show_job(connection)
-    connection.close()
-    return f"{program_of(view)}; started {clock(view['elapsed'])} ago"
 
 
 def _request_stop(

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from popdist.call_records import (
@@ -160,26 +160,14 @@ class JobTrace:
         Raises:
             OSError: It cannot be written.
         """
-        about = json.dumps(self._about())
-        head = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": ['
-        with replaced_file(self._path) as file:
-            file.write(head.encode())
-            separator = "\n"
-            for event in self._events():
-                file.write(f"{separator}{json.dumps(event)}".encode())
-                separator = ",\n"
-            file.write(b"\n]}\n")
-
-    def _about(self) -> Mapping[str, str]:
         clocks = {
             f"clock of {host}": f"{clock.first_offset_ns / 1000:.1f} us before poprun's"
             for host, clock in self._clocks.items()
         }
         complete = "yes" if self._end_ns else "no: poprun has not come to its end"
-        return {"poprun": __version__, "complete": complete, **clocks}
-
-    def _events(self) -> Iterator[timeline.Event]:
-        return timeline.timeline(
+        about = json.dumps({"poprun": __version__, "complete": complete, **clocks})
+        head = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": ['
+        events = timeline.timeline(
             self._begin_ns,
             self._end_ns or time.monotonic_ns(),
             self._phases,
@@ -187,6 +175,13 @@ class JobTrace:
             self._lives.values(),
             self._processes(),
         )
+        with replaced_file(self._path) as file:
+            file.write(head.encode())
+            separator = "\n"
+            for event in events:
+                file.write(f"{separator}{json.dumps(event)}".encode())
+                separator = ",\n"
+            file.write(b"\n]}\n")
 
     def _processes(self) -> list[ProcessRecords]:
         """Return what the processes of the job have recorded."""
