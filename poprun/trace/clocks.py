@@ -5,27 +5,28 @@ from dataclasses import dataclass
 
 from poprun.host.host_link import ClockReading
 
+# poprun's own clock, at any time.
+_EQUAL = ClockReading(asked_ns=0, answered_ns=0, there_ns=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """A host's CLOCK_MONOTONIC on poprun's clock, at two times.
+    """A host's CLOCK_MONOTONIC, read at two times; by default poprun's own.
 
     Between two hosts such clocks drift apart by some microseconds in a second.
     """
 
-    # A time on the host's clock, and the difference from it to poprun's clock.
-    first_ns: int = 0
-    first_offset_ns: int = 0
-    last_ns: int = 0
-    last_offset_ns: int = 0
+    first: ClockReading = _EQUAL
+    last: ClockReading = _EQUAL
 
     def on_poprun(self, ns: int) -> int:
         """Return a time of the host as poprun's clock has it."""
-        span = self.last_ns - self.first_ns
-        drift = self.last_offset_ns - self.first_offset_ns
+        first, last = self.first, self.last
+        span = last.there_ns - first.there_ns
+        drift = last.offset_ns - first.offset_ns
         if span <= 0:
-            return ns + self.first_offset_ns
-        return ns + self.first_offset_ns + drift * (ns - self.first_ns) // span
+            return ns + first.offset_ns
+        return ns + first.offset_ns + drift * (ns - first.there_ns) // span
 
 
 def clock_of(readings: Sequence[ClockReading]) -> Clock:
@@ -38,9 +39,4 @@ def clock_of(readings: Sequence[ClockReading]) -> Clock:
     first, last = (
         min(some, key=lambda one: one.uncertainty_ns) for some in (early, late)
     )
-    return Clock(
-        first_ns=first.there_ns,
-        first_offset_ns=first.offset_ns,
-        last_ns=last.there_ns,
-        last_offset_ns=last.offset_ns,
-    )
+    return Clock(first=first, last=last)

@@ -161,7 +161,7 @@ class JobTrace:
             OSError: It cannot be written.
         """
         clocks = {
-            f"clock of {host}": f"{clock.first_offset_ns / 1000:.1f} us before poprun's"
+            f"clock of {host}": f"{clock.first.offset_ns / 1000:.1f} us before poprun's"
             for host, clock in self._clocks.items()
         }
         complete = "yes" if self._end_ns else "no: poprun has not come to its end"

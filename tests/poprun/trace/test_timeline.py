@@ -74,14 +74,14 @@ def test_calls_that_belong_together_have_one_name_and_arrows() -> None:
     assert (first["ts"], first["dur"]) == (100000, 20000)
 
 
+def reading(there_ns: int, offset_ms: int) -> ClockReading:
+    at = there_ns + offset_ms * MS
+    return ClockReading(asked_ns=at, answered_ns=at, there_ns=there_ns)
+
+
 def test_times_of_another_host_are_on_popruns_clock() -> None:
     # Its clock is 3 s behind, and falls back by 1 ms in a second.
-    clock = Clock(
-        first_ns=BEGIN,
-        first_offset_ns=3000 * MS,
-        last_ns=BEGIN + 1000 * MS,
-        last_offset_ns=3001 * MS,
-    )
+    clock = Clock(first=reading(BEGIN, 3000), last=reading(BEGIN + 1000 * MS, 3001))
 
     [first, *_] = calls_in(events([process(0, clock)]), 1)
 
@@ -96,12 +96,8 @@ def test_of_a_clock_the_quickest_answers_count() -> None:
         ClockReading(asked_ns=9500, answered_ns=9900, there_ns=9500),
     ]
 
-    assert clock_of(readings) == Clock(
-        first_ns=950, first_offset_ns=100, last_ns=8925, last_offset_ns=100
-    )
-    assert clock_of(readings[:1]) == Clock(
-        first_ns=400, first_offset_ns=100, last_ns=400, last_offset_ns=100
-    )
+    assert clock_of(readings) == Clock(first=readings[1], last=readings[2])
+    assert clock_of(readings[:1]) == Clock(first=readings[0], last=readings[0])
     assert clock_of([]) == Clock()
 
 
