@@ -41,12 +41,15 @@ class Together:
     title: str
     parts: Sequence[Slice]
     last: Slice
-    is_complete: bool
 
     @property
     def waited(self) -> float:
         """How long all have waited, in total."""
         return float(sum(part.args["waited_us"] for part in self.parts))
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.parts) == int(self.last.args["members"])
 
     @property
     def has_last(self) -> bool:
@@ -161,9 +164,7 @@ def _together(calls: Sequence[Slice]) -> list[Together]:
     together = []
     for title, parts in by_title.items():
         last = max(parts, key=lambda part: part.began)
-        is_complete = len(parts) == last.args["members"]
-        one = Together(title=title, parts=parts, last=last, is_complete=is_complete)
-        together.append(one)
+        together.append(Together(title=title, parts=parts, last=last))
     return together
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from popdist.call_records import (
@@ -91,17 +91,13 @@ class JobTrace:
         now, attempt = time.monotonic_ns(), self._attempt
         match event:
             case Started(rank=rank, pid=pid):
-                self._lives[attempt, rank] = InstanceLife(
-                    rank=rank,
-                    pid=pid,
-                    host=self._host_names[rank],
-                    attempt=attempt,
-                    began_ns=now,
-                )
-            case Exited(rank=rank) if life := self._lives.get((attempt, rank)):
+                host = self._host_names[rank]
+                life = InstanceLife(pid=pid, host=host, began_ns=now)
+                self._lives[attempt, rank] = life
+            case Exited(rank=rank) if started := self._lives.get((attempt, rank)):
                 end = f"exit code {exit_code(event.status)}"
-                ended = replace(life, ended_ns=event.at_ns, end=end)
-                self._lives[attempt, rank] = ended
+                life = replace(started, ended_ns=event.at_ns, end=end)
+                self._lives[attempt, rank] = life
             case MpirunStarted():
                 self._mpirun.append(LaunchPhase(name="mpirun", began_ns=now))
             case MpirunExited() if self._mpirun:
@@ -172,8 +168,8 @@ class JobTrace:
             self._end_ns or time.monotonic_ns(),
             self._phases,
             self._mpirun,
-            self._lives.values(),
-            self._processes(),
+            self._lives,
+            list(self._processes()),
         )
         with replaced_file(self._path) as file:
             file.write(head.encode())
@@ -183,9 +179,8 @@ class JobTrace:
                 separator = ",\n"
             file.write(b"\n]}\n")
 
-    def _processes(self) -> list[ProcessRecords]:
-        """Return what the processes of the job have recorded."""
-        processes: list[ProcessRecords] = []
+    def _processes(self) -> Iterator[ProcessRecords]:
+        """Yield what the processes of the job have recorded."""
         num_processes: Counter[int] = Counter()
         for (attempt, host, stem), files in self._files.items():
             calls, notes = (
@@ -203,10 +198,7 @@ class JobTrace:
             further = 0 if is_program else num_processes[records.rank]
             row = timeline.row_of(records.rank, further)
             clock = self._clocks.get(host, Clock())
-            processes.append(
-                replace(records, host=host, clock=clock, attempt=attempt, row=row)
-            )
-        return processes
+            yield replace(records, host=host, clock=clock, attempt=attempt, row=row)
 
 
 def open_trace(path: str) -> JobTrace:

@@ -4,7 +4,7 @@ Each process is a row, and in it each group and each thread with spans is a line
 the events are complete, all times are in ns on poprun's clock.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -43,10 +43,8 @@ Event = dict[str, Any]
 class InstanceLife:
     """The life of the program of an instance, on poprun's clock."""
 
-    rank: int
     pid: int
     host: str
-    attempt: int
     began_ns: int
     ended_ns: int = 0
     end: str = ""
@@ -77,6 +75,8 @@ class Part(NamedTuple):
         return GROUPS + self.call.group
 
 
+# By attempt and rank.
+Lives = Mapping[tuple[int, int], InstanceLife]
 # The title, the group and the parts of a call.
 JointCall = tuple[str, RecordedGroup, list[Part]]
 
@@ -95,7 +95,7 @@ def timeline(
     end_ns: int,
     phases: Sequence[LaunchPhase],
     mpirun: Sequence[LaunchPhase],
-    lives: Iterable[InstanceLife],
+    lives: Lives,
     processes: Sequence[ProcessRecords],
 ) -> Iterator[Event]:
     """Yield the events of a job, in no order.
@@ -128,13 +128,12 @@ def _launcher(
             yield _slice(LAUNCHER, line, one.name, PHASE, *times)
 
 
-def _lives(lives: Iterable[InstanceLife], end_ns: int) -> Iterator[Event]:
-    for life in lives:
-        row = row_of(life.rank)
-        yield from _name_row(row, _title(life.rank, life.host, life.pid), life.rank)
+def _lives(lives: Lives, end_ns: int) -> Iterator[Event]:
+    for (attempt, rank), life in lives.items():
+        row = row_of(rank)
+        yield from _name_row(row, _title(rank, life.host, life.pid), rank)
         yield _name_line(row, LIFE, "life")
-        attempt = f", attempt {life.attempt}" if life.attempt else ""
-        name = f"instance {life.rank}{attempt}"
+        name = f"instance {rank}" + (f", attempt {attempt}" if attempt else "")
         args = {"end": life.end, "pid": life.pid, "host": life.host}
         times = life.began_ns, life.ended_ns or end_ns
         yield _slice(row, LIFE, name, "life", *times, args)

@@ -69,18 +69,16 @@ def process(rank: int, clock: Clock | None = None, **others: object) -> ProcessR
 
 def events(processes: list[ProcessRecords] | None = None) -> list[Event]:
     begin = BEGIN + 10 * MS
-    lives = [
-        InstanceLife(
-            rank=r,
+    lives = {
+        (0, r): InstanceLife(
             pid=100 + r,
             host="here",
-            attempt=0,
             began_ns=begin,
             ended_ns=BEGIN + 700 * MS,
             end="exit code 0",
         )
         for r in range(3)
-    ]
+    }
     phases = [LaunchPhase(name="start", began_ns=BEGIN, ended_ns=BEGIN + 10 * MS)]
     mpirun = [LaunchPhase(name="mpirun", began_ns=BEGIN, ended_ns=BEGIN + 710 * MS)]
     shown = [process(rank) for rank in range(3)] if processes is None else processes
