@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 import sys
+from asyncio.sslproto import SSLProtocol
 from functools import partial
 from typing import Any
 
@@ -191,6 +192,8 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve as uvicorn does, with a time limit for the handshake of TLS."""
         await super().startup([])
+        # asyncio has a buffer of 256 KiB for each connection with TLS, idle ones too.
+        SSLProtocol.max_size = READ_BYTES
         server = await asyncio.get_running_loop().create_server(
             partial(Connection, self),
             sock=self._listener,
