@@ -4,7 +4,6 @@ import fcntl
 import os
 import stat
 import struct
-import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -82,7 +81,7 @@ def _unread_bytes(descriptor: int, status: os.stat_result) -> int:
         return max(0, status.st_size - os.lseek(descriptor, 0, os.SEEK_CUR))
     if stat.S_ISFIFO(status.st_mode):
         reply = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(struct.calcsize("i")))
-        return int.from_bytes(reply, sys.byteorder)
+        return int(struct.unpack("i", reply)[0])
     return 0
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from poprun.color import is_dumb
@@ -109,12 +110,10 @@ def clock(seconds: float) -> str:
 def own_size() -> tuple[int, int]:
     """Return the rows and columns of poprun's terminal."""
     for descriptor in (1, 2):
-        try:
+        with suppress(OSError):
             columns, rows = os.get_terminal_size(descriptor)
-        except OSError:
-            continue
-        if rows and columns:
-            return rows, columns
+            if rows and columns:
+                return rows, columns
     return ROWS, COLUMNS
 
 

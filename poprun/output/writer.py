@@ -62,7 +62,7 @@ class Sink:
 
     def flush(self) -> None:
         """Go on writing; call it when the descriptor is writable."""
-        while self._unwritten and self._is_ready():
+        while self._unwritten and (not self._may_wait or self._poll(0)):
             try:
                 written = self._write()
             except BlockingIOError:
@@ -92,9 +92,6 @@ class Sink:
             self._socket.close()
         if self._descriptor != self._caller_descriptor:
             os.close(self._descriptor)
-
-    def _is_ready(self) -> bool:
-        return not self._may_wait or self._poll(0)
 
     def _poll(self, wait: int | None) -> bool:
         poll = select.poll()

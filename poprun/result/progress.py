@@ -137,7 +137,10 @@ class Progress:
             return f"stopping, {running}{ended}"
         if len(self._started | self._ended) < self._instances:
             return f"starting, {number} of {every} running{ended}"
-        return running + ended + _long_silence(silent_s)
+        silence = ""
+        if silent_s >= LONG_SILENCE_S:
+            silence = f", no output for {int(silent_s / 60)} min; see popctl dump"
+        return running + ended + silence
 
 
 def _longest_wait(usages: Sequence[UsageMeasured]) -> float:
@@ -150,9 +153,3 @@ def _describe(usages: Sequence[UsageMeasured], verb: str) -> str:
         f"{who.capitalize()} {verb} waited {_longest_wait(usages):.0f} s in "
         f"{usages[0].operation} for {describe_instances(usages[0].missing)}."
     )
-
-
-def _long_silence(seconds: float) -> str:
-    if seconds < LONG_SILENCE_S:
-        return ""
-    return f", no output for {int(seconds / 60)} min; see popctl dump"
