@@ -7,9 +7,9 @@ documentation and the options of the commands are made from the same operations.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import field, make_dataclass
+from dataclasses import MISSING, field, make_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.transaction import Transaction
@@ -51,15 +51,15 @@ class Operation(Generic[P, T]):
 
     def __get__(self, performer: Operations | None, owner: type) -> Callable[P, T]:
         if performer is None:
-            operation: Any = self
-            return operation  # type: ignore[no-any-return]
+            return cast(Callable[P, T], self)
 
         def perform(*args: P.args, **kwargs: P.kwargs) -> T:
-            kind: Any = self.result or type(None)
-            bound = vars(self.arguments(*args, **kwargs))
-            for name, value in bound.items():
-                bound[name] = tuple(value) if isinstance(value, list) else value
-            result: T = performer._perform(kind, self.name, **bound)
+            arguments = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in vars(self.arguments(*args, **kwargs)).items()
+            }
+            kind = self.result or type(None)
+            result: T = performer._perform(kind, self.name, **arguments)
             return result
 
         return perform
@@ -73,14 +73,10 @@ class Operation(Generic[P, T]):
     def arguments(self) -> Any:
         """A dataclass of its arguments."""
         _, *parameters = inspect.signature(self.body).parameters.values()
-        fields = [
-            (
-                each.name,
-                each.annotation,
-                field() if each.default is each.empty else field(default=each.default),
-            )
-            for each in parameters
-        ]
+        fields = []
+        for each in parameters:
+            default = MISSING if each.default is each.empty else each.default
+            fields.append((each.name, each.annotation, field(default=default)))
         kind = "".join(map(str.capitalize, self.name.split("_")))
         return make_dataclass(kind, fields, frozen=True)
 

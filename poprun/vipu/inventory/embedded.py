@@ -76,7 +76,7 @@ class EmbeddedInventory(Inventory):
 
     def _attempt(self, operation: str, arguments: dict[str, Any]) -> Any:
         reads = operation.startswith(("get_", "list_", "check_"))
-        # To list the jobs that wait drops those that have ended.
+        # To list the waiting jobs drops ended ones.
         with self._transaction(write=not reads or operation == "list_waiting") as db:
             return OPERATIONS[operation].body(db, **arguments)
 

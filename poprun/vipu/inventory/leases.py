@@ -312,10 +312,8 @@ def attach(
         check_text("host of a process", host)
     held = _get_child(db, lease, child)
     other, other_host = held.process, "" if held.host else held.lease.holder.host
-    if (
-        other not in (None, process)
-        and db.observer.life(other, other_host) is not Life.DEAD
-    ):
+    life = db.observer.life
+    if other not in (None, process) and life(other, other_host) is not Life.DEAD:
         raise errors.DeviceError(
             f"Process {process.pid} cannot attach to device {held.device.id} of "
             f"instance {child}, because process {other.pid} of the same job is "
