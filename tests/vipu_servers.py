@@ -126,7 +126,8 @@ def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress
                 name, _, value = line.lower().partition(b":")
                 length = int(value) if name == b"content-length" else length
             request.read(length)
-            behave(connection)
+            if line:  # the client has not gone
+                behave(connection)
 
     thread = threading.Thread(target=serve)
     thread.start()

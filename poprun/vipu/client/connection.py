@@ -53,11 +53,10 @@ class Connections:
             connection.close()
         exchange = _Exchange(connection, method, path, body, self._headers)
         try:
-            exchange.start()
-        except RuntimeError:  # there are no more threads
-            exchange.run()
-        else:
-            exchange.join(self._timeout_s)
+            exchange.attempt(self._timeout_s)
+        except BaseException:
+            exchange.give_up()
+            raise
         result = exchange.result
         if isinstance(result, Reply):
             self._idle.append(connection)
@@ -144,6 +143,16 @@ class _Exchange(Thread):
         # The reply, or why there is none so far.
         self.result: Reply | Exception = TimeoutError()
         self.is_looking_up = False
+        self._is_given_up = False
+
+    def attempt(self, timeout_s: float) -> None:
+        """Start, and wait for the result."""
+        try:
+            self.start()
+        except RuntimeError:  # there are no more threads
+            self.run()
+        else:
+            self.join(timeout_s)
 
     def run(self) -> None:
         try:
@@ -152,19 +161,26 @@ class _Exchange(Thread):
             self.result = error
 
     def give_up(self) -> None:
-        """Close the connection, and let the thread end that waits for it."""
+        """Close the connection, and let the thread send nothing any more."""
+        self._is_given_up = True
         if self._connection.sock is not None:
             with suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def _exchange(self) -> Reply:
-        if self._connection.sock is None:
+        connection = self._connection
+        if connection.sock is None:
             self.is_looking_up = True
-            socket.getaddrinfo(self._connection.host, self._connection.port)
+            socket.getaddrinfo(connection.host, connection.port)
             self.is_looking_up = False
-        self._connection.request(*self._request)
-        with self._connection.getresponse() as response:
+            connection.connect()
+        if self._is_given_up:
+            connection.close()
+            raise TimeoutError
+        connection.auto_open = 0  # a closed connection stays closed
+        connection.request(*self._request)
+        with connection.getresponse() as response:
             body = response.read(MOST_BYTES + 1)
             if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 raise _ReplyError("it requires a protocol other than HTTP")

@@ -17,7 +17,7 @@ import pytest
 from vipu_servers import acquisition, answering, http
 
 from poprun.vipu import wire
-from poprun.vipu.client.connection import Connections, Reply
+from poprun.vipu.client.connection import Connections, Reply, _Exchange
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.errors import (
@@ -100,6 +100,28 @@ def test_a_name_that_nothing_resolves_is_given_up_in_time(
         "0.05 s. Wait longer with --vipu-server-timeout, or name its address with "
         "--vipu-server-host."
     )
+
+
+def test_a_request_that_was_given_up_is_not_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, given_up = socket.getaddrinfo, threading.Event()
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        given_up.wait()
+        return original(*arguments, **options)
+
+    requests: list[socket.socket] = []
+    with answering(requests.append) as address:
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        assert type(refusal(address, timeout_s=0.05)) is ServerTimeoutError
+        given_up.set()
+        for thread in threading.enumerate():
+            if isinstance(thread, _Exchange):
+                thread.join()
+        time.sleep(0.1)
+
+        assert requests == []
 
 
 # --- A reply that is a value, but cannot be true.
