@@ -1,175 +1,208 @@
-"""Verbs and nouns as click commands: `vipu list partitions`.
+"""Click's part of the commands: global options, kinds of options, verbs and nouns.
 
-As with the original, the global options stand anywhere, a noun may be singular or
-plural, and a flag may have a value: --reconfigurable=false.
+The global options stand anywhere, a noun may be singular or plural, and a flag may
+have a value: --reconfigurable=false.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from poprun.errors import PoprunError
 from poprun.texts.click_program import Seconds
-from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
-from poprun.words import FALSE_WORDS, TRUE_WORDS
+from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S
+from poprun.vipu.errors import VipuRuleError
+from poprun.vipu.rules.checks import read_hosts
+from poprun.words import FALSE_WORDS, TRUE_WORDS, alternatives
 
-HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+# The time for completing a name: a shell that waits for longer seems to hang.
+_COMPLETION_TIMEOUT_S = 1.0
+# The name of `remove` in earlier releases.
+_ALIASES = {"delete": "remove"}
 
-# The original takes t and f, too.
-_TRUE = (*TRUE_WORDS, "t")
-_FALSE = (*FALSE_WORDS, "f")
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names that begin so, of the parameter's or the command's noun."""
+    name = str(param.name)
+    noun = ctx.command.name if name in ("name", "names") else name.removesuffix("s")
+    ctx.obj.given.setdefault("api_timeout", _COMPLETION_TIMEOUT_S)
+    try:
+        values = getattr(ctx.obj.inventory, f"list_{noun}s")()
+        ctx.obj.close()
+    except PoprunError:
+        # There is nothing to offer; the error is reported when the line is run.
+        return []
+    return [value.name for value in values if value.name.startswith(incomplete)]
 
 
-def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Note a global option, if it was given at this place of the command line."""
-    name = param.name or ""
+def _split(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Return the names or hosts in a list: "ag1,ag2".
+
+    Raises:
+        click.UsageError: A required list is empty.
+        VipuRuleError: A host is not valid.
+    """
+    names = tuple(filter(None, re.split(r"[,\s]+", value or "")))
+    if param.name == "hosts":
+        return read_hosts(names)
+    if param.required and not names:
+        words = param.opts[0]
+        raise click.UsageError(f"{words} is empty. List agents: {words} ag1,ag2")
+    return names
+
+
+def _store(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Keep a global option in the session, if it is given at this place."""
+    name = str(param.name)
     if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
         if value == "":
             # An unset variable of a script must not mean the embedded inventory.
             raise click.BadParameter("It is empty.")
-        session = ctx.find_object(Session)
-        if session is not None:
-            session.given[name] = value
+        ctx.obj.given[name] = value
 
 
-def _global_option(*names: str, **attributes: Any) -> click.Option:
-    return click.Option(names, callback=_store, expose_value=False, **attributes)
+class _Spelling(click.Choice[Any]):
+    """A member of an enumeration of V-IPU, in any spelling of it."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__(list(map(str, kind)), case_sensitive=False)
+        self._kind = kind
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return self._kind.read(value)
+        except VipuRuleError as error:
+            self.fail(str(error), param, ctx)
 
 
-GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
-    _global_option(
-        "--api-host",
-        "-H",
-        metavar="HOST",
-        help="The server. [default: embedded inventory]",
-    ),
-    _global_option(
-        "--api-port",
-        type=click.IntRange(1, 65535),
-        metavar="PORT",
-        help="The port of the server. [default: 8090]",
-    ),
-    _global_option("--api-user-id", metavar="USER", help="The user on the server."),
-    _global_option(
-        "--api-access-key", metavar="KEY", help="The user's access key (visible in ps)."
-    ),
-    _global_option(
-        "--api-timeout",
-        type=Seconds(0, 86400, min_open=True),
-        metavar="TIME",
-        help=f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
-    ),
-    _global_option(
-        "--config",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help='A configuration file, with lines such as api-host = "NAME".',
-    ),
-    _global_option(
-        "--json",
-        "--showjson",
-        "json",
-        is_flag=True,
-        help="Print JSON instead of tables.",
-    ),
-    # As `vipu-admin` does.
-    _global_option("--admin", "-a", "admin", is_flag=True, hidden=True),
-)
+# The kinds of options, by their attributes.
+FLAG = {"is_flag": True}
+INDEX = {"type": click.IntRange(min=0), "metavar": "N"}
+LIST = {"callback": _split, "metavar": "LIST"}
+NAME = {"shell_complete": complete, "metavar": "NAME"}
+NUMBER = {"type": click.IntRange(min=1), "metavar": "N"}
+PORT = {"type": click.IntRange(1, 65535), "metavar": "PORT"}
+_GLOBAL = {"callback": _store, "expose_value": False}
+
+
+def option(
+    names: str, kind: Any, help_: str | None = None, **attributes: Any
+) -> click.Option:
+    """Return an option.
+
+    Args:
+        names: Its names; the last one may name its parameter.
+        kind: The attributes of its kind, or an enumeration of V-IPU.
+        help_: The help.
+        attributes: Its other attributes.
+    """
+    attributes |= kind if isinstance(kind, dict) else {"type": _Spelling(kind)}
+    return click.Option(names.split(), help=help_, **attributes)
+
+
+_GLOBAL_OPTIONS = [
+    option(names, kind, help_, **_GLOBAL)
+    for names, kind, help_ in (
+        (
+            "--api-host -H",
+            {"metavar": "HOST"},
+            "The server. [default: embedded inventory]",
+        ),
+        ("--api-port", PORT, "The port of the server. [default: 8090]"),
+        ("--api-user-id", {"metavar": "USER"}, "The user on the server."),
+        (
+            "--api-access-key",
+            {"metavar": "KEY"},
+            "The user's access key (visible in ps).",
+        ),
+        (
+            "--api-timeout",
+            {"type": Seconds(0, 86400, min_open=True), "metavar": "TIME"},
+            f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
+        ),
+        (
+            "--config",
+            {"type": click.Path(dir_okay=False), "metavar": "FILE"},
+            'A configuration file, with lines such as api-host = "NAME".',
+        ),
+        ("--json --showjson json", FLAG, "Print JSON instead of tables."),
+        # The same as `vipu-admin`.
+        ("--admin -a admin", {**FLAG, "hidden": True}, ""),
+    )
+]
 
 
 class Command(click.Command):
     """A command that takes the global options too."""
 
-    # What it does, if it is a noun of a verb.
-    verb = ""
-    # What it is called, too.
-    aliases: Sequence[str] = ()
-
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        attributes["context_settings"] = HELP
-        super().__init__(*args, **attributes)
+    def __init__(
+        self, name: str, *, verb: str = "", for_admins: bool = False, **attributes: Any
+    ) -> None:
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        super().__init__(name, context_settings=settings, **attributes)
+        # The verb in front of a noun.
+        self.verb = verb
+        self.for_admins = for_admins
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        help_ = self.get_help_option(ctx)
-        return [*self.params, *GLOBAL_OPTIONS, *([help_] if help_ else [])]
+        *own, help_ = super().get_params(ctx)
+        return [*own, *_GLOBAL_OPTIONS, help_]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _without_values_of_flags(self, ctx, args))
+        """Turn --flag=true into --flag, and leave --flag=false out."""
+        if self.for_admins and not _is_for_admins(ctx):
+            words = ctx.command_path.partition(" ")[2]
+            ctx.fail(f"Only administrators can do that: vipu-admin {words} --help")
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        flags = {name for each in options if each.is_flag for name in each.opts}
+        kept = []
+        for arg in args:
+            name, equals, value = arg.partition("=")
+            if not equals or name not in flags:
+                kept.append(arg)
+            # The original takes t and f, too.
+            elif value.lower() in (*TRUE_WORDS, "t"):
+                kept.append(name)
+            elif value.lower() not in (*FALSE_WORDS, "f"):
+                problem = f"{value!r} is neither true nor false."
+                raise click.BadParameter(problem, param_hint=name)
+        return super().parse_args(ctx, kept)
 
 
 class Group(Command, click.Group):
-    """Commands by name or alias: a verb with its nouns, or a program with its verbs.
+    """A verb with its nouns, singular or plural, or a program with its verbs."""
 
-    Args:
-        name: What it is called.
-        commands: What it takes.
-        of_admins: What it takes only in the program for administrators.
-        refusal: Says that there is no such {word} in this {path}, but {names}.
-        conjunction: What stands before the last of the names.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        commands: Sequence[click.Command],
-        of_admins: Sequence[click.Command],
-        refusal: str,
-        conjunction: str,
-        **attributes: Any,
-    ) -> None:
-        by_name = {str(command.name): command for command in commands}
-        super().__init__(name, commands=by_name, **attributes)
-        self._of_admins = of_admins
-        self._refusal = refusal
-        self._conjunction = conjunction
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._names(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _find(self.commands.values(), cmd_name)
+        singular = _ALIASES.get(cmd_name, cmd_name).removesuffix("s")
+        names = [name for name in self.commands if name.removesuffix("s") == singular]
+        return self.commands[names[0]] if names else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None:
-            if command := _find(self._of_admins, args[0]):
-                words = f"{ctx.command_path} {command.name}".partition(" ")[2]
-                ctx.fail(f"Only administrators can do that: vipu-admin {words} --help")
-            *most, last = self.commands
-            names = f"{', '.join(most)} {self._conjunction} {last}" if most else last
-            path, word = ctx.command_path, repr(args[0][:64])
-            ctx.fail(self._refusal.format(path=path, word=word, names=names))
-        return super().resolve_command(ctx, args)
+        if (command := self.get_command(ctx, args[0])) is not None:
+            return command.name, command, args[1:]
+        names, word = self._names(ctx), repr(args[0][:64])
+        if ctx.parent is not None:
+            names_ = alternatives(names)
+            ctx.fail(f"'{ctx.command_path}' takes no {word}, but {names_}.")
+        verbs = f"{', '.join(names[:-1])} and {names[-1]}"
+        ctx.fail(f"There is no command {word}. There are {verbs}.")
+
+    def _names(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands that the program has, in their order."""
+        commands: Mapping[str, Any] = self.commands
+        for_admins = _is_for_admins(ctx)
+        return [n for n, each in commands.items() if for_admins or not each.for_admins]
 
 
-def _find(commands: Iterable[click.Command], word: str) -> click.Command | None:
-    for command in commands:
-        if word in (command.name, *getattr(command, "aliases", ())):
-            return command
-    return None
-
-
-def _without_values_of_flags(
-    command: click.Command, ctx: click.Context, args: Sequence[str]
-) -> list[str]:
-    """Turn --flag=true into --flag, and leave --flag=false out."""
-    flags = {
-        name
-        for param in command.get_params(ctx)
-        if isinstance(param, click.Option) and param.is_flag
-        for name in param.opts
-        if name.startswith("--")
-    }
-    kept: list[str] = []
-    for place, arg in enumerate(args):
-        name, equals, value = arg.partition("=")
-        if arg == "--":
-            return [*kept, *args[place:]]
-        if not equals or name not in flags:
-            kept.append(arg)
-        elif value.lower() in _TRUE:
-            kept.append(name)
-        elif value.lower() not in _FALSE:
-            raise click.BadParameter(
-                f"{value!r} is neither true nor false.", param_hint=name
-            )
-    return kept
+def _is_for_admins(ctx: click.Context) -> bool:
+    return ctx.find_root().info_name == "vipu-admin"

@@ -1,248 +1,205 @@
 """Commands for machines and users: `vipu` shows machines, `vipu-admin` changes them."""
 
 import shlex
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 
-from poprun.texts.stdout import write
 from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
-from poprun.vipu.commands import nouns
-from poprun.vipu.commands.nouns import Table, name_option, options_of
-from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.views.emulated_hardware import ipus_of
-from poprun.vipu.commands.views.machine_views import VIEWS
+from poprun.vipu.commands import views
+from poprun.vipu.commands.command_line import FLAG, LIST, NAME, NUMBER, PORT, option
+from poprun.vipu.commands.nouns import command
+from poprun.vipu.commands.session import Session, Shown
 from poprun.vipu.errors import InventoryError
-from poprun.vipu.inventory.interface import Inventory, operation
-from poprun.vipu.model import AgentStatus, LinkTopology
+from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus, LinkTopology
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import check_name
-from poprun.vipu.rules.presets import PODS, preset
+from poprun.vipu.rules.presets import PODS
+
+Names = tuple[str, ...]
 
 
-def _discover(session: Session) -> None:
-    with session.open() as inventory:
-        agents = inventory.list_agents()
+def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> Shown:
+    get, list_ = session.inventory.get_agent, session.inventory.list_agents
+    agents = [get(agent)] if agent else list_(cluster)
+    return (
+        lambda: [
+            {"agent": each.name, "ipu": n, "attributes": views.ipu_attributes(each, n)}
+            for each in agents
+            for n in range(IPUS_PER_MACHINE)
+        ],
+        lambda: views.attribute_list(agents),
+    )
+
+
+def _discover(session: Session) -> Shown:
+    agents = session.inventory.list_agents()
     up = [agent for agent in agents if agent.status is AgentStatus.UP]
-    session.show_all(VIEWS["discovered agent"], up)
-
-
-def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> None:
-    with session.open() as inventory:
-        if agent is None:
-            agents = inventory.list_agents(cluster)
-        else:
-            agents = (inventory.get_agent(agent),)
-    ipus = [ipu for agent_ in agents for ipu in ipus_of(agent_)]
-    session.show_all(VIEWS["ipu"], ipus)
+    return views.list_of("discovered agent", up)
 
 
 def _create_allocation(
-    session: Session,
-    inventory: Inventory,
-    name: str,
-    agents: tuple[str, ...],
-    cluster: str | None,
-    users: tuple[str, ...],
+    session: Session, name: str, agents: Names, cluster: str | None, users: Names
 ) -> None:
-    cluster = cluster or inventory.get_agent(agents[0]).cluster
+    cluster = cluster or session.inventory.get_agent(agents[0]).cluster
     if cluster is None:
         raise click.UsageError(
             f"Agent {agents[0]} is in no cluster. Create a cluster with it first: "
             "vipu-admin create cluster NAME --agents LIST"
         )
-    inventory.create_allocation(name, cluster, agents, users)
+    session.inventory.create_allocation(name, cluster, agents, users)
 
 
 def _create_cluster(
-    session: Session,
-    /,
-    name: str,
-    agents: tuple[str, ...],
-    num_agents: int | None,
-    pod: str | None,
-    **choices: Any,
+    session: Session, name: str, agents: Names, num_agents: int, pod: str, **more: Any
 ) -> None:
-    """Make a cluster; what is left open is that of a pod of its size."""
     if sum(map(bool, (agents, num_agents, pod))) != 1:
         raise click.UsageError(
             "Describe the cluster with one of --agents, --num-agents and --preset."
         )
-    if pod is not None:
-        request = preset(pod, name)
-    else:
-        machines = len(agents) or num_agents or 0
-        request = ClusterRequest(
-            name=name,
-            agents=agents,
-            num_machines=0 if agents else machines,
-            num_ilds=-(-machines * model.IPUS_PER_MACHINE // model.LARGEST_ILD),
-            topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
-        )
-    given = {key: value for key, value in choices.items() if value not in (None, ())}
-    with session.open() as inventory:
-        inventory.create_cluster(replace(request, **given))
-    session.report_success("create", "cluster", name)
+    num_machines = num_agents or PODS.get(pod, 0) // IPUS_PER_MACHINE
+    num_ipus = (len(agents) or num_machines) * IPUS_PER_MACHINE
+    is_rack = num_ipus >= model.LARGEST_ILD
+    shape: dict[str, Any] = {
+        "num_ilds": -(-num_ipus // model.LARGEST_ILD),
+        "topology": LinkTopology.TORUS if is_rack else LinkTopology.MESH,
+        **{key: value for key, value in more.items() if value not in (None, ())},
+    }
+    session.inventory.create_cluster(
+        ClusterRequest(name=name, agents=agents, num_machines=num_machines, **shape)
+    )
 
 
 def _create_user(
-    session: Session, name: str, allocations: tuple[str, ...], is_admin: bool
-) -> None:
+    session: Session, name: str, allocations: Names, is_admin: bool
+) -> Shown:
     check_name("user", name)
-    server, path = session.find_server(), f"{name}.vipu-cli.hcl"
+    server, path = session.server, f"{name}.vipu-cli.hcl"
     address = server or ServerAddress(DEFAULT_HOST)
-    with session.open(server) as inventory:
-        try:
-            access_key = create_user(
-                inventory, path, address, name, allocations, is_admin=is_admin
-            )
-        except FileExistsError as error:
-            raise InventoryError(
-                f"The file {path} with another access key already exists here. Move or "
-                "remove it, or change to another directory."
-            ) from error
-        except OSError as error:
-            raise InventoryError(
-                f"The file {path} for the access key cannot be written: "
-                f"{error.strerror}. Change to a writable directory."
-            ) from error
-    if session.as_json:
-        session.write_json({"id": name, "access_key": access_key, "config": path})
-        return
-    write(
-        f"create user ({name}): success. Access key is '{access_key}'.\n"
-        f"vipu configuration file for the user '{name}' written: {path}\n"
-        f"Use 'vipu --config {path}' to switch to the user context.\n"
-    )
-    if server is None:
+    inventory = session.inventory
+    try:
+        key = create_user(
+            inventory, path, address, name, allocations, is_admin=is_admin
+        )
+    except FileExistsError as error:
+        raise InventoryError(
+            f"The file {path} with another access key already exists here. Move or "
+            "remove it, or change to another directory."
+        ) from error
+    except OSError as error:
+        raise InventoryError(
+            f"The file {path} for the access key cannot be written: {error.strerror}. "
+            "Change to a writable directory."
+        ) from error
+    if server is None and not session.as_json:
         # The file names the default address, where a server has its own inventory.
         session.warn(
             "The embedded inventory has no users. To create one on a server, name it "
             "with --api-host; to serve this inventory: vipu-server --secure "
             f"--database {shlex.quote(inventory.location)}"
         )
+    value = {"id": name, "access_key": key, "config": path}
+    text = (
+        f"create user ({name}): success. Access key is '{key}'.\n"
+        f"vipu configuration file for the user '{name}' written: {path}\n"
+        f"Use 'vipu --config {path}' to switch to the user context.\n"
+    )
+    return lambda: value, lambda: text
 
 
-_NAME = click.argument("name")
-_OF_CLUSTER = name_option("cluster", "List only those in this cluster.")
+admin_command = partial(command, for_admins=True)
+_IN_CLUSTER = option("--cluster", NAME, "List only those in this cluster.")
+_OF_AGENT = option("--agent", NAME, "List only those of this agent.")
+_POD = {"type": click.Choice(list(PODS), case_sensitive=False), "metavar": "POD"}
 _STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
-_PORT = click.IntRange(1, 65535)
-
-_CLUSTER_OPTIONS: Table = {
-    "agents": ("--agents", 'Its agents, in order: "ag1,ag2".'),
-    "num_ilds": (
-        "--num-ipulinkdomains --num-ilds",
-        "The number of ILDs (racks). [default: as few as possible]",
-    ),
-    "topology": (
-        "--topology",
-        "The topology of IPU-Links. [default: torus from 64 IPUs]",
-    ),
-    "gateway_topology": (
-        "--cluster-topology",
-        "The topology of GW-Links. [default: looped]",
-    ),
-    "hosts": ("--hosts", 'The host servers of its pods, in order: "h[1-2],n3".'),
-}
-_USER_OPTIONS: Table = {
-    "allocations": ("--allocations", "Let the user use only these allocations."),
-    "is_admin": ("--is-admin", "Let the user use vipu-admin as well."),
-}
 COMMANDS = (
-    nouns.list_command(
-        "allocation", "List allocations: the agents that partitions are made from."
+    command(
+        "list allocations",
+        "List allocations: the agents that partitions are made from.",
     ),
-    nouns.list_command("cluster", "List clusters."),
-    nouns.list_command("agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER),
-    nouns.make_command(
-        *("list ipu-attrs", "List the attributes of each IPU.", _list_ipus),
-        _OF_CLUSTER,
-        name_option("agent", "List only those of this agent."),
+    command("list clusters", "List clusters."),
+    command("list agents", "List agents, one for each IPU-Machine.", _IN_CLUSTER),
+    command(
+        *("list ipu-attrs", "List the attributes of each IPU.", _IN_CLUSTER, _OF_AGENT),
+        run=_list_ipus,
     ),
-    nouns.get_command("allocation", "Show an allocation."),
-    nouns.get_command("cluster", "Show a cluster."),
-    nouns.get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
-)
-# Of administrators alone.
-ADMIN_COMMANDS = (
-    nouns.change_command(
+    command("get allocation", "Show an allocation."),
+    command("get cluster", "Show a cluster."),
+    command("get agent", "Show an agent, and the IPUs of its IPU-Machine."),
+    admin_command("list users", "List users."),
+    admin_command("get user", "Show a user."),
+    admin_command(
         "create agent",
         "Create an agent: an IPU-Machine with 4 emulated IPUs.",
-        {
-            "host": ("--host", "Its name or address."),
-            "port": (
-                *("--port", ""),
-                {"type": _PORT, "default": 8080, "show_default": True},
-            ),
-        },
+        option("--host", {"required": True}, "Its name or address."),
+        option("--port", PORT, default=8080, show_default=True),
     ),
-    nouns.change_command(
+    admin_command(
         "create allocation",
         "Reserve agents of a cluster for partitions that name the allocation.",
-        {
-            "agents": ("--agents", ""),
-            "cluster": (
-                "--cluster",
-                "The cluster of the agents. [default: the first agent's]",
-                {"required": False},
-            ),
-            "users": ("--users", "The users who may use it. [default: all]"),
-        },
-        perform=_create_allocation,
+        option("--agents", LIST, required=True),
+        option("--cluster", NAME, "The agents' cluster. [default: the first's]"),
+        option("--users", LIST, "The users who may use it. [default: all]"),
+        run=_create_allocation,
     ),
-    nouns.make_command(
+    admin_command(
         "create cluster",
         "Create a cluster of IPU-Machines.",
-        _create_cluster,
-        _NAME,
-        click.option(
-            "--num-agents",
-            type=click.IntRange(min=1),
-            help="Create new agents, instead of --agents.",
+        option("--num-agents", NUMBER, "Create new agents, instead of --agents."),
+        option(
+            "--preset pod",
+            _POD,
+            "Create a whole pod, instead of --agents: pod4, pod16, pod64, ...",
         ),
-        click.option(
-            *("--preset", "pod"),
-            type=click.Choice(list(PODS), case_sensitive=False),
-            metavar="POD",
-            help=(
-                "Create a whole pod, instead of --agents: "
-                f"{', '.join(list(PODS)[:6])}, ..."
-            ),
+        option("--agents", LIST, 'Its agents, in order: "ag1,ag2".'),
+        option(
+            "--num-ipulinkdomains --num-ilds num_ilds",
+            NUMBER,
+            "The number of ILDs (racks). [default: as few as possible]",
         ),
-        *options_of(ClusterRequest, _CLUSTER_OPTIONS),
+        option(
+            "--topology",
+            LinkTopology,
+            "The topology of IPU-Links. [default: torus from 64 IPUs]",
+        ),
+        option(
+            "--cluster-topology gateway_topology",
+            model.ClusterTopology,
+            "The topology of GW-Links. [default: looped]",
+        ),
+        option("--hosts", LIST, 'The host servers, in order: "h[1-2],n3".'),
+        run=_create_cluster,
     ),
-    nouns.make_command(
+    admin_command(
         "create user",
         "Create a user, and write the access key to ./NAME.vipu-cli.hcl.",
-        _create_user,
-        _NAME,
-        *options_of(operation("create_user").arguments, _USER_OPTIONS),
+        option("--allocations", LIST, "Let the user use only these allocations."),
+        option("--is-admin", FLAG, "Let the user use vipu-admin as well."),
+        run=_create_user,
     ),
-    nouns.change_command(
+    admin_command(
         "update agent",
         "Make emulated IPU-Machines fail or recover.",
-        {"status": ("--status", _STATUS_HELP)},
+        option("--status", AgentStatus, _STATUS_HELP, required=True),
     ),
-    nouns.change_command(
+    admin_command(
         "update cluster",
         "Set the host servers of clusters, for jobs too large for one host.",
-        {"hosts": ("--hosts", 'The hosts, in order: "h[1-2],n3"; "" for none.')},
+        option("--hosts", LIST, 'The hosts: "h[1-2],n3"; "" for none.', required=True),
     ),
-    nouns.change_command("remove agent", "Remove agents that are in no cluster."),
-    nouns.change_command(
+    admin_command("remove agent", "Remove agents that are in no cluster."),
+    admin_command(
         "remove cluster", "Remove clusters, and the agents that were created with them."
     ),
-    nouns.change_command(
+    admin_command(
         "remove allocation",
         "Remove allocations, and return their agents to the clusters.",
     ),
-    nouns.change_command("remove user", "Remove users; their partitions stay."),
-    nouns.list_command("user", "List users."),
-    nouns.get_command("user", "Show a user."),
-    nouns.make_command(
-        "discover agents", "List the emulated IPU-Machines that are up.", _discover
+    admin_command("remove user", "Remove users; their partitions stay."),
+    admin_command(
+        "discover agents", "List the emulated IPU-Machines that are up.", run=_discover
     ),
 )

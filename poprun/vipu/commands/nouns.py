@@ -1,235 +1,116 @@
-"""Commands that perform one operation of the inventory and report it, made of data.
+"""Commands made of their words: `list agents` lists what `list_agents` returns."""
 
-Their options are made from the arguments of the operation.
-"""
-
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-from poprun.errors import PoprunError
-from poprun.vipu import wire
-from poprun.vipu.commands.command_line import Command
-from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.views.machine_views import VIEWS
-from poprun.vipu.commands.views.pod_picture import ClusterState
-from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.inventory.interface import Inventory, operation
+from poprun.vipu.commands import views
+from poprun.vipu.commands.command_line import Command, complete
+from poprun.vipu.commands.session import Session, Shown
+from poprun.vipu.commands.uses import read_cluster
 from poprun.vipu.model import Cluster
-from poprun.vipu.rules.checks import read_hosts
 
-Decorator = Callable[[Any], Any]
-# By an argument of an operation: how the option is spelled, its help, and what click
-# cannot be told by the type of the argument.
-Table = Mapping[str, tuple[str, str] | tuple[str, str, dict[str, Any]]]
-# How long to wait for names to complete: a shell that waits for longer feels broken.
-_COMPLETION_TIMEOUT_S = 1.0
-# Of commands that are not called as what they do.
+Run = Callable[..., Any]
+
+# The operations of the inventory with other names than their commands.
 _OPERATIONS = {
     "update agent": "set_agent_status",
     "update cluster": "set_cluster_hosts",
 }
 
 
-def list_command(noun: str, help_: str, *options: Decorator) -> Command:
-    """Return the command that lists agents and the like."""
-
-    def run(session: Session, **arguments: Any) -> None:
-        with session.open() as inventory:
-            values = getattr(inventory, f"list_{noun}s")(**arguments)
-            states = read_states(inventory, values)
-        session.show_all(VIEWS[noun], states)
-
-    return make_command(f"list {noun}s", help_, run, *options)
-
-
-def get_command(noun: str, help_: str) -> Command:
-    """Return the command that shows one agent and the like."""
-
-    def run(session: Session, name: str) -> None:
-        with session.open() as inventory:
-            value = getattr(inventory, f"get_{noun}")(name)
-            (state,) = read_states(inventory, [value])
-        session.show(VIEWS[noun], state)
-
-    return make_command(f"get {noun}", help_, run, name_argument(noun))
-
-
-def read_states(inventory: Inventory, values: Sequence[Any]) -> list[Any]:
-    """Return values as they are shown: clusters with their agents and free IPUs."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, Cluster):
-            return value
-        agents = inventory.list_agents(value.name)
-        return ClusterState(value, agents, inventory.list_free_blocks(value.name))
-
-    return list(map(read, values))
-
-
-def change_command(
+def command(
     words: str,
     help_: str,
-    table: Table | None = None,
-    *,
-    perform: Callable[..., object] | None = None,
+    *options: click.Option,
+    run: Run | None = None,
+    for_admins: bool = False,
 ) -> Command:
-    """Return the command that makes one thing, or changes several, and reports each.
+    """Return the command of a verb and a noun.
 
     Args:
-        words: The verb, and the noun that one of them is called by.
+        words: The verb and the noun.
         help_: The help.
-        table: The options that it takes.
-        perform: Gets session, inventory, a name and the options' values; None for the
-            operation of the inventory that has this name.
+        options: Its options.
+        run: Takes the session, the name if there is one, and the options' values;
+            returns what is shown, None for a sentence that the change was made. By
+            default it performs the operation of the inventory with this name.
+        for_admins: Whether only `vipu-admin` has it.
     """
     verb, noun = words.split()
-    action = _OPERATIONS.get(words, words.replace(" ", "_"))
-
-    def run(session: Session, /, names: tuple[str, ...], **arguments: Any) -> None:
-        with session.open() as inventory:
-            for name in names:
-                if perform is None:
-                    getattr(inventory, action)(name, **arguments)
-                else:
-                    perform(session, inventory, name, **arguments)
-                session.report_success(verb, noun, name)
-
-    if verb == "create":
-        argument = click.argument("names", metavar="NAME", nargs=1, callback=_in_tuple)
-    else:
-        argument = click.argument(
-            "names", nargs=-1, required=True, shell_complete=names_of(noun)
-        )
-    options = options_of(operation(action).arguments, table or {})
-    return make_command(words, help_, run, argument, *options)
-
-
-def _in_tuple(_: click.Context, __: click.Parameter, name: str) -> tuple[str]:
-    return (name,)
-
-
-def make_command(
-    words: str, help_: str, run: Callable[..., None], *options: Decorator
-) -> Command:
-    """Return a command that calls a function with the session and what is given."""
-    verb, noun = words.split()
-    callback: Any = click.pass_obj(run)
-    for option in reversed(options):
-        callback = option(callback)
-    command = click.command(noun, cls=Command, help=help_)(callback)
-    command.verb = verb
-    # A noun may be singular or plural.
-    command.aliases = (f"{noun}s", noun.removesuffix("s"))
-    return command
-
-
-class _Spelling(click.Choice[Any]):
-    """A member of an enumeration of V-IPU, in any spelling of it."""
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__([str(member) for member in kind], case_sensitive=False)
-        self._kind = kind
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        try:
-            return self._kind.read(value)
-        except VipuRuleError as error:
-            self.fail(str(error), param, ctx)
-
-
-def options_of(request: Any, table: Table) -> list[Decorator]:
-    """Return the options that a table names, for the fields of a dataclass.
-
-    A field that has no default makes an option that must be given.
-    """
-    options = []
-    for field, (names, help_, *more) in table.items():
-        attributes = _attributes_of(field, request.__annotations__[field])
-        attributes["required"] = field in wire.required_fields(request)
-        for changes in more:
-            attributes |= changes
-        options.append(click.option(*names.split(), field, help=help_, **attributes))
-    return options
-
-
-def _attributes_of(field: str, kind: Any) -> dict[str, Any]:
-    kind = wire.optional_of(kind) or kind
-    if wire.items_of(kind):
-        callback = host_list if field == "hosts" else comma_separated
-        return {"metavar": "LIST", "callback": callback}
-    if kind is bool:
-        return {"is_flag": True}
-    if kind is int:
-        return {"metavar": "N", "type": click.IntRange(min=1)}
-    if field in ("allocation", "cluster"):
-        return {"metavar": "NAME", "shell_complete": names_of(field)}
-    return {} if kind is str else {"type": _Spelling(kind)}
-
-
-def name_argument(noun: str) -> Decorator:
-    """Return the argument that names one thing that exists."""
-    return click.argument("name", shell_complete=names_of(noun))
-
-
-def name_option(noun: str, help_: str) -> Decorator:
-    """Return the option that names a cluster and the like: --cluster NAME."""
-    complete = names_of(noun)
-    return click.option(
-        f"--{noun}", metavar="NAME", shell_complete=complete, help=help_
+    how, default, *arguments = _VERBS[verb]
+    run = partial(how, words, run or partial(default, words))
+    return Command(
+        noun,
+        verb=verb,
+        for_admins=for_admins,
+        params=[*arguments, *options],
+        callback=click.pass_obj(run),
+        help=help_,
     )
 
 
-def names_of(noun: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes the names of partitions, agents and so on."""
-
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[str]:
-        session = ctx.find_object(Session)
-        if session is None:
-            return []
-        session.given.setdefault("api_timeout", _COMPLETION_TIMEOUT_S)
-        try:
-            with session.open() as inventory:
-                values = getattr(inventory, f"list_{noun}s")()
-        except PoprunError:
-            # There is nothing to offer; the error is reported when the line is run.
-            return []
-        return [value.name for value in values if value.name.startswith(incomplete)]
-
-    return complete
+def _show(words: str, run: Run, session: Session, **values: Any) -> None:
+    session.show(*run(session, **values))
 
 
-def comma_separated(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[str, ...]:
-    """Return the names that an option lists: "ag1,ag2".
-
-    Raises:
-        click.UsageError: It must list some, and lists none.
-    """
-    names = _cut(value)
-    if param.required and not names:
-        option = param.opts[0]
-        raise click.UsageError(f"{option} is empty. List agents: {option} ag1,ag2")
-    return names
-
-
-def host_list(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[str, ...]:
-    """Return the hosts that an option lists as poprun's --host does; it may be empty.
-
-    Raises:
-        VipuRuleError: They are no hosts.
-    """
-    return read_hosts(_cut(value))
+def _change(
+    words: str,
+    run: Run,
+    session: Session,
+    name: str = "",
+    names: Sequence[str] = (),
+    **values: Any,
+) -> None:
+    for each in names or [name]:
+        shown: Shown | None = run(session, each, **values)
+        if len(names) < 2:
+            # The embedded inventory waits for the disk.
+            session.close()
+        session.show(*(shown or _success(words, each)))
 
 
-def _cut(value: str | None) -> tuple[str, ...]:
-    return tuple(name for name in re.split(r"[,\s]+", value or "") if name)
+def _success(words: str, name: str) -> Shown:
+    value = {"command": words, "id": name, "success": True}
+    return lambda: value, lambda: f"{words} ({name}): success.\n"
+
+
+def _perform(words: str, session: Session, *name: str, **values: Any) -> None:
+    operation = _OPERATIONS.get(words, words.replace(" ", "_"))
+    getattr(session.inventory, operation)(*name, **values)
+
+
+def _list(words: str, session: Session, **values: Any) -> Shown:
+    noun = words.split()[1].removesuffix("s")
+    found = getattr(session.inventory, f"list_{noun}s")(**values)
+    return views.list_of(noun, _with_use(session, found))
+
+
+def _get(words: str, session: Session, name: str) -> Shown:
+    noun = words.split()[1]
+    found = getattr(session.inventory, f"get_{noun}")(name)
+    return views.value_of(noun, *_with_use(session, [found]))
+
+
+def _with_use(session: Session, values: Sequence[Any]) -> list[Any]:
+    """Return values as they are shown: clusters with the use of their IPUs."""
+    return [
+        read_cluster(session.inventory, each) if isinstance(each, Cluster) else each
+        for each in values
+    ]
+
+
+_EXISTING = click.Argument(["name"], shell_complete=complete)
+_SEVERAL = click.Argument(["names"], nargs=-1, required=True, shell_complete=complete)
+# By verb: how the command runs, what it does by default, and its arguments.
+_VERBS: dict[str, tuple[Any, ...]] = {
+    "list": (_show, _list),
+    "discover": (_show, _list),
+    "get": (_show, _get, _EXISTING),
+    "create": (_change, _perform, click.Argument(["name"])),
+    "update": (_change, _perform, _SEVERAL),
+    "reset": (_change, _perform, _SEVERAL),
+    "remove": (_change, _perform, _SEVERAL),
+}

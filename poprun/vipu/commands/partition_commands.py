@@ -1,110 +1,93 @@
-"""What `vipu` and `vipu-admin` do with partitions."""
+"""The commands of `vipu` and `vipu-admin` for partitions."""
 
 from typing import Any
 
 import click
 
-from poprun.texts.stdout import write
 from poprun.vipu import model
-from poprun.vipu.commands import config_files, nouns
-from poprun.vipu.commands.nouns import Table, name_argument, options_of
-from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.views import partition_views as views
-from poprun.vipu.commands.views.ipuof_config import ipuof_config
+from poprun.vipu.commands import ipuof_config, uses, views
+from poprun.vipu.commands.command_line import FLAG, INDEX, NAME, NUMBER, option
+from poprun.vipu.commands.nouns import command
+from poprun.vipu.commands.session import Session, Shown, json_text
 from poprun.vipu.errors import NotActiveError
-from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.model import Partition
+from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 
-_NAME = name_argument("partition")
 
-
-def _list(session: Session, verbose: bool) -> None:
-    holders = None
-    with session.open() as inventory:
-        partitions = inventory.list_partitions()
-        if verbose or session.as_json:
-            reservations = inventory.list_reservations()
-            holders = views.holders_of(reservations)
-        if session.as_json:
-            by_name = views.by_partition(reservations)
-            names = {
-                cluster: views.names_by_machine(inventory.list_agents(cluster))
-                for cluster in {partition.cluster for partition in partitions}
-            }
-    if session.as_json:
-        session.write_json(
-            [_value(p, by_name.get(p.name, ()), names[p.cluster]) for p in partitions]
-        )
+def _list(session: Session, verbose: bool) -> Shown:
+    partitions, is_admin = session.inventory.list_partitions(), session.is_admin
+    if verbose or session.as_json:
+        shown = uses.read_partitions(session.inventory, partitions)
     else:
-        is_admin = session.is_admin
-        write(views.partition_table(partitions, for_admin=is_admin, holders=holders))
+        shown = list(map(uses.PartitionUse, partitions))
+    return (
+        lambda: [views.partition_json(use) for use in shown],
+        lambda: views.partition_list(shown, for_admin=is_admin, with_holders=verbose),
+    )
 
 
-def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> None:
+def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> Shown:
     if gcd is not None and not ipuof_configs:
         raise click.UsageError("--gcd requires --ipuof-configs. Add it.")
-    with session.open() as inventory:
-        partition = inventory.get_partition(name)
-        agents = inventory.list_agents(partition.cluster)
-        if not ipuof_configs:
-            reservations = inventory.list_reservations(name)
-    names = views.names_by_machine(agents)
+    partition = session.inventory.get_partition(name)
     if ipuof_configs:
+        agents = session.inventory.list_agents(partition.cluster)
         gcds = range(partition.num_gcds) if gcd is None else [gcd]
-        configs = [ipuof_config(partition, number, agents) for number in gcds]
-        session.write_json(configs if len(configs) > 1 else configs[0])
-    elif session.as_json:
-        session.write_json(_value(partition, reservations, names))
-    else:
-        write(views.partition_properties(partition, reservations, names))
+        configs = [ipuof_config.config_of(partition, n, agents) for n in gcds]
+        value = configs if len(configs) > 1 else configs[0]
+        return lambda: value, lambda: json_text(value)
+    (use,) = uses.read_partitions(session.inventory, [partition])
+    return lambda: views.partition_json(use), lambda: views.partition_text(use)
 
 
-def _value(*arguments: Any) -> dict[str, Any]:
-    return {"partition": views.partition_value(*arguments)}
-
-
-def _create(session: Session, /, name: str, size: int, **options: Any) -> None:
-    server = session.find_server()
+def _create(session: Session, name: str, size: int, **options: Any) -> None:
     options["num_gcds"] = options["num_gcds"] or options["num_ilds"] or 1
-    owner = session.user(server)
+    owner = session.user()
     request = PartitionRequest(name=name, size=size, owner=owner, **options)
     partition_rules.check_alone(request, strict=False)
-    with session.open(server) as inventory:
-        if server is None and not (request.allocation or request.cluster):
-            # As for a job: the first partition needs no administrator.
-            inventory.ensure_cluster(size, request.num_ilds or 1)
-        partition = inventory.create_partition(request)
-        _write_config_files(session, inventory, partition)
+    if session.server is None and not (request.allocation or request.cluster):
+        # A job does the same: the first partition needs no administrator.
+        session.inventory.ensure_cluster(size, request.num_ilds or 1)
+    partition = session.inventory.create_partition(request)
     if request.sync_type not in (None, partition.sync_type):
         session.warn(
             f"Partition {name} is reconfigurable, so its sync type is "
             f"{partition.sync_type}, not {request.sync_type}."
         )
+    _write_files(session, partition)
     _check_active(partition, "created")
-    session.report_success("create", "partition", name)
 
 
-def _update(session: Session, /, name: str, **options: Any) -> None:
+def _update(session: Session, name: str, **options: Any) -> None:
     change = PartitionChange(**options)
     if change == PartitionChange():
         raise click.UsageError(
             "There is nothing to change. Give an option such as --size."
         )
-    with session.open() as inventory:
-        partition = inventory.update_partition(name, change)
-        _write_config_files(session, inventory, partition)
+    partition = session.inventory.update_partition(name, change)
+    _write_files(session, partition)
     _check_active(partition, "updated")
-    session.report_success("update", "partition", name)
 
 
-def _write_config_files(
-    session: Session, inventory: Inventory, partition: Partition
-) -> None:
-    agents = inventory.list_agents(partition.cluster)
+def _reset(session: Session, name: str) -> None:
+    _check_active(session.inventory.reset_partition(name), "reset")
+
+
+def _remove(session: Session, name: str, force: bool) -> None:
+    session.inventory.remove_partition(name, force=force)
     try:
-        config_files.write_config_files(session.environ, partition, agents)
+        ipuof_config.remove_files(session.environ, name)
+    except OSError as error:
+        session.warn(
+            f"The IPUoF configuration files of {name} could not be removed: {error}."
+        )
+
+
+def _write_files(session: Session, partition: Partition) -> None:
+    agents = session.inventory.list_agents(partition.cluster)
+    try:
+        ipuof_config.write_files(session.environ, partition, agents)
     except OSError as error:
         # The partition can be used without them.
         session.warn(
@@ -119,7 +102,7 @@ def _check_active(partition: Partition, done: str) -> None:
     Raises:
         NotActiveError: It cannot.
     """
-    if partition.state is not model.PartitionState.ACTIVE:
+    if partition.state is not PartitionState.ACTIVE:
         raise NotActiveError(
             f"Partition {partition.name} was {done}, but its state is "
             f"{partition.state.name}, because {partition.reason}. When this is fixed, "
@@ -127,101 +110,71 @@ def _check_active(partition: Partition, done: str) -> None:
         )
 
 
-def _reset(session: Session, inventory: Inventory, name: str) -> None:
-    _check_active(inventory.reset_partition(name), "reset")
-
-
-def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -> None:
-    inventory.remove_partition(name, force=force)
-    try:
-        config_files.remove_config_files(session.environ, name)
-    except OSError as error:
-        session.warn(
-            f"The IPUoF configuration files of {name} could not be removed: {error}."
-        )
-
-
 _RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
-# What a partition is like, whether it is made or changed.
-_PARTITION_OPTIONS: Table = {
-    # It may be any number here: `rules` says which there are.
-    "size": ("--size", "The number of IPUs, a power of two.", {"type": int}),
-    "num_gcds": ("--num-gcds", "The number of GCDs."),
-    "num_replicas": (
-        "--gcd-sync-replicas --total-num-replicas",
+# `rules` says which numbers are sizes.
+_SIZE = "--size", {"type": int, "metavar": "N"}, "The number of IPUs, a power of two."
+_SETTINGS = (
+    option("--num-gcds", NUMBER, "The number of GCDs."),
+    option(
+        "--gcd-sync-replicas --total-num-replicas num_replicas",
+        NUMBER,
         "The number of replicas that synchronise, in all GCDs.",
     ),
-    "num_ilds": ("--num-ilds", "The number of ILDs."),
-    "link_routing": ("--routing", "The routing over IPU-Links."),
-    "gateway_routing": ("--gw-routing", "The routing over GW-Links."),
-    "sync_type": ("--sync-type", ""),
-}
-_CREATE_OPTIONS: Table = {
-    "reconfigurable": ("--reconfigurable", _RECONFIGURABLE_HELP),
-    "allocation": ("--allocation", "Take its IPUs from this allocation."),
-    "cluster": ("--cluster", "Take its IPUs from this cluster."),
-    "place_index": (
-        "--index",
-        "The index among the cluster's places of this size. [default: the first free "
-        "one]",
-        {"type": click.IntRange(min=0)},
+    option("--num-ilds", NUMBER, "The number of ILDs."),
+    option("--routing link_routing", model.LinkRouting, "The routing over IPU-Links."),
+    option(
+        *("--gw-routing gateway_routing", model.GatewayRouting),
+        "The routing over GW-Links.",
     ),
-    **_PARTITION_OPTIONS,
-}
-_UPDATE_OPTIONS: Table = {
-    "reconfigurable": (
-        *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE_HELP),
-        {"default": None},
-    ),
-    **_PARTITION_OPTIONS,
-}
+    option("--sync-type", model.SyncType),
+)
 COMMANDS = (
-    nouns.make_command(
-        "list partitions",
-        "List partitions.",
-        _list,
-        click.option(
-            "-v",
-            "--verbose",
-            is_flag=True,
-            help="Show who holds devices, and since when.",
-        ),
+    command(
+        *("list partitions", "List partitions."),
+        option("-v --verbose", FLAG, "Show who holds devices, and since when."),
+        run=_list,
     ),
-    nouns.make_command(
-        "get partition",
-        "Show a partition and the holders of its devices.",
-        _get,
-        _NAME,
-        click.option(
-            "--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON."
+    command(
+        *("get partition", "Show a partition and the holders of its devices."),
+        option("--gcd", INDEX, "Only this GCD's IPUoF JSON."),
+        option(
+            "--ipuof-configs --ipu-configs ipuof_configs",
+            FLAG,
+            "Write the IPUoF configuration of each GCD as JSON.",
         ),
-        click.option(
-            *("--ipuof-configs", "--ipu-configs", "ipuof_configs"),
-            is_flag=True,
-            help="Write the IPUoF configuration of each GCD as JSON.",
+        run=_get,
+    ),
+    command(
+        *("create partition", "Create a partition. It stays until it is removed."),
+        option("--reconfigurable", FLAG, _RECONFIGURABLE_HELP),
+        option("--allocation", NAME, "Take its IPUs from this allocation."),
+        option("--cluster", NAME, "Take its IPUs from this cluster."),
+        option(
+            "--index place_index",
+            INDEX,
+            "The index among the cluster's places of this size. [default: the first "
+            "free one]",
         ),
+        option(*_SIZE, required=True),
+        *_SETTINGS,
+        run=_create,
     ),
-    nouns.make_command(
-        "create partition",
-        "Create a partition. It stays until it is removed.",
-        _create,
-        _NAME,
-        *options_of(PartitionRequest, _CREATE_OPTIONS),
-    ),
-    nouns.make_command(
+    command(
         "update partition",
         "Change a partition. Settings that are not given stay as they are.",
-        _update,
-        _NAME,
-        *options_of(PartitionChange, _UPDATE_OPTIONS),
+        option(
+            "--reconfigurable/--not-reconfigurable",
+            {"default": None},
+            _RECONFIGURABLE_HELP,
+        ),
+        option(*_SIZE),
+        *_SETTINGS,
+        run=_update,
     ),
-    nouns.change_command(
-        "reset partition", "Configure the IPUs of partitions again.", perform=_reset
-    ),
-    nouns.change_command(
-        "remove partition",
-        "Remove partitions, and free their IPUs.",
-        {"force": ("--force", "Remove it even if jobs hold its devices.")},
-        perform=_remove,
+    command("reset partition", "Configure the IPUs of partitions again.", run=_reset),
+    command(
+        *("remove partition", "Remove partitions, and free their IPUs."),
+        option("--force", FLAG, "Remove it even if jobs hold its devices."),
+        run=_remove,
     ),
 )

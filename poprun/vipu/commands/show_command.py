@@ -1,4 +1,4 @@
-"""`vipu show`: a picture of each cluster, and who holds what."""
+"""`vipu show`: a picture of each cluster, and the holders of its IPUs."""
 
 import os
 import sys
@@ -8,64 +8,47 @@ from collections.abc import Mapping
 import click
 
 from poprun.texts.click_program import Seconds
-from poprun.texts.stdout import write
-from poprun.vipu.commands.command_line import Command
-from poprun.vipu.commands.nouns import names_of, read_states
-from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.views import pod_picture
-from poprun.vipu.commands.views.pod_picture import ClusterState
-from poprun.vipu.commands.views.text_tables import json_value
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.commands import pod_picture as pictures
+from poprun.vipu.commands.command_line import FLAG, Command, complete, option
+from poprun.vipu.commands.session import Session, Shown
+from poprun.vipu.commands.uses import read_cluster, read_partitions
 
 # Move to the upper left corner, and erase all from there on.
 _CLEAR = "\x1b[H\x1b[J"
+_INTERVAL = {"type": Seconds(0.1, 3600), "default": 2.0, "show_default": True}
 
 
-@click.command("show", cls=Command)
-@click.argument("clusters", nargs=-1, shell_complete=names_of("cluster"))
-@click.option("--watch", is_flag=True, help="Redraw the picture until Ctrl-C.")
-@click.option(
-    "--interval",
-    type=Seconds(0.1, 3600),
-    default=2.0,
-    show_default=True,
-    metavar="TIME",
-    help="The time between two pictures of --watch.",
-)
-@click.pass_obj
-def show(
+def _show(
     session: Session, clusters: tuple[str, ...], watch: bool, interval: float
 ) -> None:
-    """Draw the clusters with the holders of their IPUs."""
     is_terminal = _is_terminal(session.environ)
     in_colour = is_terminal and not session.environ.get("NO_COLOR")
+    start = _CLEAR if watch and is_terminal else ""
     while True:
-        with session.open() as inventory:
-            states = _read(inventory, clusters)
-            waiting = inventory.list_waiting()
-        if session.as_json:
-            jobs = [json_value(pod_picture.WAITING_JSON, job) for job in waiting]
-            pictures = list(map(pod_picture.state_value, states))
-            session.write_json({"clusters": pictures, "waiting": jobs})
-        else:
-            parts = [pod_picture.draw(state, in_colour=in_colour) for state in states]
-            parts += filter(None, [pod_picture.draw_waiting(waiting)])
-            text = "\n".join(parts) or "There is no cluster.\n"
-            write(_CLEAR + text if watch and is_terminal else text)
+        session.show(*_read(session, clusters, start, in_colour=in_colour))
         if not watch:
             return
+        session.close()
         time.sleep(interval)
 
 
-def _read(inventory: Inventory, names: tuple[str, ...]) -> list[ClusterState]:
+def _read(
+    session: Session, names: tuple[str, ...], start: str, *, in_colour: bool
+) -> Shown:
+    inventory, uses = session.inventory, []
     clusters = map(inventory.get_cluster, names) if names else inventory.list_clusters()
-    states = read_states(inventory, tuple(clusters))
-    partitions = inventory.list_partitions()
-    reservations = inventory.list_reservations()
-    for number, state in enumerate(states):
-        own = tuple(p for p in partitions if p.cluster == state.cluster.name)
-        states[number] = state._replace(partitions=own, reservations=reservations)
-    return states
+    partitions = read_partitions(inventory, inventory.list_partitions())
+    for cluster in clusters:
+        own = [use for use in partitions if use.partition.cluster == cluster.name]
+        uses.append(read_cluster(inventory, cluster)._replace(partitions=own))
+    waiting = inventory.list_waiting()
+
+    def text() -> str:
+        parts = [pictures.draw(use, in_colour=in_colour) for use in uses]
+        parts += [pictures.draw_waiting(waiting)] if waiting else []
+        return start + ("\n".join(parts) or "There is no cluster.\n")
+
+    return lambda: pictures.all_json(uses, waiting), text
 
 
 def _is_terminal(environ: Mapping[str, str]) -> bool:
@@ -74,3 +57,18 @@ def _is_terminal(environ: Mapping[str, str]) -> bool:
         return not is_dumb and sys.stdout is not None and os.isatty(sys.stdout.fileno())
     except (OSError, ValueError):  # it is no file, or closed
         return False
+
+
+show = Command(
+    "show",
+    help="Draw the clusters with the holders of their IPUs.",
+    callback=click.pass_obj(_show),
+    params=[
+        click.Argument(["clusters"], nargs=-1, shell_complete=complete),
+        option("--watch", FLAG, "Redraw the picture until Ctrl-C."),
+        option(
+            *("--interval", _INTERVAL, "The time between two pictures of --watch."),
+            metavar="TIME",
+        ),
+    ],
+)

@@ -1,1 +1,0 @@
-"""Values of an inventory -> tables, JSON values and files."""
