@@ -225,18 +225,14 @@ class _Steps:
         return self._use(partition)
 
     def _reserve_unnamed(self) -> Grant:
-        server = self.job.options.server
+        server, batch_names = self.job.options.server, self.job.options.batch_names
         partitions = list(filter(self.job.may_use, self.inventory.list_partitions()))
-        batch_names = self.job.options.batch_names
         of_batch_job = [p for p in partitions if p.name in batch_names]
-        if len(partitions) > 1 and len(of_batch_job) == 1:
-            [partition] = of_batch_job
-            self.log.info(
-                f"Using V-IPU partition {partition.name} as it belongs to the Slurm job"
-            )
-            self._log_connection()
-            return self._use(partition)
-        if len(partitions) > 1 and server is not None:
+        reason = "is the only one available"
+        belongs_to_batch_job = len(partitions) > 1 and len(of_batch_job) == 1
+        if belongs_to_batch_job:
+            partitions, reason = of_batch_job, "belongs to the Slurm job"
+        elif len(partitions) > 1 and server is not None:
             names = ", ".join(p.name for p in partitions[:8])
             more = f" and {len(partitions) - 8} more" if len(partitions) > 8 else ""
             raise errors.VipuRuleError(
@@ -247,25 +243,23 @@ class _Steps:
             self._log_connection()
             return self._create(self.job.own_name)
         [partition] = partitions
-        self.log.info(
-            f"Using V-IPU partition {partition.name} as it is the only one available"
-        )
+        self.log.info(f"Using V-IPU partition {partition.name} as it {reason}")
         self._log_connection()
         try:
             return self._use(partition)
         except _UNUSABLE as error:
-            if server is not None:
+            if belongs_to_batch_job or server is not None:
                 raise
-            reason = error
-        self.log.info(f"{reason} The job gets a new partition.")
+            refusal = error
+        self.log.info(f"{refusal} The job gets a new partition.")
         try:
             return self._create(self.job.own_name)
         except errors.NoSpaceError as error:
             if self.job.options.wait_s is not None:
                 raise  # there may be room later
             # Most likely the partition that does not do has the IPUs.
-            reason.add_note(f"The job cannot get a new partition either: {error}")
-            raise reason from None
+            refusal.add_note(f"The job cannot get a new partition either: {error}")
+            raise refusal from None
 
     def _create(self, name: str) -> Grant:
         request = self.job.partition(name)
