@@ -3,14 +3,13 @@
 import json
 import sqlite3
 from collections.abc import Callable
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 from poprun.vipu import model
-from poprun.vipu.inventory.transaction import field_names, field_values
+from poprun.vipu.inventory.transaction import field_names
 from poprun.vipu.leases import PARENT, Holder, ProcessIdentity
 from poprun.vipu.model import Block
-
-T = TypeVar("T")
 
 
 def connect(database: str, **options: Any) -> sqlite3.Connection:
@@ -25,17 +24,16 @@ def connect(database: str, **options: Any) -> sqlite3.Connection:
     return connection
 
 
-def _from_list(kind: Callable[..., T], values: list[Any]) -> T:
-    return kind(**dict(zip(field_names(kind), values, strict=True)))
-
-
-def _read_process(text: bytes) -> ProcessIdentity:
-    return _from_list(ProcessIdentity, json.loads(text))
+def _process_from(values: list[Any]) -> ProcessIdentity:
+    pid, start_time, boot_id, pid_namespace = values
+    return ProcessIdentity(
+        pid=pid, start_time=start_time, boot_id=boot_id, pid_namespace=pid_namespace
+    )
 
 
 def _read_holder(text: bytes) -> Holder:
-    *names, process = json.loads(text)
-    return _from_list(Holder, [*names, _from_list(ProcessIdentity, process)])
+    user, job, host, process = json.loads(text)
+    return Holder(user=user, job=job, host=host, process=_process_from(process))
 
 
 def _read_blocks(text: bytes) -> tuple[Block, ...]:
@@ -52,7 +50,7 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "bool": {b"0": False, b"1": True}.__getitem__,
     "holder": _read_holder,
     "names": lambda text: tuple(json.loads(text)),
-    "process": _read_process,
+    "process": lambda text: _process_from(json.loads(text)),
 } | {
     name: _reader_of(getattr(model, name))
     for name in (
@@ -63,7 +61,12 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
 for _name, _converter in _CONVERTERS.items():
     sqlite3.register_converter(_name, _converter)
 # A dataclass is the list of its fields.
-_to_json = json.JSONEncoder(separators=(",", ":"), default=field_values).encode
+_FIELDS = {
+    kind: attrgetter(*field_names(kind)) for kind in (Block, Holder, ProcessIdentity)
+}
+_to_json = json.JSONEncoder(
+    separators=(",", ":"), default=lambda value: _FIELDS[type(value)](value)
+).encode
 for _kind in (Holder, ProcessIdentity, tuple):
     sqlite3.register_adapter(_kind, _to_json)
 

@@ -58,7 +58,7 @@ class Transaction:
 
     def insert(self, table: str, value: Any, **more: Any) -> None:
         """Insert a row: the fields of a dataclass, and more columns."""
-        row = dict(zip(field_names(value), field_values(value), strict=True)) | more
+        row = {name: getattr(value, name) for name in field_names(value)} | more
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", *row.values())
 
@@ -124,8 +124,5 @@ def listed(names: list[str]) -> str:
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(kind.__dataclass_fields__)
-
-
-def field_values(value: Any) -> list[Any]:
-    return [getattr(value, name) for name in field_names(value)]
+    names: tuple[str, ...] = kind.__slots__
+    return names
