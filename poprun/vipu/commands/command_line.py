@@ -86,8 +86,7 @@ INDEX = {"type": click.IntRange(min=0), "metavar": "N"}
 LIST = {"callback": _split, "metavar": "LIST"}
 NAME = {"shell_complete": complete, "metavar": "NAME"}
 NUMBER = {"type": click.IntRange(min=1), "metavar": "N"}
-PORT = {"type": click.IntRange(1, 65535), "metavar": "PORT"}
-_GLOBAL = {"callback": _store, "expose_value": False}
+PORT = {"type": click.IntRange(1, 65535)}
 
 
 def option(
@@ -105,36 +104,32 @@ def option(
     return click.Option(names.split(), help=help_, **attributes)
 
 
-_GLOBAL_OPTIONS = [
-    option(names, kind, help_, **_GLOBAL)
-    for names, kind, help_ in (
-        (
-            "--api-host -H",
-            {"metavar": "HOST"},
-            "The server. [default: embedded inventory]",
-        ),
-        ("--api-port", PORT, "The port of the server. [default: 8090]"),
-        ("--api-user-id", {"metavar": "USER"}, "The user on the server."),
-        (
-            "--api-access-key",
-            {"metavar": "KEY"},
-            "The user's access key (visible in ps).",
-        ),
-        (
-            "--api-timeout",
-            {"type": Seconds(0, 86400, min_open=True), "metavar": "TIME"},
-            f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
-        ),
-        (
-            "--config",
-            {"type": click.Path(dir_okay=False), "metavar": "FILE"},
-            'A configuration file, with lines such as api-host = "NAME".',
-        ),
-        ("--json --showjson json", FLAG, "Print JSON instead of tables."),
-        # The same as `vipu-admin`.
-        ("--admin -a admin", {**FLAG, "hidden": True}, ""),
-    )
-]
+def _global(
+    names: str, metavar: str | None, help_: str, **attributes: Any
+) -> click.Option:
+    kind = {"callback": _store, "expose_value": False, "metavar": metavar}
+    return option(names, kind | attributes, help_)
+
+
+_GLOBAL_OPTIONS = (
+    _global("--api-host -H", "HOST", "The server. [default: embedded inventory]"),
+    _global("--api-port", "PORT", "The port of the server. [default: 8090]", **PORT),
+    _global("--api-user-id", "USER", "The user on the server."),
+    _global("--api-access-key", "KEY", "The user's access key (visible in ps)."),
+    _global(
+        *("--api-timeout", "TIME"),
+        f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
+        type=Seconds(0, 86400, min_open=True),
+    ),
+    _global(
+        *("--config", "FILE"),
+        'A configuration file, with lines such as api-host = "NAME".',
+        type=click.Path(dir_okay=False),
+    ),
+    _global("--json --showjson json", None, "Print JSON instead of tables.", **FLAG),
+    # The same as `vipu-admin`.
+    _global("--admin -a admin", None, "", hidden=True, **FLAG),
+)
 
 
 class Command(click.Command):

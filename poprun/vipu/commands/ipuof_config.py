@@ -63,7 +63,7 @@ def config_of(
 def write_files(
     environ: Mapping[str, str], partition: Partition, agents: Sequence[Agent]
 ) -> None:
-    """Write the files of a partition, and remove those of GCDs that it has not.
+    """Write the files of a partition, and remove the files of GCDs that are gone.
 
     Without a home directory there are none.
 
@@ -76,11 +76,11 @@ def write_files(
     written = set()
     for gcd in range(partition.num_gcds):
         path = directory / f"{partition.name}_gcd{gcd}_ipuof.conf"
-        new = f"{path}.new-{os.getpid()}"
-        with open(new, "w", encoding="utf-8", opener=_open_private) as file:
-            json.dump(config_of(partition, gcd, agents), file, indent=2)
-            file.write("\n")
-        os.replace(new, path)
+        new = path.with_suffix(f".new-{os.getpid()}")
+        new.touch(mode=0o600)
+        text = json.dumps(config_of(partition, gcd, agents), indent=2)
+        new.write_text(f"{text}\n", encoding="utf-8")
+        new.replace(path)
         written.add(path)
     remove_files(environ, partition.name, kept=written)
 
@@ -103,7 +103,3 @@ def remove_files(
 def _directory(environ: Mapping[str, str]) -> Path | None:
     home = Path(environ.get("HOME", ""))
     return home / DIRECTORY if home.is_absolute() else None
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

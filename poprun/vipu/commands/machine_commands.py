@@ -23,8 +23,10 @@ Names = tuple[str, ...]
 
 
 def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> Shown:
-    get, list_ = session.inventory.get_agent, session.inventory.list_agents
-    agents = [get(agent)] if agent else list_(cluster)
+    if agent is None:
+        agents = session.inventory.list_agents(cluster)
+    else:
+        agents = (session.inventory.get_agent(agent),)
     return (
         lambda: [
             {"agent": each.name, "ipu": n, "attributes": views.ipu_attributes(each, n)}
@@ -54,13 +56,18 @@ def _create_allocation(
 
 
 def _create_cluster(
-    session: Session, name: str, agents: Names, num_agents: int, pod: str, **more: Any
+    session: Session,
+    name: str,
+    agents: Names,
+    num_agents: int | None,
+    pod: str | None,
+    **more: Any,
 ) -> None:
     if sum(map(bool, (agents, num_agents, pod))) != 1:
         raise click.UsageError(
             "Describe the cluster with one of --agents, --num-agents and --preset."
         )
-    num_machines = num_agents or PODS.get(pod, 0) // IPUS_PER_MACHINE
+    num_machines = num_agents or PODS.get(pod or "", 0) // IPUS_PER_MACHINE
     num_ipus = (len(agents) or num_machines) * IPUS_PER_MACHINE
     is_rack = num_ipus >= model.LARGEST_ILD
     shape: dict[str, Any] = {

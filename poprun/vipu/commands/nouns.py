@@ -10,7 +10,6 @@ from poprun.vipu.commands import views
 from poprun.vipu.commands.command_line import Command, complete
 from poprun.vipu.commands.session import Session, Shown
 from poprun.vipu.commands.uses import read_cluster
-from poprun.vipu.model import Cluster
 
 Run = Callable[..., Any]
 
@@ -35,8 +34,8 @@ def command(
         help_: The help.
         options: Its options.
         run: Takes the session, the name if there is one, and the options' values;
-            returns what is shown, None for a sentence that the change was made. By
-            default it performs the operation of the inventory with this name.
+            returns the result, or None to report success. By default it performs the
+            operation of the inventory with this name.
         for_admins: Whether only `vipu-admin` has it.
     """
     verb, noun = words.split()
@@ -82,33 +81,24 @@ def _perform(words: str, session: Session, *name: str, **values: Any) -> None:
     getattr(session.inventory, operation)(*name, **values)
 
 
-def _list(words: str, session: Session, **values: Any) -> Shown:
-    noun = words.split()[1].removesuffix("s")
-    found = getattr(session.inventory, f"list_{noun}s")(**values)
-    return views.list_of(noun, _with_use(session, found))
-
-
-def _get(words: str, session: Session, name: str) -> Shown:
-    noun = words.split()[1]
-    found = getattr(session.inventory, f"get_{noun}")(name)
-    return views.value_of(noun, *_with_use(session, [found]))
-
-
-def _with_use(session: Session, values: Sequence[Any]) -> list[Any]:
-    """Return values as they are shown: clusters with the use of their IPUs."""
-    return [
-        read_cluster(session.inventory, each) if isinstance(each, Cluster) else each
-        for each in values
-    ]
+def _read(words: str, session: Session, **values: Any) -> Shown:
+    verb, noun = words.removesuffix("s").split()
+    found = getattr(session.inventory, words.replace(" ", "_"))(**values)
+    results = found if verb == "list" else [found]
+    if noun == "cluster":
+        results = [read_cluster(session.inventory, each) for each in results]
+    if verb == "list":
+        return views.list_of(noun, results)
+    return views.value_of(noun, *results)
 
 
 _EXISTING = click.Argument(["name"], shell_complete=complete)
 _SEVERAL = click.Argument(["names"], nargs=-1, required=True, shell_complete=complete)
 # By verb: how the command runs, what it does by default, and its arguments.
 _VERBS: dict[str, tuple[Any, ...]] = {
-    "list": (_show, _list),
-    "discover": (_show, _list),
-    "get": (_show, _get, _EXISTING),
+    "list": (_show, _read),
+    "discover": (_show, _read),
+    "get": (_show, _read, _EXISTING),
     "create": (_change, _perform, click.Argument(["name"])),
     "update": (_change, _perform, _SEVERAL),
     "reset": (_change, _perform, _SEVERAL),

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-from poprun.vipu.commands import views
-from poprun.vipu.commands.tables import Fields, cells, format_table, header, to_json
+from poprun import color
+from poprun.vipu.commands import tables, views
 from poprun.vipu.commands.uses import ClusterUse, PartitionUse
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, AgentStatus
 from poprun.vipu.requests import WaitingJob
@@ -20,7 +20,7 @@ _MACHINES_PER_LINE = 8
 # Red means trouble, black and white are the terminal's own.
 _COLOURS = (2, 3, 4, 5, 6)
 # The fields of a waiting job.
-_WAITING: Fields = (
+_WAITING: tables.Fields = (
     ("IPUs", "num_ipus", "num_ipus"),
     ("Partition", "", "partition"),
     ("", "partition", lambda job: job.partition or None),
@@ -70,16 +70,16 @@ def all_json(
     uses: Sequence[ClusterUse], waiting: Sequence[WaitingJob]
 ) -> dict[str, Any]:
     """Return clusters and the jobs that wait for IPUs for JSON."""
-    jobs = [to_json(_WAITING, job) for job in waiting]
+    jobs = [tables.to_json(_WAITING, job) for job in waiting]
     return {"clusters": list(map(_picture_json, uses)), "waiting": jobs}
 
 
 def draw(use: ClusterUse, *, in_colour: bool) -> str:
     """Return the picture of a cluster, and a table of its partitions."""
-    paint = _paint if in_colour else str
+    paint = _in_colours if in_colour else str
     cluster, ipus = use.cluster, _ipus_of(use)
     letters = {each.partition.name: _letter(n) for n, each in enumerate(use.partitions)}
-    letters_ = "".join(_cell(ipu, letters) for ipu in ipus)
+    cells = "".join(_cell(ipu, letters) for ipu in ipus)
     text = f"{cluster.name}: {cluster.size} IPUs, {use.free_text(' free')}\n"
     per_ild = cluster.ild_size // IPUS_PER_MACHINE
     # A line has machines of one ILD only.
@@ -93,7 +93,7 @@ def draw(use: ClusterUse, *, in_colour: bool) -> str:
         if cluster.num_ilds > 1 and span.start % per_ild == 0:
             text += f" ILD {span.start // per_ild}\n"
         agents = use.agents[span]
-        own = letters_[span.start * IPUS_PER_MACHINE : span.stop * IPUS_PER_MACHINE]
+        own = cells[span.start * IPUS_PER_MACHINE : span.stop * IPUS_PER_MACHINE]
         machines = " ".join(re.findall(f".{{{IPUS_PER_MACHINE}}}", own))
         down = [a for a in agents if a.status is not AgentStatus.UP]
         trouble = ", ".join(f"{agent.name} is {agent.status}" for agent in down)
@@ -102,10 +102,10 @@ def draw(use: ClusterUse, *, in_colour: bool) -> str:
     if use.partitions:
         held = Counter(ipu.partition for ipu in ipus if ipu.held)
         rows = [row for each in use.partitions for row in _legend(each, letters, held)]
-        names = ["", "Partition", "Size", "Held", "State", *header(views.HOLDER)]
-        table = format_table(rows, names)
+        names = ["", "Partition", "Size", "Held", "State", *tables.header(views.HOLDER)]
+        table = tables.format_table(rows, names)
         text += "\n" + re.sub("(?m)^ [A-Z]", lambda found: paint(found[0]), table)
-    return text + ("# is in use by others.\n" if "#" in letters_ else "")
+    return text + ("# is in use by others.\n" if "#" in cells else "")
 
 
 def _legend(
@@ -135,19 +135,19 @@ def _cell(ipu: Ipu, letters: Mapping[str, str]) -> str:
     return letter.upper() if ipu.held else letter
 
 
-def _paint(text: str) -> str:
+def _in_colours(text: str) -> str:
     """Colour the letters: black on the colour for held IPUs, else the colour alone."""
 
     def paint(found: re.Match[str]) -> str:
         letter = found[0]
         colour = _COLOURS[ascii_lowercase.index(letter.lower()) % len(_COLOURS)]
         code = f"30;4{colour}" if letter.isupper() else f"3{colour}"
-        return f"\x1b[{code}m{letter}\x1b[0m"
+        return color.paint(letter, code)
 
     return re.sub("[A-Za-z]", paint, text)
 
 
 def draw_waiting(jobs: Sequence[WaitingJob]) -> str:
     """Return the table of the jobs that wait for IPUs."""
-    rows = [[str(n), *cells(_WAITING, job)] for n, job in enumerate(jobs, start=1)]
-    return format_table(rows, ["Waiting", *header(_WAITING)])
+    rows = [[str(n), *tables.cells(_WAITING, job)] for n, job in enumerate(jobs, 1)]
+    return tables.format_table(rows, ["Waiting", *tables.header(_WAITING)])

@@ -1,12 +1,11 @@
 """`vipu show`: a picture of each cluster, and the holders of its IPUs."""
 
-import os
 import sys
 import time
-from collections.abc import Mapping
 
 import click
 
+from poprun.color import is_dumb, uses_color
 from poprun.texts.click_program import Seconds
 from poprun.vipu.commands import pod_picture as pictures
 from poprun.vipu.commands.command_line import FLAG, Command, complete, option
@@ -21,9 +20,9 @@ _INTERVAL = {"type": Seconds(0.1, 3600), "default": 2.0, "show_default": True}
 def _show(
     session: Session, clusters: tuple[str, ...], watch: bool, interval: float
 ) -> None:
-    is_terminal = _is_terminal(session.environ)
-    in_colour = is_terminal and not session.environ.get("NO_COLOR")
-    start = _CLEAR if watch and is_terminal else ""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    in_colour = is_terminal and uses_color("auto", session.environ, 1)
+    start = _CLEAR if watch and is_terminal and not is_dumb(session.environ) else ""
     while True:
         session.show(*_read(session, clusters, start, in_colour=in_colour))
         if not watch:
@@ -49,14 +48,6 @@ def _read(
         return start + ("\n".join(parts) or "There is no cluster.\n")
 
     return lambda: pictures.all_json(uses, waiting), text
-
-
-def _is_terminal(environ: Mapping[str, str]) -> bool:
-    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
-    try:
-        return not is_dumb and sys.stdout is not None and os.isatty(sys.stdout.fileno())
-    except (OSError, ValueError):  # it is no file, or closed
-        return False
 
 
 show = Command(

@@ -1,4 +1,4 @@
-"""What the commands show of each kind of value: its fields, and what they are made to.
+"""The fields that the commands show of each kind of value, and tables of them.
 
 JSON has the form of the original's `--showjson`. Times are shown in the time zone of
 this machine, and in JSON in UTC.
@@ -160,7 +160,7 @@ _FIELDS = {
 }
 
 
-# More of a machine: those of an agent whose IPUs are emulated.
+# More fields of an agent with emulated IPUs.
 _MACHINE: Fields = (
     ("Exporter", "", lambda agent: f"http://{agent.host}:2112/metrics"),
     ("Platform", "", lambda _: "ipum-p2"),
@@ -211,7 +211,7 @@ def _serial(agent: Agent) -> int:
 
 
 def list_of(noun: str, values: Sequence[Any]) -> Shown:
-    """Return what is shown of several values."""
+    """Return several values as JSON and text."""
     fields, num_listed = _FIELDS[noun]
     top_rule = noun == "allocation"
     return (
@@ -221,7 +221,7 @@ def list_of(noun: str, values: Sequence[Any]) -> Shown:
 
 
 def value_of(noun: str, value: Any) -> Shown:
-    """Return what is shown of one value."""
+    """Return one value as JSON and text."""
     fields, _ = _FIELDS[noun]
     text = agent_text if noun == "agent" else partial(tables.format_value, fields)
     return lambda: tables.to_json(fields, value), lambda: text(value)

@@ -208,6 +208,18 @@ def test_a_partition_is_updated_in_part(make: Make, run: Run) -> None:
     assert shown["ILD Routing"] == "SWNC"
 
 
+def test_several_partitions_are_updated(make: Make, run: Run) -> None:
+    make("vipu create partition p0 --size 4", "vipu create partition p1 --size 4")
+
+    result = run("vipu update partition p0 p1 --size 8")
+
+    assert result.out == (
+        "update partition (p0): success.\nupdate partition (p1): success.\n"
+    )
+    entries = json.loads(run("vipu list partitions --json").out)
+    assert [entry["partition"]["spec"]["size"] for entry in entries] == [8, 8]
+
+
 def test_a_refusal_speaks_of_what_the_command_has(make: Make, run: Run) -> None:
     make("vipu create partition p64 --size 64")
 
