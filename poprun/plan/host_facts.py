@@ -85,12 +85,15 @@ class HostFacts:
 def parse_ranges(text: str) -> tuple[int, ...] | None:
     """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.
 
-    None stands for a text that is no such list.
+    Return None for a text that is not such a list.
     """
     ranges = text.strip().split(",") if text.strip() else []
     cpus: set[int] = set()
     for part in ranges:
         if not (match := re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)):
             return None
-        cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            return None
+        cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))

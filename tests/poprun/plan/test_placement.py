@@ -233,7 +233,9 @@ def test_what_is_described_is_parsed(cpus: set[int]) -> None:
     assert parse_ranges(format_ranges(cpus)) == tuple(sorted(cpus))
 
 
-@pytest.mark.parametrize("text", ["0,,1", "0-", "-1", "all", "\u0663", "0,1-2-3"])
+@pytest.mark.parametrize(
+    "text", ["0,,1", "0-", "-1", "all", "\u0663", "0,1-2-3", "0,3-1"]
+)
 def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
     assert parse_ranges(text) is None
 
