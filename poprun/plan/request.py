@@ -80,12 +80,6 @@ def read_request(
     output_folder = read_output_folder(settings, job, identity)
     stdin = choose_stdin(settings, topology.num_instances, output_folder)
     facts = describe(hosts)
-    if settings["host-subnet"]:
-        _check_subnet(settings["host-subnet"], hosts, facts)
-    networks = {host.network for host in facts}
-    assignments = _assignments(
-        settings, environ, topology, programs, (job, instances), (hosts, facts)
-    )
     request = Request(
         identity=identity,
         topology=topology,
@@ -94,19 +88,15 @@ def read_request(
         facts=facts,
         mpi=mpi,
         arguments=job,
-        assignments=list(assignments),
+        assignments=[],
         stdin=stdin,
         output_folder=output_folder,
         needs_ipus=settings.needs_ipus,
-        notes=[
-            *job.warnings,
-            *missing_variables(programs, environ),
-            *_notes(settings, topology, hosts, facts),
-            *notes,
-        ],
-        subnet=settings["host-subnet"]
-        or (networks.pop() if len(networks) == 1 else ""),
+        subnet=_read_subnet(settings["host-subnet"], hosts, facts),
     )
+    assignments = list(_assignments(request, settings, environ, instances))
+    notes = [*_notes(request, settings, environ), *notes]
+    request = replace(request, assignments=assignments, notes=notes)
     return _add_variables(request, settings, environ, temporary)
 
 
@@ -134,14 +124,20 @@ def _add_variables(
     )
 
 
-def _check_subnet(
-    subnet: str, hosts: Sequence[HostSpec], facts: Sequence[HostFacts]
-) -> None:
-    """Check that each host has an address in a network, as far as they are known.
+def _read_subnet(
+    subnet: str | None, hosts: Sequence[HostSpec], facts: Sequence[HostFacts]
+) -> str:
+    """Return the network between the hosts that MPI uses, "" if it is not known.
+
+    Args:
+        subnet: The value of --host-subnet.
 
     Raises:
-        HostError: Others have none.
+        HostError: A host has addresses, but none in that network.
     """
+    if not subnet:
+        networks = {host.network for host in facts}
+        return networks.pop() if len(networks) == 1 else ""
     network = ip_network(subnet, strict=False)
     strays = [
         f"The host {host.name} is not on the network {network} of --host-subnet: its "
@@ -153,36 +149,37 @@ def _check_subnet(
     ]
     if strays:
         raise HostError("\n".join(strays))
+    return subnet
 
 
 def _notes(
-    settings: Settings,
-    topology: Topology,
-    hosts: Sequence[HostSpec],
-    facts: Sequence[HostFacts],
+    request: Request, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield warnings about options without effect, and about too many instances."""
+    yield from request.arguments.warnings
+    yield from missing_variables(request.programs, environ)
     is_named = settings.is_given("host") or settings.is_given("hostfile")
     # A dry run connects to no host: it learns neither which one it is nor its CPUs.
     is_unknown = settings["dry-run"] and is_named
-    if len(facts) > 1:
+    if len(request.hosts) > 1:
         if settings["synchronise-poplar-sdk"]:
             yield (
                 "--synchronise-poplar-sdk copies nothing: there is no Poplar SDK here, "
                 "because programs use the stand-in that comes with popdist."
             )
     else:
-        may_be_other = is_unknown or not facts[0].is_own_host
+        may_be_other = is_unknown or request.names_hosts
         for name in FOR_SEVERAL_HOSTS + (() if may_be_other else FOR_OTHER_HOSTS):
             if settings[name]:
                 yield f"--{name} has no effect on a job on a single host."
-    share = topology.instances_per_host
-    num_cpus = [host_facts.num_usable_cpus for host_facts in facts]
+    share = request.topology.instances_per_host
+    num_cpus = [host_facts.num_usable_cpus for host_facts in request.facts]
     fewest = min(num_cpus)
     if share >= MANY_INSTANCES * fewest and not is_unknown:
         yield (
             f"{share} instances share the {counted(fewest, 'usable CPU')} of "
-            f"{hosts[num_cpus.index(fewest)].name}. -n auto starts one for each CPU."
+            f"{request.hosts[num_cpus.index(fewest)].name}. -n auto starts one for "
+            "each CPU."
         )
 
 
@@ -355,26 +352,25 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _assignments(
+    request: Request,
     settings: Settings,
     environ: Mapping[str, str],
-    topology: Topology,
-    programs: Sequence[Program],
-    arguments: tuple[MpirunArguments, Sequence[MpirunArguments]],
-    hosts: tuple[Sequence[HostSpec], Sequence[HostFacts]],
+    instances: Sequence[MpirunArguments],
 ) -> Iterator[Assignment]:
     """Yield the instances in rank order, without the variables that a plan adds.
 
     Args:
-        arguments: The arguments for mpirun of the job, and of each instance.
-        hosts: The hosts and their facts.
+        request: A request without assignments.
+        instances: The arguments for mpirun of each instance.
     """
-    option, share = "process-placement", topology.instances_per_host
-    chosen = settings[option] if settings.is_given(option) else arguments[0].placement
+    job, programs = request.arguments, request.programs
+    option, share = "process-placement", request.topology.instances_per_host
+    chosen = settings[option] if settings.is_given(option) else job.placement
     strategy = placement.choose_strategy(settings["numa-aware"], chosen, share)
-    all_exports = read_exports(programs, *arguments, environ)
+    all_exports = read_exports(programs, job, instances, environ)
     programs = [program for program in programs for _ in program.instances]
-    of_ranks = zip(count(), programs, arguments[1], all_exports, strict=False)
-    for host, facts in zip(*hosts, strict=True):
+    of_ranks = zip(count(), programs, instances, all_exports, strict=False)
+    for host, facts in zip(request.hosts, request.facts, strict=True):
         bindings = placement.place(strategy, share, facts.machine)
         threads = placement.fair_threads(bindings, facts.machine)
         for binding, number in zip(bindings, threads, strict=True):
