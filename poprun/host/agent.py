@@ -26,11 +26,14 @@ from poprun.output import waiter
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.plan.directories import check_directory
 from poprun.reach.caller import SSH_CONNECTION, Caller, find_caller
-from poprun.reach.directories import private_directory_places, temporary_failure
 from poprun.reach.facts import own_facts
 from poprun.reach.out_of_memory import read_host
 from poprun.reach.program import find_program
 from poprun.reach.silence import Silence
+from poprun.reach.temporary_directories import (
+    private_directory_places,
+    temporary_failure,
+)
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import PREAMBLE, AgentHello
 from poprun.wire.channel import Channel, PipeChannel

@@ -27,7 +27,7 @@ from poprun.output.terminal import Terminals
 from poprun.plan import slurm
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Assignment, Plan, Request
-from poprun.reach.directories import private_directory_place
+from poprun.reach.temporary_directories import private_directory_place
 from poprun.wire import protocol
 
 PYTHONPATH = "PYTHONPATH"

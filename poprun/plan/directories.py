@@ -1,9 +1,12 @@
-"""The directory in which each instance runs. Agents import this: it imports little."""
+"""The directories that users name: where instances run, and what --sync copies.
+
+Agents import this: it imports little.
+"""
 
 import os
 import stat
 
-from poprun.errors import OptionError
+from poprun.errors import LaunchError, OptionError
 from poprun.plan.host_facts import HostFacts
 
 # Users keep no programs directly in these, and copying them would change other hosts.
@@ -49,6 +52,26 @@ def check_synchronised(directory: str) -> None:
 def is_below(path: str, directory: str) -> bool:
     """Return whether an absolute path is a directory, or is inside it."""
     return os.path.commonpath([path, directory]) == directory
+
+
+def check_current_directory() -> None:
+    """Check that programs can start in the current directory.
+
+    Raises:
+        LaunchError: It has been deleted, or this user may not enter it.
+    """
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "The current directory has been deleted, so no program can start "
+            "in it. Go to another one with cd."
+        ) from None
+    if not os.access(directory, os.X_OK):
+        raise LaunchError(
+            f"You may not enter the current directory, {directory}, so no "
+            "program can start in it. Go to another one with cd."
+        )
 
 
 def find_directory(name: str | None, host: HostFacts) -> str | None:

@@ -1,7 +1,7 @@
-"""Where instances run: the CPUs and the memory nodes that each of them is given.
+"""Chooses the CPUs and the memory nodes of each instance. Pure.
 
-Pure: it works on a description of the machine, which machine.py reads, and leaves
-the binding itself to the shim. A CPU is what the kernel counts, a hardware thread.
+reach/numa_nodes.py reads the description of the machine, and the shim binds the
+instance. A CPU is one that the kernel counts: a hardware thread.
 """
 
 from collections import Counter

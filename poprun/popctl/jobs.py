@@ -139,10 +139,10 @@ def connect(identity: str, deadline: float | None = None) -> JobConnection | Non
 
 
 def own_jobs() -> tuple[list[JobConnection], dict[str, JobRequestError], int]:
-    """Connect to all jobs of this user; return those, and by id why others refuse.
+    """Connect to all jobs of this user.
 
-    The jobs of other users may be among those that accept no connection. The others
-    are the number.
+    Return the connections, by id the errors of jobs that accept no connection, and the
+    number of other users' jobs. A job that accepts none may be another user's, too.
     """
     deadline = time.monotonic() + ANSWER_S
     connections, refusals, others = [], {}, 0
@@ -199,7 +199,7 @@ def _list_of(jobs: Sequence[JobConnection]) -> str:
 
 
 def program_of(view: View) -> str:
-    """Return the begin of a job's command line, for a user to recognise it."""
+    """Return the beginning of a job's command line, for a user to recognise it."""
     return cut(one_line(shlex.join(view["program"])), MOST_COLUMNS)
 
 
@@ -251,10 +251,11 @@ def explain_end(job: JobConnection, message: Message | None) -> str:
 
 
 def show_jobs() -> tuple[list[View], list[JobRequestError], int]:
-    """Return what all jobs of this user say of themselves, the oldest first.
+    """Return the descriptions of all jobs of this user, the oldest first.
 
-    A job that does not answer has only an id, the PID of its poprun, and a phase. Jobs
-    that accept no connection are errors. The number is that of other users' jobs.
+    A job that does not answer has only an id, the PID of its poprun, and a phase. The
+    other values are the errors of jobs that accept no connection, and the number of
+    other users' jobs.
     """
     jobs, refusals, others = own_jobs()
     views = sorted(_ask_all(jobs), key=lambda view: view.get("started", 0.0))

@@ -22,7 +22,7 @@ from poprun.helpers.job_files import job_directories, undo_abandoned, usual_plac
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import Hydra
 from poprun.reach.cgroups import read_cpu_quota
-from poprun.reach.directories import (
+from poprun.reach.temporary_directories import (
     ENOUGH_SHARED_MEMORY,
     LONGEST_TEMPORARY,
     SHARED_MEMORY,

@@ -8,9 +8,9 @@ from typing import Any
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
 from poprun.plan.host_facts import HostFacts, Machine, Node
-from poprun.reach import machine
 from poprun.reach.addresses import network_of, own_addresses
 from poprun.reach.cgroups import read_cpu_quota
+from poprun.reach.numa_nodes import read_machine
 
 # The folder of the sitecustomize that runs in every Python of an instance.
 _INTERPRETER = os.path.join(
@@ -33,7 +33,7 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
         addresses = own_addresses()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HostFacts(
-        machine=machine.describe(),
+        machine=read_machine(),
         free_port=free_port(),
         cwd=os.getcwd(),
         interpreter=_INTERPRETER,

@@ -18,11 +18,12 @@ from poprun.options.settings import Settings
 from poprun.output import terminal
 from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
+from poprun.plan.directories import check_current_directory
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
-from poprun.reach.directories import check_current_directory, temporary_directory
+from poprun.reach.temporary_directories import temporary_directory
 from poprun.result.recorder import Recorder
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, run_attempt, wait_for_stdin

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from poprun.reach import directories
-from poprun.reach.directories import private_directory_place, temporary_directory
+from poprun.reach import temporary_directories
+from poprun.reach.temporary_directories import (
+    private_directory_place,
+    temporary_directory,
+)
 
 
 def room(free: int, files: int = 0, free_files: int = 0) -> SimpleNamespace:
@@ -28,7 +31,7 @@ def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
     free: SimpleNamespace, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: free)
-    monkeypatch.setattr(directories, "LONGEST_TEMPORARY", 1000)
+    monkeypatch.setattr(temporary_directories, "LONGEST_TEMPORARY", 1000)
 
     place = str(tmp_path) if place == "TMPDIR" else place
     assert private_directory_place({"TMPDIR": str(tmp_path)}) == place

@@ -11,7 +11,7 @@ from poprun.plan.host_facts import Machine, Node, parse_ranges
 from poprun.reach.cgroups import read_text
 
 
-def describe(
+def read_machine(
     root: str | os.PathLike[str] = "/sys",
     *,
     status: str | None = None,

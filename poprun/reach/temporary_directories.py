@@ -5,8 +5,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from poprun.errors import LaunchError
-
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
 LONGEST_TEMPORARY = 48
@@ -14,26 +12,6 @@ LONGEST_TEMPORARY = 48
 ENOUGH_SHARED_MEMORY = 64 << 20
 # An instance makes a few files there. A file system that counts none has 0 in all.
 ENOUGH_FILES = 1024
-
-
-def check_current_directory() -> None:
-    """Check that programs can start in the current directory.
-
-    Raises:
-        LaunchError: It has been deleted, or this user may not enter it.
-    """
-    try:
-        directory = os.getcwd()
-    except FileNotFoundError:
-        raise LaunchError(
-            "The current directory has been deleted, so no program can start "
-            "in it. Go to another one with cd."
-        ) from None
-    if not os.access(directory, os.X_OK):
-        raise LaunchError(
-            f"You may not enter the current directory, {directory}, so no "
-            "program can start in it. Go to another one with cd."
-        )
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
