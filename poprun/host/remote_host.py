@@ -22,7 +22,7 @@ from poprun.job.values import HostJob
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.agent_connection import INVALID_MESSAGE, AgentConnection
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.silence import Silence
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
@@ -225,7 +225,7 @@ class RemoteHost:
                 if kind in self._receivers:
                     self._receivers[kind](*values)
         except ValueError:
-            self._lose("its agent has sent an invalid message")
+            self._lose(INVALID_MESSAGE)
 
     def _on_event(self, value: Any) -> None:
         event = codec.unpack_event(value)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from poprun.wire.field_types import Address, FilePath, Limit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -44,12 +46,12 @@ class HostFacts:
     # A TCP port that no process listens on there.
     free_port: int
     # The directory in which instances run there, unless they have one of their own.
-    cwd: str
+    cwd: FilePath
     # The folder of poprun's sitecustomize there.
-    interpreter: str = ""
+    interpreter: FilePath = ""
     # The kernel's limits of argv and environment follow from these.
     page_bytes: int = 4096
-    stack_limit: int = 8 << 20
+    stack_limit: Limit = 8 << 20
     # The signals that instances begin with as ignored.
     ignored_signals: tuple[int, ...] = ()
     # The CPU time that its cgroups grant, in CPUs; None without a limit.
@@ -61,12 +63,12 @@ class HostFacts:
     environ: Mapping[str, str] | None = None
     # Its address for the other hosts of the job, and the network of this address; "" if
     # they are unknown or there are no other hosts.
-    address: str = ""
+    address: Address = ""
     network: str = ""
     # All its addresses, where there are others.
-    addresses: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
     # Where the job's directory can be there; not of the host that poprun runs on.
-    directory_places: tuple[str, ...] = ()
+    directory_places: tuple[FilePath, ...] = ()
 
     @property
     def num_usable_cpus(self) -> int:

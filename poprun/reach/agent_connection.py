@@ -37,6 +37,8 @@ REPLY_S = 5.0
 START_S = 30.0
 # How much is kept of what the command and the agent's host write to stderr.
 MOST_ERRORS = 1 << 14
+# Why a host is lost that sends what it must not.
+INVALID_MESSAGE = "its agent has sent an invalid message"
 
 
 class OtherVersionError(ConnectionError):
@@ -148,53 +150,58 @@ class AgentConnection:
         self.banner, self._is_greeted = before, True
         return after
 
-    def ask(self, kind: int, value: Any = None) -> Any:
+    def ask(self, kind: int, value: Any = None, form: Any = None) -> Any:
         """Send a question to the agent, and return the answer.
 
+        Args:
+            form: The answer's type, as for codec.unpack_value.
+
         Raises:
-            PoprunError: The host refuses, or does not answer.
+            PoprunError: The host refuses, or does not answer as it must.
         """
         self.channel.send(codec.pack_json(kind, value))
-        return self.answer(REPLY_S * timeout_factor())
+        return self.answer(form, REPLY_S * timeout_factor())
 
-    def answer(self, within: float = START_S) -> Any:
+    def answer(self, form: Any = None, within: float = START_S) -> Any:
         """Return the answer to a question.
 
         Raises:
-            PoprunError: The host refuses, or does not answer in so many seconds.
+            PoprunError: The host refuses, or does not answer as it must in so many
+                seconds.
         """
         limit = time.monotonic() + within
         try:
             kind, fields = self._next(limit)
             while kind == protocol.ALIVE:
                 kind, fields = self._next(limit)
-            if kind == protocol.SUPERVISOR_LOST:
-                raise self._loss(f"{codec.why_supervisor_lost(*fields)}.")
-            if kind != protocol.REFUSAL:
-                return codec.unpack_json(fields[0]) if fields else None
-            refusal = self._refusal([_text(field) for field in fields])
-        except (ConnectionError, ValueError):
+            match kind, codec.read(kind, fields):
+                case protocol.REPLY, [value]:
+                    return codec.unpack_value(form, value)
+                case protocol.JOB_STARTED, []:
+                    return codec.unpack_value(form, None)
+                case protocol.SUPERVISOR_LOST, [process]:
+                    raise self._loss(f"{codec.why_supervisor_lost(process)}.")
+                case protocol.REFUSAL, [name, sentence, *notes]:
+                    raise self._refusal(*map(_text, (name, sentence, *notes)))
+            raise self._loss(f"{INVALID_MESSAGE}.")
+        except ValueError:
+            raise self._loss(f"{INVALID_MESSAGE}.") from None
+        except ConnectionError:
             lines = [line.strip() for line in self.stderr_text.splitlines()]
             words = quotation(self.connector.name, lines[-MOST_LINES:])
             raise self._loss(f"the connection to it has ended.{words}") from None
         except TimeoutError:
             why = f"its agent does not answer within {within:.0f} s."
             raise self._loss(why) from None
-        raise refusal
 
     def _loss(self, why: str) -> LaunchError:
         return LaunchError(
             f"The host {self.name} was lost before the job started: {why}"
         )
 
-    def _refusal(self, fields: list[str]) -> PoprunError:
-        """Return the error that an agent reports.
-
-        Raises:
-            ValueError: It reports none.
-        """
-        kind, sentence, *notes = fields
-        error_class = getattr(errors, kind, None)
+    def _refusal(self, class_name: str, sentence: str, *notes: str) -> PoprunError:
+        """Return the error that an agent reports."""
+        error_class = getattr(errors, class_name, None)
         if not (isinstance(error_class, type) and issubclass(error_class, PoprunError)):
             error_class = LaunchError
         error: PoprunError = error_class(f"On the host {self.name}: {sentence}")

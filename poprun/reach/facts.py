@@ -2,12 +2,11 @@
 
 import os
 import resource
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from poprun.helpers import own_process
 from poprun.helpers.tcp_ports import free_port
-from poprun.plan.host_facts import HostFacts, Machine, Node
+from poprun.plan.host_facts import HostFacts
 from poprun.reach.addresses import network_of, own_addresses
 from poprun.reach.cgroups import read_cpu_quota
 from poprun.reach.numa_nodes import read_machine
@@ -47,28 +46,3 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
         addresses=tuple(addresses),
         directory_places=tuple(directory_places),
     )
-
-
-def unpack(value: Mapping[str, Any], environ: Mapping[str, str]) -> HostFacts:
-    """Return the facts of a host, whose agent has sent its fields as JSON.
-
-    Args:
-        environ: The environment of the host's agent.
-
-    Raises:
-        ValueError, TypeError, KeyError: The value has other fields.
-    """
-    nodes = [
-        Node(index=node["index"], cpus=tuple(node["cpus"]))
-        for node in value["machine"]["nodes"]
-    ]
-    fields = {
-        **value,
-        "machine": Machine(nodes=tuple(nodes)),
-        "addresses": tuple(value["addresses"]),
-        "directory_places": tuple(value["directory_places"]),
-        # nohup applies to poprun's host only: ssh does not pass it on.
-        "ignored_signals": tuple(own_process.ignored_signals()),
-        "environ": environ,
-    }
-    return HostFacts(**fields)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from poprun.reach.cgroups import ROOT, hierarchies, read_text
+from poprun.wire.field_types import Long
 
 # The files of each version with the counters and the limit of a group.
 _FILES = {
@@ -23,9 +24,9 @@ class MemoryCounters:
     machine, None where the kernel does not count.
     """
 
-    kills: int = 0
-    limit: int | None = None
-    host_kills: int | None = None
+    kills: Long = 0
+    limit: Long | None = None
+    host_kills: Long | None = None
 
     def since(self, before: "MemoryCounters") -> "MemoryCounters":
         """Return how many processes were killed since the counters were read before."""

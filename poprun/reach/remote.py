@@ -3,10 +3,11 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from poprun.errors import HostError, ProgramNotFoundError
+from poprun.helpers import own_process
 from poprun.host_specs import HostSpec, is_local
 from poprun.log import Log
 from poprun.mpirun.find import site_packages
@@ -14,7 +15,6 @@ from poprun.mpirun.values import Mpi
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.slurm import NODE_NAME, read_job
-from poprun.reach import facts
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.agents import open_agents
@@ -25,6 +25,7 @@ from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.srun import find_srun
 from poprun.wire import protocol
+from poprun.wire.field_types import FilePath
 from poprun.wire.machine import machine_id
 
 
@@ -42,14 +43,18 @@ class RemotePreflight(Preflight):
         self._environ = environ
 
     def facts(self) -> HostFacts:
-        value = self.connection.ask(protocol.DESCRIBE_HOST, os.getcwd())
+        facts: HostFacts = self.connection.ask(
+            protocol.DESCRIBE_HOST, os.getcwd(), HostFacts
+        )
         connector = self.connection.connector
         environ = connector.host_environment(
             self.connection.hello.environ, self._environ
         )
         # srun passes its environment on.
         environ.pop(MARK, None)
-        return facts.unpack(value, environ)
+        # nohup applies to poprun's host only: ssh does not pass it on.
+        ignored = tuple(own_process.ignored_signals())
+        return replace(facts, environ=environ, ignored_signals=ignored)
 
     def check_mpi(self, mpi: Mpi) -> None:
         if mpi.has_mpi:
@@ -62,7 +67,7 @@ class RemotePreflight(Preflight):
     ) -> str:
         question = [list(argv), search_path, cwd]
         try:
-            path: str = self.connection.ask(protocol.FIND_PROGRAM, question)
+            path: str = self.connection.ask(protocol.FIND_PROGRAM, question, FilePath)
         except ProgramNotFoundError as error:
             error.args = (
                 f"{error} Copy it there, put it in a directory that the hosts "
@@ -74,7 +79,7 @@ class RemotePreflight(Preflight):
     def read_memory_counters(self) -> MemoryCounters:
         # The agent ends with the job.
         if (counters := self.connection.memory) is None:
-            counters = MemoryCounters(**self.connection.ask(protocol.READ_MEMORY))
+            counters = self.connection.ask(protocol.READ_MEMORY, form=MemoryCounters)
         return counters
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poprun.wire.events import Long
+from poprun.wire.field_types import Address, Long
 
 # The agent writes this before its first message: a login shell may have printed
 # something before. The number is the version of the messages.
@@ -30,6 +30,6 @@ class AgentHello:
     # where the agent was not started by ssh.
     ssh_connection: str
     # Its address for other hosts, "" if it is not known.
-    address: str
+    address: Address
     # Why temporary files cannot be made there, "" if they can.
     temporary_failure: str

@@ -7,13 +7,15 @@ another type, out of range or too long is refused. Values of several parts are J
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import partial
+from ipaddress import ip_address
 from math import isfinite
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from poprun.wire import events, protocol
-from poprun.wire.events import Event, HostEvent, Long, WaitStatus
+from poprun.wire.events import Event, HostEvent
+from poprun.wire.field_types import Address, FilePath, Limit, Long, WaitStatus
 from poprun.words import printable
 
 # The last millisecond that a calendar can show, in the year 9999.
@@ -131,20 +133,38 @@ def unpack_event(value: Any) -> Event:
     return event
 
 
-def unpack_value(value_class: type[Any], values: Mapping[str, Any]) -> Any:
-    """Return a dataclass of another process from a JSON object.
+def unpack_value(form: Any, value: Any) -> Any:
+    """Return a value of a type from JSON: a dataclass from an object with its fields.
+
+    Args:
+        form: A dataclass, a type of field_types.py, a tuple of them, or one of them
+            or None.
 
     Raises:
-        ValueError: A field is missing, unknown or of another type.
+        ValueError: It is of another type, or a field is missing or unknown.
     """
-    forms = {field.name: field.type for field in fields(value_class)}
-    if values.keys() != forms.keys():
-        raise ValueError("other fields")
-    return value_class(**{n: _PARTS[form](values[n]) for n, form in forms.items()})
+    if unpack := _PARTS.get(form):
+        return unpack(value)
+    if is_dataclass(form) and isinstance(form, type):
+        forms = {field.name: field.type for field in fields(form)}
+        if type(value) is not dict or value.keys() != forms.keys():
+            raise ValueError("other fields")
+        return form(**{n: unpack_value(f, value[n]) for n, f in forms.items()})
+    inner, _ = get_args(form)
+    if get_origin(form) is not tuple:
+        return None if value is None else unpack_value(inner, value)
+    if type(value) is not list or len(value) > _LONGEST_TUPLE:
+        raise ValueError("a value that is not a list, or too long")
+    return tuple(unpack_value(inner, item) for item in value)
 
 
-def _number(value: Any, most: int = _MOST[int]) -> int:
-    if type(value) is not int or not 0 <= value <= most:
+def _null(value: Any) -> None:
+    if value is not None:
+        raise ValueError("a value that is not null")
+
+
+def _number(value: Any, most: int = _MOST[int], least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= most:
         raise ValueError(value)
     return value
 
@@ -175,25 +195,37 @@ def _text(value: Any) -> str:
     return printable(value)
 
 
-def _numbers(value: Any) -> tuple[int, ...]:
-    if type(value) is not list or len(value) > _LONGEST_TUPLE:
-        raise ValueError("a value that is not a list, or too long")
-    return tuple(map(_number, value))
+def _path(value: Any) -> str:
+    if type(value) is not str or len(value) > _LONGEST_TEXT or "\0" in value:
+        raise ValueError("a path that is not a string, too long, or with a NUL byte")
+    os.fsencode(value)  # it raises a ValueError for half a surrogate pair
+    return value
 
 
-def _texts(value: Any) -> dict[str, str]:
+def _address(value: Any) -> str:
+    if value != "":
+        ip_address(_text(value))
+    return str(value)
+
+
+def _environment(value: Any) -> dict[str, str]:
     if type(value) is not dict or not all(type(v) is str for v in value.values()):
         raise ValueError("a value that is not an object with strings")
+    for text in (*value, *value.values()):
+        os.fsencode(text)
     return value
 
 
 _PARTS: Mapping[Any, Callable[[Any], Any]] = {
+    None: _null,
     int: _number,
     Long: partial(_number, most=_MOST[Long]),
     WaitStatus: _wait_status,
+    Limit: partial(_number, most=_MOST[Long], least=-1),
     float: _float,
     bool: _bool,
     str: _text,
-    tuple[int, ...]: _numbers,
-    Mapping[str, str]: _texts,
+    FilePath: _path,
+    Address: _address,
+    Mapping[str, str]: _environment,
 }

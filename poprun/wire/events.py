@@ -6,11 +6,8 @@ takes a millisecond to make one.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
-# Two kinds of whole numbers; all others fit in a C int.
-Long = Annotated[int, "64 bits"]
-WaitStatus = Annotated[int, "as waitpid gives it"]
+from poprun.wire.field_types import Long, WaitStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +19,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from poprun.errors import LaunchError
 from poprun.host.forwarded_streams import INPUT_WINDOW, OUTPUT_WINDOW
 from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
 from poprun.reach.agent_connection import MOST_RECEIVED, AgentConnection
+from poprun.reach.hosts import Preflight
 from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.remote import RemotePreflight
 from poprun.reach.ssh import Ssh
 from poprun.wire import codec, protocol
+from poprun.wire.agent_hello import AgentHello
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
     AcceptFailed,
@@ -286,13 +292,144 @@ def test_whatever_an_agent_sends_poprun_goes_on(
     "kind", ["os", "errno", "explain_errno", "Exception", "OSError"]
 )
 def test_a_refusal_is_one_of_popruns_own_errors(kind: str) -> None:
-    from poprun.errors import LaunchError
-
     connection = AgentConnection("n1", ["/bin/true"], {}, SSH)
-    refusal = connection._refusal([kind, "no"])
+    refusal = connection._refusal(kind, "no")
     connection.end()
 
     assert type(refusal) is LaunchError
+
+
+FACTS = asdict(Preflight("127.0.0.1").facts())
+COUNTERS: dict[str, Any] = {"kills": 0, "limit": 1 << 40, "host_kills": None}
+
+
+def answer_with(
+    message: bytes, ask: Callable[[RemotePreflight], object], tmp_path: Path
+) -> Any:
+    """Ask an agent that sends a message; return the answer."""
+    (tmp_path / "message").write_bytes(message)
+    argv = ["/bin/sh", "-c", f"cat {tmp_path}/message; exec cat >/dev/null"]
+    connection: Any = AgentConnection("n1", argv, os.environ, SSH)
+    connection.hello = SimpleNamespace(environ={"HOME": "/home/a"})
+    try:
+        return ask(RemotePreflight(connection, {}))
+    finally:
+        connection.end()
+
+
+def find_program(host: RemotePreflight) -> str:
+    return host.find_program(["true"], None, "/")
+
+
+@pytest.mark.parametrize("stack_limit", [-1, 0, 1 << 31, (1 << 63) - 1])
+def test_a_host_may_have_any_limit_of_the_stack(
+    stack_limit: int, tmp_path: Path
+) -> None:
+    facts = FACTS | {"stack_limit": stack_limit, "cwd": "/caf\udce9\n"}
+    reply = codec.pack_json(protocol.REPLY, facts)
+
+    there = answer_with(reply, RemotePreflight.facts, tmp_path)
+
+    assert there == replace(
+        Preflight("127.0.0.1").facts(),
+        free_port=FACTS["free_port"],
+        stack_limit=stack_limit,
+        cwd="/caf\udce9\n",
+        environ={"HOME": "/home/a"},
+    )
+
+
+def reply(value: Any) -> bytes:
+    return codec.pack_json(protocol.REPLY, value)
+
+
+@pytest.mark.parametrize(
+    ("message", "ask"),
+    [
+        *(
+            (reply(value), RemotePreflight.facts)
+            for value in (
+                None,
+                [],
+                {},
+                {"machine": None},
+                FACTS | {"more": 1},
+                FACTS | {"machine": {}},
+                FACTS | {"machine": {"nodes": []}},
+                FACTS | {"machine": {"nodes": [{"index": None, "cpus": []}]}},
+                FACTS | {"machine": {"nodes": [{"index": None, "cpus": [1, 1]}]}},
+                FACTS | {"machine": {"nodes": [{"index": "0", "cpus": [0]}]}},
+                FACTS | {"machine": {"nodes": [{"index": 0, "cpus": ["0"]}]}},
+                FACTS | {"free_port": "80"},
+                FACTS | {"stack_limit": 1 << 63},
+                FACTS | {"stack_limit": -2},
+                FACTS | {"stack_limit": None},
+                FACTS | {"page_bytes": True},
+                FACTS | {"cpu_quota": 1},
+                FACTS | {"cwd": 5},
+                FACTS | {"cwd": "/\0"},
+                FACTS | {"cwd": "/\ud800"},
+                FACTS | {"address": ".."},
+                FACTS | {"addresses": ["10.0.0.1", "10.0.0.x"]},
+                FACTS | {"addresses": "10.0.0.1"},
+                FACTS | {"directory_places": [None]},
+            )
+        ),
+        *((reply(value), find_program) for value in (None, 5, "/\0", ["/bin"])),
+        *(
+            (reply(value), RemotePreflight.read_memory_counters)
+            for value in (
+                None,
+                {},
+                COUNTERS | {"more": 1},
+                COUNTERS | {"kills": None},
+                COUNTERS | {"kills": -1},
+                COUNTERS | {"limit": "1"},
+                COUNTERS | {"host_kills": 1 << 64},
+            )
+        ),
+        *(
+            (message, find_program)
+            for message in (
+                protocol.pack(protocol.REPLY),
+                protocol.pack(protocol.REPLY, b"{"),
+                protocol.pack(protocol.REPLY, b'"/bin"', b""),
+                protocol.pack(protocol.JOB_STARTED),
+                protocol.pack(protocol.SUPERVISOR_LOST),
+                protocol.pack(protocol.REFUSAL, b"LaunchError"),
+                protocol.pack(protocol.HOST_CLEAN, 1),
+                protocol.pack(200),
+            )
+        ),
+    ],
+)
+def test_a_host_that_answers_as_it_must_not_is_lost_before_the_job(
+    message: bytes, ask: Callable[[RemotePreflight], object], tmp_path: Path
+) -> None:
+    with pytest.raises(LaunchError) as refusal:
+        answer_with(message, ask, tmp_path)
+
+    assert str(refusal.value) == (
+        f"The host n1 was lost before the job started: {NONSENSE}."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"environ": {"A": "\ud800"}}, {"address": "no address"}, {"clock": 1}, {"a": 1}],
+)
+def test_a_hello_with_values_that_no_agent_sends_is_of_another_version(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    hello = {field.name: "" for field in fields(AgentHello)} | {
+        "user": 1,
+        "clock": 1.0,
+        "environ": {},
+    }
+    assert codec.unpack_value(AgentHello, hello).user == 1
+
+    with pytest.raises(ValueError, match=r"\w"):
+        codec.unpack_value(AgentHello, hello | changes)
 
 
 def test_ssh_is_started_without_a_warning_of_the_thread_that_serves_popctl(

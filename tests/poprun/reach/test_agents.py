@@ -16,6 +16,7 @@ from poprun.host_specs import HostSpec
 from poprun.reach import agents
 from poprun.reach.agents import open_agents
 from poprun.reach.other_command import find_command
+from poprun.reach.out_of_memory import MemoryCounters
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import PREAMBLE
 
@@ -103,7 +104,7 @@ def test_a_question_may_be_longer_than_what_fits_into_the_connection_at_once(
     [connection] = open_agents([A], [fake.ssh], environ)
     try:
         question = [["true", "x" * (4 << 20)], "/usr/bin:/bin", "/"]
-        path = connection.ask(protocol.FIND_PROGRAM, question)
+        path = connection.ask(protocol.FIND_PROGRAM, question, str)
     finally:
         connection.end()
 
@@ -248,11 +249,11 @@ def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> No
     try:
         connection.channel.send(codec.pack_json(protocol.READ_MEMORY, None))
         assert select.select([connection], [], [], 200)[0]
-        reply = connection.answer(within=-60)
+        reply = connection.answer(MemoryCounters, within=-60)
     finally:
         connection.end()
 
-    assert len(reply) == 3
+    assert isinstance(reply, MemoryCounters)
 
 
 def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
