@@ -27,6 +27,9 @@ MOST_COPIES_AT_ONCE = 16
 # rsync's exit code if files were removed here while it ran.
 VANISHED = 24
 MARKER = ".poprun-"
+# The answers of a host about a directory: it shares the directory, can get a copy, or
+# lacks rsync.
+SHARED, READY, NO_RSYNC = _ANSWERS = ("shared", "ready", "no-rsync")
 # The file that makes a directory a virtual environment.
 CONFIGURATION = "pyvenv.cfg"
 # --sync leaves out histories, caches and files that belong to one machine.
@@ -133,13 +136,7 @@ def copy_to_hosts(
         return
     names = ", ".join(host.name for host in others)
     log.info(f"Copying the {copy.noun} {copy.directory} to {names}")
-    command = [
-        *(rsync, *copy.options, "--protect-args", f"--timeout={STALLED_S}"),
-        *(f"--rsh={shlex.join(connector.remote_shell)}", "--", f"{copy.directory}/"),
-    ]
-    commands = [
-        [*command, f"{replace(host, slots=None)}:{copy.directory}/"] for host in others
-    ]
+    commands = _rsync_commands(rsync, copy, others, connector)
     results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
     failures = [
         _sentence(host, copy, ran, _advice(host, copy, ran, connector))
@@ -148,6 +145,19 @@ def copy_to_hosts(
     ]
     if failures:
         raise HostUnreachableError("\n".join(failures))
+
+
+def _rsync_commands(
+    rsync: str, copy: Copy, hosts: Sequence[HostSpec], connector: Connector
+) -> list[list[str]]:
+    """Return the command that copies a folder to each host."""
+    command = [
+        *(rsync, *copy.options, "--protect-args", f"--timeout={STALLED_S}"),
+        *(f"--rsh={shlex.join(connector.remote_shell)}", "--", f"{copy.directory}/"),
+    ]
+    return [
+        [*command, f"{replace(host, slots=None)}:{copy.directory}/"] for host in hosts
+    ]
 
 
 @contextmanager
@@ -182,35 +192,50 @@ def _without_marker(
     Raises:
         HostUnreachableError: A host cannot be reached, or cannot take a copy.
     """
-    # A login shell may print something as well, and a path may have any characters.
-    key = os.path.basename(marker)
-    same, ready, no_rsync = (f"{key} {word}" for word in ("same", "ready", "lacks"))
-    script = (
-        f"if test -e {shlex.quote(marker)}; then echo {shlex.quote(same)}; else "
-        f"mkdir -p {shlex.quote(copy.directory)} && "
-        f"if command -v rsync >/dev/null; then echo {shlex.quote(ready)}; "
-        f"else echo {shlex.quote(no_rsync)}; fi; fi\n"
-    )
+    script = _marker_script(copy.directory, marker)
     commands = [connector.argv(host, ["sh"]) for host in hosts]
     results = run_all(commands, environ, LIMIT_S, stdin=script)
     others: list[HostSpec] = []
     failures: list[str] = []
     for host, ran in zip(hosts, results, strict=True):
         lines = ran.output.splitlines()
-        if ready in lines:
+        answers = [word for word in _ANSWERS if _answer_line(marker, word) in lines]
+        if READY in answers:
             others.append(host)
-        elif no_rsync in lines:
+        elif NO_RSYNC in answers:
             failures.append(
                 f"The host {host.name} has no rsync, which {copy.option} needs. "
                 "Install it there with: apt install rsync"
             )
-        elif same not in lines and "mkdir" in ran.errors:
+        elif SHARED in answers:
+            continue
+        elif "mkdir" in ran.errors:
             failures.append(_sentence(host, copy, ran, f"See: {connector.shown(host)}"))
-        elif same not in lines:
+        else:
             failures.append(connector.explain(host, ran))
     if failures:
         raise HostUnreachableError("\n".join(failures))
     return others
+
+
+def _marker_script(directory: str, marker: str) -> str:
+    """Return a script that prints one of the answers about a directory on its host.
+
+    It creates a directory that the host does not share.
+    """
+    # A path may have any characters.
+    path, folder = shlex.quote(marker), shlex.quote(directory)
+    shared, ready, no_rsync = (_answer_line(marker, word) for word in _ANSWERS)
+    return (
+        f"if test -e {path}; then echo {shared}; else mkdir -p {folder} && "
+        f"if command -v rsync >/dev/null; then echo {ready}; "
+        f"else echo {no_rsync}; fi; fi\n"
+    )
+
+
+def _answer_line(marker: str, word: str) -> str:
+    # A login shell may print something as well, but no line with this name.
+    return f"{os.path.basename(marker)}:{word}"
 
 
 def _advice(host: HostSpec, copy: Copy, ran: CommandEnd, connector: Connector) -> str:

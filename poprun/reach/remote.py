@@ -117,11 +117,7 @@ class HostOpener:
         if others := self._on_other_machines(hosts):
             # If poprun is killed meanwhile, the guard ends the processes with the mark.
             tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
-            connectors = self._connectors(others, environ)
-            self._make_ready(others, connectors, environ, tell, again=again)
-            opened = open_agents(others, connectors, environ, self.show_phase)
-            connections = dict(zip(others, opened, strict=True))
-            self.show_phase("checking the hosts")
+            connections = self._connect(others, environ, tell, again=again)
         addresses = (c.hello.address for c in connections.values())
         towards = next(filter(None, addresses), "")
         local = Preflight(own_address_towards(towards) if towards else "")
@@ -152,6 +148,21 @@ class HostOpener:
             names = own_names()
             others = [host for host in others if not is_local(host, names)]
         return others
+
+    def _connect(
+        self,
+        hosts: Sequence[HostSpec],
+        environ: Mapping[str, str],
+        tell: Callable[[bytes], None],
+        *,
+        again: bool,
+    ) -> dict[HostSpec, AgentConnection]:
+        """Return connections to other hosts, with their keys and copies in place."""
+        connectors = self._connectors(hosts, environ)
+        self._make_ready(hosts, connectors, environ, tell, again=again)
+        opened = open_agents(hosts, connectors, environ, self.show_phase)
+        self.show_phase("checking the hosts")
+        return dict(zip(hosts, opened, strict=True))
 
     def _connectors(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str]

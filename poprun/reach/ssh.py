@@ -115,21 +115,26 @@ class Ssh(UserCommand):
             log.say(
                 f"Installing your ssh key on {host.name}; ssh may ask for a password."
             )
-            # In poprun's session: ssh asks on its terminal, not on stdin.
-            command = f"exec sh -c {shlex.quote(ACCEPT_KEY)}"
-            ran = subprocess.run(
-                [*self.words, *ASKING, "--", host.target, command],
-                env=environ,
-                input=f"{key}\n".encode(),
-                stdout=subprocess.DEVNULL,
-                check=False,
+            self._install_key(host, key, environ)
+
+    def _install_key(
+        self, host: HostSpec, key: str, environ: Mapping[str, str]
+    ) -> None:
+        # In poprun's session: ssh asks on its terminal, not on stdin.
+        command = f"exec sh -c {shlex.quote(ACCEPT_KEY)}"
+        ran = subprocess.run(
+            [*self.words, *ASKING, "--", host.target, command],
+            env=environ,
+            input=f"{key}\n".encode(),
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        if ran.returncode:
+            raise HostUnreachableError(
+                f"Your ssh key could not be installed on the host {host.name}; "
+                "the reason is in ssh's message above. Try: "
+                f"{self.shown(host)}"
             )
-            if ran.returncode:
-                raise HostUnreachableError(
-                    f"Your ssh key could not be installed on the host {host.name}; "
-                    "the reason is in ssh's message above. Try: "
-                    f"{self.shown(host)}"
-                )
 
     def _find_refusing(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str]
