@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, TextIO
 
@@ -66,16 +66,11 @@ def run_command(
     output, errors = io.StringIO(), io.StringIO()
     copies = {"stdout": output, "stderr": errors} if capture_output else None
     with shared_memory() as file, shared_memory() as exit_code:
-        start = [
-            sys.executable,
-            "-P",
-            "-c",
-            _START,
-            str(os.getpid()),
-            path_of(exit_code),
+        argv = [
+            *(sys.executable, "-P", "-c", _START, str(os.getpid())),
+            *(path_of(exit_code), f"--result={path_of(file)}", *words),
         ]
-        command = [*start, f"--result={path_of(file)}", *words]
-        status = _run(command, environ, directory, copies or _replaced_streams())
+        status = _run(argv, environ, directory, copies or _replaced_streams())
         result = read_result(file.read(), exit_code.read(), status)
     result = replace(result, stdout=output.getvalue(), stderr=errors.getvalue())
     if check and result.exit_code:
@@ -127,7 +122,7 @@ def _replaced_streams() -> dict[str, TextIO | None]:
 
 
 def _run(
-    words: Sequence[str],
+    argv: Sequence[str],
     environ: Mapping[str, str] | None,
     directory: str | os.PathLike[str] | None,
     copies: Mapping[str, TextIO | None],
@@ -142,20 +137,7 @@ def _run(
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # It stays pending until poprun handles it.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (CALLER_INTERRUPT,))
-    try:
-        process = subprocess.Popen(
-            words,
-            env=environ,
-            cwd=directory,
-            stdout=subprocess.PIPE if "stdout" in copies else None,
-            stderr=subprocess.PIPE if "stderr" in copies else None,
-            # In a terminal poprun stays where Ctrl-C and Ctrl-Z reach it.
-            process_group=0 if copies else None,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    process = _start(argv, environ, directory, copies)
     pipes = {"stdout": process.stdout, "stderr": process.stderr}
     threads = [
         threading.Thread(target=_copy, args=(pipes[name], stream), daemon=True)
@@ -168,6 +150,28 @@ def _run(
     finally:
         for thread in threads:
             thread.join()
+
+
+def _start(
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None,
+    directory: str | os.PathLike[str] | None,
+    copies: Collection[str],
+) -> "subprocess.Popen[bytes]":
+    # The signal stays pending until poprun handles it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (CALLER_INTERRUPT,))
+    try:
+        return subprocess.Popen(
+            argv,
+            env=environ,
+            cwd=directory,
+            stdout=subprocess.PIPE if "stdout" in copies else None,
+            stderr=subprocess.PIPE if "stderr" in copies else None,
+            # In a terminal poprun stays where Ctrl-C and Ctrl-Z reach it.
+            process_group=0 if copies else None,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:

@@ -55,20 +55,31 @@ def launch(
         *words,
         *(sys.executable, "-P", "-m", "poprun.interpreter.function_call"),
     ]
+    # The instances import what this process can import.
+    results, ended = _run_job(words, cloudpickle.dumps((sys.path, call)), num_instances)
+    return _values_of(results, ended)
+
+
+def _run_job(
+    words: Sequence[str], call: bytes, num_instances: int
+) -> tuple[list[bytes], JobResult]:
+    """Run a job; return the bytes that each instance has written, and its result.
+
+    Args:
+        call: What the instances read, from a file in memory.
+    """
     with ExitStack() as stack:
         given, *results = [
             stack.enter_context(shared_memory()) for _ in range(1 + num_instances)
         ]
-        # The instances import what this process can import.
-        given.write(cloudpickle.dumps((sys.path, call)))
+        given.write(call)
         given.flush()
         paths = list(map(path_of, (given, *results)))
         files = " ".join((str(os.getpid()), *paths))
         ended = run_command(
             [*words, machine_id(), *paths], environ={**os.environ, VARIABLE: files}
         )
-        data = [one.read() for one in results]
-    return _values_of(data, ended)
+        return [one.read() for one in results], ended
 
 
 def _check_launch(
