@@ -26,7 +26,7 @@ from poprun.python_calls import JobResult, run_command
 from poprun.texts.stdout import write
 
 # A job that hangs is a finding.
-SECONDS = 60
+JOB_LIMIT_S = 60
 ECHO = ("sh", "-c", 'echo "instance $RANK"')
 REDUCE = """
 import time, numpy, popdist
@@ -102,10 +102,10 @@ def check_vipu() -> Check:
     argv = [sys.executable, "-P", "-c", VIPU, "list", "partition"]
     try:
         ran = subprocess.run(
-            argv, capture_output=True, text=True, timeout=SECONDS, check=False
+            argv, capture_output=True, text=True, timeout=JOB_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        text = f"vipu list partition did not end within {SECONDS} s"
+        text = f"vipu list partition did not end within {JOB_LIMIT_S} s"
         return failed("V-IPU", text, WITHOUT_VIPU)
     if ran.returncode:
         text = (ran.stderr.strip() or "vipu list partition failed").splitlines()[-1]
@@ -118,7 +118,7 @@ def run_job(arguments: Sequence[str]) -> JobResult:
     options = [option.name for group in GROUPS_LEFT_OUT for option in GROUPS[group]]
     left_out = {variable(name) for name in (*options, "host", "hostfile")}
     return run_command(
-        [f"--timeout={SECONDS}", "--offline-mode=yes", "--progress=no", *arguments],
+        [f"--timeout={JOB_LIMIT_S}", "--offline-mode=yes", "--progress=no", *arguments],
         capture_output=True,
         environ={n: text for n, text in os.environ.items() if n not in left_out},
     )

@@ -33,7 +33,7 @@ from poprun.words import counted, format_ranges
 
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 # An instance needs a dozen in poprun; fewer than this allow some 80 instances.
-ENOUGH_FILES = 1024
+ENOUGH_OPEN_FILES = 1024
 # A setting of the kernel: with 2 only administrators may read the memory of other
 # processes, with 3 no user may.
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -179,10 +179,10 @@ def unmapped_segments() -> list[str]:
 def check_limits() -> Check:
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{files} open files per process"
-    if files == resource.RLIM_INFINITY or files >= ENOUGH_FILES:
+    if files == resource.RLIM_INFINITY or files >= ENOUGH_OPEN_FILES:
         return passed("limits", text)
-    text += f", fewer than {ENOUGH_FILES}: not enough for many instances"
-    limit = min(most, ENOUGH_FILES) if most > 0 else ENOUGH_FILES
+    text += f", fewer than {ENOUGH_OPEN_FILES}: not enough for many instances"
+    limit = min(most, ENOUGH_OPEN_FILES) if most > 0 else ENOUGH_OPEN_FILES
     return warned("limits", text, f"ulimit -n {limit} raises it in this shell.")
 
 

@@ -20,12 +20,12 @@ from poprun.reach.connector import CommandEnd, Connector
 from poprun.wire.agent_hello import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
-LIMIT_S = 5.5
+ANSWER_LIMIT_S = 5.5
 # How long a command may take to end after its output has ended.
 EXIT_S = 0.5
 # When to try again what an sshd has dropped: at different times, as others were too.
 AGAIN_S = (0.1, 0.4)
-ENTRY = os.path.join(
+AGENT_ENTRY = os.path.join(
     os.path.abspath(__file__).rpartition("/reach/")[0], "host", "entry.py"
 )
 # More than clocks differ that are set by NTP, even badly.
@@ -61,7 +61,7 @@ class _AgentStart:
             LaunchError: It cannot be started.
         """
         connector = self._connector
-        agent = [sys.executable, "-I", "-S", ENTRY, connector.name]
+        agent = [sys.executable, "-I", "-S", AGENT_ENTRY, connector.name]
         self.connection = AgentConnection(
             self._host.name,
             connector.argv(self._host, agent),
@@ -94,7 +94,7 @@ class _AgentStart:
     def _explain(self, connection: AgentConnection, exit_code: int | None) -> None:
         """End the command, and try again or fail for the reason that it gives."""
         end = CommandEnd(exit_code=exit_code, errors=connection.stderr_text)
-        sentence = self._connector.explain(self._host, end, ENTRY)
+        sentence = self._connector.explain(self._host, end, AGENT_ENTRY)
         self.end()
         if self._connector.is_temporary(end):
             self._last = sentence
@@ -123,7 +123,7 @@ def open_agents(
         HostUnreachableError: A host does not answer, or not as it must; names all.
         LaunchError: A connector cannot be started.
     """
-    limit_s = LIMIT_S * timeout_factor()
+    limit_s = ANSWER_LIMIT_S * timeout_factor()
     starts = [
         _AgentStart(host, connector, environ)
         for host, connector in zip(hosts, connectors, strict=True)

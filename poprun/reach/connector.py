@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from poprun.errors import NOT_EXECUTABLE, NOT_FOUND
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach.silence import peer_of_process_is_gone
 from poprun.words import printable
 
-# Exit codes of shells.
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
 # The most lines of a command's stderr that a message shows.
 MOST_LINES = 2
 # srun writes it, without a failure, if processors are not bound to tasks.

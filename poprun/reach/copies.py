@@ -19,7 +19,7 @@ from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach.connector import MOST_LINES, CommandEnd, Connector, quotation
 from poprun.reach.remote_commands import run_all
-from poprun.reach.ssh import LIMIT_S
+from poprun.reach.ssh import COMMAND_LIMIT_S
 
 # How long rsync waits for a host that accepts no data before it gives up.
 STALLED_S = 60
@@ -194,7 +194,7 @@ def _without_marker(
     """
     script = _marker_script(copy.directory, marker)
     commands = [connector.argv(host, ["sh"]) for host in hosts]
-    results = run_all(commands, environ, LIMIT_S, stdin=script)
+    results = run_all(commands, environ, COMMAND_LIMIT_S, stdin=script)
     others: list[HostSpec] = []
     failures: list[str] = []
     for host, ran in zip(hosts, results, strict=True):

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 Look = tuple[tuple[str, ...], str | None, str]
 
 # The variable of the processes that reach other hosts, until the job starts.
-MARK = "_POPRUN_PREFLIGHT"
+PREFLIGHT_MARK = "_POPRUN_PREFLIGHT"
 
 
 class Preflight:

@@ -20,7 +20,7 @@ from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.agents import open_agents
 from poprun.reach.connector import Connector
 from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_copy
-from poprun.reach.hosts import MARK, Preflight
+from poprun.reach.hosts import PREFLIGHT_MARK, Preflight
 from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.srun import find_srun
@@ -51,7 +51,7 @@ class RemotePreflight(Preflight):
             self.connection.hello.environ, self._environ
         )
         # srun passes its environment on.
-        environ.pop(MARK, None)
+        environ.pop(PREFLIGHT_MARK, None)
         # nohup applies to poprun's host only: ssh does not pass it on.
         ignored = tuple(own_process.ignored_signals())
         return replace(facts, environ=environ, ignored_signals=ignored)
@@ -112,11 +112,11 @@ class HostOpener:
             PoprunError: A host cannot be reached, or is named twice.
         """
         mark = os.urandom(16).hex()
-        environ = {**self.environ, MARK: mark}
+        environ = {**self.environ, PREFLIGHT_MARK: mark}
         connections: dict[HostSpec, AgentConnection] = {}
         if others := self._on_other_machines(hosts):
             # If poprun is killed meanwhile, the guard ends the processes with the mark.
-            tell(protocol.pack(protocol.MARK, f"{MARK}={mark}".encode()))
+            tell(protocol.pack(protocol.MARK, f"{PREFLIGHT_MARK}={mark}".encode()))
             connections = self._connect(others, environ, tell, again=again)
         addresses = (c.hello.address for c in connections.values())
         towards = next(filter(None, addresses), "")

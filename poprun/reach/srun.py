@@ -14,7 +14,7 @@ from poprun.host_specs import HostSpec
 from poprun.plan.slurm import SlurmJob, is_of_slurm, node_environment
 from poprun.reach.connector import MOST_LINES, CommandEnd, Connector, unusable
 
-OPTIONS = (
+SRUN_OPTIONS = (
     # The step takes nothing from others, and has all that the job has on the node: its
     # processors, memory and devices are the instances' to use.
     "--overlap",
@@ -53,7 +53,12 @@ class Srun(Connector):
 
     @property
     def remote_shell(self) -> list[str]:
-        return [self.path, f"--jobid={self.allocation.job_id}", *OPTIONS, "--nodelist"]
+        return [
+            self.path,
+            f"--jobid={self.allocation.job_id}",
+            *SRUN_OPTIONS,
+            "--nodelist",
+        ]
 
     def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
         return [*self.remote_shell, host.name, *program]

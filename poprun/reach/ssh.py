@@ -20,7 +20,7 @@ from poprun.reach.silence import acknowledges_nothing, ends_of
 
 # How long ssh tries to connect. It ends, and says why, before poprun gives up.
 CONNECT_S = 4
-OPTIONS = (
+SSH_OPTIONS = (
     "-T",
     "-x",
     "-a",
@@ -39,9 +39,9 @@ OPTIONS = (
     "-o",
     "ServerAliveInterval=0",
 )
-ASKING = tuple("BatchMode=no" if o == "BatchMode=yes" else o for o in OPTIONS)
+ASKING = tuple("BatchMode=no" if o == "BatchMode=yes" else o for o in SSH_OPTIONS)
 # How long one ssh may take to run a short command.
-LIMIT_S = CONNECT_S + 1.5
+COMMAND_LIMIT_S = CONNECT_S + 1.5
 # Adds its input to the accepted keys, in a new line.
 ACCEPT_KEY = (
     "cd && umask 077 && mkdir -p .ssh && "
@@ -59,7 +59,7 @@ class Ssh(UserCommand):
 
     @property
     def remote_shell(self) -> list[str]:
-        return [*self.words, *OPTIONS]
+        return [*self.words, *SSH_OPTIONS]
 
     def argv(self, host: HostSpec, program: Sequence[str]) -> list[str]:
         command = f"exec {shlex.join(program)}"
@@ -145,7 +145,7 @@ class Ssh(UserCommand):
             HostUnreachableError: Others cannot be reached, which no key mends.
         """
         commands = [self.argv(host, ["true"]) for host in hosts]
-        results = run_all(commands, self.environment(environ), LIMIT_S)
+        results = run_all(commands, self.environment(environ), COMMAND_LIMIT_S)
         refusing: list[HostSpec] = []
         failures: list[str] = []
         for host, end in zip(hosts, results, strict=True):
@@ -168,7 +168,7 @@ class Ssh(UserCommand):
         """
         show = [*self.words, "-G", "--", host.target]
         list_loaded = ["/usr/bin/env", "ssh-add", "-L"]
-        configuration, loaded = run_all([show, list_loaded], environ, LIMIT_S)
+        configuration, loaded = run_all([show, list_loaded], environ, COMMAND_LIMIT_S)
         home = environ.get("HOME", "")
         for line in configuration.output.splitlines():
             word, _, path = line.partition(" ")

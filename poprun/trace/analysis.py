@@ -31,8 +31,8 @@ class Slice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """A call that several instances have made together.
+class JointCall:
+    """A collective call, with the call of each member.
 
     parts: The call of each.
     last: The part that began last.
@@ -89,7 +89,7 @@ class TraceSummary:
     lives: Sequence[Slice]
     calls: Sequence[Slice]
     spans: Sequence[Slice]
-    together: Sequence[Together]
+    joint_calls: Sequence[JointCall]
     instances: Mapping[int, InstanceSummary]
     waits: Mapping[tuple[int, int], float]
     unrecorded: Mapping[int, int]
@@ -134,9 +134,9 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
             end = max(end, ended)
         elif event["ph"] == "i" and UNRECORDED in event.get("args", {}):
             unrecorded[event["pid"]] = int(event["args"][UNRECORDED])
-    together = _together(slices[CALL])
+    joint_calls = _joint_calls(slices[CALL])
     waits: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for call in together:
+    for call in joint_calls:
         if call.has_last:
             for part in call.parts:
                 if part is not call.last:
@@ -147,8 +147,8 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
         lives=slices["life"],
         calls=slices[CALL],
         spans=slices[SPAN],
-        together=together,
-        instances=_instances(rows, slices[CALL], together, waits),
+        joint_calls=joint_calls,
+        instances=_instances(rows, slices[CALL], joint_calls, waits),
         waits=waits,
         unrecorded=unrecorded,
         end=end,
@@ -156,28 +156,28 @@ def _analyse(events: Iterable[Any], *, is_complete: bool) -> TraceSummary:
     )
 
 
-def _together(calls: Sequence[Slice]) -> list[Together]:
+def _joint_calls(calls: Sequence[Slice]) -> list[JointCall]:
     by_title: defaultdict[str, list[Slice]] = defaultdict(list)
     for call in calls:
         if ", call " in call.args["call"]:
             by_title[call.args["call"]].append(call)
-    together = []
+    joint_calls = []
     for title, parts in by_title.items():
         last = max(parts, key=lambda part: part.began)
-        together.append(Together(title=title, parts=parts, last=last))
-    return together
+        joint_calls.append(JointCall(title=title, parts=parts, last=last))
+    return joint_calls
 
 
 def _instances(
     rows: Mapping[int, str],
     calls: Sequence[Slice],
-    together: Sequence[Together],
+    joint_calls: Sequence[JointCall],
     waits: Mapping[tuple[int, int], float],
 ) -> dict[int, InstanceSummary]:
     own: defaultdict[int, list[Slice]] = defaultdict(list)
     for call in calls:
         own[call.row].append(call)
-    times_last = Counter(one.last.row for one in together if one.has_last)
+    times_last = Counter(one.last.row for one in joint_calls if one.has_last)
     costs: defaultdict[int, float] = defaultdict(float)
     for (_, last), us in waits.items():
         costs[last] += us
@@ -196,10 +196,10 @@ def _instances(
     }
 
 
-def slowest(together: Sequence[Together], number: int) -> list[Together]:
+def slowest(joint_calls: Sequence[JointCall], number: int) -> list[JointCall]:
     """Return the calls in which the instances have waited for the longest time."""
     # In a call with one member no instance waits for another.
-    several = [one for one in together if len(one.parts) > 1 or not one.is_complete]
+    several = [one for one in joint_calls if len(one.parts) > 1 or not one.is_complete]
     return sorted(several, key=lambda one: -one.waited)[:number]
 
 
@@ -247,7 +247,7 @@ def conclusion(summary: TraceSummary) -> str:
     if not total:
         return "No instance waited for another."
     row = max(costs, key=lambda row: costs[row])
-    calls = sum(one.has_last for one in summary.together)
+    calls = sum(one.has_last for one in summary.joint_calls)
     return (
         f"The instances waited {in_time(total)} for each other in total; "
         f"{100 * costs[row] / total:.0f} % of that was for {name_of(summary, row)}, "

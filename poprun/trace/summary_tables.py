@@ -136,7 +136,7 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
 
 def _slowest(summary: TraceSummary, number: int) -> TraceTable:
     rows = []
-    for one in slowest(summary.together, number):
+    for one in slowest(summary.joint_calls, number):
         last, began = one.last, min(part.began for part in one.parts)
         ended = max(part.ended for part in one.parts)
         times = began, ended - began, one.waited

@@ -78,7 +78,7 @@ class Part(NamedTuple):
 # By attempt and rank.
 Lives = Mapping[tuple[int, int], InstanceLife]
 # The title, the group and the parts of a call.
-JointCall = tuple[str, RecordedGroup, list[Part]]
+CallParts = tuple[str, RecordedGroup, list[Part]]
 
 
 def row_of(rank: int, further: int = 0) -> int:
@@ -109,7 +109,7 @@ def timeline(
         _launcher(phases, mpirun, end_ns),
         _lives(lives, end_ns),
         *(_process(process, begin_ns) for process in processes),
-        _together(calls, arrows),
+        _calls_and_waits(calls, arrows),
         _messages(calls, arrows),
     ):
         if "ts" in event:
@@ -176,7 +176,9 @@ def _ranges(members: Sequence[int]) -> str:
     return f"of {', '.join(map(str, members))}"
 
 
-def _together(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Event]:
+def _calls_and_waits(
+    calls: Iterable[CallParts], arrows: Iterator[int]
+) -> Iterator[Event]:
     """Yield all calls, and the waits for the last member of each.
 
     Args:
@@ -199,7 +201,7 @@ def _together(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Eve
             yield from _arrow(next(arrows), "waits", WAIT, begin, end)
 
 
-def _messages(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Event]:
+def _messages(calls: Iterable[CallParts], arrows: Iterator[int]) -> Iterator[Event]:
     """Yield an arrow from each send to its recv: both come in the same order."""
     # By group, sender and receiver: the sends and the recvs.
     messages: dict[Any, tuple[list[Event], list[Event]]] = {}
@@ -218,9 +220,9 @@ def _messages(calls: Iterable[JointCall], arrows: Iterator[int]) -> Iterator[Eve
             yield from _arrow(next(arrows), "message", MESSAGE, sent, received)
 
 
-def _calls(processes: Sequence[ProcessRecords]) -> Collection[JointCall]:
+def _calls(processes: Sequence[ProcessRecords]) -> Collection[CallParts]:
     """Return the title, the group and the parts of each call."""
-    calls: dict[Any, JointCall] = {}
+    calls: dict[Any, CallParts] = {}
     names: dict[Any, str] = {}
     for process in processes:
         for call in process.calls:

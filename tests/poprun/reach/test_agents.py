@@ -28,7 +28,7 @@ RUN = 'for word; do command=$word; done; exec sh -c "$command"'
 @pytest.fixture(autouse=True)
 def long_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let agents take long to start, as all that runs beside a test may be busy."""
-    monkeypatch.setattr(agents, "LIMIT_S", 200.0)
+    monkeypatch.setattr(agents, "ANSWER_LIMIT_S", 200.0)
 
 
 class FakeSsh:
@@ -133,7 +133,7 @@ def test_each_failing_host_is_named_in_a_line_of_its_own(tmp_path: Path) -> None
 def test_a_host_that_says_nothing_is_named_and_its_ssh_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "LIMIT_S", 0.5)
+    monkeypatch.setattr(agents, "ANSWER_LIMIT_S", 0.5)
     # As ssh has a process of its own to reach a jump host.
     fake = FakeSsh(
         tmp_path,
@@ -223,7 +223,7 @@ def test_a_host_whose_clock_is_far_off_is_refused(
 def test_answers_that_came_while_poprun_was_stopped_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "LIMIT_S", 0.1)
+    monkeypatch.setattr(agents, "ANSWER_LIMIT_S", 0.1)
     monkeypatch.setattr(agents, "timeout_factor", lambda: 1.0)
     stopped, answered = tmp_path / "stopped", tmp_path / "answered"
     answer = hello().replace("; cat", f"; touch {answered}; cat")
@@ -259,7 +259,7 @@ def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> No
 def test_half_an_answer_of_one_host_keeps_no_other_from_being_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "LIMIT_S", 1.0)
+    monkeypatch.setattr(agents, "ANSWER_LIMIT_S", 1.0)
     monkeypatch.setattr(agents, "timeout_factor", lambda: 1.0)
     octal = "".join(f"\\{byte:03o}" for byte in PREAMBLE)
     half = f"printf '{octal}'; touch {tmp_path}/half; exec sleep 999"

@@ -46,7 +46,7 @@ def test_a_call_that_not_all_have_recorded_says_nothing_of_who_was_late() -> Non
     summary = analyse(document(events([process(0), process(2)])))
 
     assert summary.waits == {}
-    assert [one.is_complete for one in slowest(summary.together, 1)] == [False]
+    assert [one.is_complete for one in slowest(summary.joint_calls, 1)] == [False]
 
 
 def test_a_job_without_calls_is_told() -> None:
