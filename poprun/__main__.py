@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # and the search takes a twentieth of a launch.
 _OBJECTS_BEFORE_GARBAGE = 100_000
 
+# STATE: the file that gets the exit code, too; "" for none.
 _exit_code_file = ""
 
 

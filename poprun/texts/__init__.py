@@ -1,1 +1,1 @@
-"""Texts of the commands: colours, tables, errors of click -> stdout and stderr."""
+"""Texts of the commands: tables, sentences, errors of click -> stdout and stderr."""
