@@ -13,7 +13,7 @@ from poprun.errors import (
     TopologyError,
 )
 from poprun.mpirun.arguments import find_question
-from poprun.mpirun.find import answer
+from poprun.mpirun.find import ask_mpirun
 from poprun.options.grammar import CommandLine, Given, text_given
 from poprun.options.programs import Program, explain_misplaced, resolve_programs
 from poprun.options.settings import Settings, show_object, show_table
@@ -51,7 +51,7 @@ def carry_out(
         return print_text(show_table(settings))
     if question := find_question("\n".join(settings["mpi-global-args"])):
         early_signals.unblock()
-        text, code = answer(question, settings["mpirun"], environ)
+        text, code = ask_mpirun(question, settings["mpirun"], environ)
         return print_text(text) or code
     if file := settings["export-config"]:
         # Imports yaml, which takes 10 ms.

@@ -191,7 +191,7 @@ def preview(
     options = request.partition_options
     if options is None:
         return None, ""
-    expected = partition.variables(options, request.identity)
+    expected = partition.expected_variables(options, request.identity)
     try:
         with closing(_open(options, environ, is_copy=True)) as inventory:
             grant = preview_devices(inventory, _job_request(request, options))
@@ -293,7 +293,7 @@ def _describe(
     target = target_options(grant, from_environment)
     own = grant.partition
     granted = replace(
-        partition.variables(options, request.identity),
+        partition.expected_variables(options, request.identity),
         name=own.name,
         node_device=grant.parent.id if own.reconfigurable else None,
         target_options=target.merged,

@@ -90,10 +90,10 @@ def _named(option: str, search_path: str) -> str:
     return path
 
 
-def answer(
+def ask_mpirun(
     question: Sequence[str], mpirun: str | None, environ: Mapping[str, str]
 ) -> tuple[str, int]:
-    """Return what mpirun prints, and its exit code.
+    """Ask mpirun for its version or help; return its output and exit code.
 
     Args:
         mpirun: The value of --mpirun.

@@ -81,7 +81,7 @@ def own_name(identity: str) -> str:
     return f"poprun-{identity}"
 
 
-def variables(options: PartitionOptions, identity: str) -> PartitionVariables:
+def expected_variables(options: PartitionOptions, identity: str) -> PartitionVariables:
     """Return the facts of a partition that are known before it is granted."""
     name = options.name or own_name(identity)
     return PartitionVariables(options=options, name=name)

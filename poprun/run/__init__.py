@@ -132,8 +132,8 @@ def _traced(context: RunContext) -> Iterator[None]:
         if context.trace is not None:
             if failure := context.trace.write():
                 context.log.error(failure)
-            if gap := context.trace.gap():
-                context.log.warn(gap)
+            if sentence := context.trace.missing_calls():
+                context.log.warn(sentence)
 
 
 def _plan(programs: Sequence[Program], context: RunContext) -> Request:

@@ -203,7 +203,7 @@ def slowest(joint_calls: Sequence[JointCall], number: int) -> list[JointCall]:
     return sorted(several, key=lambda one: -one.waited)[:number]
 
 
-def in_time(us: float) -> str:
+def duration_text(us: float) -> str:
     """Write a time: 12.3 us, 4.56 ms, 1.23 s."""
     for unit, length in (("s", 1e6), ("ms", 1e3)):
         if us >= length:
@@ -211,15 +211,15 @@ def in_time(us: float) -> str:
     return f"{three_digits(us)} us"
 
 
-def name_of(summary: TraceSummary, row: int) -> str:
+def row_name(summary: TraceSummary, row: int) -> str:
     """Return the name of a row without its process: "instance 3"."""
     return summary.rows.get(row, f"row {row}").partition(" (")[0]
 
 
-def gap(summary: TraceSummary) -> str:
+def missing_calls(summary: TraceSummary) -> str:
     """Return a sentence about calls for which there was no room; "" for none."""
     most = sorted(summary.unrecorded.items(), key=lambda item: -item[1])
-    lacks = [f"the last {number} of {name_of(summary, row)}" for row, number in most]
+    lacks = [f"the last {number} of {row_name(summary, row)}" for row, number in most]
     if not lacks:
         return ""
     more = f", and those of {len(lacks) - MOST_GAPS} more processes"
@@ -249,8 +249,8 @@ def conclusion(summary: TraceSummary) -> str:
     row = max(costs, key=lambda row: costs[row])
     calls = sum(one.has_last for one in summary.joint_calls)
     return (
-        f"The instances waited {in_time(total)} for each other in total; "
-        f"{100 * costs[row] / total:.0f} % of that was for {name_of(summary, row)}, "
+        f"The instances waited {duration_text(total)} for each other in total; "
+        f"{100 * costs[row] / total:.0f} % of that was for {row_name(summary, row)}, "
         f"which was the last to begin {summary.instances[row].times_last} of {calls} "
         "calls."
     )

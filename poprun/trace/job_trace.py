@@ -134,7 +134,7 @@ class JobTrace:
             )
         return ""
 
-    def gap(self) -> str:
+    def missing_calls(self) -> str:
         """Return a sentence about calls for which there was no room, "" for none."""
         lost = sum(
             lost_calls(bytes(data[: HEADER.size]))

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from poprun.trace.analysis import Slice, TraceSummary, conclusion, gap, in_time, name_of
+from poprun.trace.analysis import (
+    Slice,
+    TraceSummary,
+    conclusion,
+    duration_text,
+    missing_calls,
+    row_name,
+)
 from poprun.trace.summary_tables import Cell, TraceTable, tables
 from poprun.trace.timeline import LAUNCHER
 from poprun.words import size
@@ -54,8 +61,8 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--text); }
 
 def as_page(summary: TraceSummary, title: str) -> str:
     """Return the page."""
-    sentence = gap(summary)
-    missing_calls = f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
+    sentence = missing_calls(summary)
+    note = f'<p class="gap">{escape(sentence)}</p>\n' if sentence else ""
     picture = "<p>Nothing is recorded.</p>"
     if summary.end:
         picture = f"{_key(summary)}\n{''.join(_timeline(summary))}"
@@ -64,7 +71,7 @@ def as_page(summary: TraceSummary, title: str) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n"
         f'<p class="conclusion">{escape(conclusion(summary))}</p>\n'
-        f"{missing_calls}"
+        f"{note}"
         f"<h2>Timeline</h2>\n{picture}\n"
         f"{''.join(map(_table, tables(summary, SLOWEST, MOST_NAMES, MOST_INSTANCES)))}"
         "</body></html>\n"
@@ -88,8 +95,9 @@ def _key(summary: TraceSummary) -> str:
     note = ""
     if len(summary.calls) > MOST_CALLS:
         note = (
-            f"<br>Each column is {in_time(summary.end / COLUMNS)} long: the orange and "
-            "the blue part show how much of it was spent waiting and moving data."
+            f"<br>Each column is {duration_text(summary.end / COLUMNS)} long: the "
+            "orange and the blue part show how much of it was spent waiting and moving "
+            "data."
         )
     return f'<p class="key">{shown}{note}</p>'
 
@@ -104,7 +112,7 @@ def _timeline(summary: TraceSummary) -> Iterator[str]:
         top = index * ROW + 4
         yield (
             f'<g class="row" data-row="{row}"><text x="0" y="{top + 12}">'
-            f"{escape(name_of(summary, row))}</text>\n"
+            f"{escape(row_name(summary, row))}</text>\n"
         )
         yield from _row(summary, row, top)
         yield "</g>\n"
@@ -123,7 +131,7 @@ def _ticks(end: float, height: int) -> Iterator[str]:
         yield (
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 20}"/>'
             f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">'
-            f"{in_time(number * step) if number else 0}</text>\n"
+            f"{duration_text(number * step) if number else 0}</text>\n"
         )
 
 
@@ -145,7 +153,7 @@ def _row(summary: TraceSummary, row: int, top: float) -> Iterator[str]:
     ):
         for one in slices:
             if one.row == row:
-                title = f"{one.name}: {in_time(one.ended - one.began)}"
+                title = f"{one.name}: {duration_text(one.ended - one.began)}"
                 yield _bar(kind, one.began, one.ended, end, y, height, title)
     calls = [call for call in summary.calls if call.row == row]
     if len(summary.calls) > MOST_CALLS:
@@ -178,7 +186,7 @@ def _call(call: Slice, end: float, top: float) -> Iterator[str]:
     waited = min(call.args["waited_us"], call.ended - call.began)
     title = (
         f"{call.args['call']}: {call.name} of {size(call.args['bytes'])}, waited "
-        f"{in_time(waited)}, moved {in_time(call.args['moved_us'])}"
+        f"{duration_text(waited)}, moved {duration_text(call.args['moved_us'])}"
     )
     between = call.began + waited
     if waited:

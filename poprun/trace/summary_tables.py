@@ -8,9 +8,9 @@ from poprun.texts.tables import table
 from poprun.trace.analysis import (
     TraceSummary,
     conclusion,
-    gap,
-    in_time,
-    name_of,
+    duration_text,
+    missing_calls,
+    row_name,
     slowest,
 )
 from poprun.words import size
@@ -53,7 +53,7 @@ def tables(
 
 def as_text(summary: TraceSummary, number_of_calls: int) -> str:
     """Return the text of all tables that have rows."""
-    head = (conclusion(summary), gap(summary))
+    head = (conclusion(summary), missing_calls(summary))
     parts = [f"{sentence}\n" for sentence in head if sentence]
     for each in tables(summary, number_of_calls, MOST_NAMES, MOST_COLUMNS):
         if each.rows:
@@ -69,7 +69,7 @@ def _cells(*texts: str) -> tuple[Cell, ...]:
 
 
 def _time(us: float, most: float) -> Cell:
-    return Cell(text=in_time(us), share=us / most if most else 0.0)
+    return Cell(text=duration_text(us), share=us / most if most else 0.0)
 
 
 def _instances(summary: TraceSummary) -> TraceTable:
@@ -80,7 +80,7 @@ def _instances(summary: TraceSummary) -> TraceTable:
         (
             *_cells(one.title, str(one.calls), size(one.nbytes)),
             _time(one.waited, most_waited),
-            *_cells(in_time(one.moved), str(one.times_last)),
+            *_cells(duration_text(one.moved), str(one.times_last)),
             _time(one.cost_to_others, most_cost),
         )
         for one in every
@@ -95,13 +95,13 @@ def _waits(summary: TraceSummary, most_columns: int) -> TraceTable:
     for (_, last), us in summary.waits.items():
         totals[last] = totals.get(last, 0.0) + us
     columns = sorted(sorted(totals, key=lambda row: -totals[row])[:most_columns])
-    head = ("waited for", *(name_of(summary, row) for row in columns))
+    head = ("waited for", *(row_name(summary, row) for row in columns))
     most = max(summary.waits.values(), default=0.0)
     rows = []
     for row in summary.instances if columns else ():
         waits = (summary.waits.get((row, column)) for column in columns)
         times = (Cell(text="-") if us is None else _time(us, most) for us in waits)
-        rows.append((Cell(text=name_of(summary, row)), *times))
+        rows.append((Cell(text=row_name(summary, row)), *times))
     return TraceTable(name="waits", head=head, rows=rows)
 
 
@@ -119,9 +119,9 @@ def _spans(summary: TraceSummary, most_names: int) -> TraceTable:
     names = sorted(most, key=lambda name: (-most[name], name))
     rows = [
         (
-            *_cells(name, name_of(summary, row), str(len(own))),
+            *_cells(name, row_name(summary, row), str(len(own))),
             _time(sum(own), most[name]),
-            Cell(text=in_time(max(own))),
+            Cell(text=duration_text(max(own))),
         )
         for name in names[:most_names]
         for row, own in sorted(lengths[name].items())
@@ -141,9 +141,14 @@ def _slowest(summary: TraceSummary, number: int) -> TraceTable:
         ended = max(part.ended for part in one.parts)
         times = began, ended - began, one.waited
         row = _cells(
-            *(one.title, last.name, size(last.args["bytes"]), *map(in_time, times)),
-            name_of(summary, last.row) if one.is_complete else "-",
-            in_time(last.began - began),
+            *(
+                one.title,
+                last.name,
+                size(last.args["bytes"]),
+                *map(duration_text, times),
+            ),
+            row_name(summary, last.row) if one.is_complete else "-",
+            duration_text(last.began - began),
         )
         rows.append(row)
     head = ("slowest calls", "operation", "bytes", "at", "took", "waited in all")

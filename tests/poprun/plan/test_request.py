@@ -66,7 +66,7 @@ def plan_for(
     request = read_request(own, programs, environ, "/tmp", describe)
     first = new_attempt(request.identity, 0, request.facts[0].free_port)
     options = request.partition_options
-    expected = options and partition.variables(options, request.identity)
+    expected = options and partition.expected_variables(options, request.identity)
     return make_plan(request, first, expected)
 
 

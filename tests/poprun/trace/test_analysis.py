@@ -6,7 +6,7 @@ from poprun.trace.analysis import (
     TraceError,
     analyse,
     conclusion,
-    in_time,
+    duration_text,
     slowest,
 )
 from poprun.trace.page import MOST_CALLS, as_page, tick_length
@@ -210,4 +210,4 @@ def test_very_many_calls_are_drawn_as_shares() -> None:
     ],
 )
 def test_times_are_short(us: float, text: str) -> None:
-    assert in_time(us) == text
+    assert duration_text(us) == text

@@ -100,12 +100,12 @@ def test_the_file_has_phases_lives_and_records(tmp_path: Path) -> None:
 
 def test_calls_without_room_are_told(tmp_path: Path) -> None:
     trace = JobTrace(os.fspath(tmp_path / "trace.json"))
-    assert trace.gap() == ""
+    assert trace.missing_calls() == ""
     for rank in (0, 1):
         trace.add_piece("here", f"{rank}-7{rank}.calls", file_of_calls(4))
         trace.add_piece("here", f"{rank}-7{rank}.notes", notes(rank, 70 + rank))
 
-    assert trace.gap() == (
+    assert trace.missing_calls() == (
         "6 calls are missing from the trace: each process records its first "
         "131071, or fewer if the disk is full. 'popctl trace' names the "
         "processes."
