@@ -113,7 +113,7 @@ HARMS = {
 }
 # For how long "stop-long" stops a process.
 LONG_STOP_S = 60.0
-SUPERVISORS = re.compile("bin/poprun |entry.py guard|host/entry.py|entry.py shim")
+SUPERVISORS = re.compile("bin/poprun |entry.py guard|host/agent_entry.py|entry.py shim")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # Exit codes that say that poprun, or the job, was ended or has failed.
 MACHINERY, TIMED_OUT, OUTPUT_CLOSED = 125, 124, 141
@@ -254,7 +254,9 @@ class HostsRound(ChaosRound):
             case "kill-two":
                 self._send(signal.SIGKILL, "bin/poprun |entry.py guard")
                 time.sleep(self.dice.choice((0, self.dice.uniform(0, 0.08))))
-                self._send(signal.SIGKILL, "host/entry.py|entry.py guard|entry.py shim")
+                self._send(
+                    signal.SIGKILL, "host/agent_entry.py|entry.py guard|entry.py shim"
+                )
             case "kill" | "stop":
                 number = signal.SIGKILL if harm == "kill" else signal.SIGSTOP
                 self._send(number)

@@ -26,7 +26,7 @@ EXIT_S = 0.5
 # When to try again what an sshd has dropped: at different times, as others were too.
 AGAIN_S = (0.1, 0.4)
 AGENT_ENTRY = os.path.join(
-    os.path.abspath(__file__).rpartition("/reach/")[0], "host", "entry.py"
+    os.path.abspath(__file__).rpartition("/reach/")[0], "host", "agent_entry.py"
 )
 # More than clocks differ that are set by NTP, even badly.
 MOST_CLOCK_DIFFERENCE_S = 60.0

@@ -145,7 +145,7 @@ def test_ipus_stay_held_while_instances_of_a_lost_host_may_run(bed: Bed) -> None
 def stopped_agents(bed: Bed) -> Iterator[None]:
     """Stop the agent of h1, and at the end let it end the job that has lost poprun."""
     remove_files(bed)
-    agents = bed["h1"].output("pgrep", "-f", "host/entry.py").split()
+    agents = bed["h1"].output("pgrep", "-f", "host/agent_entry.py").split()
     bed["h1"].run("kill", "-STOP", *agents)
     try:
         yield

@@ -58,9 +58,12 @@ def start_with_caches(bed: Bed) -> "subprocess.Popen[bytes]":
         pytest.param("h0", "bin/poprun ", signal.SIGINT, id="Ctrl-C"),
         pytest.param("h0", "bin/poprun ", signal.SIGKILL, id="poprun"),
         pytest.param("h0", "bin/poprun |entry.py guard", signal.SIGKILL, id="guard"),
-        pytest.param("h1", "host/entry.py", signal.SIGKILL, id="agent"),
+        pytest.param("h1", "host/agent_entry.py", signal.SIGKILL, id="agent"),
         pytest.param(
-            "h1", "host/entry.py|entry.py shim", signal.SIGKILL, id="agent-and-shims"
+            "h1",
+            "host/agent_entry.py|entry.py shim",
+            signal.SIGKILL,
+            id="agent-and-shims",
         ),
         pytest.param("h1", "^python3 -c", signal.SIGKILL, id="instances"),
     ],
@@ -81,7 +84,9 @@ def test_the_next_job_removes_the_cache_of_a_host_whose_supervisors_were_killed(
     job = start_with_caches(bed)
     # Stopped first, so that none acts on the end of another.
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        bed["h1"].run("pkill", f"-{number}", "-f", "host/entry|entry.py (guard|shim)")
+        bed["h1"].run(
+            "pkill", f"-{number}", "-f", "host/agent_entry|entry.py (guard|shim)"
+        )
     job.wait(200)
 
     assert bed.front.run(*poprun(0)).returncode == 0

@@ -96,7 +96,7 @@ class RunningJob:
         return self.poprun.returncode, stderr
 
 
-AGENT = "host/entry.py"
+AGENT = "host/agent_entry.py"
 GUARD = "entry.py guard"
 POPRUN = "bin/poprun "
 SHIM = "entry.py shim .* POPDIST_CONTROL"

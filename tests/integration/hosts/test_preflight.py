@@ -14,7 +14,7 @@ from conftest import BIN, ROOT, mpirun_of, wait_for
 pytestmark = pytest.mark.mpi
 
 PYTHON = f"{BIN}/python"
-ENTRY = f"{ROOT}/poprun/host/entry.py"
+ENTRY = f"{ROOT}/poprun/host/agent_entry.py"
 NO_ADDRESS = "10.31.9.9"
 Make = Callable[..., Bed]
 JOB = ("poprun", "--mpirun", "local", "--offline-mode=yes")

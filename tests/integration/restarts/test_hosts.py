@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi
 
 # Each loss of a host takes 15 s of waiting. The test of checkpoints has hydra.
 MPIS = ["openmpi5", "local"]
-AGENT = "host/entry.py"
+AGENT = "host/agent_entry.py"
 # Runs on in the first attempt, and ends at once in each other.
 PROGRAM = (
     "echo $POPDIST_RESTART_COUNT $RANK $(uname -n); touch /tmp/runs-$RANK; "

@@ -15,7 +15,7 @@ from poprun import host as host_package
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import PREAMBLE
 
-ENTRY = Path(host_package.__file__).with_name("entry.py")
+ENTRY = Path(host_package.__file__).with_name("agent_entry.py")
 JOB = {
     "name": "n1",
     "ranks": [0],

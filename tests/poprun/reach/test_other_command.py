@@ -62,7 +62,7 @@ def test_the_words_of_a_command_say_why_a_host_cannot_be_used(
 
     def explain(exit_code: int | None, text: str) -> str:
         failure = CommandEnd(exit_code=exit_code, errors=text)
-        return command.explain(HOST, failure, "/opt/poprun/host/entry.py")
+        return command.explain(HOST, failure, "/opt/poprun/host/agent_entry.py")
 
     assert explain(1, 'Error: pods "pod-1" not found\n') == (
         "The host pod-1 cannot be used: exec ended with exit code 1. exec says: "
@@ -74,7 +74,7 @@ def test_the_words_of_a_command_say_why_a_host_cannot_be_used(
     )
     assert explain(
         2,
-        "python: can't open file '/opt/poprun/host/entry.py': [Errno 2] "
+        "python: can't open file '/opt/poprun/host/agent_entry.py': [Errno 2] "
         "No such file or directory",
     ).startswith(
         "The host pod-1 cannot be used: it has no poprun in /opt/poprun. exec says: "

@@ -11,7 +11,7 @@ from poprun.reach.ssh_failures import SSH_FAILED
 
 HOST = HostSpec(name="h1", user="alice")
 SSH = Ssh(words=("/usr/bin/ssh", "-F", "my_config"), text="ssh -F my_config")
-ENTRY = "/opt/poprun/host/entry.py"
+ENTRY = "/opt/poprun/host/agent_entry.py"
 CHANGED_KEY = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @

@@ -1,4 +1,4 @@
-"""The entry point of the agent: python -I -S entry.py
+"""The entry point of the agent: python -I -S agent_entry.py
 
 Isolated and without site-packages, as poprun's helpers: it needs nothing of them.
 """
