@@ -1,4 +1,4 @@
-"""The begin of the command line of a helper."""
+"""The beginning of a helper's command line."""
 
 import os
 import sys

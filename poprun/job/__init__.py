@@ -1,1 +1,1 @@
-"""Plan -> a finished job: starts instances over mpirun, supervises and ends them."""
+"""Plan -> Job: the facts to start one attempt with, and the IPUs reserved for it."""

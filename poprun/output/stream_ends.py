@@ -85,7 +85,7 @@ class _DescriptorEnd:
 class DescriptorSource(_DescriptorEnd):
     """The read end of a pipe, or the master of a terminal."""
 
-    # poll() says so.
+    # The loop learns by poll() that there is some.
     has_data = False
     written = 0.0
 

@@ -1,4 +1,4 @@
-"""When and how a job stops: (event, now) -> actions. Pure.
+"""When and how a job stops: (state, event, now) -> (state, actions). Pure.
 
 A job goes through its phases in one direction only:
 
