@@ -150,19 +150,19 @@ class AgentConnection:
         self.banner, self._is_greeted = before, True
         return after
 
-    def ask(self, kind: int, value: Any = None, form: Any = None) -> Any:
+    def ask(self, kind: int, value: Any = None, answer_type: Any = None) -> Any:
         """Send a question to the agent, and return the answer.
 
         Args:
-            form: The answer's type, as for codec.unpack_value.
+            answer_type: See codec.unpack_value.
 
         Raises:
             PoprunError: The host refuses, or does not answer as it must.
         """
         self.channel.send(codec.pack_json(kind, value))
-        return self.answer(form, REPLY_S * timeout_factor())
+        return self.answer(answer_type, REPLY_S * timeout_factor())
 
-    def answer(self, form: Any = None, within: float = START_S) -> Any:
+    def answer(self, answer_type: Any = None, within: float = START_S) -> Any:
         """Return the answer to a question.
 
         Raises:
@@ -176,9 +176,9 @@ class AgentConnection:
                 kind, fields = self._next(limit)
             match kind, codec.read(kind, fields):
                 case protocol.REPLY, [value]:
-                    return codec.unpack_value(form, value)
+                    return codec.unpack_value(answer_type, value)
                 case protocol.JOB_STARTED, []:
-                    return codec.unpack_value(form, None)
+                    return codec.unpack_value(answer_type, None)
                 case protocol.SUPERVISOR_LOST, [process]:
                     raise self._loss(f"{codec.why_supervisor_lost(process)}.")
                 case protocol.REFUSAL, [name, sentence, *notes]:

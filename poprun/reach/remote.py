@@ -79,7 +79,9 @@ class RemotePreflight(Preflight):
     def read_memory_counters(self) -> MemoryCounters:
         # The agent ends with the job.
         if (counters := self.connection.memory) is None:
-            counters = self.connection.ask(protocol.READ_MEMORY, form=MemoryCounters)
+            counters = self.connection.ask(
+                protocol.READ_MEMORY, answer_type=MemoryCounters
+            )
         return counters
 
 

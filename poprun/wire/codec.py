@@ -22,7 +22,7 @@ from poprun.words import printable
 MOST_TIME = 253_402_300_799_999
 _LONGEST_TEXT = 1 << 14
 _LONGEST_TUPLE = 1 << 13
-# The largest number of each form.
+# The largest number of each type.
 _MOST: Mapping[Any, int] = {int: (1 << 31) - 1, Long: (1 << 63) - 1}
 
 
@@ -106,14 +106,15 @@ def pack_event(event: Event) -> bytes:
     return pack_json(protocol.EVENT, [type(event).__name__, *values])
 
 
-def _in_range(form: Any, value: Any) -> Any:
-    """Return a value with numbers that its form can hold.
+def _in_range(value_type: Any, value: Any) -> Any:
+    """Return a value with numbers that its type can hold.
 
     Some are read from memory that a program may have overwritten.
     """
-    if form == tuple[int, ...]:
+    if value_type == tuple[int, ...]:
         return [_in_range(int, number) for number in value]
-    return min(max(value, 0), _MOST[form]) if form in _MOST else value
+    most = _MOST.get(value_type)
+    return value if most is None else min(max(value, 0), most)
 
 
 def unpack_event(value: Any) -> Event:
@@ -133,25 +134,25 @@ def unpack_event(value: Any) -> Event:
     return event
 
 
-def unpack_value(form: Any, value: Any) -> Any:
+def unpack_value(value_type: Any, value: Any) -> Any:
     """Return a value of a type from JSON: a dataclass from an object with its fields.
 
     Args:
-        form: A dataclass, a type of field_types.py, a tuple of them, or one of them
-            or None.
+        value_type: A dataclass, a type of field_types.py, a tuple of one of these, or
+            one of these or None. None alone stands for null.
 
     Raises:
         ValueError: It is of another type, or a field is missing or unknown.
     """
-    if unpack := _PARTS.get(form):
+    if unpack := _UNPACKERS.get(value_type):
         return unpack(value)
-    if is_dataclass(form) and isinstance(form, type):
-        forms = {field.name: field.type for field in fields(form)}
-        if type(value) is not dict or value.keys() != forms.keys():
+    if is_dataclass(value_type) and isinstance(value_type, type):
+        types = {field.name: field.type for field in fields(value_type)}
+        if type(value) is not dict or value.keys() != types.keys():
             raise ValueError("other fields")
-        return form(**{n: unpack_value(f, value[n]) for n, f in forms.items()})
-    inner, _ = get_args(form)
-    if get_origin(form) is not tuple:
+        return value_type(**{n: unpack_value(t, value[n]) for n, t in types.items()})
+    inner, _ = get_args(value_type)
+    if get_origin(value_type) is not tuple:
         return None if value is None else unpack_value(inner, value)
     if type(value) is not list or len(value) > _LONGEST_TUPLE:
         raise ValueError("a value that is not a list, or too long")
@@ -216,7 +217,7 @@ def _environment(value: Any) -> dict[str, str]:
     return value
 
 
-_PARTS: Mapping[Any, Callable[[Any], Any]] = {
+_UNPACKERS: Mapping[Any, Callable[[Any], Any]] = {
     None: _null,
     int: _number,
     Long: partial(_number, most=_MOST[Long]),
