@@ -135,6 +135,13 @@ def kill(tree: list[Process]) -> list[Process]:
     return [p for p in reversed(tree) if not send(_signal.SIGKILL, p)]
 
 
+def _terminate(p: Process) -> bool:
+    """Send SIGTERM; return False if this user may not signal the process."""
+    is_sent = send(_signal.SIGTERM, p)
+    send(_signal.SIGCONT, p)  # a stopped process cannot act on SIGTERM
+    return is_sent
+
+
 def end(
     find: Callable[[], list[Process]],
     grace: float,
@@ -156,7 +163,7 @@ def end(
     """
     began = time.monotonic()
     seen: set[tuple[int, int]] = set()
-    refused: dict[tuple[int, int], Process] = {}
+    refused: set[tuple[int, int]] = set()
     while True:
         waited = time.monotonic() - began
         reap(killing=all_children and waited >= grace)
@@ -168,14 +175,11 @@ def end(
         if waited > limit or (waited > NOT_OURS_S and living and living == remaining):
             return len(seen), remaining
         if waited >= grace:
-            refused.update({(p.pid, p.start): p for p in kill(living)})
+            not_ours = kill(living)
         else:
-            for p in living:
-                if (p.pid, p.start) in seen:
-                    continue
-                if not send(_signal.SIGTERM, p):
-                    refused[p.pid, p.start] = p
-                send(_signal.SIGCONT, p)  # a stopped process cannot act on SIGTERM
+            new = [p for p in living if (p.pid, p.start) not in seen]
+            not_ours = [p for p in new if not _terminate(p)]
+        refused.update((p.pid, p.start) for p in not_ours)
         seen.update((p.pid, p.start) for p in living)
         time.sleep(LOOK_AGAIN_S)
 

@@ -44,19 +44,18 @@ def open_links(
     Raises:
         LaunchError: A host cannot run instances.
     """
-    ranks: dict[int, list[int]] = {}
-    for rank in range(len(plan.assignments)):
-        ranks.setdefault(plan.topology.host_of(rank), []).append(rank)
+    ranks = range(len(plan.assignments))
     local: list[int] = []
     remote: list[RemoteHost] = []
     shells = RemoteShells(is_in_slurm=job.is_in_slurm)
     for index, host in enumerate(plan.request.hosts):
         connection = preflights[host].connection
+        on_host = [rank for rank in ranks if plan.topology.host_of(rank) == index]
         if connection is None:
-            local = ranks[index]
+            local = on_host
             shells.local_name = name_for_mpirun(host)
             continue
-        part = _part_of(job, plan, host.name, ranks[index], call)
+        part = _part_of(job, plan, host.name, on_host, call)
         specs = [job.specs[rank] for rank in part.ranks]
         link = RemoteHost(connection, part, specs, job.devices)
         shells.hosts[name_for_mpirun(host)] = link

@@ -1,4 +1,4 @@
-"""From a plan to a running job: its directories, its environment, its messages."""
+"""Describe an attempt: Plan -> Job, with its directories, environments and SPECs."""
 
 import errno
 import os
@@ -62,16 +62,7 @@ def make_job(
     more_files = (2 if request.output_folder else 0) + bool(request.stdin.copies)
     limits = raise_descriptor_limit(request.topology.num_instances, more_files)
     terminals = terminals or Terminals()
-    common = partial(
-        protocol.Spec,
-        grace_ms=int(settings["grace"] * 1000),
-        terminals=(terminals.stdout, terminals.stderr),
-        size=terminals.size(),
-        merge_stderr=request.arguments.merge_stderr,
-        umask=umask,
-        mpi_prefixes=list(map(os.fsencode, INSTANCE_PREFIXES)),
-        mpirun_prefixes=list(map(os.fsencode, MPIRUN_PREFIXES)),
-    )
+    common = _common_spec(request, settings, terminals, umask)
     inherited = [
         _inherited(request, facts, environ, directory, is_traced=is_traced)
         for facts in request.facts
@@ -190,6 +181,22 @@ def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str
     return {**variables, PYTHONPATH: path}
 
 
+def _common_spec(
+    request: Request, settings: Settings, terminals: Terminals, umask: int
+) -> Callable[..., protocol.Spec]:
+    """Return a function that adds the fields that all instances have in common."""
+    return partial(
+        protocol.Spec,
+        grace_ms=int(settings["grace"] * 1000),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=request.arguments.merge_stderr,
+        umask=umask,
+        mpi_prefixes=list(map(os.fsencode, INSTANCE_PREFIXES)),
+        mpirun_prefixes=list(map(os.fsencode, MPIRUN_PREFIXES)),
+    )
+
+
 def _spec(
     common: Callable[..., protocol.Spec],
     plan: Plan,
@@ -201,7 +208,7 @@ def _spec(
     """Return the spec of an instance.
 
     Args:
-        common: Returns one, with the fields that all instances have in common.
+        common: See _common_spec.
         path: The program's file.
         inherited: The variables that the instances of a host share, by host.
         limits: The caller's soft and hard limit of open files.
@@ -216,9 +223,6 @@ def _spec(
     environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
     _check_sizes(argv, environment, facts)
     is_sent = request.stdin.is_sent_to(rank)
-    # The shims here have the hard limit; 0 stands for theirs. On another host an
-    # instance has the limit of a login there.
-    open_files = 0 if limits[0] == limits[1] else limits[0]
     return common(
         path=os.fsencode(path),
         argv=argv,
@@ -230,8 +234,17 @@ def _spec(
         memory_nodes=list(assignment.binding.memory_nodes or ()),
         stdin=protocol.SENT if is_sent else os.fsencode(request.stdin.path),
         ignored=list(facts.ignored_signals),
-        open_files=open_files if facts.is_own_host else facts.open_files,
+        open_files=_open_files(facts, limits),
     )
+
+
+def _open_files(facts: HostFacts, limits: tuple[int, int]) -> int:
+    """Return the soft limit of open files of an instance; 0 for its shim's."""
+    if not facts.is_own_host:
+        return facts.open_files  # the limit of a login there
+    soft, hard = limits
+    # The shims here have the hard limit.
+    return 0 if soft == hard else soft
 
 
 def _check_sizes(

@@ -130,19 +130,21 @@ def reserve(
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
         return DeviceReservation()
     except NoSpaceError as error:
-        if options.wait_s is None:
-            error.add_note("Use --wait-for-ipus to wait until they are free.")
-        error.add_note(
-            "--vipu-cluster and --vipu-allocation say where a partition is created"
-            + (
-                ", and --vipu-partition can name one that exists."
-                if options.name is None
-                else "."
-            )
-        )
-        if not request.needs_ipus:
-            error.add_note("Add --offline-mode=yes to run without IPUs.")
+        _add_ways_out(error, request, options)
         raise
+
+
+def _add_ways_out(
+    error: NoSpaceError, request: Request, options: PartitionOptions
+) -> None:
+    """Add hints to the error of a job for which too few IPUs are free."""
+    if options.wait_s is None:
+        error.add_note("Use --wait-for-ipus to wait until they are free.")
+    places = "--vipu-cluster and --vipu-allocation say where a partition is created"
+    existing = ", and --vipu-partition can name one that exists"
+    error.add_note(f"{places}{existing if options.name is None else ''}.")
+    if not request.needs_ipus:
+        error.add_note("Add --offline-mode=yes to run without IPUs.")
 
 
 def find_host_servers(

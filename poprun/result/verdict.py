@@ -99,19 +99,19 @@ def judge(
     The exit code is the one of the first instance that failed by itself. An instance
     that failed because it was being stopped does not count.
     """
-    judge = _Judge(end, instances, mpirun)
+    rules = _Rules(end, instances, mpirun)
     # The first rule that applies decides.
     verdict = (
-        judge.mpirun_refused()
-        or judge.aborted()
-        or judge.daemon_killed()
-        or judge.instances_failed()
-        or judge.mpirun_ended_with_0()
-        or judge.stopped()
-        or judge.ended_by_mpirun()
-        or judge.devices_lost()
-        or judge.not_all_started()
-        or judge.all_succeeded()
+        rules.mpirun_refused()
+        or rules.aborted()
+        or rules.daemon_killed()
+        or rules.instances_failed()
+        or rules.mpirun_ended_with_0()
+        or rules.stopped()
+        or rules.ended_by_mpirun()
+        or rules.devices_lost()
+        or rules.not_all_started()
+        or rules.all_succeeded()
     )
     return replace(verdict, instances=_named_by(verdict, instances, end.events))
 
@@ -132,7 +132,7 @@ def _named_by(
     return list((ends | named).values())
 
 
-class _Judge:
+class _Rules:
     """The rules of the verdict; each returns None if it does not apply."""
 
     def __init__(

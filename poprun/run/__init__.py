@@ -197,7 +197,7 @@ def _run_job(
         request, context.environ, guard.tell, guard.pid, log, phase_line
     )
 
-    def prepare(number: int, port: int) -> tuple[Plan, Job]:
+    def prepare_attempt(number: int, port: int) -> tuple[Plan, Job]:
         attempt = new_attempt(request.identity, number, port)
         plan = make_plan(request, attempt, reserved.partition)
         return plan, reserved.with_devices(stages.prepare(plan, files, context))
@@ -205,7 +205,7 @@ def _run_job(
     starts = False
     context.enter("prepare")
     try:
-        plan, job = prepare(0, request.facts[0].free_port)
+        plan, job = prepare_attempt(0, request.facts[0].free_port)
         phase_line.hide()
         if code := show_plan(plan, context.settings, log, reserved.lines):
             return code
@@ -215,5 +215,5 @@ def _run_job(
             reserved.cancel(guard.tell)
     context.enter("run")
     run_attempt = partial(stages.run_attempt, context=context)
-    restarts = Restarts(context, request, prepare, run_attempt)
+    restarts = Restarts(context, request, prepare_attempt, run_attempt)
     return restarts.run(job, guard, plan, context.preparing.hand_over())

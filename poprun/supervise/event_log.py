@@ -58,23 +58,9 @@ class EventLog:
         match event:
             case MpirunStarted(pid=pid):
                 self._log.info(f"Waiting for mpirun (PID {pid})")
-            case Started(
-                rank=rank, pid=pid, cpus=cpus, memory_is_bound=memory_is_bound
-            ):
-                if not memory_is_bound:
-                    self._warn_once(
-                        "memory",
-                        f"The memory of instance {rank} is not bound to NUMA nodes: "
-                        "the kernel or a container forbids set_mempolicy().",
-                    )
-                self._log.info(
-                    f"Instance {rank} (PID {pid}) runs on CPUs {format_ranges(cpus)}"
-                )
-            case Exited(rank=rank, status=status):
-                self._log.debug(
-                    f"Instance {rank} ended with exit code {exit_code(status)} after "
-                    f"{event.user_s + event.system_s:.2f} s of CPU time"
-                )
+            case Started():
+                self._on_started(event)
+            case Exited():
                 self._on_exited(event)
             case Clean(rank=rank, left_behind=left_behind) if left_behind:
                 self._log.say(
@@ -97,8 +83,22 @@ class EventLog:
                 self._on_mpi(event)
                 self._on_machinery(event)
 
+    def _on_started(self, event: Started) -> None:
+        if not event.memory_is_bound:
+            self._warn_once(
+                "memory",
+                f"The memory of instance {event.rank} is not bound to NUMA nodes: the "
+                "kernel or a container forbids set_mempolicy().",
+            )
+        cpus = format_ranges(event.cpus)
+        self._log.info(f"Instance {event.rank} (PID {event.pid}) runs on CPUs {cpus}")
+
     def _on_exited(self, event: Exited) -> None:
-        """Tell why a failure does not stop the job while an instance is debugged."""
+        """Tell how it ended, and why a failure does not end a job with --pdb."""
+        self._log.debug(
+            f"Instance {event.rank} ended with exit code {exit_code(event.status)} "
+            f"after {event.user_s + event.system_s:.2f} s of CPU time"
+        )
         if event.rank == self._debugged:
             self._debugged = None
         has_failed = event.by_itself and event.status != 0
