@@ -17,10 +17,11 @@ from poprun.host.local_host import LocalHost
 from poprun.job.values import HostJob, Job
 from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Phase
-from poprun.supervise.supervisor import AttemptEnd, Supervisor
+from poprun.supervise.supervisor import Supervisor
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
 from poprun.wire.events import Event

@@ -40,7 +40,6 @@ from poprun.wire.events import (
     PromptShown,
     Refused,
     Rejected,
-    Remains,
     ShimLeft,
     ShimLost,
     StacksAvailable,
@@ -290,8 +289,7 @@ class LocalHost:
     def _on_remains(self, pid: int, user: int, command: bytes) -> None:
         if pid not in self._remaining:
             self._remaining.add(pid)
-            text = command.decode(errors="backslashreplace")
-            self._emit(Remains(pid=pid, user=user, command=text, host=self.name))
+            self._emit(codec.remains(self.name, pid, user, command))
 
     def _on_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()

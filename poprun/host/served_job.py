@@ -27,7 +27,7 @@ from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import codec, protocol
 from poprun.wire.call_files import CALL, result_pieces
 from poprun.wire.channel import Channel
-from poprun.wire.events import DaemonKilled, Event, NotUndone, Remains, SlurmEndsJob
+from poprun.wire.events import DaemonKilled, Event, NotUndone, SlurmEndsJob
 
 # How long it is waited for processes before poprun is told that this host is alive.
 WAIT_S = 3.0
@@ -189,10 +189,7 @@ class ServedJob:
         remaining = self._end_processes()
         self._output.send_rest()
         for p in remaining:
-            user, command = processes.describe(p)
-            text = command.decode(errors="backslashreplace")
-            name = self._job.name
-            self._emit(Remains(pid=p.pid, user=user, command=text, host=name))
+            self._emit(codec.remains(self._job.name, p.pid, *processes.describe(p)))
         if self._job.is_traced:
             for name, piece in self._host.call_records:
                 self._channel.tell(protocol.CALL_RECORDS, os.fsencode(name), piece)

@@ -14,8 +14,8 @@ from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import report, summary
 from poprun.result.instances import instance_ends
 from poprun.result.verdict import MACHINERY, Verdict, judge
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Reason
-from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import MpirunStarted
 
 # A shell, and other programs that start one, exit with 128 and the signal's number.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.plan.values import Plan
-from poprun.supervise.supervisor import AttemptEnd
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.wire.events import (
     Exited,
     FailedInFinalize,

@@ -18,8 +18,8 @@ from poprun.errors import (
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.result.instances import FAILED, STOPPED, InstanceEnd
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, Reason
-from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,

@@ -31,13 +31,14 @@ from poprun.result.formats import outcome_name
 from poprun.result.progress import Progress
 from poprun.result.verdict import Verdict, may_restart
 from poprun.run.context import RunContext, make_log
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
-from poprun.supervise.supervisor import AttemptEnd, Supervisor
+from poprun.supervise.supervisor import Supervisor
 from poprun.wire.call_files import read_call, write_results
 from poprun.wire.events import (
     AllMeasured,

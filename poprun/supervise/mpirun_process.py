@@ -30,7 +30,6 @@ from poprun.wire.events import (
     MpirunRefused,
     MpirunStarted,
     NotUndone,
-    Remains,
 )
 
 # The guard needs this long only where a process hangs in the kernel.
@@ -291,8 +290,7 @@ class MpirunProcess:
                 # For the next guard.
                 self._end_actions.register(RemovePath(path))
             case protocol.REMAINS, pid, user, command:
-                text = command.decode(errors="backslashreplace")
-                self._emit(Remains(pid=pid, user=user, command=text, host=self._host))
+                self._emit(codec.remains(self._host, pid, user, command))
             case (protocol.NOT_UNDONE, *failures):
                 self._emit_failures(failures)
             case protocol.MPIRUN_STARTED, pid, start:

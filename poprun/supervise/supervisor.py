@@ -9,8 +9,7 @@ host/host_link.py names.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from poprun import early_signals
@@ -24,6 +23,7 @@ from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
 from poprun.output.waiter import READ, Interest, LoopPart
 from poprun.supervise import stopping
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.mpirun_process import MpirunProcess
@@ -62,20 +62,6 @@ FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 # The same for torch's process groups, which do not report long waits themselves, and
 # how long the answers of other hosts may take.
 GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnd:
-    """The facts about the end of an attempt, from which its verdict follows."""
-
-    state: JobState
-    # The events that the supervisor listened to, in their order.
-    events: Sequence[Event] = ()
-    # By instance: when its program was started, on the clock of the events.
-    started_ns: Mapping[int, int] = field(default_factory=dict)
-    # The wait status; None if mpirun has not ended.
-    mpirun_status: int | None = None
-    mpirun_output: bytes = b""
 
 
 class Supervisor:

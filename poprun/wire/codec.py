@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, get_args, get_origin
 
 from poprun.wire import events, protocol
-from poprun.wire.events import Event, HostEvent
+from poprun.wire.events import Event, HostEvent, Remains
 from poprun.wire.field_types import Address, FilePath, Limit, Long, WaitStatus
 from poprun.words import printable
 
@@ -91,6 +91,12 @@ def why_supervisor_lost(name: bytes) -> str:
 
 
 # --- Events of hosts.
+
+
+def remains(host: str, pid: int, user: int, command: bytes) -> Remains:
+    """Return the event for a process that may not be signalled."""
+    text = command.decode(errors="backslashreplace")
+    return Remains(pid=pid, user=user, command=text, host=host)
 
 
 HOST_EVENTS: Mapping[str, type[Any]] = {

@@ -15,8 +15,8 @@ from poprun.mpirun.openmpi import OpenMpi5
 from poprun.output.stdin import Stdin
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, JobState, Reason
-from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})

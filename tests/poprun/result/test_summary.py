@@ -12,8 +12,8 @@ from poprun.plan.topology import Topology
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.summary import in_a_line, table
 from poprun.result.verdict import judge
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, JobState, Reason
-from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9

@@ -15,8 +15,8 @@ from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.verdict import Verdict, judge, may_restart
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, JobState, Reason
-from poprun.supervise.supervisor import AttemptEnd
 from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,

@@ -16,8 +16,9 @@ from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.stream_ends import DescriptorSource
+from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, Phase, Reason
-from poprun.supervise.supervisor import AttemptEnd, Supervisor
+from poprun.supervise.supervisor import Supervisor
 from poprun.wire.events import (
     Connected,
     Event,
