@@ -29,7 +29,7 @@ class Session:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the user is an administrator and sees everybody's partitions."""
+        """Whether the user is an administrator and sees the partitions of all users."""
         return self._program == "vipu-admin" or "admin" in self.given
 
     @property

@@ -91,13 +91,3 @@ OPERATIONS: dict[str, Operation[..., Any]] = {
 OF_ADMINS = tuple(name for name, each in OPERATIONS.items() if each.is_for_admins)
 WITHOUT_ACCESS_KEY = tuple(n for n, each in OPERATIONS.items() if not each.needs_key)
 OF_HOLDERS = tuple(name for name in WITHOUT_ACCESS_KEY if name != "check_access")
-
-
-def operation_names() -> tuple[str, ...]:
-    """Return the names of all operations."""
-    return tuple(OPERATIONS)
-
-
-def operation(name: str) -> Operation[..., Any]:
-    """Return the operation of a name."""
-    return OPERATIONS[name]

@@ -8,13 +8,13 @@ renewed: many jobs end before that.
 import os
 import signal
 import time
-from _queue import Empty, SimpleQueue
-from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from poprun.output.waiter import READ, Interest
@@ -72,7 +72,7 @@ class HeldDevices:
         # Used by the thread alone: attached processes, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
         self._event_fd = -1
-        self._running = allocate_lock()
+        self._running = Lock()
         self._is_started = self._is_checked = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
         self._renew_at = time.monotonic() + self._pause_s
@@ -237,7 +237,7 @@ class HeldDevices:
         # Signals are for the thread that supervises the job.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            start_new_thread(self._work, ())
+            Thread(target=self._work, daemon=True).start()
         except RuntimeError:  # the kernel allows no more threads
             self._is_started = False
             self._running.release()

@@ -80,8 +80,7 @@ class Service:
         """Return the ASGI application."""
         # starlette tries one route after another. The last operations, about devices,
         # are used most.
-        names = reversed(interface.operation_names())
-        operations = [interface.operation(name) for name in names]
+        operations = [*reversed(interface.OPERATIONS.values())]
         routes = []
         for area, each in itertools.product(("user", "admin"), operations):
             admin = area == "admin" or each.name in interface.OF_ADMINS

@@ -324,7 +324,8 @@ def test_without_a_thread_it_is_done_at_once(
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("poprun.vipu.launch.held_devices.start_new_thread", refuse)
+    # The call of threading that asks the kernel for a thread.
+    monkeypatch.setattr("threading._start_new_thread", refuse)
     held.attach(0, os.getpid(), ANSWERS.append)
 
     assert answer_of(held) == Answer(instance=0, pid=os.getpid())

@@ -17,11 +17,10 @@ from schemathesis.checks import (
 from schemathesis.generation import GenerationMode
 from vipu_servers import Server, serving
 
-from poprun.vipu.inventory.interface import operation, operation_names
+from poprun.vipu.inventory.interface import OPERATIONS
 from poprun.vipu.server import openapi
 
-OPERATIONS = map(operation, operation_names())
-DOCUMENT = json.loads(json.dumps(openapi.document(OPERATIONS, secure=False)))
+DOCUMENT = json.loads(json.dumps(openapi.document(OPERATIONS.values(), secure=False)))
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

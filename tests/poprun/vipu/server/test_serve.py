@@ -34,7 +34,7 @@ from poprun.vipu.errors import (
 from poprun.vipu.inventory.interface import (
     OF_ADMINS,
     OF_HOLDERS,
-    operation_names,
+    OPERATIONS,
 )
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.leases import Holder
@@ -63,7 +63,7 @@ def refused(*arguments: str | Path) -> str:
 
 
 def test_operations_of_holders_and_of_administrators_are_operations() -> None:
-    assert {*OF_HOLDERS, *OF_ADMINS} <= {*operation_names()}
+    assert {*OF_HOLDERS, *OF_ADMINS} <= {*OPERATIONS}
 
 
 def test_a_server_says_where_it_listens_and_ends_with_0(server: Server) -> None:
