@@ -30,6 +30,7 @@ class LateMembers:
         listener: _socket.socket,
         answer: bytes,
         expected: int,
+        came: set[int],
         unnamed: Sequence[Connection],
     ) -> None:
         """Take over the listener of member 0.
@@ -37,13 +38,15 @@ class LateMembers:
         Args:
             keys: Those of the meeting.
             answer: The message to each of them.
-            expected: How many members have not come yet.
+            expected: How many members there are besides member 0.
+            came: The processes of those that know of the meeting; this adds to it.
             unnamed: Connections of which some may be those members'.
         """
         self._keys = keys
         self._listener = listener
         self._answer = answer
         self._expected = expected
+        self._came = came
         self._unnamed = unnamed
         self._wanted = True
 
@@ -70,7 +73,7 @@ class LateMembers:
         poll.register(self._listener, select.POLLIN)
         until = monotonic() + LINGER
         try:
-            while self._wanted and self._expected > 0 and monotonic() < until:
+            while self._is_wanted() and monotonic() < until:
                 for descriptor, _ in poll.poll(_LOOK * 1000):
                     if descriptor in connections:
                         poll.unregister(descriptor)
@@ -87,25 +90,34 @@ class LateMembers:
             for connection in connections.values():
                 connection.close()
 
+    def _is_wanted(self) -> bool:
+        return self._wanted and len(self._came) < self._expected
+
     def _receive(self, connection: Connection) -> None:
         try:
             message, fds = connection.receive()
             for fd in fds:
                 os.close(fd)
             if message.startswith(REFUSAL + self._keys.proof):
-                self._expected -= 1  # It has an error of its own.
+                self._came.add(connection.pid)  # It has an error of its own.
                 return
             hello = Hello.decode(message)
             if hello is not None and hello.proof == self._keys.proof:
-                self._expected -= 1
-                same = connection.uid == os.geteuid()
-                other = OTHER_USER + self._keys.answer
-                connection.send(self._answer if same else other)
+                self._send_answer(connection)
         except ConnectionError:
-            # It has ended, so it needs no message.
+            # It needs no answer: it has ended, or connects once more.
             return
         finally:
             connection.close()
+
+    def _send_answer(self, connection: Connection) -> None:
+        if connection.uid == os.geteuid():
+            self._came.add(connection.pid)
+            connection.send(self._answer)
+            return
+        connection.send(OTHER_USER + self._keys.answer)
+        # Not before: one that has waited too long for the answer connects once more.
+        self._came.add(connection.pid)
 
 
 def free_address(address: bytes) -> None:

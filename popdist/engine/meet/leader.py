@@ -61,8 +61,8 @@ class Leader:
         self._members = {0: hello.member}
         self._joiners: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
-        # How many members have sent a hello, and how many are expected.
-        self._came = 0
+        # The processes of members that know of this meeting, and how many are expected.
+        self._came: set[int] = set()
         self._expected = hello.size - 1
         self._poll = select.poll()
         free_address(keys.address)
@@ -126,12 +126,14 @@ class Leader:
         """Send all, also those that connect later, why the meeting fails."""
         message = REFUSAL + encode_refusal(error)
         for connection in self._connections.values():
-            _send_if_there(connection, message)
+            # A process of another user expects the answer to its hello instead.
+            if connection.uid == os.geteuid():
+                _send_if_there(connection, message)
         if isinstance(error, CollectiveTimeoutError):
             return
         if isinstance(error, PeerLostError) and self._all_see(error.instances):
             return
-        if self._listener.fileno() >= 0 and self._came < self._expected:
+        if self._listener.fileno() >= 0 and len(self._came) < self._expected:
             self._has_late_members = True
             # Their hellos are still to be read, and counted.
             unnamed = [c for c in self._connections.values() if c.rank is None]
@@ -142,7 +144,8 @@ class Leader:
                 self._keys,
                 self._listener,
                 message,
-                self._expected - self._came,
+                self._expected,
+                self._came,
                 unnamed,
             )
             # With the launcher's file, late ones see for themselves who has ended.
@@ -217,22 +220,23 @@ class Leader:
         proof = REFUSAL + self._keys.proof
         if message.startswith(proof) and connection.uid == os.geteuid():
             # A member that cannot take part, or knows another process as member 0.
-            self._came += 1
+            self._came.add(connection.pid)
             raise self._refusal(connection, message[len(proof) :])
         hello = Hello.decode(message)
         if hello is None or hello.proof != self._keys.proof:
             self._drop(connection)
             return
         if connection.uid != os.geteuid():
-            self._came += 1
-            _send_if_there(connection, OTHER_USER + self._keys.answer)
+            # One that has waited too long for the answer connects once more.
+            if _send_if_there(connection, OTHER_USER + self._keys.answer):
+                self._came.add(connection.pid)
             raise self._roster.other_user(hello.rank or None, connection, 0)
         if false := self._roster.objection(hello.rank, connection.pid):
             # The refusal is for it alone: the real one is still to connect.
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
             self._drop(connection)
             return
-        self._came += 1
+        self._came.add(connection.pid)
         self._expected = max(self._expected, hello.size - 1)
         objection = hello.objection(self._hello, connection.pid, self._roster.instances)
         if objection is None and hello.rank in self._members:
@@ -313,9 +317,10 @@ class Leader:
         return self._roster.malformed(connection.rank, connection, 0, what)
 
 
-def _send_if_there(connection: Connection, message: bytes) -> None:
+def _send_if_there(connection: Connection, message: bytes) -> bool:
+    """Send a message, and return whether the peer has not closed its end."""
     try:
         connection.send(message)
     except ConnectionError:
-        # It has ended, so it needs no message.
-        return
+        return False
+    return True

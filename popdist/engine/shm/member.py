@@ -128,10 +128,12 @@ class ShmMember:
         heap = self._heap
         if nbytes == 0 or not heap.available:
             return None
-        # A member that was stopped in the last call may yet write to its arrays.
-        if self.comm.ending() is not None:
-            return None
         offset, memory = heap.allocate(nbytes)
+        # A member that was stopped in the last call may yet write to its arrays. Not
+        # before: the group may end, and an array of that call be freed, in between.
+        if self.comm.ending() is not None:
+            heap.free(offset, nbytes)
+            return None
         array = np.frombuffer(memory, np.uint8)
         begin = self.rank * HEAP_SPAN + offset
         self.comm.set_heap(array.__array_interface__["data"][0] - begin, HEAP_SPAN)

@@ -654,6 +654,23 @@ def test_once_the_group_has_ended_no_array_takes_memory_that_others_may_write() 
     assert results(2, member) == [True, True]
 
 
+def test_memory_that_is_freed_as_the_group_ends_is_not_given_out_again() -> None:
+    with alone() as group:
+        arrays = [group.empty(1 << 20)]
+        address = arrays[0].ctypes.data
+        heap = group.transport.member._heap
+        allocate = heap.allocate
+
+        def allocate_at_the_end(nbytes: int) -> tuple[int, memoryview]:
+            group.abort("It is enough.")
+            arrays.clear()
+            return allocate(nbytes)
+
+        heap.allocate = allocate_at_the_end
+
+        assert group.empty(1 << 20).ctypes.data != address
+
+
 # --- What cannot be
 
 

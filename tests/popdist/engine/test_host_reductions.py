@@ -506,6 +506,20 @@ def test_hosts_that_disagree_on_the_split_are_told_so() -> None:
         assert [len(member.mismatches) for member in job.members] == [1, 1]
 
 
+def test_a_split_made_while_another_one_is_made_does_not_change_it() -> None:
+    class Hosts(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            _core.Split(1, [2, 1], hosts=[0, 1])
+            return super().__getitem__(index)
+
+    with Job(Split([0, 1], [1, 1])) as job:
+        job.members[1].split = _core.Split(1, [1, 1], hosts=Hosts([0, 1]))
+
+        sums = job.each(lambda member: member.reduced(Call([FEW]))[0])
+
+    assert [out.tolist() for out in sums] == [[[2] * 8]] * 2
+
+
 def test_members_of_a_host_that_disagree_on_the_split_are_told_so() -> None:
     with Job(Split([0, 0, 1], [1, 1, 1])) as job:
         job.members[1].split = _core.Split(1, [1, 1, 2], hosts=[0, 0, 1])

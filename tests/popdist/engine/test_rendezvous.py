@@ -832,6 +832,65 @@ def test_all_members_of_other_users_are_answered_and_member_0_ends_with_them() -
 
 
 @AS_ROOT
+def test_members_of_other_users_that_come_at_once_are_all_answered() -> None:
+    # It has accepted both connections when it reads the first hello.
+    both = """
+        import select
+        from popdist.engine.meet.leader import Leader
+        receive = Leader._receive_from
+
+        def receive_when_both_are_connected(leader, connection):
+            while len(leader._connections) < 2:
+                select.select([leader._listener], [], [])
+                leader._accept()
+            return receive(leader, connection)
+
+        Leader._receive_from = receive_when_both_are_connected
+        join()
+    """
+    with Meeting(3) as meeting:
+        meeting.start(0, both)
+        meeting.wait_for_joiners(0)
+        for rank in (1, 2):
+            meeting.start(rank, OTHER_USER + "join(timeout=20)")
+        _, *others = meeting.finish()
+
+    for one in others:
+        assert one.out.startswith("ArenaError: Instance 0 (process ")
+
+
+@AS_ROOT
+def test_a_member_of_another_user_that_connects_twice_is_counted_once() -> None:
+    # It no longer waits when the answer to its first hello comes.
+    impatient = f"""
+        {OTHER_USER}
+        from popdist.engine.meet import joiner
+        check = joiner.Joiner._check_user
+
+        def check_user(self, connection, keys):
+            check(self, connection, keys)
+            joiner._PROOF = 200
+
+        joiner.Joiner._check_user = check_user
+        joiner._PROOF = 0.1
+        join()
+    """
+    with Meeting(3) as meeting:
+        leader = meeting.start(0)
+        meeting.wait_for_joiners(0)
+        stop(leader)
+        meeting.start(1, impatient)
+        wait_until(lambda: meeting.sockets() == 3)
+        os.kill(leader, signal.SIGCONT)
+        meeting.wait_for_end(1)
+        meeting.start(2, OTHER_USER + "join(timeout=20)")
+        _, *others = meeting.finish()
+
+    for one in others:
+        assert one.out.startswith("ArenaError: Instance 0 (process ")
+
+
+@AS_ROOT
 def test_another_user_that_comes_without_the_name_does_not_disturb() -> None:
     stranger = f"""
         {OTHER_USER}

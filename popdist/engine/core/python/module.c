@@ -102,32 +102,45 @@ static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
     return right;
 }
 
-static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+/* Make a split; `numbers` has room for the rows and the hosts of all members. */
+static replica_split *split_from(int rank, PyObject *given, PyObject *given_hosts,
+                                 uint32_t *numbers)
 {
-    static char *names[] = {"rank", "rows", "hosts", NULL};
-    /* We have the GIL. No Python runs while they are in use: `rows` is read as a whole
-     * before it is filled, and `hosts` is a list of numbers. */
-    static uint32_t rows[MAX_LEAVES], hosts[MAX_LEAVES];
-    int rank;
-    PyObject *given, *given_hosts = Py_None;
-    uint64_t all;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|O", names, &rank, &given,
-                                     &given_hosts))
-        return NULL;
+    uint32_t *rows = numbers, *hosts = numbers + MAX_LEAVES;
     const bool over_hosts = given_hosts != Py_None;
+    uint64_t all;
     const Py_ssize_t size = rows_from(given, rank, over_hosts ? MAX_LEAVES : MAX_MEMBERS,
                                       rows, &all);
     if (size < 0 || (over_hosts && !hosts_from(given_hosts, size, hosts)))
         return NULL;
-    SplitObject *self = new_object(type);
-    if (!self)
+    replica_split *split = over_hosts
+                               ? split_new_over_hosts(rank, (int)size, rows, hosts)
+                               : split_new(rank, (int)size, rows);
+    if (!split)
+        PyErr_NoMemory();
+    return split;
+}
+
+static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"rank", "rows", "hosts", NULL};
+    int rank;
+    PyObject *given, *given_hosts = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|O", names, &rank, &given,
+                                     &given_hosts))
         return NULL;
-    self->split = over_hosts ? split_new_over_hosts(rank, (int)size, rows, hosts)
-                             : split_new(rank, (int)size, rows);
-    if (self->split)
-        return (PyObject *)self;
-    Py_DECREF(self);
-    return PyErr_NoMemory();
+    /* Not static: to read a sequence may run Python, and with it another thread. */
+    uint32_t *numbers = PyMem_Calloc(2 * MAX_LEAVES, sizeof *numbers);
+    if (!numbers)
+        return PyErr_NoMemory();
+    replica_split *split = split_from(rank, given, given_hosts, numbers);
+    PyMem_Free(numbers);
+    SplitObject *self = split ? new_object(type) : NULL;
+    if (self)
+        self->split = split;
+    else if (split)
+        split_free(split);
+    return (PyObject *)self;
 }
 
 static void split_end(PyObject *object)
