@@ -1,22 +1,27 @@
 """Click's part of the commands: global options, kinds of options, verbs and nouns.
 
 The global options stand anywhere, a noun may be singular or plural, and a flag may
-have a value: --reconfigurable=false.
+have a value: --reconfigurable=false. A command is made of its words: `list agents`
+lists what the operation `list_agents` returns.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from poprun.errors import PoprunError
 from poprun.texts.click_program import Seconds
-from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S
+from poprun.vipu.commands import views
+from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
+from poprun.vipu.commands.uses import read_cluster
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.rules.checks import read_hosts
 from poprun.words import FALSE_WORDS, TRUE_WORDS, alternatives
+
+Run = Callable[..., Any]
 
 # The time for completing a name: a shell that waits for longer seems to hang.
 _COMPLETION_TIMEOUT_S = 1.0
@@ -58,12 +63,11 @@ def _split(
 
 def _store(ctx: click.Context, param: click.Parameter, value: object) -> None:
     """Keep a global option in the session, if it is given at this place."""
-    name = str(param.name)
-    if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-        if value == "":
-            # An unset variable of a script must not mean the embedded inventory.
-            raise click.BadParameter("It is empty.")
-        ctx.obj.given[name] = value
+    if value == "":
+        # An unset variable of a script must not mean the embedded inventory.
+        raise click.BadParameter("It is empty.")
+    if value:
+        ctx.obj.given[param.name] = value
 
 
 class _Spelling(click.Choice[Any]):
@@ -81,12 +85,14 @@ class _Spelling(click.Choice[Any]):
 
 
 # The kinds of options, by their attributes.
-FLAG = {"is_flag": True}
 INDEX = {"type": click.IntRange(min=0), "metavar": "N"}
 LIST = {"callback": _split, "metavar": "LIST"}
 NAME = {"shell_complete": complete, "metavar": "NAME"}
-NUMBER = {"type": click.IntRange(min=1), "metavar": "N"}
 PORT = {"type": click.IntRange(1, 65535)}
+_KINDS: dict[type, dict[str, Any]] = {
+    bool: {"is_flag": True},
+    int: {"type": click.IntRange(min=1), "metavar": "N"},
+}
 
 
 def option(
@@ -96,40 +102,33 @@ def option(
 
     Args:
         names: Its names; the last one may name its parameter.
-        kind: The attributes of its kind, or an enumeration of V-IPU.
+        kind: The attributes of its kind, or its type: bool for a flag, int for a
+            positive number, or an enumeration of V-IPU.
         help_: The help.
         attributes: Its other attributes.
     """
-    attributes |= kind if isinstance(kind, dict) else {"type": _Spelling(kind)}
-    return click.Option(names.split(), help=help_, **attributes)
+    if isinstance(kind, type):
+        kind = _KINDS.get(kind) or {"type": _Spelling(kind)}
+    return click.Option(names.split(), help=help_, **kind, **attributes)
 
 
-def _global(
-    names: str, metavar: str | None, help_: str, **attributes: Any
-) -> click.Option:
-    kind = {"callback": _store, "expose_value": False, "metavar": metavar}
-    return option(names, kind | attributes, help_)
-
-
-_GLOBAL_OPTIONS = (
-    _global("--api-host -H", "HOST", "The server. [default: embedded inventory]"),
-    _global("--api-port", "PORT", "The port of the server. [default: 8090]", **PORT),
-    _global("--api-user-id", "USER", "The user on the server."),
-    _global("--api-access-key", "KEY", "The user's access key (visible in ps)."),
-    _global(
-        *("--api-timeout", "TIME"),
-        f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
-        type=Seconds(0, 86400, min_open=True),
-    ),
-    _global(
-        *("--config", "FILE"),
-        'A configuration file, with lines such as api-host = "NAME".',
-        type=click.Path(dir_okay=False),
-    ),
-    _global("--json --showjson json", None, "Print JSON instead of tables.", **FLAG),
-    # The same as `vipu-admin`.
-    _global("--admin -a admin", None, "", hidden=True, **FLAG),
-)
+_TIMEOUT = {"type": Seconds(0, 86400, min_open=True)}
+_TIMEOUT_HELP = f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]"
+_CONFIG_HELP = 'A configuration file, with lines such as api-host = "NAME".'
+_GLOBAL_OPTIONS = [
+    option(names, kind, help_, callback=_store, expose_value=False, metavar=metavar)
+    for names, kind, metavar, help_ in (
+        ("--api-host -H", {}, "HOST", "The server. [default: embedded inventory]"),
+        ("--api-port", PORT, "PORT", "The port of the server. [default: 8090]"),
+        ("--api-user-id", {}, "USER", "The user on the server."),
+        ("--api-access-key", {}, "KEY", "The user's access key (visible in ps)."),
+        ("--api-timeout", _TIMEOUT, "TIME", _TIMEOUT_HELP),
+        ("--config", {"type": click.Path(dir_okay=False)}, "FILE", _CONFIG_HELP),
+        ("--json --showjson json", bool, None, "Print JSON instead of tables."),
+        # The same as `vipu-admin`.
+        ("--admin -a admin", {"is_flag": True, "hidden": True}, None, ""),
+    )
+]
 
 
 class Command(click.Command):
@@ -149,21 +148,24 @@ class Command(click.Command):
         return [*own, *_GLOBAL_OPTIONS, help_]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn --flag=true into --flag, and leave --flag=false out."""
+        """Turn --flag=true into --flag, and --flag=false into its opposite, if any."""
         if self.for_admins and not _is_for_admins(ctx):
             words = ctx.command_path.partition(" ")[2]
             ctx.fail(f"Only administrators can do that: vipu-admin {words} --help")
-        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        flags = {name for each in options if each.is_flag for name in each.opts}
+        params = self.get_params(ctx)
+        flags = [p for p in params if isinstance(p, click.Option) and p.is_flag]
+        opposites = {name: flag.secondary_opts for flag in flags for name in flag.opts}
         kept = []
         for arg in args:
             name, equals, value = arg.partition("=")
-            if not equals or name not in flags:
+            if not equals or name not in opposites:
                 kept.append(arg)
             # The original takes t and f, too.
             elif value.lower() in (*TRUE_WORDS, "t"):
                 kept.append(name)
-            elif value.lower() not in (*FALSE_WORDS, "f"):
+            elif value.lower() in (*FALSE_WORDS, "f"):
+                kept += opposites[name]
+            else:
                 problem = f"{value!r} is neither true nor false."
                 raise click.BadParameter(problem, param_hint=name)
         return super().parse_args(ctx, kept)
@@ -194,10 +196,99 @@ class Group(Command, click.Group):
 
     def _names(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands that the program has, in their order."""
-        commands: Mapping[str, Any] = self.commands
+        commands: dict[str, Any] = dict(self.commands)
         for_admins = _is_for_admins(ctx)
         return [n for n, each in commands.items() if for_admins or not each.for_admins]
 
 
 def _is_for_admins(ctx: click.Context) -> bool:
     return ctx.find_root().info_name == "vipu-admin"
+
+
+# The operations of the inventory with other names than their commands.
+_OPERATIONS = {
+    "update agent": "set_agent_status",
+    "update cluster": "set_cluster_hosts",
+}
+
+
+def command(
+    words: str,
+    help_: str,
+    *options: click.Option,
+    run: Run | None = None,
+    for_admins: bool = False,
+) -> Command:
+    """Return the command of a verb and a noun.
+
+    Args:
+        words: The verb and the noun.
+        help_: The help.
+        options: Its options.
+        run: Takes the session, the name if there is one, and the options' values;
+            returns a text or a value for JSON, None to report success. By default it
+            performs the operation of the inventory with this name.
+        for_admins: Whether only `vipu-admin` has it.
+    """
+    verb, noun = words.split()
+    how, default = _HOW.get(verb, (_change, _perform))
+    run = partial(how, words, run or partial(default, words))
+    return Command(
+        noun,
+        verb=verb,
+        for_admins=for_admins,
+        params=[*_ARGUMENTS.get(verb, ()), *options],
+        callback=click.pass_obj(run),
+        help=help_,
+    )
+
+
+def _show(words: str, run: Run, session: Session, **values: Any) -> None:
+    session.show(run(session, **values))
+
+
+def _change(
+    words: str,
+    run: Run,
+    session: Session,
+    name: str = "",
+    names: Sequence[str] = (),
+    **values: Any,
+) -> None:
+    for each in names or [name]:
+        result = run(session, each, **values)
+        if len(names) < 2:
+            # The embedded inventory waits for the disk.
+            session.close()
+        if result is None and session.as_json:
+            result = {"command": words, "id": each, "success": True}
+        session.show(result or f"{words} ({each}): success.\n")
+
+
+def _perform(words: str, session: Session, *name: str, **values: Any) -> None:
+    operation = _OPERATIONS.get(words, words.replace(" ", "_"))
+    getattr(session.inventory, operation)(*name, **values)
+
+
+def _read(words: str, session: Session, **values: Any) -> object:
+    verb, noun = words.removesuffix("s").split()
+    found = getattr(session.inventory, words.replace(" ", "_"))(**values)
+    results = found if verb == "list" else [found]
+    if noun == "cluster":
+        results = [read_cluster(session.inventory, each) for each in results]
+    if verb == "list":
+        return views.list_of(noun, results, as_json=session.as_json)
+    return views.value_of(noun, *results, as_json=session.as_json)
+
+
+_SEVERAL = click.Argument(["names"], nargs=-1, required=True, shell_complete=complete)
+# By verb.
+_ARGUMENTS = {
+    "get": [click.Argument(["name"], shell_complete=complete)],
+    "create": [click.Argument(["name"])],
+    "update": [_SEVERAL],
+    "reset": [_SEVERAL],
+    "remove": [_SEVERAL],
+}
+# By verbs that change nothing: how a command runs, and the default function.
+_HOW = dict.fromkeys(("list", "discover", "get"), (_show, _read))

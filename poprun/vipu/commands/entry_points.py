@@ -12,7 +12,7 @@ from poprun.errors import INVALID, REQUEST_FAILED, PoprunError
 from poprun.texts.click_program import carry_out
 from poprun.texts.stdout import write
 from poprun.vipu.commands import machine_commands, partition_commands
-from poprun.vipu.commands.command_line import FLAG, Group, option
+from poprun.vipu.commands.command_line import Group, option
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.show_command import show
 from poprun.vipu.errors import InventoryBusyError
@@ -36,8 +36,13 @@ def make_program(name: str) -> Group:
         word = {"get": "Show a", "list": "List", "discover": "Find"}.get(
             verb, f"{verb.capitalize()} a"
         )
-        group = Group(verb, commands=nouns, help=f"{word} {names}.", for_admins=not own)
-        group.subcommand_metavar = "WHAT [ARGS]..."
+        group = Group(
+            verb,
+            commands=nouns,
+            help=f"{word} {names}.",
+            for_admins=not own,
+            subcommand_metavar="WHAT [ARGS]...",
+        )
         verbs.append(group)
     version_help = "Show the version and the address of the server."
     return Group(
@@ -48,8 +53,8 @@ def make_program(name: str) -> Group:
         invoke_without_command=True,
         callback=_run_program,
         params=[
-            option("--version", FLAG, "Show the version."),
-            option("--server-version", FLAG, version_help),
+            option("--version", bool, "Show the version."),
+            option("--server-version", bool, version_help),
         ],
     )
 
@@ -79,10 +84,9 @@ def _show_server_version(session: Session) -> None:
     else:
         inventory: Any = session.inventory
         version, host = inventory.server_version(), str(session.server)
-    session.show(
-        lambda: {"version": version, "host": host},
-        lambda: f"version: {version}\nhost: {host}\n",
-    )
+    values = {"version": version, "host": host}
+    lines = [f"{key}: {value}\n" for key, value in values.items()]
+    session.show(values if session.as_json else "".join(lines))
 
 
 def _run(

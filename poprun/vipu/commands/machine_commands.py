@@ -10,9 +10,8 @@ from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import views
-from poprun.vipu.commands.command_line import FLAG, LIST, NAME, NUMBER, PORT, option
-from poprun.vipu.commands.nouns import command
-from poprun.vipu.commands.session import Session, Shown
+from poprun.vipu.commands.command_line import LIST, NAME, PORT, command, option
+from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import InventoryError
 from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus, LinkTopology
 from poprun.vipu.requests import ClusterRequest
@@ -22,25 +21,24 @@ from poprun.vipu.rules.presets import PODS
 Names = tuple[str, ...]
 
 
-def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> Shown:
+def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> object:
     if agent is None:
         agents = session.inventory.list_agents(cluster)
     else:
         agents = (session.inventory.get_agent(agent),)
-    return (
-        lambda: [
-            {"agent": each.name, "ipu": n, "attributes": views.ipu_attributes(each, n)}
-            for each in agents
-            for n in range(IPUS_PER_MACHINE)
-        ],
-        lambda: views.attribute_list(agents),
-    )
+    if not session.as_json:
+        return views.attribute_list(agents)
+    return [
+        {"agent": each.name, "ipu": n, "attributes": views.ipu_attributes(each, n)}
+        for each in agents
+        for n in range(IPUS_PER_MACHINE)
+    ]
 
 
-def _discover(session: Session) -> Shown:
+def _discover(session: Session) -> object:
     agents = session.inventory.list_agents()
     up = [agent for agent in agents if agent.status is AgentStatus.UP]
-    return views.list_of("discovered agent", up)
+    return views.list_of("discovered agent", up, as_json=session.as_json)
 
 
 def _create_allocation(
@@ -82,7 +80,7 @@ def _create_cluster(
 
 def _create_user(
     session: Session, name: str, allocations: Names, is_admin: bool
-) -> Shown:
+) -> object:
     check_name("user", name)
     server, path = session.server, f"{name}.vipu-cli.hcl"
     address = server or ServerAddress(DEFAULT_HOST)
@@ -101,20 +99,20 @@ def _create_user(
             f"The file {path} for the access key cannot be written: {error.strerror}. "
             "Change to a writable directory."
         ) from error
-    if server is None and not session.as_json:
+    if session.as_json:
+        return {"id": name, "access_key": key, "config": path}
+    if server is None:
         # The file names the default address, where a server has its own inventory.
         session.warn(
             "The embedded inventory has no users. To create one on a server, name it "
             "with --api-host; to serve this inventory: vipu-server --secure "
             f"--database {shlex.quote(inventory.location)}"
         )
-    value = {"id": name, "access_key": key, "config": path}
-    text = (
+    return (
         f"create user ({name}): success. Access key is '{key}'.\n"
         f"vipu configuration file for the user '{name}' written: {path}\n"
         f"Use 'vipu --config {path}' to switch to the user context.\n"
     )
-    return lambda: value, lambda: text
 
 
 admin_command = partial(command, for_admins=True)
@@ -155,7 +153,7 @@ COMMANDS = (
     admin_command(
         "create cluster",
         "Create a cluster of IPU-Machines.",
-        option("--num-agents", NUMBER, "Create new agents, instead of --agents."),
+        option("--num-agents", int, "Create new agents, instead of --agents."),
         option(
             "--preset pod",
             _POD,
@@ -164,7 +162,7 @@ COMMANDS = (
         option("--agents", LIST, 'Its agents, in order: "ag1,ag2".'),
         option(
             "--num-ipulinkdomains --num-ilds num_ilds",
-            NUMBER,
+            int,
             "The number of ILDs (racks). [default: as few as possible]",
         ),
         option(
@@ -184,7 +182,7 @@ COMMANDS = (
         "create user",
         "Create a user, and write the access key to ./NAME.vipu-cli.hcl.",
         option("--allocations", LIST, "Let the user use only these allocations."),
-        option("--is-admin", FLAG, "Let the user use vipu-admin as well."),
+        option("--is-admin", bool, "Let the user use vipu-admin as well."),
         run=_create_user,
     ),
     admin_command(

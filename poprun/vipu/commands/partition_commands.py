@@ -6,28 +6,26 @@ import click
 
 from poprun.vipu import model
 from poprun.vipu.commands import ipuof_config, uses, views
-from poprun.vipu.commands.command_line import FLAG, INDEX, NAME, NUMBER, option
-from poprun.vipu.commands.nouns import command
-from poprun.vipu.commands.session import Session, Shown, json_text
+from poprun.vipu.commands.command_line import INDEX, NAME, command, option
+from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import NotActiveError
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 
 
-def _list(session: Session, verbose: bool) -> Shown:
+def _list(session: Session, verbose: bool) -> object:
     partitions, is_admin = session.inventory.list_partitions(), session.is_admin
     if verbose or session.as_json:
         shown = uses.read_partitions(session.inventory, partitions)
     else:
         shown = list(map(uses.PartitionUse, partitions))
-    return (
-        lambda: [views.partition_json(use) for use in shown],
-        lambda: views.partition_list(shown, for_admin=is_admin, with_holders=verbose),
-    )
+    if session.as_json:
+        return list(map(views.partition_json, shown))
+    return views.partition_list(shown, for_admin=is_admin, with_holders=verbose)
 
 
-def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> Shown:
+def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> object:
     if gcd is not None and not ipuof_configs:
         raise click.UsageError("--gcd requires --ipuof-configs. Add it.")
     partition = session.inventory.get_partition(name)
@@ -35,10 +33,9 @@ def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> S
         agents = session.inventory.list_agents(partition.cluster)
         gcds = range(partition.num_gcds) if gcd is None else [gcd]
         configs = [ipuof_config.config_of(partition, n, agents) for n in gcds]
-        value = configs if len(configs) > 1 else configs[0]
-        return lambda: value, lambda: json_text(value)
+        return configs if len(configs) > 1 else configs[0]
     (use,) = uses.read_partitions(session.inventory, [partition])
-    return lambda: views.partition_json(use), lambda: views.partition_text(use)
+    return (views.partition_json if session.as_json else views.partition_text)(use)
 
 
 def _create(session: Session, name: str, size: int, **options: Any) -> None:
@@ -114,13 +111,13 @@ _RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
 # `rules` says which numbers are sizes.
 _SIZE = "--size", {"type": int, "metavar": "N"}, "The number of IPUs, a power of two."
 _SETTINGS = (
-    option("--num-gcds", NUMBER, "The number of GCDs."),
+    option("--num-gcds", int, "The number of GCDs."),
     option(
         "--gcd-sync-replicas --total-num-replicas num_replicas",
-        NUMBER,
+        int,
         "The number of replicas that synchronise, in all GCDs.",
     ),
-    option("--num-ilds", NUMBER, "The number of ILDs."),
+    option("--num-ilds", int, "The number of ILDs."),
     option("--routing link_routing", model.LinkRouting, "The routing over IPU-Links."),
     option(
         *("--gw-routing gateway_routing", model.GatewayRouting),
@@ -131,7 +128,7 @@ _SETTINGS = (
 COMMANDS = (
     command(
         *("list partitions", "List partitions."),
-        option("-v --verbose", FLAG, "Show who holds devices, and since when."),
+        option("-v --verbose", bool, "Show who holds devices, and since when."),
         run=_list,
     ),
     command(
@@ -139,14 +136,14 @@ COMMANDS = (
         option("--gcd", INDEX, "Only this GCD's IPUoF JSON."),
         option(
             "--ipuof-configs --ipu-configs ipuof_configs",
-            FLAG,
+            bool,
             "Write the IPUoF configuration of each GCD as JSON.",
         ),
         run=_get,
     ),
     command(
         *("create partition", "Create a partition. It stays until it is removed."),
-        option("--reconfigurable", FLAG, _RECONFIGURABLE_HELP),
+        option("--reconfigurable", bool, _RECONFIGURABLE_HELP),
         option("--allocation", NAME, "Take its IPUs from this allocation."),
         option("--cluster", NAME, "Take its IPUs from this cluster."),
         option(
@@ -174,7 +171,7 @@ COMMANDS = (
     command("reset partition", "Configure the IPUs of partitions again.", run=_reset),
     command(
         *("remove partition", "Remove partitions, and free their IPUs."),
-        option("--force", FLAG, "Remove it even if jobs hold its devices."),
+        option("--force", bool, "Remove it even if jobs hold its devices."),
         run=_remove,
     ),
 )

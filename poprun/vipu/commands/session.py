@@ -1,21 +1,19 @@
 """One call of `vipu` or `vipu-admin`: its options, its inventory, its output."""
 
-import getpass
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from poprun.texts.stdout import write, write_error
+from poprun.users import user_name
 from poprun.vipu.client.server_address import KEYS, ServerAddress, find_server
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
 from poprun.words import printable
 
 DEFAULT_TIMEOUT_S = 10.0
-# The result of a command: functions that return a value for JSON, and text.
-Shown = tuple[Callable[[], object], Callable[[], str]]
 
 
 class Session:
@@ -70,21 +68,14 @@ class Session:
 
     def user(self) -> str:
         """Return the owner of new partitions."""
-        if self.server is not None and self.server.user:
-            return self.server.user
-        try:
-            return getpass.getuser()
-        except (KeyError, OSError):  # containers run users without an entry
-            return str(os.geteuid())
+        return (self.server.user if self.server else "") or user_name()
 
     def warn(self, sentence: str) -> None:
         """Write a warning to stderr."""
         write_error(f"{self._program}: warning: {printable(sentence)}\n")
 
-    def show(self, to_json: Callable[[], object], to_text: Callable[[], str]) -> None:
-        """Write what a command shows, as JSON or as text."""
-        write(json_text(to_json()) if self.as_json else to_text())
-
-
-def json_text(value: object) -> str:
-    return json.dumps(value, indent=2) + "\n"
+    def show(self, result: object) -> None:
+        """Write the result of a command: a text, or a value as JSON."""
+        if not isinstance(result, str):
+            result = json.dumps(result, indent=2) + "\n"
+        write(result)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.leases import Lease, Reservation
@@ -58,6 +58,11 @@ class ClusterUse(NamedTuple):
     def ipus(self) -> list[str]:
         return ipu_names(range(self.cluster.size), names_of(self.agents))
 
+    def by_ild(self, ipus: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return values for JSON, one for each IPU, divided by ILD."""
+        size = self.cluster.ild_size
+        return [{"ipus": ipus[n : n + size]} for n in range(0, len(ipus), size)]
+
     def free_text(self, noun: str = "") -> str:
         """Return the number of free IPUs: `12, at most 8 next to each other`."""
         total, largest = self.num_free, self.largest_free
@@ -80,10 +85,14 @@ def read_partitions(
     ]
 
 
-def read_cluster(inventory: Inventory, cluster: Cluster) -> ClusterUse:
-    """Return a cluster with its agents and its free IPUs."""
+def read_cluster(
+    inventory: Inventory, cluster: Cluster, partitions: Sequence[PartitionUse] = ()
+) -> ClusterUse:
+    """Return a cluster with its agents, its free IPUs and its partitions of some."""
     agents = inventory.list_agents(cluster.name)
-    return ClusterUse(cluster, agents, inventory.list_free_blocks(cluster.name))
+    free = inventory.list_free_blocks(cluster.name)
+    own = [use for use in partitions if use.partition.cluster == cluster.name]
+    return ClusterUse(cluster, agents, free, own)
 
 
 def names_of(agents: Sequence[Agent]) -> AgentNames:

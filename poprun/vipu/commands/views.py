@@ -6,11 +6,9 @@ this machine, and in JSON in UTC.
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from poprun.vipu.commands import tables
-from poprun.vipu.commands.session import Shown
 from poprun.vipu.commands.tables import Fields
 from poprun.vipu.commands.uses import ClusterUse, PartitionUse, ipu_names
 from poprun.vipu.leases import Lease
@@ -100,11 +98,6 @@ _REMOVE = "vipu remove partition"
 _WIDTHS = (11, 8, 4, 10, 11, 4, 4, 6)
 
 
-def _domains(use: ClusterUse) -> list[dict[str, Any]]:
-    size, ipus = use.cluster.ild_size, use.ipus
-    return [{"ipus": ipus[first : first + size]} for first in range(0, len(ipus), size)]
-
-
 _AGENT: Fields = (
     ("Agent ID", "id", "name"),
     ("Host", "spec.host", "host"),
@@ -134,7 +127,7 @@ _CLUSTER: Fields = (
     ("Made for a job", "automatic", "cluster.automatic"),
     ("Agents", "", lambda use: tuple(agent.name for agent in use.agents)),
     ("Hosts", "spec.hosts", "cluster.hosts"),
-    ("", "spec.ipu_link_domains", _domains),
+    ("", "spec.ipu_link_domains", lambda use: use.by_ild(use.ipus)),
 )
 # The fields of an agent that `discover agents` lists.
 _DISCOVERED: Fields = (
@@ -210,21 +203,21 @@ def _serial(agent: Agent) -> int:
     return _FIRST_SERIAL + (agent.machine or 0)
 
 
-def list_of(noun: str, values: Sequence[Any]) -> Shown:
-    """Return several values as JSON and text."""
+def list_of(noun: str, values: Sequence[Any], *, as_json: bool) -> object:
+    """Return several values for JSON, or as a table."""
     fields, num_listed = _FIELDS[noun]
+    if as_json:
+        return [tables.to_json(fields, value) for value in values]
     top_rule = noun == "allocation"
-    return (
-        lambda: [tables.to_json(fields, value) for value in values],
-        lambda: tables.format_list(fields[:num_listed], values, top_rule=top_rule),
-    )
+    return tables.format_list(fields[:num_listed], values, top_rule=top_rule)
 
 
-def value_of(noun: str, value: Any) -> Shown:
-    """Return one value as JSON and text."""
+def value_of(noun: str, value: Any, *, as_json: bool) -> object:
+    """Return one value for JSON, or as a table."""
     fields, _ = _FIELDS[noun]
-    text = agent_text if noun == "agent" else partial(tables.format_value, fields)
-    return lambda: tables.to_json(fields, value), lambda: text(value)
+    if as_json:
+        return tables.to_json(fields, value)
+    return agent_text(value) if noun == "agent" else tables.format_value(fields, value)
 
 
 def partition_json(use: PartitionUse) -> dict[str, Any]:

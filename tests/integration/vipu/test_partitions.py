@@ -1,6 +1,5 @@
 """Real launches that hold emulated IPUs as long as they live, and no longer."""
 
-import getpass
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from conftest import BIN, Poprun, wait_for
 from deaths import command_line
 from vipu_servers import serving
 
+from poprun.users import user_name
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.model import AgentStatus
 from poprun.vipu.requests import PartitionRequest
@@ -376,7 +376,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     database = tmp_path / "server.db"
     own = EmbeddedInventory(database, host=HOST)
     own.create_cluster(presets.preset("pod64", "c64"))
-    user = getpass.getuser()
+    user = user_name()
     own.create_partition(
         PartitionRequest(name="p64", size=64, reconfigurable=True, owner=user)
     )

@@ -196,10 +196,11 @@ def test_a_machine_that_fails_fails_its_partitions(
     assert "ACTIVE" in run("vipu list partitions").out
 
 
-def test_a_partition_is_updated_in_part(make: Make, run: Run) -> None:
+@pytest.mark.parametrize("flag", ["--not-reconfigurable", "--reconfigurable=false"])
+def test_a_partition_is_updated_in_part(make: Make, run: Run, flag: str) -> None:
     make(
         "vipu create partition p4 --size 4 --reconfigurable",
-        "vipu update partition p4 --size 8 --not-reconfigurable --routing swnc",
+        f"vipu update partition p4 --size 8 {flag} --routing swnc",
     )
 
     shown = properties(run("vipu get partition p4").out)
