@@ -42,8 +42,9 @@ BOARD_MAGIC = int.from_bytes(b"popboard", "little")
 ACTIVITY = struct.Struct("=iiQQQQi4x32s")
 CALLS_AT, RECENT_CALLS = 128, 8
 # A call: elements, number of its name, operation, dtype, reduction, algorithm, root,
-# and the number of the call in its group. The last call has the largest number.
-CALL = struct.Struct("=QQ8x4Bi24xQ")
+# the operation that it is a prelude to (0 for none), and the number of the call in its
+# group. The last call has the largest number.
+CALL = struct.Struct("=QQ8x4BhBx24xQ")
 
 # --- The calls of torch.distributed with gloo, which poprun has each process show.
 
@@ -76,12 +77,12 @@ PROFILE_SUFFIX = ".profile"
 # CLOCK_MONOTONIC and CLOCK_REALTIME when it was written.
 HEADER = struct.Struct("=QIiQQQQ16x")
 RECORDS_MAGIC = int.from_bytes(b"popcalls", "little")
-RECORDS_VERSION = 1
+RECORDS_VERSION = 2
 # A call: when it began and ended, for how long of that it waited for others, the bytes
 # of its rows, its number in its group, the number of its name, that of its group, its
-# root, operation, dtype, reduction, algorithm, how it ended, and whether it was
-# described.
-RECORD = struct.Struct("=6QIi6B2x")
+# root, operation, dtype, reduction, algorithm, how it ended, whether it was described,
+# and the operation that it is a prelude to (0 for none).
+RECORD = struct.Struct("=6QIi7Bx")
 # The most records of a process: 8 MiB.
 MOST_RECORDS = 1 << 17
 # The notes are lines of JSON, of these kinds.

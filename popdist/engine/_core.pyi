@@ -14,6 +14,9 @@ VERSION: Final[int]
 # The most data that share_records() takes.
 RECORD_DATA_BYTES: Final[int]
 
+# Of how many lost instances an error tells.
+MOST_LOST: Final[int]
+
 class Failure(Exception):
     """A call did not come to its end. Comm.ending() says why."""
 
@@ -61,7 +64,7 @@ class Comm:
     def exchange(
         self,
         operation: int,
-        headers_of: int,
+        prelude_to: int,
         dtype: int,
         root: int,
         name: int,
@@ -74,10 +77,19 @@ class Comm:
     def barrier(self, name: int, /) -> None: ...
     def send(self, to: int, dtype: int, source: int, nbytes: int, /) -> None: ...
     def receive(self, source: int, dtype: int, to: int, nbytes: int, /) -> None: ...
-    def end(self, words: str, /) -> None: ...
+    # With the error of a Status, its message, and at most 15 lost instances.
+    def end(self, error: int, message: str, lost: Sequence[int] = (), /) -> None: ...
+    # A failures.Ending.
     def ending(
         self,
-    ) -> tuple[int, int, int, int, Described, Described, str] | None: ...
+    ) -> (
+        tuple[
+            *tuple[int, int, int, int],
+            *tuple[Described, Described],
+            tuple[int, str, tuple[int, ...]],
+        ]
+        | None
+    ): ...
     # For the waits that begin from now on.
     def set_timeout(self, seconds: float, /) -> None: ...
     # True in the middle of a call of this thread, False in one of another thread.

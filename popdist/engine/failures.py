@@ -4,9 +4,11 @@ import errno
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from popdist.engine import _core
 from popdist.engine.spec.dtypes import name_of, reduction_name_of
 from popdist.engine.spec.operations import (
     ALGORITHM_NAMES,
+    NO_PRELUDE,
     Described,
     Operation,
     Status,
@@ -23,7 +25,28 @@ from popdist.errors import (
     PopdistError,
 )
 
-Ending = tuple[int, int, int, int, Described, Described, str]
+
+class ErrorFields(NamedTuple):
+    """An error as one member tells the others of it, with the fields that all raise.
+
+    Attributes:
+        kind: The Status whose error it is.
+        lost: The instances of a PeerLostError.
+    """
+
+    kind: int
+    message: str
+    lost: Sequence[int] = ()
+
+
+# Why a group has ended: its Status; the members that found it, and that it is about;
+# the number of the call, and what the two members' calls are about; with END_REQUESTED,
+# the error of the member that ended the group.
+Ending = tuple[
+    *tuple[int, int, int, int],
+    *tuple[Described, Described],
+    tuple[int, str, Sequence[int]],
+]
 
 # Of how many missing members an error tells the last calls, and how many of each.
 _MOST_MEMBERS = 4
@@ -43,13 +66,11 @@ class Missing(NamedTuple):
     recent: Sequence[tuple[int, Described]]
 
 
-# The first character of a message for an error of each of these classes. A message
-# without one is about calls that do not match.
-_FAILED = "\x15"
-_MARKS: dict[str, type[PopdistError]] = {
-    _FAILED: CollectiveAbortedError,
-    "\x16": CollectiveTimeoutError,
-    "\x17": PeerLostError,
+_ERRORS: dict[Status, type[PopdistError]] = {
+    Status.STOPPED: CollectiveAbortedError,
+    Status.TIMED_OUT: CollectiveTimeoutError,
+    Status.PEER_LOST: PeerLostError,
+    Status.MISMATCH: MismatchError,
 }
 
 # Those that reduce.
@@ -79,7 +100,7 @@ def explain(
         names: What the instances are called, where that is not their numbers.
         missing: The members that had not begun the call, as far as they are known.
     """
-    reason, by, about, _, own_call, other_call, message = ending
+    reason, by, about, _, own_call, other_call, error = ending
     names = names or instances
     finder, concerned = names[by], names[about]
     call = describe_call(own_call, names)
@@ -118,7 +139,7 @@ def explain(
                 f"Instance {finder} was interrupted in {call}, which ended it for all."
             )
         case _:
-            return decode_error(message)
+            return error_of(ErrorFields(*error))
 
 
 def name_instances(names: Sequence[object]) -> str:
@@ -146,24 +167,21 @@ def describe_missing(
         yield f"{who} is in {'' if one.is_in_call else 'no call since '}{calls}."
 
 
-def encode_error(error: PopdistError) -> str:
-    """Return the message with which a member ends the group with this error."""
+def fields_of(error: PopdistError) -> ErrorFields:
+    """Return the fields of an error with which a member ends the group."""
+    # The core takes UTF-8 without zeros.
     text = str(error).replace("\0", " ").encode(errors="replace").decode()
-    for mark, kind in _MARKS.items():
-        if isinstance(error, PeerLostError) and kind is PeerLostError:
-            return f"{mark}{','.join(map(str, error.instances))}{mark}{text}"
-        if isinstance(error, kind):
-            return mark + text
-    return text
+    if isinstance(error, PeerLostError):
+        return ErrorFields(Status.PEER_LOST, text, error.instances[: _core.MOST_LOST])
+    kinds = (kind for kind, each in _ERRORS.items() if isinstance(error, each))
+    return ErrorFields(next(kinds, Status.STOPPED), text)
 
 
-def decode_error(message: str) -> PopdistError:
-    """Return the error of a message with which a member has ended the group."""
-    kind = _MARKS.get(message[:1], MismatchError)
-    if kind is not PeerLostError:
-        return kind(message[1:] if message[:1] in _MARKS else message)
-    instances, _, text = message[1:].partition(message[0])
-    return PeerLostError(text, [int(one) for one in instances.split(",") if one])
+def error_of(fields: ErrorFields) -> PopdistError:
+    """Return the error with which a member has ended the group."""
+    if fields.kind == Status.PEER_LOST:
+        return PeerLostError(fields.message, fields.lost)
+    return _ERRORS[Status(fields.kind)](fields.message)
 
 
 def lost_by(error: BaseException | None) -> set[int]:
@@ -194,8 +212,8 @@ def cannot_share(who: str, error: OSError) -> ArenaError:
     return ArenaError(f"{who} could not share memory with the others: {error}.")
 
 
-def failed(instance: object, what: str, error: BaseException) -> str:
-    """Return the message with which a member ends the group, for `explain`.
+def failed(instance: object, what: str, error: BaseException) -> CollectiveAbortedError:
+    """Return the error with which a member ends the group.
 
     Args:
         what: The call that it cannot finish.
@@ -206,17 +224,9 @@ def failed(instance: object, what: str, error: BaseException) -> str:
         happened, why = "was interrupted", "."
     else:
         happened, why = "failed", f": {type(error).__name__}: {error}"
-    message = f"Instance {instance} {happened} in {what}, which ended it for all{why}"
-    return aborted(message)
-
-
-def aborted(message: str) -> str:
-    """Return what a member passes to the core to end the group with this message.
-
-    `explain` turns it into a CollectiveAbortedError.
-    """
-    # The core takes UTF-8 without zeros.
-    return encode_error(CollectiveAbortedError(message))
+    return CollectiveAbortedError(
+        f"Instance {instance} {happened} in {what}, which ended it for all{why}"
+    )
 
 
 def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
@@ -227,10 +237,10 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
             "from. Make the call before it is closed, or call popdist.init() in a "
             "newly started process."
         )
-    reason, by, _, number, own_call, _, message = ending
+    reason, by, _, number, own_call, _, error = ending
     why = Status(reason).name.lower()
     if reason == Status.END_REQUESTED:
-        why = str(decode_error(message)).removesuffix(".")
+        why = error[1].removesuffix(".")
     call = describe_call(own_call, instances)
     return GroupUnusableError(
         f"This group ended in call {number}, {call}, for which instance "
@@ -245,15 +255,15 @@ def describe_call(call: Described, instances: Sequence[object]) -> str:
     Args:
         instances: Those of the group, of which the call's root is a number.
     """
-    code, dtype, reduction, algorithm, root, count, name = call
+    code, dtype, reduction, algorithm, root, count, name, prelude_to = call
     operation = Operation(code)
     if operation is Operation.BARRIER:
         return "barrier" + _named(name)
-    if operation not in _REDUCING and reduction:
-        if reduction == Operation.NEGOTIATION:
-            return "its next named call"
+    if prelude_to == Operation.NEGOTIATION:
+        return "its next named call"
+    if prelude_to != NO_PRELUDE:
         # The first step of a call in which the members' arrays may differ.
-        return f"{Operation(reduction).public_name}{_named(name)}"
+        return f"{Operation(prelude_to).public_name}{_named(name)}"
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)

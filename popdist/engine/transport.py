@@ -14,7 +14,7 @@ from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
-from popdist.engine.spec.operations import Operation, Trace
+from popdist.engine.spec.operations import NO_PRELUDE, Operation, Trace
 from popdist.errors import PopdistError
 
 
@@ -156,7 +156,7 @@ class Transport(Protocol):
         root: int,
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         """Overwrite the row with that of member `root`."""
 
@@ -167,7 +167,7 @@ class Transport(Protocol):
         lengths: Sequence[int],
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         """Gather every member's row, lengths[i] bytes of member i, in the target."""
 

@@ -139,7 +139,7 @@ def _describe(
 ) -> CallInProgress:
     _, _, begun, over, total, since_ns, _, mask = activity
     bits = int.from_bytes(mask, "little")
-    count, _, operation, dtype, _, _, _, number = max(
+    count, _, operation, dtype, *_, number = max(
         records.CALL.iter_unpack(calls), key=lambda call: call[-1]
     )
     is_known = operation < len(records.OPERATIONS) and dtype < len(records.ITEM_BYTES)

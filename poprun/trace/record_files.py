@@ -196,16 +196,16 @@ def _calls(data: bytes) -> Iterator[Call]:
 def _call(record: tuple[int, ...]) -> Call | None:
     """Return the call of a record; None if its process was killed as it began it."""
     began, ended, waited, nbytes, number, name, group, root, *rest = record
-    operation, dtype, reduction, algorithm, status, is_described = rest
+    operation, dtype, reduction, algorithm, status, is_described, prelude_to = rest
     if not began or not is_described or operation >= len(records.OPERATIONS):
         return None
     title = records.OPERATIONS[operation]
     reduces = title in records.REDUCING
-    if not reduces and reduction:
+    if prelude_to:
         # The first step of a call in which the members' arrays may differ.
-        title = f"{records.OPERATIONS[reduction]} (its headers)"
-        if reduction == records.NEGOTIATION:
-            title = records.OPERATIONS[reduction]
+        title = f"{records.OPERATIONS[prelude_to]} (its headers)"
+        if prelude_to == records.NEGOTIATION:
+            title = records.OPERATIONS[prelude_to]
     is_message = operation in (records.SEND, records.RECEIVE)
     return Call(
         group=group,

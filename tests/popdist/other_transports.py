@@ -24,10 +24,11 @@ import numpy as np
 from popdist import session
 from popdist.engine.failures import (
     Ending,
-    aborted,
+    ErrorFields,
     describe_call,
     explain,
     failed,
+    fields_of,
     unusable,
 )
 from popdist.engine.handle import Helper
@@ -40,8 +41,15 @@ from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
-from popdist.engine.spec.operations import DIRECT, Described, Operation, Status, Trace
-from popdist.errors import MismatchError, PopdistError
+from popdist.engine.spec.operations import (
+    DIRECT,
+    NO_PRELUDE,
+    Described,
+    Operation,
+    Status,
+    Trace,
+)
+from popdist.errors import PopdistError
 
 # What a member sends for a call: what it is about, and the bytes of rows.
 Frame = tuple[Described, object, list[bytes]]
@@ -64,7 +72,7 @@ class _Shared:
     pending: int = 0
     calls: int = 0
     trace: Trace | None = None
-    last: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+    last: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0)
 
 
 class ExchangingTransport:
@@ -138,25 +146,23 @@ class ExchangingTransport:
     disown = close
 
     def end(self, error: PopdistError) -> None:
-        text = str(error)
-        message = text if isinstance(error, MismatchError) else aborted(text)
-        self._end(self._ending(Status.END_REQUESTED, self.rank, message=message))
+        self._end(self._ending(Status.END_REQUESTED, self.rank, error=error))
 
     def give_up(self, what: str, error: BaseException) -> None:
         if self._shared.ending is None:
             self._shared.reported = True
-            message = failed(self.instances[self.rank], what, error)
-            self._end(self._ending(Status.END_REQUESTED, self.rank, message=message))
+            self.end(failed(self.instances[self.rank], what, error))
 
     def _ending(
         self,
         why: Status,
         about: int,
         theirs: Described | None = None,
-        message: str = "",
+        error: PopdistError | None = None,
     ) -> Ending:
         mine = self._shared.last
-        return why, self.rank, about, self._shared.calls, mine, theirs or mine, message
+        fields = ErrorFields(why, "") if error is None else fields_of(error)
+        return why, self.rank, about, self._shared.calls, mine, theirs or mine, fields
 
     def _end(self, ending: Ending) -> None:
         with self._shared.changed:
@@ -248,7 +254,7 @@ class ExchangingTransport:
     ) -> list[bytes]:
         reduction, algorithm, root, name = call
         dtype, count = arrays[0].dtype, sum(rows.count for rows in arrays)
-        about = (operation, dtype, reduction, algorithm, root, count, name)
+        about = (operation, dtype, reduction, algorithm, root, count, name, 0)
         given = [row for rows in arrays for row in read(rows)]
         shapes = self.replicas, [rows.shape for rows in arrays]
         members = self._exchange(about, given, shapes)
@@ -305,10 +311,10 @@ class ExchangingTransport:
         name: int,
         root: int = -1,
         count: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> list[bytes]:
         """Return the row of each member that has a source."""
-        call = operation, dtype, int(prelude_to or 0), 0, root, count, name
+        call = operation, dtype, 0, 0, root, count, name, int(prelude_to)
         given = [] if source is None else read(source)
         return [b"".join(rows) for rows in self._exchange(call, given, details)]
 
@@ -318,13 +324,13 @@ class ExchangingTransport:
         root: int,
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         rows = self._handed_on(
             Operation.BROADCAST,
             row if self.rank == root else None,
             row.dtype,
-            None if prelude_to else row.shape,
+            row.shape if prelude_to == NO_PRELUDE else None,
             root=root,
             count=row.count,
             name=name,
@@ -339,7 +345,7 @@ class ExchangingTransport:
         lengths: Sequence[int],
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         rows = self._handed_on(
             Operation.ALL_GATHER,
@@ -408,7 +414,7 @@ class ExchangingTransport:
         write(target, b"".join(row[begin : begin + each] for row in rows))
 
     def send(self, row: Rows, to: int) -> None:
-        call = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
+        call = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0, 0)
         with self._call(call):
             if to in self._shared.lost:
                 self._end(self._ending(Status.PEER_LOST, to))
@@ -416,7 +422,7 @@ class ExchangingTransport:
             self._send(to, (call, None, read(row)), True)
 
     def receive(self, row: Rows, source: int) -> None:
-        with self._call((Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)):
+        with self._call((Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0, 0)):
             theirs, _, [data] = self._wait(source, True).popleft()
             if (theirs[1], theirs[5]) != (row.dtype, row.count):
                 self._end(self._ending(Status.MISMATCH, source, theirs))
@@ -424,7 +430,7 @@ class ExchangingTransport:
         write(row, data)
 
     def barrier(self, name: int = 0) -> None:
-        self._exchange((Operation.BARRIER, 0, 0, 0, 0, 0, name), [])
+        self._exchange((Operation.BARRIER, 0, 0, 0, 0, 0, name, 0), [])
 
 
 def read(rows: Rows) -> list[bytes]:

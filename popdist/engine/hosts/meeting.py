@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from popdist.engine import _core
-from popdist.engine.failures import decode_error, encode_error
+from popdist.engine.failures import ErrorFields, error_of, fields_of
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.member import TAGS, HostsMember
 from popdist.engine.hosts.mpi_thread import start
@@ -101,7 +101,7 @@ class MeetOverHosts:
             for answer in world.mail.of("welcome", group):
                 if answer["to"] == begin:
                     if "error" in answer:
-                        raise decode_error(answer["error"])
+                        raise error_of(ErrorFields(*answer["error"]))
                     return answer["uid"], answer["tags"]
             self._look(world, local, deadline, [0])
             sleep(pause)
@@ -127,7 +127,7 @@ class MeetOverHosts:
         except PopdistError as error:
             if isinstance(error, MismatchError):
                 self._receive_late(world, group, hellos)
-            self._answer(world, group, hellos, {"error": encode_error(error)})
+            self._answer(world, group, hellos, {"error": fields_of(error)})
             raise
         tags = [hellos[rank]["tag"] for rank in range(size)]
         self._answer(world, group, hellos, {"uid": uid, "tags": tags})

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from popdist.engine import _core
 from popdist.engine.failures import (
     Ending,
+    ErrorFields,
     Missing,
-    decode_error,
     describe_call,
-    encode_error,
     explain,
     failed,
+    fields_of,
     name_instances,
     unusable,
 )
@@ -393,7 +393,7 @@ class HostsMember:
         if self._closed or self.comm.ending() is not None:
             return
         self._note_lost(error)
-        self.comm.end(encode_error(error))
+        self.comm.end(*fields_of(error))
         self._tell(error)
 
     def end_call(self, about: int, theirs: Described) -> None:
@@ -411,7 +411,7 @@ class HostsMember:
         """End the group for what this member has found of another one."""
         ending = (
             *(status, self.rank, about, self.calls),
-            *(self.call, theirs or self.call, ""),
+            *(self.call, theirs or self.call, ErrorFields(status, "")),
         )
         missing = self._missing()
         self.end(explain(ending, self.instances, self._timeout, self.names, missing))
@@ -422,8 +422,7 @@ class HostsMember:
             return
         # The program has the error itself.
         self._reported = True
-        message = failed(self.names[self.rank], what, error)
-        self.end(decode_error(message))
+        self.end(failed(self.names[self.rank], what, error))
 
     def close(self) -> None:
         """Leave the group, and give back what this member has of it.
@@ -490,7 +489,7 @@ class HostsMember:
             self._missing_elsewhere = message["call"], message["ranks"]
         for message in mail.of("ended", self.uid):
             self._told = True
-            self.comm.end(message["error"])
+            self.comm.end(*ErrorFields(*message["error"]))
 
     def set_timeout(self, seconds: float) -> None:
         """Let calls from now on wait so long for other members."""
@@ -545,7 +544,7 @@ class HostsMember:
         if self._told:
             return
         self._told = True
-        message = {"kind": "ended", "group": self.uid, "error": encode_error(error)}
+        message = {"kind": "ended", "group": self.uid, "error": fields_of(error)}
         with suppress(self.world.mpi.Exception):
             for peer in self.layout.reachable:
                 if self.world.may_reach(self.instances[peer]):
@@ -555,12 +554,12 @@ class HostsMember:
     def _translated(self, ending: Ending) -> Ending:
         """Return an ending among this host's members as one of all members."""
         here = self.layout.local_ranks
-        reason, by, about, number, own, other, message = ending
+        reason, by, about, number, own, other, error = ending
         if reason in (Status.END_REQUESTED, Status.STOPPED):
             about = by
         return (
             *(reason, here[by], here[about], self.calls or number),
-            *(self._among_all(own), self._among_all(other), message),
+            *(self._among_all(own), self._among_all(other), error),
         )
 
     def _among_all(self, call: Described) -> Described:

@@ -40,7 +40,7 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
     member.wait([member.receive(label, source, POINT)])
     dtype, count = _LABEL.unpack(label.tobytes())
     if (dtype, count) != (row.dtype, row.count):
-        theirs = (Operation.SEND, dtype, 0, 0, layout.rank, count, 0)
+        theirs = (Operation.SEND, dtype, 0, 0, layout.rank, count, 0, 0)
         member.end_call(source, theirs)
     member.wait([member.receive(part, source, POINT) for part in _parts(member, row)])
 

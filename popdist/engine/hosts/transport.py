@@ -75,16 +75,16 @@ class HostsTransport(ArenaTransport):
         """Return None: members on different hosts share no memory."""
 
     def send(self, row: Rows, to: int) -> None:
-        call: Described = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
+        call: Described = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0, 0)
         self._member.run(call, (), partial(send_row, self._member, row, to), [row])
 
     def receive(self, row: Rows, source: int) -> None:
-        call: Described = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)
+        call: Described = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0, 0)
         steps = partial(receive_row, self._member, row, source)
         self._member.run(call, (), steps, [row])
 
     def barrier(self, name: int = 0) -> None:
-        call: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, name)
+        call: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, name, 0)
         self._member.run(call, (), self._exchanges.barrier)
 
     def _reduce(
@@ -119,5 +119,5 @@ class HostsTransport(ArenaTransport):
             case _:
                 step = partial(exchanges.all_to_all, source, target)
         count = nbytes // item_bytes_of(dtype)
-        described = (operation, dtype, prelude_to, 0, root, count, name)
+        described = (operation, dtype, 0, 0, root, count, name, prelude_to)
         self._member.run(described, details, step, [source, target])

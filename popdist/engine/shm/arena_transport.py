@@ -16,6 +16,7 @@ from popdist.engine.spec.operations import (
     ALGORITHM_NAMES,
     ALGORITHMS,
     DIRECT,
+    NO_PRELUDE,
     Operation,
 )
 from popdist.engine.transport import Core
@@ -121,12 +122,12 @@ class ArenaTransport(ABC):
         root: int,
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         lengths = [row.nbytes] * len(self.replicas)
         # Headers, which a prelude has, are of one shape.
-        shapes = [row.shape] if prelude_to is None else []
-        call = Operation.BROADCAST, prelude_to or 0, row.dtype, root, name
+        shapes = [row.shape] if prelude_to == NO_PRELUDE else []
+        call = Operation.BROADCAST, prelude_to, row.dtype, root, name
         self._exchange(call, lengths, shapes, row, row)
 
     def all_gather(
@@ -136,11 +137,11 @@ class ArenaTransport(ABC):
         lengths: Sequence[int],
         *,
         name: int = 0,
-        prelude_to: Operation | None = None,
+        prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         _check_bytes("source", source, lengths[self.rank])
         _check_bytes("target", target, sum(lengths))
-        call = Operation.ALL_GATHER, prelude_to or 0, source.dtype, -1, name
+        call = Operation.ALL_GATHER, prelude_to, source.dtype, -1, name
         self._exchange(call, lengths, [], source, target)
 
     def gather(
@@ -155,7 +156,7 @@ class ArenaTransport(ABC):
         _check_bytes("source", source, lengths[self.rank])
         if self.rank == root:
             _check_bytes("target", target, sum(lengths))
-        call = Operation.GATHER, 0, source.dtype, root, name
+        call = Operation.GATHER, NO_PRELUDE, source.dtype, root, name
         self._exchange(call, lengths, [], source, target)
 
     def scatter(
@@ -170,7 +171,7 @@ class ArenaTransport(ABC):
         if self.rank == root:
             _check_bytes("source", source, sum(lengths))
         _check_bytes("target", target, lengths[self.rank])
-        call = Operation.SCATTER, 0, target.dtype, root, name
+        call = Operation.SCATTER, NO_PRELUDE, target.dtype, root, name
         self._exchange(call, lengths, [], source, target)
 
     def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
@@ -182,7 +183,7 @@ class ArenaTransport(ABC):
             )
         _check_bytes("target", target, source.nbytes)
         lengths = [source.nbytes // size] * size
-        call = Operation.ALL_TO_ALL, 0, source.dtype, -1, name
+        call = Operation.ALL_TO_ALL, NO_PRELUDE, source.dtype, -1, name
         self._exchange(call, lengths, [source.shape], source, target)
 
     @abstractmethod
@@ -206,8 +207,8 @@ class ArenaTransport(ABC):
         """Hand rows on; see _core.Comm.exchange()."""
 
 
-# The operation, the one that it is a prelude to, or 0, dtype, root and name.
-Exchange = tuple[Operation, int, int, int, int]
+# The operation, the one that it is a prelude to, dtype, root and name.
+Exchange = tuple[Operation, Operation, int, int, int]
 
 
 def _check_pair(source: Rows, target: Rows, dtype: int) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 from popdist.engine import _core
 from popdist.engine.failures import (
     Missing,
-    aborted,
     cannot_share,
     describe_call,
     describe_missing,
     explain,
     failed,
+    fields_of,
     name_instances,
     unusable,
 )
@@ -26,7 +26,6 @@ from popdist.engine.spec.operations import Operation, Status
 from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
 from popdist.errors import (
     GroupUnusableError,
-    MismatchError,
     PeerLostError,
     PopdistError,
 )
@@ -116,12 +115,11 @@ class ShmMember:
             return
         # The program has the error itself.
         self._reported = True
-        self.comm.end(failed(self.instances[self.rank], what, error))
+        self.comm.end(*fields_of(failed(self.instances[self.rank], what, error)))
 
     def end(self, error: PopdistError) -> None:
         """End the group: all members get this error."""
-        text = str(error)
-        self.comm.end(text if isinstance(error, MismatchError) else aborted(text))
+        self.comm.end(*fields_of(error))
 
     def allocate(self, nbytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]] | None":
         """Return bytes in the arena, or None where no arrays can live there."""

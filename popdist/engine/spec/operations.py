@@ -4,8 +4,8 @@ from collections.abc import Callable
 from enum import IntEnum
 
 # What the core says of a call: operation, dtype, reduction, algorithm, root, count of
-# elements, number of its name.
-Described = tuple[int, int, int, int, int, int, int]
+# elements, number of its name, and the operation that it is a prelude to.
+Described = tuple[int, int, int, int, int, int, int, int]
 
 # What is told of a call that is over: what it was, when it began and ended, as
 # time.monotonic_ns() counts, and whether it succeeded.
@@ -46,6 +46,9 @@ class Operation(IntEnum):
         """Its name as the public functions have it."""
         return "recv" if self is Operation.RECEIVE else self.name.lower()
 
+
+# No call is a prelude to a barrier, which has no arrays to tell of.
+NO_PRELUDE = Operation.BARRIER
 
 # How a reduction is carried out. "auto" lets the core choose by size; "arena" is what
 # direct does with arrays that lie in the arena.

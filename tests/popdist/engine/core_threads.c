@@ -832,13 +832,13 @@ static bool wait_on_for_hosts(comm *c, int peer, uint64_t waited_ns)
 
 static status hear_of_mismatch(comm *c, int peer, const descriptor *theirs)
 {
-    return end_over(c, MISMATCH, peer, theirs, "");
+    return end_over(c, MISMATCH, peer, theirs);
 }
 
 static status hear_of_error(comm *c, int error)
 {
     (void)error;
-    return end_group(c, STOPPED, c->rank, "");
+    return end_group(c, STOPPED, c->rank);
 }
 
 static void connect_hosts(const cluster *w, endpoint *s, int host)
@@ -1014,7 +1014,7 @@ static status let_down(endpoint *s)
 {
     const char message[4] = {0};
     if (s->g->end.why == END_REQUESTED)
-        return end_group(&s->c, END_REQUESTED, -1, "enough");
+        return end_with_error(&s->c, STOPPED, NULL, 0, "enough");
     if (s->g->end.why != MISMATCH)
         return DONE;
     if (s->g->end.waiting != RECEIVE)
@@ -1229,7 +1229,7 @@ static int cut_words(const kernels *simd)
             memcpy(message + at, characters[i], width + 1);
         group_make(&g);
         endpoint_open(&s, 0);
-        end_group(&s.c, END_REQUESTED, 0, message);
+        end_with_error(&s.c, STOPPED, NULL, 0, message);
         const char *kept = s.c.head->end.message;
         const size_t length = strlen(kept), most = sizeof s.c.head->end.message - 1;
         if (length != most / width * width || memcmp(kept, message, length)) {
@@ -1287,7 +1287,7 @@ static void *end_from_beside(void *endpoint_of_another)
     endpoint *s = endpoint_of_another;
     while (calls_of(&s->c) < 20)
         sched_yield();
-    end_group(&s->c, END_REQUESTED, 0, "enough");
+    end_with_error(&s->c, STOPPED, NULL, 0, "enough");
     return NULL;
 }
 

@@ -2,18 +2,29 @@ from typing import Any
 
 import pytest
 
-from popdist.engine.failures import Ending, describe_call, explain, failed, unusable
+from popdist.engine.failures import (
+    Ending,
+    ErrorFields,
+    describe_call,
+    error_of,
+    explain,
+    failed,
+    fields_of,
+    unusable,
+)
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
-from popdist.engine.spec.operations import Operation, Status, number_of
+from popdist.engine.spec.operations import NO_PRELUDE, Operation, Status, number_of
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,
     GroupUnusableError,
     MismatchError,
     PeerLostError,
+    PopdistError,
 )
+from tests.popdist.engine.members import group_of
 
-BARRIER = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+BARRIER = (Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0)
 
 
 def call(
@@ -22,19 +33,19 @@ def call(
     root: int = 0,
     name: int = 0,
     how: int = 0,
-    headers_of: Operation = Operation.BARRIER,
+    prelude_to: Operation = NO_PRELUDE,
 ) -> Any:
-    reducing = "REDUCE" in operation.name
-    reduction = REDUCTIONS["max"] if reducing else headers_of
-    return (operation, DTYPES["int16"], reduction, how, root, 20, name)
+    reduction = REDUCTIONS["max"] if "REDUCE" in operation.name else 0
+    dtype = DTYPES["int16"]
+    return (operation, dtype, reduction, how, root, 20, name, prelude_to)
 
 
 @pytest.mark.parametrize(
     ("described", "words"),
     [
         (BARRIER, "barrier"),
-        ((*BARRIER[:-1], number_of("a name")), "barrier named 'a name'"),
-        ((*BARRIER[:-1], number_of(None)), "barrier"),
+        ((*BARRIER[:-2], number_of("a name"), 0), "barrier named 'a name'"),
+        ((*BARRIER[:-2], number_of(None), 0), "barrier"),
         (call(Operation.ALL_REDUCE), "all_reduce (max, oneshot) of 20 int16"),
         (call(Operation.ALL_REDUCE, how=1), "all_reduce (max, direct) of 20 int16"),
         (call(Operation.ALL_REDUCE, how=2), "all_reduce (max, ring) of 20 int16"),
@@ -48,8 +59,8 @@ def call(
         ),
         (call(Operation.REDUCE_SCATTER), "reduce_scatter (max) of 20 int16"),
         (call(Operation.ALL_GATHER), "all_gather of 20 int16"),
-        (call(Operation.ALL_GATHER, headers_of=Operation.GATHER), "gather"),
-        (call(Operation.BROADCAST, headers_of=Operation.SCATTER), "scatter"),
+        (call(Operation.ALL_GATHER, prelude_to=Operation.GATHER), "gather"),
+        (call(Operation.BROADCAST, prelude_to=Operation.SCATTER), "scatter"),
         (
             call(Operation.BROADCAST, root=1),
             "broadcast of 20 int16 with root on instance 31",
@@ -68,8 +79,9 @@ def test_calls_are_told_as_the_program_made_them(described: Any, words: str) -> 
     assert describe_call(described, range(30, 35)) == words
 
 
-def ending(reason: Status, words: str = "") -> Ending:
-    return (reason, 0, 1, 7, call(Operation.BROADCAST), BARRIER, words)
+def ending(reason: Status, error: PopdistError | None = None) -> Ending:
+    fields = ErrorFields(reason, "") if error is None else fields_of(error)
+    return (reason, 0, 1, 7, call(Operation.BROADCAST), BARRIER, fields)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,9 @@ def ending(reason: Status, words: str = "") -> Ending:
 def test_each_way_to_end_has_an_error_with_the_instances_numbers(
     reason: Status, error: type[Exception], message: str
 ) -> None:
-    found = explain(ending(reason, "In words of its own."), [30, 31], 2.5)
+    found = explain(
+        ending(reason, MismatchError("In words of its own.")), [30, 31], 2.5
+    )
 
     assert type(found) is error
     assert str(found) == message
@@ -156,6 +170,32 @@ def test_a_member_that_fails_on_its_own_is_reported_to_all(
     assert type(found) is CollectiveAbortedError
     assert str(found) == message
     assert f"instance 30 found: {message} Let the" in str(unusable(asked, [30, 31]))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CollectiveAbortedError("It failed."),
+        CollectiveTimeoutError("It was late."),
+        MismatchError("It differs."),
+        PeerLostError("They died.", range(20)),
+    ],
+    ids=repr,
+)
+def test_an_error_keeps_its_class_message_and_instances_in_its_fields(
+    error: PopdistError,
+) -> None:
+    group = group_of("alone", 0, 1)
+    comm = group.transport.core.comm
+    comm.end(*fields_of(error))
+    *_, fields = comm.ending()
+
+    found = error_of(ErrorFields(*fields))
+
+    assert (type(found), str(found)) == (type(error), str(error))
+    if isinstance(error, PeerLostError):
+        # The core has room for so many.
+        assert found.instances == tuple(range(15))
 
 
 def test_names_have_numbers_that_are_never_that_of_no_name() -> None:

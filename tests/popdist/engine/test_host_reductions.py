@@ -126,15 +126,15 @@ class Member:
 
     def end_for_death(self, peer: int) -> None:
         self.deaths.append(peer)
-        self.comm.end("death")
+        self.comm.end(Status.STOPPED, "death")
 
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         self.mismatches.append((peer, theirs))
-        self.comm.end("mismatch")
+        self.comm.end(Status.STOPPED, "mismatch")
 
     def end_after_mpi(self, error: int) -> None:
         self.mpi_errors.append(error)
-        self.comm.end("MPI")
+        self.comm.end(Status.STOPPED, "MPI")
 
     def reduce(self, call: Call, out: Sequence[Array]) -> None:
         how = AUTO if call.operation is ALL_REDUCE else DIRECT
@@ -286,7 +286,7 @@ def test_a_message_that_the_test_of_another_one_completes_is_not_slept_for() -> 
         at = requests.ctypes.data
 
         member.comm.run_larger_call(
-            *(Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0),
+            *(Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0, 0),
             lambda: member.comm.await_requests([at, at + 8], [1, 1]),
         )
 
@@ -413,7 +413,7 @@ def test_a_reduce_scatter_is_described_as_one() -> None:
 
         for member in job.members:
             how = code_of(FLOAT32), REDUCTIONS["sum"], ALGORITHMS["oneshot"]
-            described = (Operation.REDUCE_SCATTER, *how, -1, 70, 8)
+            described = (Operation.REDUCE_SCATTER, *how, -1, 70, 8, 0)
             assert member.comm.larger_call() == (described, 1)
 
 
@@ -495,7 +495,8 @@ def test_hosts_that_make_different_calls_are_told_so(one: Call, other: Call) -> 
             ending = member.comm.ending()
             assert member.mismatches == theirs
             assert ending is not None
-            assert (ending[0], ending[-1]) == (Status.END_REQUESTED, "mismatch")
+            error = Status.STOPPED, "mismatch", ()
+            assert (ending[0], ending[-1]) == (Status.END_REQUESTED, error)
 
 
 def test_hosts_that_disagree_on_the_split_are_told_so() -> None:
@@ -619,7 +620,7 @@ def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
 def test_an_exception_between_the_steps_of_a_call_gives_its_turn_back() -> None:
     with Job(Split([0, 1], [1, 1])) as job:
         comm = job.members[0].comm
-        call = Operation.BARRIER, 0, 0, 0, -1, 0, 0, 0
+        call = Operation.BARRIER, 0, 0, 0, -1, 0, 0, 0, 0
 
         def interrupted() -> None:
             assert comm.in_call() is True

@@ -43,15 +43,15 @@ def test_a_trace_is_told_of_each_call_that_is_over() -> None:
         return [(*call, succeeded) for call, _, _, succeeded in calls]
 
     for rank, calls in enumerate(results(2, member)):
-        reduction = (Operation.ALL_REDUCE, FLOAT32, REDUCTIONS["max"], 0, -1, 3, 0)
+        reduction = (Operation.ALL_REDUCE, FLOAT32, REDUCTIONS["max"], 0, -1, 3, 0, 0)
         point = Operation.SEND if rank else Operation.RECEIVE
         assert calls == [
             (*reduction, True),
             (*reduction, True),
-            (Operation.BROADCAST, FLOAT32, 0, 0, 1, 3, 0, True),
-            (Operation.BARRIER, 0, 0, 0, 0, 0, number_of("a"), True),
-            (point, FLOAT32, 0, 0, 1 - rank, 3, 0, True),
-            (Operation.BROADCAST, FLOAT32, 0, 0, rank, 3, 0, False),
+            (Operation.BROADCAST, FLOAT32, 0, 0, 1, 3, 0, 0, True),
+            (Operation.BARRIER, 0, 0, 0, 0, 0, number_of("a"), 0, True),
+            (point, FLOAT32, 0, 0, 1 - rank, 3, 0, 0, True),
+            (Operation.BROADCAST, FLOAT32, 0, 0, rank, 3, 0, 0, False),
         ]
 
 

@@ -22,11 +22,13 @@ def written(path: Path) -> Any:
 
 
 def file_of_calls(count: int, room: int = 100) -> bytes:
-    header = records.HEADER.pack(records.RECORDS_MAGIC, 1, 77, count + 1, 3, 0, 0)
+    header = records.HEADER.pack(
+        records.RECORDS_MAGIC, records.RECORDS_VERSION, 77, count + 1, 3, 0, 0
+    )
     now = time.monotonic_ns()
     rows = [
         # All-reduces of float32, summed up by "direct", which have succeeded.
-        records.RECORD.pack(now, now + 9, 5, 64, n + 1, 0, 0, -1, 1, 0, 0, 1, 0, 1)
+        records.RECORD.pack(now, now + 9, 5, 64, n + 1, 0, 0, -1, 1, 0, 0, 1, 0, 1, 0)
         for n in range(count)
     ]
     return header + b"".join(rows) + bytes(room * records.RECORD.size)

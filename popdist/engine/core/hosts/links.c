@@ -136,7 +136,7 @@ static status look(comm *c, int peer, uint64_t waited_ns)
     const bool stop = c->links->during_wait(c, peer, waited_ns);
     if (!is_ours(c))
         return STOPPED;
-    return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
+    return stop ? end_group(c, STOPPED, c->rank) : DONE;
 }
 
 static void give_core_up(comm *c, uint64_t began, uint64_t now)

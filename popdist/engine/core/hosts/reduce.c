@@ -9,10 +9,9 @@
 #include "hosts/hand_out.h"
 #include "hosts/shares.h"
 
-/* What a member ends the group with; the first character is of failures.py. */
 #define NO_MEMORY                                                                        \
-    "\x15" "A member had no memory left for a call over several hosts, which ended it "   \
-    "for all. Give it more memory, or make calls of fewer arrays at once."
+    "A member had no memory left for a call over several hosts, which ended it for all. " \
+    "Give it more memory, or make calls of fewer arrays at once."
 
 typedef struct {
     division d;
@@ -178,7 +177,7 @@ status reduce_over_hosts(const call *given, char *out)
     }
     status s = ENDED;
     if (!is_divided || !work_open(&w))
-        end_group(c, END_REQUESTED, c->rank, NO_MEMORY);
+        end_with_error(c, STOPPED, NULL, 0, NO_MEMORY);
     else
         s = w.d.in_records ? reduce_with_records(&w) : reduce_in_blocks(&w);
     work_close(&w);

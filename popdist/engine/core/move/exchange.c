@@ -112,8 +112,8 @@ status exchange_run(const exchange *x)
         .details_hash = hash_with_all(x->shapes_hash, x->lengths, (size_t)c->size),
         .operation = (uint8_t)x->op,
         .dtype = (uint8_t)x->type,
-        .reduction = (uint8_t)x->headers_of,
-        .root = x->root,
+        .prelude_to = (uint8_t)x->prelude_to,
+        .root = (int16_t)x->root,
         .in = NOT_IN_HEAP,
         .out = NOT_IN_HEAP,
     };

@@ -13,7 +13,7 @@ typedef struct {
     int root;
     const uint64_t *lengths; /* of each member's part */
     uint64_t shapes_hash; /* of the arrays, where all members must pass the same */
-    operation headers_of; /* the call for which headers are exchanged, for messages, or 0 */
+    operation prelude_to; /* the call whose arrays this one tells of, or NO_PRELUDE */
     const char *in;
     char *out;
 } exchange;

@@ -21,7 +21,7 @@ static descriptor described(operation op, int peer, dtype type, uint64_t bytes)
         .count = bytes / element_bytes(type),
         .operation = (uint8_t)op,
         .dtype = (uint8_t)type,
-        .root = peer,
+        .root = (int16_t)peer,
     };
 }
 
@@ -58,7 +58,7 @@ static status refuse(comm *c, const channel *ch, int from)
     const uint64_t number = c->received_from[from] & 1;
     const descriptor theirs = described(SEND, c->rank, (dtype)ch->labels[number].dtype,
                                         ch->labels[number].count);
-    return end_over(c, MISMATCH, from, &theirs, "");
+    return end_over(c, MISMATCH, from, &theirs);
 }
 
 status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes)

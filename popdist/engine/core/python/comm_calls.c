@@ -33,11 +33,11 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
 
 PyObject *comm_exchange(CommObject *self, PyObject *args)
 {
-    int op, headers_of, type, root;
+    int op, prelude_to, type, root;
     unsigned long long name, in, out;
     PyObject *list, *shapes;
     uint64_t lengths[MAX_MEMBERS], all = 0, shapes_hash = 0;
-    if (!PyArg_ParseTuple(args, "iiiiKOOKK", &op, &headers_of, &type, &root, &name, &list, &shapes,
+    if (!PyArg_ParseTuple(args, "iiiiKOOKK", &op, &prelude_to, &type, &root, &name, &list, &shapes,
                           &in, &out)
         || !hash_shapes(shapes, &shapes_hash))
         return NULL;
@@ -52,7 +52,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
     const exchange x = {
         .c = &self->c,
         .op = (operation)op,
-        .headers_of = (operation)headers_of,
+        .prelude_to = (operation)prelude_to,
         .type = (dtype)type,
         .name = name,
         .root = root,

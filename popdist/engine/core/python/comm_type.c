@@ -11,19 +11,39 @@
 
 static PyObject *comm_end(CommObject *self, PyObject *args)
 {
+    int error;
     const char *message;
-    if (!PyArg_ParseTuple(args, "s", &message))
+    PyObject *given = NULL;
+    uint64_t wide[MOST_LOST];
+    int32_t lost[MOST_LOST];
+    if (!PyArg_ParseTuple(args, "is|O", &error, &message, &given))
         return NULL;
+    const Py_ssize_t count = given ? numbers_from(given, wide, MOST_LOST) : 0;
+    if (count < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        lost[i] = (int32_t)wide[i];
     if (self->open && is_ours(&self->c))
-        end_group(&self->c, END_REQUESTED, self->c.rank, message);
+        end_with_error(&self->c, (status)error, lost, (uint32_t)count, message);
     Py_RETURN_NONE;
 }
 
 PyObject *described(const descriptor *d)
 {
-    return Py_BuildValue("(iiiiiKK)", d->operation, d->dtype, d->reduction, d->algorithm,
+    return Py_BuildValue("(iiiiiKKi)", d->operation, d->dtype, d->reduction, d->algorithm,
                          d->root, (unsigned long long)d->count,
-                         (unsigned long long)d->name);
+                         (unsigned long long)d->name, d->prelude_to);
+}
+
+static PyObject *lost_instances(const ending *why)
+{
+    PyObject *lost = PyTuple_New((Py_ssize_t)why->lost_count);
+    for (uint32_t i = 0; lost && i < why->lost_count; i++) {
+        PyObject *number = PyLong_FromLong(why->lost[i]);
+        if (!number || PyTuple_SetItem(lost, (Py_ssize_t)i, number) < 0)
+            Py_CLEAR(lost);
+    }
+    return lost;
 }
 
 static PyObject *comm_ending(CommObject *self, PyObject *unused)
@@ -50,9 +70,10 @@ static PyObject *comm_ending(CommObject *self, PyObject *unused)
         Py_RETURN_NONE;
     PyObject *message = PyUnicode_DecodeUTF8(why.message, (Py_ssize_t)strlen(why.message),
                                            "replace");
-    return Py_BuildValue("(iiiKNNN)", (int)why.reason, why.by, why.about,
+    return Py_BuildValue("(iiiKNN(iNN))", (int)why.reason, why.by, why.about,
                          (unsigned long long)why.call, described(&why.mine),
-                         described(&why.theirs), message);
+                         described(&why.theirs), (int)why.error, message,
+                         lost_instances(&why));
 }
 
 static PyObject *comm_set_heap(CommObject *self, PyObject *args)
@@ -142,7 +163,7 @@ static PyObject *comm_waits(CommObject *self, PyObject *unused)
  * others can be told. */
 static PyObject *end_own_call(CommObject *self)
 {
-    end_group(&self->c, STOPPED, self->c.rank, "");
+    end_group(&self->c, STOPPED, self->c.rank);
     PyErr_SetString(PyExc_RuntimeError,
                     "close() was called in the middle of a call to the same group, by "
                     "what interrupted it, a signal's handler perhaps, so the group has "

@@ -36,7 +36,7 @@ static bool during_wait(comm *c, int peer, uint64_t waited_ns)
 /* Let a hook end the group; if it raises, its exception ends the call of this member. */
 static status ended_by(CommObject *self, PyObject *result)
 {
-    return end_hook(self, result) ? end_group(&self->c, STOPPED, self->c.rank, "") : ENDED;
+    return end_hook(self, result) ? end_group(&self->c, STOPPED, self->c.rank) : ENDED;
 }
 
 static status on_mismatch(comm *c, int peer, const descriptor *theirs)
@@ -66,7 +66,7 @@ static status on_hangup(comm *c, int peer)
     CommObject *self = c->owner;
     begin_hook(self);
     if (end_hook(self, PyObject_CallMethod(self->hooks, "await_news_of", "i", peer)))
-        return end_group(c, STOPPED, c->rank, "");
+        return end_group(c, STOPPED, c->rank);
     return atomic_load(&c->head->ended) ? ENDED : DONE;
 }
 
@@ -155,11 +155,11 @@ PyObject *comm_note_death(CommObject *self, PyObject *args)
  * two statements of Python, and must not leave the turn taken. */
 PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
 {
-    int op, type, reduction, how, root;
+    int op, type, reduction, how, root, prelude_to;
     unsigned long long count, name, details;
     PyObject *steps;
-    if (!PyArg_ParseTuple(args, "iiiiiKKKO", &op, &type, &reduction, &how, &root, &count,
-                          &name, &details, &steps)
+    if (!PyArg_ParseTuple(args, "iiiiiKKiKO", &op, &type, &reduction, &how, &root, &count,
+                          &name, &prelude_to, &details, &steps)
         || !take_open_turn(self))
         return NULL;
     const descriptor d = {
@@ -170,7 +170,8 @@ PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
         .dtype = (uint8_t)type,
         .reduction = (uint8_t)reduction,
         .algorithm = (uint8_t)how,
-        .root = root,
+        .root = (int16_t)root,
+        .prelude_to = (uint8_t)prelude_to,
     };
     self->call_thread = PyThread_get_thread_ident();
     self->in_steps = true;

@@ -5,7 +5,7 @@
 
 /* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
  * another core. */
-#define CORE_VERSION 1
+#define CORE_VERSION 2
 
 PyTypeObject *split_type;
 PyObject *failure;
@@ -319,6 +319,7 @@ PyMODINIT_FUNC PyInit__core(void)
         && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
         && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
+        && add(module, "MOST_LOST", PyLong_FromLong(MOST_LOST))
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module))

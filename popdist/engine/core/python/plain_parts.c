@@ -80,7 +80,7 @@ static bool has_places(const pair *p, const comm *c)
     return are_apart(p) || (char *)x->buf == (char *)out->buf + x->len * c->rank;
 }
 
-static status gather_equal(CommObject *self, operation headers_of, dtype type,
+static status gather_equal(CommObject *self, operation prelude_to, dtype type,
                            uint64_t bytes, const void *in, void *out)
 {
     uint64_t lengths[MAX_MEMBERS];
@@ -89,7 +89,7 @@ static status gather_equal(CommObject *self, operation headers_of, dtype type,
     const exchange x = {
         .c = &self->c,
         .op = ALL_GATHER,
-        .headers_of = headers_of,
+        .prelude_to = prelude_to,
         .type = type,
         .root = -1,
         .lengths = lengths,
@@ -115,7 +115,7 @@ static PyObject *gather_pair(CommObject *self, const pair *p)
         for (int q = 0; s == DONE && q < self->c.size; q++)
             alike = alike && memcmp(headers + (size_t)q * bytes, mine, bytes) == 0;
         if (s == DONE && alike)
-            s = gather_equal(self, BARRIER, UINT8, (uint64_t)p->x.len, p->x.buf, p->out.buf);
+            s = gather_equal(self, NO_PRELUDE, UINT8, (uint64_t)p->x.len, p->x.buf, p->out.buf);
         result = leave(self, s);
         if (result && !alike) {
             Py_DECREF(result);

@@ -102,7 +102,7 @@ bool take_open_turn(CommObject *self)
     if (!take_turn(self)) {
         /* The others would wait for a call that this member has given up. */
         if (self->open && !in_own_call(self))
-            end_group(&self->c, STOPPED, self->c.rank, "");
+            end_group(&self->c, STOPPED, self->c.rank);
         return false;
     }
     if (self->open && !atomic_load(&self->c.head->ended))

@@ -23,7 +23,7 @@ descriptor descriptor_of(const call *k)
         .dtype = (uint8_t)k->type,
         .reduction = (uint8_t)k->reduction,
         .algorithm = (uint8_t)k->how,
-        .root = k->root,
+        .root = (int16_t)k->root,
         .in = k->heap_in,
         .out = k->heap_out,
         .stride = k->heap_stride,

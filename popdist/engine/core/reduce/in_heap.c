@@ -58,14 +58,13 @@ static status reach_rows(const call *k, const terms *t)
         end = end < c->heap_span ? end : c->heap_span;
         if (reach == UINT64_MAX || !make_accessible(region_of(k, q), (size_t)end)) {
             char message[200];
-            /* The first byte says that no call was wrong: see failures.py. */
             snprintf(message, sizeof message,
-                     "\x15Member %d could not access the array of member %d in the arena: %s. "
+                     "Member %d could not access the array of member %d in the arena: %s. "
                      "Use arrays in ordinary memory.",
                      c->rank, q,
                      reach == UINT64_MAX ? "it lies outside of that member's region"
                                          : strerror(errno));
-            return end_group(c, END_REQUESTED, c->rank, message);
+            return end_with_error(c, STOPPED, NULL, 0, message);
         }
         c->accessible[q] = end;
     }

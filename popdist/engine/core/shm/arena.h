@@ -41,6 +41,8 @@ enum {
     /* Of how many calls a member shows what they are about. A power of two. */
     RECENT_CALLS = 8,
     MASK_WORDS = MAX_MEMBERS / 64,
+    /* Of how many lost instances an error tells. */
+    MOST_LOST = 15,
 };
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
@@ -54,7 +56,7 @@ typedef enum {
     TIMED_OUT, /* a member took too long */
     PEER_LOST, /* a member's process has ended */
     MISMATCH,  /* two members do different things */
-    END_REQUESTED, /* a member's program ended the group */
+    END_REQUESTED, /* a member ended the group with an error of its own */
 } status;
 
 typedef enum {
@@ -71,6 +73,7 @@ typedef enum {
     RECEIVE,
     NEGOTIATION, /* for messages: what an exchange of requests for calls is about */
     REDUCE_TO_NODES, /* a step of a reduction over hosts: members announce that one */
+    NO_PRELUDE = BARRIER, /* no call is a prelude to one: it has no arrays to tell of */
 } operation;
 
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
@@ -95,7 +98,10 @@ typedef struct {
     uint8_t dtype;
     uint8_t reduction;
     uint8_t algorithm;
-    int32_t root;
+    int16_t root;
+    /* The call for which this one tells of the members' arrays, or NO_PRELUDE. */
+    uint8_t prelude_to;
+    uint8_t unused;
     /* Where this member's array lies in the heap, or NOT_IN_HEAP. */
     uint64_t in, out;
     uint64_t stride; /* bytes from one row to the next, of both */
@@ -168,10 +174,13 @@ typedef struct {
     uint32_t reason;
     int32_t by;    /* the member that noticed */
     int32_t about; /* the member that it is about, or -1 */
-    uint32_t unused;
+    uint32_t error; /* of END_REQUESTED: the status whose error all members raise */
     uint64_t call;
     descriptor mine, theirs;
     uint64_t missing[MASK_WORDS]; /* members that had not begun the call */
+    /* The error's own fields: the instances that were lost, and its message. */
+    uint32_t lost_count;
+    int32_t lost[MOST_LOST];
     char message[512];
 } ending;
 

@@ -15,7 +15,7 @@ static uint64_t signature_of(const descriptor *d)
 {
     uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
                      | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
-                     | (uint64_t)(uint32_t)d->root << 32;
+                     | (uint64_t)(uint16_t)d->root << 32 | (uint64_t)d->prelude_to << 48;
     const uint64_t parts[] = {small, d->count, d->name, d->details_hash};
     return hash_with_all(1, parts, 4);
 }
@@ -64,7 +64,7 @@ static status compare(comm *c, int peer)
     const announcement *mine = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
     if (announced->signature == mine->signature)
         return DONE;
-    return end_group(c, MISMATCH, peer, "");
+    return end_group(c, MISMATCH, peer);
 }
 
 status await_call_of(comm *c, int peer)

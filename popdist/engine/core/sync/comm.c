@@ -225,7 +225,7 @@ static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
         return DONE;
     descriptor theirs;
     copy_descriptor(&theirs, description_at(c, peer, calls_of(c) + ahead));
-    return end_over(c, MISMATCH, peer, &theirs, "");
+    return end_over(c, MISMATCH, peer, &theirs);
 }
 
 /* Return a member that has not taken the steps that all are to take, if we wait for all
@@ -258,18 +258,18 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
     /* A member that has taken all its steps may leave: only the one that we wait for is
      * lost. Members that wait for another one end the group if that one is lost. */
     if (has_left(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
-        return end_group(c, PEER_LOST, peer, "");
+        return end_group(c, PEER_LOST, peer);
     status s = check_deadlock(c, peer, word, target);
     if (s != DONE)
         return s;
     show_missing(c, peer);
     if (waited > c->timeout_ns)
-        return end_group(c, TIMED_OUT, peer, "");
+        return end_group(c, TIMED_OUT, peer);
     const bool stop = c->during_long_wait && c->during_long_wait(c, peer, waited);
     /* In a child that a signal's handler has forked, the group is its parent's. */
     if (!is_ours(c))
         return STOPPED;
-    return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
+    return stop ? end_group(c, STOPPED, c->rank) : DONE;
 }
 
 static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,

@@ -244,9 +244,13 @@ status barrier(comm *c, uint64_t name);
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
  * call it, also while another one is in a call. end_over() is for a
  * caller that knows better than the arena what `about` does. */
-status end_group(comm *c, status why, int about, const char *message);
-status end_over(comm *c, status why, int about, const descriptor *theirs,
-                const char *message);
+status end_group(comm *c, status why, int about);
+status end_over(comm *c, status why, int about, const descriptor *theirs);
+
+/* End the group with an error of this member's own: that of the status `error`, with this
+ * message and these lost instances. */
+status end_with_error(comm *c, status error, const int32_t *lost, uint32_t lost_count,
+                      const char *message);
 
 /* Copy why the group ended, or return false if it has not. It may take some tenths of
  * a second if the member that ended it is slow to write why. */

@@ -21,9 +21,15 @@ static void copy_text(char *to, size_t room, const char *message)
     to[length] = '\0';
 }
 
+/* Begin to write why the group has ended. False if another member does. */
+static bool explain_begins(comm *c)
+{
+    uint32_t none = 0;
+    return atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank));
+}
+
 /* Write why the group has ended, once `ended` says that this member does, and wake all. */
-static void explain(comm *c, status why, int about, const descriptor *theirs,
-                 const char *message)
+static void explain(comm *c, status why, int about, const descriptor *theirs)
 {
     ending *e = &c->head->end;
     e->reason = why;
@@ -33,18 +39,15 @@ static void explain(comm *c, status why, int about, const descriptor *theirs,
     copy_descriptor(&e->mine, description_at(c, c->rank, e->call));
     e->theirs = *theirs;
     find_missing(c, about, e->missing);
-    copy_text(e->message, sizeof e->message, message);
     atomic_store(&c->head->ended, EXPLAINED);
     wake_all(c);
 }
 
-status end_over(comm *c, status why, int about, const descriptor *theirs,
-                const char *message)
+status end_over(comm *c, status why, int about, const descriptor *theirs)
 {
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
+    if (!explain_begins(c))
         return why == STOPPED ? STOPPED : ENDED;
-    explain(c, why, about, theirs, message);
+    explain(c, why, about, theirs);
     return why;
 }
 
@@ -56,10 +59,26 @@ static descriptor description_by(const comm *c, int rank)
     return d;
 }
 
-status end_group(comm *c, status why, int about, const char *message)
+status end_group(comm *c, status why, int about)
 {
     const descriptor theirs = description_by(c, about);
-    return end_over(c, why, about, &theirs, message);
+    return end_over(c, why, about, &theirs);
+}
+
+status end_with_error(comm *c, status error, const int32_t *lost, uint32_t lost_count,
+                      const char *message)
+{
+    const descriptor theirs = description_by(c, c->rank);
+    ending *e = &c->head->end;
+    if (!explain_begins(c))
+        return ENDED;
+    e->error = error;
+    e->lost_count = lost_count < MOST_LOST ? lost_count : MOST_LOST;
+    for (uint32_t i = 0; i < e->lost_count; i++)
+        e->lost[i] = lost[i];
+    copy_text(e->message, sizeof e->message, message);
+    explain(c, END_REQUESTED, c->rank, &theirs);
+    return END_REQUESTED;
 }
 
 bool why_ended(comm *c, ending *why)
@@ -76,7 +95,7 @@ bool why_ended(comm *c, ending *why)
         /* It will never write again, so another member may. */
         if (has_left(c, writer)
             && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
-            explain(c, PEER_LOST, writer, &theirs, "");
+            explain(c, PEER_LOST, writer, &theirs);
         } else if (now_ns() - began > EXPLAIN_NS) {
             /* It may write at any time, so this is for our caller only. */
             *why = (ending){.reason = STOPPED,

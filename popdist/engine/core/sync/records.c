@@ -84,6 +84,7 @@ void record_description(call_record *r, const descriptor *d)
     r->dtype = d->dtype;
     r->reduction = d->reduction;
     r->algorithm = d->algorithm;
+    r->prelude_to = d->prelude_to;
     r->is_described = 1;
 }
 

@@ -11,7 +11,7 @@
 enum {
     /* Records are mapped so many at a time: 1 MiB. */
     SEGMENT_RECORDS = 16384,
-    RECORDS_VERSION = 1,
+    RECORDS_VERSION = 2,
     /* The status of a call in progress. */
     IN_PROGRESS = 255,
 };
@@ -29,7 +29,8 @@ typedef struct {
     int32_t root;
     uint8_t operation, dtype, reduction, algorithm, status;
     uint8_t is_described; /* what it is about is known */
-    uint8_t unused[2];
+    uint8_t prelude_to;
+    uint8_t unused;
 } call_record;
 
 _Static_assert(sizeof(call_record) == CACHE_LINE, "a record fills one line");
