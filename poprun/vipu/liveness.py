@@ -1,7 +1,6 @@
 """Identify processes, and tell whether they live, as far as this process can see."""
 
 import os
-import select
 import time
 from functools import cache
 
@@ -40,62 +39,18 @@ def identify(pid: int | None = None) -> ProcessIdentity:
 class Observer:
     """Tells whether processes live, as this one sees them. Not for use after a fork.
 
-    It may remember who lives, and is told of their ends by the kernel. So it costs a
-    server one system call to know that no holder has ended, however many leases there
-    are.
-
     Args:
         host: This machine's name, as holders on it give it.
-        most_watched: How many processes it has a descriptor for at most; 0 to look at
-            each process each time.
     """
 
-    def __init__(self, host: str, most_watched: int = 0) -> None:
+    def __init__(self, host: str) -> None:
         self.host = host
         self.pid_namespace = os.readlink("/proc/self/ns/pid")
         # By how much /proc shifts start times for the time namespace of its reader.
         self.shift_ticks = int(_boot_time_shift() * _TICKS_PER_S)
-        self._most_watched = most_watched
-        self._poll = select.epoll() if most_watched else None
-        self._descriptors: dict[ProcessIdentity, int] = {}
-        self._processes: dict[int, ProcessIdentity] = {}
-        self._is_complete = False
 
     def life(self, process: ProcessIdentity, host: str) -> Life:
         """Tell whether a process of a host lives."""
-        if process in self._descriptors:
-            return Life.ALIVE
-        life = self._look_at(process, host)
-        is_watched = life is Life.ALIVE and self._watch(process, host)
-        if life is not Life.UNKNOWN and not is_watched:
-            self._is_complete = False
-        return life
-
-    def begin_look(self) -> None:
-        """Forget who has ended; all holders are asked for after that."""
-        self.refresh()
-        self._is_complete = self._poll is not None
-
-    def is_unchanged(self) -> bool:
-        """Return whether all live that lived in the last look at all, or since."""
-        self.refresh()
-        return self._is_complete
-
-    def refresh(self) -> None:
-        """Learn who has ended."""
-        for descriptor, _ in self._poll.poll(0) if self._poll is not None else ():
-            os.close(descriptor)
-            del self._descriptors[self._processes.pop(descriptor)]
-            self._is_complete = False
-
-    def close(self) -> None:
-        if self._poll is not None:
-            self._poll.close()
-        while self._processes:
-            os.close(self._processes.popitem()[0])
-        self._descriptors.clear()
-
-    def _look_at(self, process: ProcessIdentity, host: str) -> Life:
         if process.boot_id != boot_id():
             return Life.DEAD if host == self.host else Life.UNKNOWN
         if process.pid_namespace != self.pid_namespace:
@@ -115,22 +70,6 @@ class Observer:
         except PermissionError:
             pass  # /proc hides other users' processes
         return Life.UNKNOWN
-
-    def _watch(self, process: ProcessIdentity, host: str) -> bool:
-        if self._poll is None or len(self._descriptors) >= self._most_watched:
-            return False
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except OSError:
-            return False
-        # Another may have got its number before.
-        if self._look_at(process, host) is not Life.ALIVE:
-            os.close(descriptor)
-            return False
-        self._descriptors[process] = descriptor
-        self._processes[descriptor] = process
-        self._poll.register(descriptor, select.EPOLLIN)
-        return True
 
 
 def time_since_boot() -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from poprun.vipu import errors
 from poprun.vipu.inventory import leases, machines, partitions, placement
 from poprun.vipu.inventory.transaction import Transaction
-from poprun.vipu.leases import Grant, Holder, Life, check_holder
+from poprun.vipu.leases import Grant, Life, check_holder
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing, partition_rules
@@ -25,19 +25,13 @@ FORGOTTEN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(WaitingJob):
     """A job that asks for IPUs, as a row of the queue."""
 
     # The id that its lease will have.
     lease: str
-    holder: Holder
-    num_ipus: int
-    # The partition that it waits for; empty if one is to be made.
-    partition: str
-    # The allocations from which one may be made.
+    # The allocations from which a partition may be made for it.
     allocations: tuple[str, ...]
-    # Seconds since the epoch, for people.
-    since: float
     # When the job asked last, on the clock of the leases.
     heard: float
 
@@ -72,8 +66,6 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Gra
             existing.find_change(partition, asked.create, update=False)
     _check_active(partition)
     parent, children = leases.reserve(db, partition, asked, lease)
-    # From now on the observer knows this holder, and may be told of its end.
-    db.observer.life(asked.holder.process, asked.holder.host)
     return Grant(
         lease=lease,
         partition=partition,
@@ -105,7 +97,11 @@ def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None = None) 
     check_holder(asked.holder)
     if len(asked.lease) != 32:
         raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
-    _enter(db, entry)
+    # Let it wait, or go on waiting where it is.
+    change = "UPDATE waiting SET partition = ?, allocations = ?, heard = ?"
+    values = (entry.partition, entry.allocations, entry.heard, entry.lease)
+    if not db.execute(f"{change} WHERE lease = ?", *values).rowcount:
+        db.insert("waiting", entry)
     before = _jobs_before(db, entry)
     reasons = [_describe_jobs_before(before)] if before else []
     reasons.append(_describe_use(db, entry))
@@ -115,7 +111,7 @@ def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None = None) 
 def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
     """Return the jobs that wait for IPUs, the first one first."""
     _drop_forgotten(db)
-    for entry in _entries(db):
+    for entry in db.select(_Entry, "waiting"):
         if _has_ended(db, entry):
             _leave(db, entry.lease)
     return db.select(WaitingJob, "waiting ORDER BY rowid")
@@ -215,20 +211,8 @@ def _check_size(db: Transaction, asked: Acquisition, entry: _Entry) -> None:
         )
 
 
-def _enter(db: Transaction, entry: _Entry) -> None:
-    """Let a job wait, or go on waiting where it is."""
-    change = "UPDATE waiting SET partition = ?, allocations = ?, heard = ?"
-    values = (entry.partition, entry.allocations, entry.heard, entry.lease)
-    if not db.execute(f"{change} WHERE lease = ?", *values).rowcount:
-        db.insert("waiting", entry)
-
-
 def _leave(db: Transaction, lease: str) -> None:
     db.execute("DELETE FROM waiting WHERE lease = ?", lease)
-
-
-def _entries(db: Transaction) -> tuple[_Entry, ...]:
-    return db.select(_Entry, "waiting ORDER BY rowid")
 
 
 def _jobs_before(db: Transaction, entry: _Entry) -> list[_Entry]:
@@ -240,7 +224,7 @@ def _jobs_before(db: Transaction, entry: _Entry) -> list[_Entry]:
         entry: The job, whether or not it waits.
     """
     before: list[_Entry] = []
-    for other in _entries(db):
+    for other in db.select(_Entry, "waiting ORDER BY rowid"):
         if other.lease == entry.lease:
             break
         is_silent = other.heard <= entry.heard - SILENT_S

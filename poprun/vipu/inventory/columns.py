@@ -21,6 +21,7 @@ def connect(database: str, **options: Any) -> sqlite3.Connection:
         detect_types=sqlite3.PARSE_DECLTYPES,
         **options,
     )
+    connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 

@@ -23,7 +23,7 @@ from poprun.words import printable
 # "vipu" in ASCII: what makes a SQLite file an inventory.
 APPLICATION_ID = 0x76697075
 # Goes up with every change of the tables: no inventory of another version is opened.
-VERSION = 11
+VERSION = 12
 SCHEMA = Path(__file__).with_name("schema.sql")
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128

@@ -37,8 +37,6 @@ class EmbeddedInventory(Inventory):
         is_copy: Work on a copy, which goes with this object.
         longest_step_s: See `leases.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
-        most_watched: The most processes to watch for their ends, if their leases are
-            looked at again and again; 0 for none.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class EmbeddedInventory(Inventory):
         syncs: bool = True,
         is_copy: bool = False,
         longest_step_s: float = 20.0,
-        most_watched: int = 0,
     ) -> None:
         self.location = os.fspath(path)
         self._strict = strict
@@ -59,18 +56,17 @@ class EmbeddedInventory(Inventory):
         self._database = Database(
             self.location, timeout_s, syncs=syncs, is_copy=is_copy
         )
-        self._observer = Observer(host, most_watched)
+        self._observer = Observer(host)
 
     def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
         if operation == "end_dead_leases":
             return self._end_dead_leases()
-        shows_partitions = operation.startswith(("list_", "get_partition"))
-        if shows_partitions and not self._observer.is_unchanged():
+        if operation.startswith(("list_", "get_partition")):
             self._end_dead_leases()
         try:
             return self._attempt(operation, arguments)
         except _TRY_AGAIN:
-            if self._observer.is_unchanged() or not self._end_dead_leases():
+            if not self._end_dead_leases():
                 raise
         return self._attempt(operation, arguments)
 
@@ -82,7 +78,6 @@ class EmbeddedInventory(Inventory):
 
     def close(self) -> None:
         self._database.close()
-        self._observer.close()
 
     def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
         with self._transaction(write=False) as db:
@@ -94,7 +89,6 @@ class EmbeddedInventory(Inventory):
             return machines.create_cluster(db, request) if is_needed else None
 
     def _end_dead_leases(self) -> tuple[Lease, ...]:
-        self._observer.begin_look()
         # Most often there are none, and then others need not wait.
         with self._transaction(write=False) as db:
             if not leases.may_end(db):
@@ -104,7 +98,6 @@ class EmbeddedInventory(Inventory):
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
-        self._observer.refresh()
         with self._database.transaction(write=write) as connection:
             yield Transaction(
                 connection=connection,

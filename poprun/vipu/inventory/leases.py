@@ -61,7 +61,9 @@ def open_lease(db: Transaction, asked: Acquisition) -> Lease:
         lease_s=lease_s,
         spans_hosts=asked.spans_hosts,
     )
-    db.insert("leases", lease, ends=advance_clock(db) + lease_s)
+    host, boot_id = asked.holder.host, asked.holder.process.boot_id
+    ends = advance_clock(db) + lease_s
+    db.insert("leases", lease, ends=ends, host=host, boot_id=boot_id)
     return lease
 
 
@@ -97,9 +99,8 @@ def end_lease(db: Transaction, lease: str) -> None:
     A partition that was made for it goes, unless another job has devices of it: then
     it goes with that job.
     """
-    db.execute("DELETE FROM devices WHERE lease = ?", lease)
     for partition in db.select(Partition, "partitions WHERE lease = ?", lease):
-        if others := _leases_on(db, partition.name):
+        if others := _leases_on(db, partition.name, but_for=lease):
             statement = "UPDATE partitions SET lease = ? WHERE name = ?"
             db.execute(statement, others[0], partition.name)
         else:
@@ -136,7 +137,16 @@ def advance_clock(db: Transaction) -> float:
 
 def may_end(db: Transaction) -> bool:
     """Return whether `end_dead_leases` could find anything: most often it could not."""
-    lives = {_life(db, lease) for lease in list_leases(db)}
+    in_sight = db.select(
+        Lease,
+        "leases WHERE boot_id = ? OR host = ?",
+        liveness.boot_id(),
+        db.observer.host,
+    )
+    lives = {_life(db, lease) for lease in in_sight}
+    (count,) = db.column("SELECT count(*) FROM leases")
+    if count > len(in_sight):  # a server may have thousands on other machines
+        lives.add(Life.UNKNOWN)
     (read_at,) = db.column("SELECT read_at FROM lease_clock")
     is_clock_due = abs(liveness.time_since_boot() - read_at) >= CLOCK_DUE_S
     return Life.DEAD in lives or (Life.UNKNOWN in lives and is_clock_due)
@@ -208,7 +218,7 @@ def describe_holders(
     db: Transaction, partition: str, but_for: str | None = None
 ) -> str:
     """Say who holds devices of a partition; empty if no other lease does."""
-    leases = [lease for lease in _leases_on(db, partition) if lease != but_for]
+    leases = _leases_on(db, partition, but_for)
     parts = [describe_lease(db, lease) for lease in leases[:MOST_NAMED]]
     more = len(leases) - MOST_NAMED
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
@@ -225,9 +235,11 @@ def _time_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _leases_on(db: Transaction, partition: str) -> list[str]:
+def _leases_on(
+    db: Transaction, partition: str, but_for: str | None = None
+) -> list[str]:
     query = "SELECT DISTINCT lease FROM devices WHERE partition = ? ORDER BY lease"
-    return db.column(query, partition)
+    return [lease for lease in db.column(query, partition) if lease != but_for]
 
 
 def reserve(
@@ -250,15 +262,6 @@ def reserve(
     size = partition.size
     if partition.reconfigurable:
         size = next_power_of_two(num_ipus)
-    parent = _free_parent(db, partition, size)
-    children = numbering.children_of(partition.size, parent, num_children, share)
-    for child, device in enumerate((parent, *children), start=PARENT):
-        owner = {"lease": lease.id, "child": child, "partition": partition.name}
-        db.insert("devices", device, **owner)
-    return parent, children
-
-
-def _free_parent(db: Transaction, partition: Partition, size: int) -> Device:
     query = f"devices WHERE partition = ? AND child = {PARENT}"
     parents = db.select(Device, query, partition.name)
     first = numbering.first_free(partition.size, size, parents)
@@ -271,7 +274,12 @@ def _free_parent(db: Transaction, partition: Partition, size: int) -> Device:
             f"{size} that are free and next to each other. Wait until they are, or "
             "name another partition with --vipu-partition."
         )
-    return numbering.make_device(partition.size, first, size)
+    parent = numbering.make_device(partition.size, first, size)
+    children = numbering.children_of(partition.size, parent, num_children, share)
+    for child, device in enumerate((parent, *children), start=PARENT):
+        owner = {"lease": lease.id, "child": child, "partition": partition.name}
+        db.insert("devices", device, **owner)
+    return parent, children
 
 
 def check_unused(
@@ -327,9 +335,10 @@ def attach(
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
     """Detach a process from a device; the lease still holds it."""
-    if _get_child(db, lease, child).process == process:
-        statement = "UPDATE devices SET process = NULL, host = NULL"
-        db.execute(f"{statement} WHERE lease = ? AND child = ?", lease, child)
+    _get_child(db, lease, child)
+    statement = "UPDATE devices SET process = NULL, host = NULL"
+    which = "WHERE lease = ? AND child = ? AND process = ?"
+    db.execute(f"{statement} {which}", lease, child, process)
 
 
 def list_reservations(

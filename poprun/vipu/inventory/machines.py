@@ -125,9 +125,6 @@ def remove_cluster(db: Transaction, name: str) -> None:
     """
     get_cluster(db, name)
     _check_empty(db, "cluster", name)
-    own = "SELECT name FROM allocations WHERE cluster = ?"
-    db.execute(f"DELETE FROM allocation_users WHERE allocation IN ({own})", name)
-    db.execute("DELETE FROM allocations WHERE cluster = ?", name)
     db.execute("DELETE FROM agents WHERE cluster = ? AND made_with_cluster", name)
     nowhere = "cluster = NULL, machine = NULL, allocation = NULL"
     db.execute(f"UPDATE agents SET {nowhere} WHERE cluster = ?", name)
@@ -225,8 +222,6 @@ def create_allocation(
                 "first, or leave the agent out."
             )
         _move(db, agent, name)
-    for user in users:
-        db.check_exists("users", user)
     add_users(db, name, users)
     return get_allocation(db, name)
 
@@ -258,7 +253,6 @@ def remove_allocation(db: Transaction, name: str) -> None:
     _check_empty(db, "allocation", name)
     for agent in allocation.agents:
         _move(db, get_agent(db, agent), cluster)
-    db.execute("DELETE FROM allocation_users WHERE allocation = ?", name)
     db.execute("DELETE FROM allocations WHERE name = ?", name)
 
 

@@ -40,7 +40,7 @@ CREATE INDEX agents_in_trouble ON agents (cluster, machine) WHERE status <> 'up'
 
 CREATE TABLE allocations (
     name TEXT NOT NULL PRIMARY KEY,
-    cluster TEXT NOT NULL REFERENCES clusters,
+    cluster TEXT NOT NULL REFERENCES clusters ON DELETE CASCADE,
     -- A bit for each IPU of the cluster that is free, the lowest first.
     free_ipus BLOB NOT NULL
 );
@@ -55,14 +55,17 @@ CREATE TABLE users (
 );
 
 CREATE TABLE allocation_users (
-    allocation TEXT NOT NULL REFERENCES allocations,
-    user TEXT NOT NULL,
+    allocation TEXT NOT NULL REFERENCES allocations ON DELETE CASCADE,
+    user TEXT NOT NULL REFERENCES users ON DELETE CASCADE,
     PRIMARY KEY (allocation, user)
 ) WITHOUT ROWID;
 
 CREATE TABLE leases (
     id TEXT NOT NULL PRIMARY KEY,
     holder holder TEXT NOT NULL,
+    -- Of its holder: tell whether that can be in sight of this machine.
+    host TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
     since REAL NOT NULL,
     lease_s REAL NOT NULL,
     spans_hosts bool INTEGER NOT NULL,
@@ -96,10 +99,11 @@ CREATE INDEX partitions_of_lease ON partitions (lease) WHERE lease IS NOT NULL;
 CREATE INDEX partitions_of_allocation ON partitions (allocation);
 
 CREATE TABLE devices (
-    lease TEXT NOT NULL REFERENCES leases,
+    lease TEXT NOT NULL REFERENCES leases ON DELETE CASCADE,
     -- -1 for the parent device.
     child INTEGER NOT NULL,
-    partition TEXT NOT NULL REFERENCES partitions,
+    -- New values of a partition replace its row within a transaction.
+    partition TEXT NOT NULL REFERENCES partitions DEFERRABLE INITIALLY DEFERRED,
     id INTEGER NOT NULL,
     first INTEGER NOT NULL,
     num_ipus INTEGER NOT NULL,

@@ -1,14 +1,12 @@
 """A transaction of the database, as the operations see it."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+import sqlite3
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, TypeVar
 
 from poprun.vipu.errors import NameTakenError, UnknownNameError, VipuRuleError
 from poprun.vipu.liveness import Observer
 from poprun.words import printable
-
-if TYPE_CHECKING:
-    import sqlite3
 
 T = TypeVar("T")
 
@@ -20,7 +18,7 @@ MOST_LISTED = 10
 class Transaction:
     """A transaction, through which operations read and change the tables."""
 
-    connection: "sqlite3.Connection"
+    connection: sqlite3.Connection
     # Tells whether the holders of leases live.
     observer: Observer
     # Whether the rules of the original are kept: see `partition_rules`.
@@ -28,7 +26,7 @@ class Transaction:
     # See `leases.advance_clock`.
     longest_step_s: float
 
-    def execute(self, statement: str, *arguments: Any) -> "sqlite3.Cursor":
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
         """Execute a statement.
 
         Raises:
@@ -58,7 +56,7 @@ class Transaction:
 
     def insert(self, table: str, value: Any, **more: Any) -> None:
         """Insert a row: the fields of a dataclass, and more columns."""
-        row = {name: getattr(value, name) for name in field_names(value)} | more
+        row = {name: getattr(value, name) for name in field_names(type(value))} | more
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", *row.values())
 
@@ -124,5 +122,4 @@ def listed(names: list[str]) -> str:
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
-    names: tuple[str, ...] = kind.__slots__
-    return names
+    return tuple(field.name for field in fields(kind))

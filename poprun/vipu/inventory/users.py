@@ -27,7 +27,6 @@ def create_user(
     row = (name, is_admin, bool(allocations), salt, _hash(salt, access_key))
     db.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", *row)
     for allocation in allocations:
-        db.check_exists("allocations", allocation)
         add_users(db, allocation, [name])
     return access_key
 
@@ -57,7 +56,6 @@ def remove_user(db: Transaction, name: str) -> None:
                 f"User {name} is the only user of allocation {allocation}. Without "
                 "this user, everyone could use it. Remove the allocation first."
             )
-    db.execute("DELETE FROM allocation_users WHERE user = ?", name)
     db.execute("DELETE FROM users WHERE name = ?", name)
 
 
@@ -87,8 +85,14 @@ def users_of(db: Transaction, allocation: str) -> tuple[str, ...]:
 
 
 def add_users(db: Transaction, allocation: str, users: Sequence[str]) -> None:
-    """Let users share an allocation."""
+    """Let users share an allocation.
+
+    Raises:
+        UnknownNameError: There is no such allocation or user.
+    """
+    db.check_exists("allocations", allocation)
     for user in users:
+        db.check_exists("users", user)
         statement = "INSERT OR IGNORE INTO allocation_users VALUES (?, ?)"
         db.execute(statement, allocation, user)
 

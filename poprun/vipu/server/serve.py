@@ -26,8 +26,6 @@ from poprun.vipu.server.http_server import BACKLOG, HttpServer, Listener
 
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
-# This part of all is for processes that hold IPUs.
-SHARE_OF_HOLDERS = 8
 NO_POD = "none"
 FIRST_ADMIN = "admin"
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -132,7 +130,6 @@ def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
         timeout_s=timeout_s,
         strict=True,
         longest_step_s=2 * SWEEP_S,
-        most_watched=_raise_limit() // SHARE_OF_HOLDERS,
     )
 
 
@@ -211,17 +208,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _most_connections() -> int:
-    limit = _raise_limit()
-    return max(1, limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS)
-
-
-def _raise_limit() -> int:
-    """Return how many descriptors this process may have, after it asked for more."""
+    """Return the most connections, for which the process may open more descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted)
+    return max(1, max(soft, wanted) - SPARE_DESCRIPTORS)
 
 
 def _start_line(

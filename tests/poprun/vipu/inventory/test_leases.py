@@ -22,9 +22,9 @@ from poprun.vipu.errors import (
     UnknownNameError,
     VipuRuleError,
 )
-from poprun.vipu.inventory import leases
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import PARENT, Grant, Holder, ProcessIdentity
+from poprun.vipu.liveness import Observer
 from poprun.vipu.requests import Acquisition, PartitionRequest
 
 Launch = Callable[..., Grant]
@@ -309,8 +309,8 @@ def test_a_long_wait_ends_no_lease_of_a_living_process(
 
 @pytest.fixture
 def served(path: Path, inventory: EmbeddedInventory) -> Iterator[EmbeddedInventory]:
-    """The inventory as a server opens it, which is told of the ends of processes."""
-    opened = EmbeddedInventory(path, host="", longest_step_s=2, most_watched=2)
+    """The inventory as a server opens it, whose machine has no name of a holder."""
+    opened = EmbeddedInventory(path, host="", longest_step_s=2)
     yield opened
     opened.close()
 
@@ -342,8 +342,8 @@ def test_a_server_has_the_room_of_a_dead_holder_at_once(
     assert [p.name for p in served.list_partitions()] == ["Q"]
 
 
-def test_a_server_looks_at_all_holders_where_it_cannot_be_told_of_all(
-    served: EmbeddedInventory, holder: Holder, launch: Launch
+def test_a_server_looks_at_all_holders_on_its_machine(
+    served: EmbeddedInventory, holder: Holder
 ) -> None:
     with ExitStack() as stack:
         children = [stack.enter_context(other_process()) for _ in range(4)]
@@ -366,25 +366,25 @@ def test_a_server_looks_at_all_holders_where_it_cannot_be_told_of_all(
             assert len(served.list_partitions()) == 4 - number
 
 
-def test_a_refusal_looks_at_no_holder_of_whose_end_a_server_is_told(
+def test_a_refusal_looks_at_no_lease_of_another_machine(
     served: EmbeddedInventory,
     holder: Holder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    elsewhere = replace(holder.process, boot_id="another")
     asked = Acquisition(
-        holder=holder,
+        holder=replace(holder, process=elsewhere),
         partition="P",
         num_children=1,
         ipus_per_child=64,
         create=PartitionRequest(name="P", size=64),
     )
     served.acquire(asked)
-    served.end_dead_leases()
 
     def look(*_: object) -> NoReturn:
         raise AssertionError("It looked at all leases.")
 
-    monkeypatch.setattr(leases, "may_end", look)
+    monkeypatch.setattr(Observer, "life", look)
     with pytest.raises(NoSpaceError):
         served.acquire(
             replace(asked, partition="Q", create=PartitionRequest(name="Q", size=64))
