@@ -9,7 +9,9 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import PriorityQueue
+from threading import Thread
 from typing import Any
 
 from poprun.vipu.errors import InventoryBusyError
@@ -20,27 +22,23 @@ LONGEST_WAIT_S = 30.0
 # Weighted fair queueing: so many requests of holders have their turn for one of others,
 # as any client can make them.
 HOLDERS_FOR_ONE = 8
-# So many results go back to the event loop together.
-MOST_TOGETHER = 32
-
 # When it has its turn, and in which order it came; the function, the future of its
 # result, and until when it may begin.
-Job = tuple[float, int, Callable[[], Any], "asyncio.Future[Any]", float]
-Result = tuple["asyncio.Future[Any]", Any, Exception | None]
+Job = tuple[float, int, Callable[[], Any], "Future[Any]", float]
 
 
 class Worker:
     """Runs functions in a thread of their own, one after the other."""
 
     def __init__(self) -> None:
-        self._jobs: asyncio.PriorityQueue[Job] = asyncio.PriorityQueue()
+        self._jobs: PriorityQueue[Job] = PriorityQueue()
         self._numbers = itertools.count()
         # The turn that it is, and the last ones given to others and to holders.
         self._turn = 0.0
         self._last_turns = [0.0, 0.0]
-        self._thread = ThreadPoolExecutor(1, "inventory")
-        self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._thread = Thread(target=self._work, daemon=True)
+        self._thread.start()
 
     @property
     def waiting(self) -> int:
@@ -59,49 +57,32 @@ class Worker:
                 f"The V-IPU server is overloaded: {self.waiting} requests wait. Try "
                 "again in a few seconds."
             )
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
         turn = max(self._turn, self._last_turns[is_of_holder])
         turn += 1 if is_of_holder else HOLDERS_FOR_ONE + 0.5
         self._last_turns[is_of_holder] = turn
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        deadline = time.monotonic() + LONGEST_WAIT_S
-        self._jobs.put_nowait((turn, next(self._numbers), function, future, deadline))
-        return await future
+        return await asyncio.wrap_future(self._put(turn, function))
 
     def stop(self) -> None:
-        """Finish the current function, end the thread, and refuse what waits."""
+        """Finish the current function, refuse what waits, and end the thread."""
         self._is_stopping = True
-        self._thread.shutdown()
+        self._put(float("inf"), lambda: None)
+        self._thread.join()
 
-    async def _work(self) -> None:
-        """Let the thread work on what waits, some of it at a time."""
-        loop = asyncio.get_running_loop()
-        while True:
-            jobs = [await self._jobs.get()]
-            while len(jobs) < MOST_TOGETHER and not self._jobs.empty():
-                jobs.append(self._jobs.get_nowait())
-            self._turn = jobs[-1][0]
-            if self._is_stopping:
-                results = self._run(jobs)
-            else:
-                results = await loop.run_in_executor(self._thread, self._run, jobs)
-            for future, result, error in results:
-                if future.done():  # the request was cancelled
-                    continue
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+    def _put(self, turn: float, function: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        self._jobs.put((turn, next(self._numbers), function, future, deadline))
+        return future
 
-    def _run(self, jobs: list[Job]) -> list[Result]:
-        results: list[Result] = []
-        for _, _, function, future, deadline in jobs:
+    def _work(self) -> None:
+        while self._turn < float("inf"):
+            self._turn, _, function, future, deadline = self._jobs.get()
+            if not future.set_running_or_notify_cancel():
+                continue  # the request was cancelled
             try:
                 if self._is_stopping or time.monotonic() > deadline:
                     why = "is stopping" if self._is_stopping else "is overloaded"
                     raise InventoryBusyError(f"The V-IPU server {why}. Try again.")
-                results.append((future, function(), None))
+                future.set_result(function())
             except Exception as error:  # it is raised where the result is waited for
-                results.append((future, None, error))
-        return results
+                future.set_exception(error)
