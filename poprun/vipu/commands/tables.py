@@ -62,14 +62,20 @@ def format_table(
         widths: The least width of each column.
         top_rule: Begin with a rule even if there is a header.
     """
+    # A table of all IPUs has most rows many times: each is formatted once.
+    keys = list(map(tuple, [header, *rows] if header else rows))
     # A server's names must not control the terminal.
-    texts = [
-        [cell if cell.isprintable() else ascii(cell) for cell in row]
-        for row in ([header, *rows] if header else rows)
-    ]
-    needed = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    texts = {
+        key: [cell if cell.isprintable() else ascii(cell) for cell in key]
+        for key in dict.fromkeys(keys)
+    }
+    needed = [max(map(len, column)) for column in zip(*texts.values(), strict=True)]
     columns = list(map(max, zip_longest(needed, widths, fillvalue=0)))
-    lines = [f" {' | '.join(map(str.ljust, row, columns))} " for row in texts]
+    formatted = {
+        key: f" {' | '.join(map(str.ljust, row, columns))} "
+        for key, row in texts.items()
+    }
+    lines = [formatted[key] for key in keys]
     rule = "-" * len(lines[0])
     if header:
         lines.insert(1, rule)

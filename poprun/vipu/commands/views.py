@@ -276,6 +276,6 @@ def attribute_list(agents: Sequence[Agent]) -> str:
         for ipu in range(IPUS_PER_MACHINE):
             for number, pair in enumerate(ipu_attributes(agent, ipu).items()):
                 name = agent.name if ipu == number == 0 else ""
-                rows.append([name, "" if number else str(ipu), *pair])
+                rows.append((name, "" if number else str(ipu), *pair))
     header = ("Agent", "IPU", "Attribute", "Value")
     return tables.format_table(rows, header, widths=(10, 3, 33, 18))
