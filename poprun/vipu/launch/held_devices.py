@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from poprun.output.waiter import READ, Interest
@@ -64,16 +64,15 @@ class HeldDevices:
     ) -> None:
         self.grant = grant
         self._open_inventory = open_inventory
-        self._opened: Inventory | None = None
         self._timeout_s = timeout_s
         # None ends the thread.
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._answers: deque[tuple[Reply, Answer]] = deque()
+        self._replies: deque[Callable[[], None]] = deque()
         # Used by the thread alone: attached processes, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
         self._event_fd = -1
-        self._running = Lock()
-        self._is_started = self._is_checked = self._is_released = False
+        self._thread: Thread | None = None
+        self._is_checked = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
         self._renew_at = time.monotonic() + self._pause_s
         # Until when instances of lost hosts may live.
@@ -102,9 +101,8 @@ class HeldDevices:
         """Reply with the answers that have come."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event_fd)
-        for _ in range(len(self._answers)):
-            reply, answer = self._answers.popleft()
-            reply(answer)
+        for _ in range(len(self._replies)):
+            self._replies.popleft()()
 
     def interests(self, now: float) -> Iterator[Interest]:
         if self._event_fd >= 0:
@@ -112,7 +110,7 @@ class HeldDevices:
 
     def deadline(self, now: float) -> float:
         """Return when `tick` is due."""
-        return float("inf") if self._is_started else self._renew_at
+        return float("inf") if self._thread else self._renew_at
 
     def tick(self, now: float) -> None:
         """Begin to renew the lease when it is time; the thread goes on with it."""
@@ -121,45 +119,17 @@ class HeldDevices:
 
     def attach(self, index: int, pid: int, reply: Reply) -> None:
         """Ask for a process to be attached to an instance's device, until detached."""
-        self._attach(index, pid, partial(liveness.identify, pid), None, reply)
+        self._put(partial(self._attach, index, pid, reply))
 
     def attach_on(
         self, host: str, index: int, process: ProcessIdentity, reply: Reply
     ) -> None:
         """Ask for the same for a process of another host."""
-        self._attach(index, process.pid, lambda: process, host, reply)
-
-    def _attach(
-        self,
-        index: int,
-        pid: int,
-        identify: Callable[[], ProcessIdentity],
-        host: str | None,
-        reply: Reply,
-    ) -> None:
-        def ask() -> None:
-            refusal = ""
-            try:
-                process = identify()
-                self._inventory.attach(self.grant.lease.id, index, process, host)
-                self._attached[index, pid] = process
-            except (ProcessLookupError, VipuError) as error:
-                refusal = self.of_instances(index, 1).refusal(index, str(error))
-            answer = Answer(instance=index, pid=pid, refusal=refusal)
-            self._answers.append((reply, answer))
-            os.eventfd_write(self._event_fd, 1)
-
-        self._put(ask)
+        self._put(partial(self._attach, index, process.pid, reply, process, host))
 
     def detach(self, index: int, pid: int) -> None:
         """Let a process that has ended go; the instance keeps its device."""
-
-        def ask() -> None:
-            process = self._attached.pop((index, pid), None)
-            if process is not None:
-                self._inventory.detach(self.grant.lease.id, index, process)
-
-        self._put(ask)
+        self._put(partial(self._detach, index, pid))
 
     def detach_all(self) -> None:
         """Let all processes go: the instances of an attempt have ended.
@@ -167,12 +137,11 @@ class HeldDevices:
         The processes of a lost host have not reported their ends.
         """
 
-        def ask() -> None:
-            for (index, _), process in list(self._attached.items()):
-                self._inventory.detach(self.grant.lease.id, index, process)
-            self._attached.clear()
+        def detach() -> None:
+            for index, pid in list(self._attached):
+                self._detach(index, pid)
 
-        self._put(ask)
+        self._put(detach)
 
     def note_lost_host(self) -> None:
         """Let the lease live as long as the instances of a host that is lost now."""
@@ -181,11 +150,11 @@ class HeldDevices:
     def live_with(self, pid: int) -> None:
         """Let the lease live as long as the guard of the job, too."""
 
-        def ask() -> None:
+        def attach() -> None:
             guard = liveness.identify(pid)
             self._inventory.attach(self.grant.lease.id, PARENT, guard)
 
-        self._put(ask)
+        self._put(attach)
 
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
@@ -199,9 +168,10 @@ class HeldDevices:
         """
         if self._is_released:
             return True
-        if self._is_started:
+        if self._thread is not None:
             self._queue.put(None)
-            if not self._running.acquire(timeout=self._timeout_s + MARGIN_S):
+            self._thread.join(self._timeout_s + MARGIN_S)
+            if self._thread.is_alive():
                 return False
         with suppress(VipuError):  # the end action tries again, and says why it fails
             if not self._is_checked:  # a release that failed may have ended the lease
@@ -216,11 +186,9 @@ class HeldDevices:
             self._event_fd = -1
         return self._is_released
 
-    @property
+    @cached_property
     def _inventory(self) -> "Inventory":
-        if self._opened is None:
-            self._opened = self._open_inventory()
-        return self._opened
+        return self._open_inventory()
 
     def _put(self, action: Callable[[], object]) -> None:
         if not self._is_released:
@@ -228,50 +196,68 @@ class HeldDevices:
             self._start()
 
     def _start(self) -> None:
-        if self._is_started:
+        if self._thread is not None:
             return
-        self._is_started = True
         if self._event_fd < 0:
             self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._running.acquire()
+        thread = Thread(target=self._work, kwargs={"waits": True}, daemon=True)
         # Signals are for the thread that supervises the job.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            Thread(target=self._work, daemon=True).start()
+            thread.start()
+            self._thread = thread
         except RuntimeError:  # the kernel allows no more threads
-            self._is_started = False
-            self._running.release()
-            while self._step(waits=False):
-                pass
+            self._work(waits=False)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def _work(self) -> None:
-        try:
-            while self._step(waits=True):
-                pass
-        finally:
-            self._running.release()
+    # The methods below are the thread's.
 
-    def _step(self, *, waits: bool) -> bool:
-        """Do the next thing that is to be done; return whether there may be more.
+    def _attach(
+        self,
+        index: int,
+        pid: int,
+        reply: Reply,
+        process: ProcessIdentity | None = None,
+        host: str | None = None,
+    ) -> None:
+        refusal = ""
+        try:
+            process = process or liveness.identify(pid)
+            self._inventory.attach(self.grant.lease.id, index, process, host)
+            self._attached[index, pid] = process
+        except (ProcessLookupError, VipuError) as error:
+            refusal = self.of_instances(index, 1).refusal(index, str(error))
+        answer = Answer(instance=index, pid=pid, refusal=refusal)
+        self._replies.append(partial(reply, answer))
+        os.eventfd_write(self._event_fd, 1)
+
+    def _detach(self, index: int, pid: int) -> None:
+        process = self._attached.pop((index, pid), None)
+        if process is not None:
+            self._inventory.detach(self.grant.lease.id, index, process)
+
+    def _work(self, *, waits: bool) -> None:
+        """Perform the requests and renew the lease.
 
         Args:
-            waits: Wait until there is something to do.
+            waits: Go on until `release`, not only as long as there is something to do.
         """
-        pause_s = max(0.0, self._renew_at - time.monotonic())
-        try:
-            action = self._queue.get(waits, pause_s)
-        except Empty:
-            if waits or not pause_s:
-                self._renew()
-            return waits
-        if action is None:
-            return False
-        # `attach` reports its refusals; the job can go on without the others.
-        with suppress(VipuError, ProcessLookupError):
-            action()
-        return True
+        while True:
+            pause_s = max(0.0, self._renew_at - time.monotonic())
+            try:
+                action = self._queue.get(waits, pause_s)
+            except Empty:
+                if waits or not pause_s:
+                    self._renew()
+                if waits:
+                    continue
+                return
+            if action is None:
+                return
+            # `attach` reports its refusals; the job can go on without the others.
+            with suppress(VipuError, ProcessLookupError):
+                action()
 
     def _renew(self) -> None:
         pause_s = self._pause_s

@@ -80,12 +80,11 @@ class JobRequest:
             strict=options.server is not None,
         )
         link, gateway = options.link_routing, options.gateway_routing
-        sync = options.sync_type
         return replace(
             request,
-            link_routing=None if link is None else LinkRouting.read(link),
-            gateway_routing=None if gateway is None else GatewayRouting.read(gateway),
-            sync_type=None if sync is None else SyncType.read(sync),
+            link_routing=LinkRouting.read(link) if link else None,
+            gateway_routing=GatewayRouting.read(gateway) if gateway else None,
+            sync_type=SyncType.read(options.sync_type) if options.sync_type else None,
             allocation=options.allocation,
             cluster=options.cluster,
             owner=self.holder.user,
@@ -134,7 +133,7 @@ def reserve(
     if options.server is None:
         inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
     if options.wait_s is None:
-        return _Steps(inventory=inventory, job=job, log=log).reserve()
+        return _Steps(inventory, job, log).reserve()
     try:
         return _reserve_in_turn(inventory, job, options.wait_s, log, show)
     except BaseException:
@@ -156,7 +155,7 @@ def preview(inventory: "Inventory", job: JobRequest) -> Grant:
     log = Log(0, lambda text: None)
     if job.options.server is None:
         return reserve(inventory, job, log)
-    return _Steps(inventory=inventory, job=job, log=log, changes_nothing=True).reserve()
+    return _Steps(inventory, job, log, changes_nothing=True).reserve()
 
 
 def _reserve_in_turn(
@@ -182,9 +181,7 @@ def _reserve_in_turn(
             turn = inventory.wait_in_queue(acquisition)
             reason = turn.reason
             if turn.is_next:
-                grant = _Steps(
-                    inventory=inventory, job=job, log=log.held_back(lines)
-                ).reserve()
+                grant = _Steps(inventory, job, log.held_back(lines)).reserve()
                 log.write(lines)
                 return grant
             pause_s = QUEUE_POLL_S
@@ -204,7 +201,7 @@ def _reserve_in_turn(
         time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Steps:
     """The steps in which one job gets its devices, unless it has to wait for them."""
 
@@ -279,12 +276,11 @@ class _Steps:
         log.info(
             f"Partition {name} already exists and is in state: {partition.state.in_api}"
         )
-        change = existing.find_change(
-            partition, self.job.partition(name), update=options.update
-        )
-        is_reset = options.reset
-        if is_reset is None:
-            is_reset = not partition.reconfigurable
+        request = self.job.partition(name)
+        change = existing.find_change(partition, request, update=options.update)
+        resets = options.reset
+        if resets is None:
+            resets = not partition.reconfigurable
         if self.changes_nothing:
             if change is not None:
                 raise errors.VipuRuleError(
@@ -297,9 +293,9 @@ class _Steps:
             changes = existing.describe_update(partition, updated)
             log.info(f"Partition {name} was updated: {changes}")
             partition = updated
-        if is_reset:
+        if resets:
             partition = self.inventory.reset_partition(name)
-        if change is not None or is_reset or _is_pending(partition):
+        if change is not None or resets or _is_pending(partition):
             self._poll(partition)
         grant = self._acquire(name, None)
         if partition.reconfigurable:
@@ -311,20 +307,20 @@ class _Steps:
         if self.changes_nothing:
             return self.inventory.try_acquire(acquisition)
         attempts = self.job.options.attempts
-        for attempt in range(1, attempts):
+        attempt = 1
+        while True:
             try:
                 return self.inventory.acquire(acquisition)
             except errors.NotActiveError as error:
+                if attempts == 1:
+                    error.add_note("--vipu-partition-attempts=3 tries three times.")
+                if attempt == attempts:
+                    raise
                 self.log.info(f"Attempt {attempt} of {attempts} failed: {error}")
+            attempt += 1
             time.sleep(ATTEMPT_S)
             if create is None:
                 self._poll(self.inventory.reset_partition(name))
-        try:
-            return self.inventory.acquire(acquisition)
-        except errors.NotActiveError as error:
-            if attempts == 1:
-                error.add_note("--vipu-partition-attempts=3 tries three times.")
-            raise
 
     def _poll(self, partition: Partition) -> None:
         """Wait until a partition is in a final state, and log that."""
