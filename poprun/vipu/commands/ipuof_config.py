@@ -12,7 +12,7 @@ from typing import Any
 
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Partition
-from poprun.vipu.rules.numbering import gcd_ipus, positions
+from poprun.vipu.rules.numbering import positions
 from poprun.vipu.rules.routing import partition_target_options
 
 # In the home directory.
@@ -38,12 +38,12 @@ def config_of(
             f"{partition.num_gcds - 1} with --gcd."
         )
     by_machine = {agent.machine: agent for agent in agents}
-    all_positions = positions(partition)
-    devices = []
-    for number, index in enumerate(gcd_ipus(partition, gcd)):
-        machine, ipu = divmod(all_positions[index], IPUS_PER_MACHINE)
+    first = gcd * partition.gcd_size
+    devices: list[dict[str, Any]] = []
+    for position in positions(partition)[first : first + partition.gcd_size]:
+        machine, ipu = divmod(position, IPUS_PER_MACHINE)
         agent = by_machine[machine]
-        device = {"id": number, "ip": agent.host, "agent": agent.name}
+        device = {"id": len(devices), "ip": agent.host, "agent": agent.name}
         devices.append(device | {"gateway port": agent.port, "ipu": ipu})
     return {
         "name": f"{partition.name}_gcd{gcd}",

@@ -13,10 +13,10 @@ from poprun.vipu.commands import views
 from poprun.vipu.commands.command_line import LIST, NAME, PORT, command, option
 from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import InventoryError
-from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus, LinkTopology
+from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import check_name
-from poprun.vipu.rules.presets import PODS
+from poprun.vipu.rules.presets import PODS, default_shape
 
 Names = tuple[str, ...]
 
@@ -67,12 +67,8 @@ def _create_cluster(
         )
     num_machines = num_agents or PODS.get(pod or "", 0) // IPUS_PER_MACHINE
     num_ipus = (len(agents) or num_machines) * IPUS_PER_MACHINE
-    is_rack = num_ipus >= model.LARGEST_ILD
-    shape: dict[str, Any] = {
-        "num_ilds": -(-num_ipus // model.LARGEST_ILD),
-        "topology": LinkTopology.TORUS if is_rack else LinkTopology.MESH,
-        **{key: value for key, value in more.items() if value not in (None, ())},
-    }
+    given = {key: value for key, value in more.items() if value not in (None, ())}
+    shape = default_shape(num_ipus) | given
     session.inventory.create_cluster(
         ClusterRequest(name=name, agents=agents, num_machines=num_machines, **shape)
     )
@@ -167,7 +163,7 @@ COMMANDS = (
         ),
         option(
             "--topology",
-            LinkTopology,
+            model.LinkTopology,
             "The topology of IPU-Links. [default: torus from 64 IPUs]",
         ),
         option(

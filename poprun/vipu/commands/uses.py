@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.leases import Lease, Reservation
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Block, Cluster, Partition
-from poprun.vipu.rules.numbering import machines
+from poprun.vipu.rules.numbering import positions
 
 # The names of a cluster's agents, by the number of the IPU-Machine.
 AgentNames = Mapping[int | None, str]
@@ -32,7 +32,7 @@ class PartitionUse(NamedTuple):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        numbers = machines(self.partition)
+        numbers = sorted({p // IPUS_PER_MACHINE for p in positions(self.partition)})
         return tuple(self.names.get(n, f"machine {n}") for n in numbers)
 
 

@@ -11,16 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from poprun.log import Log
-from poprun.vipu import errors
+from poprun.vipu import errors, model
 from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import (
-    GatewayRouting,
-    LinkRouting,
-    Partition,
-    PartitionState,
-    SyncType,
-)
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
 from poprun.words import counted
@@ -80,11 +73,12 @@ class JobRequest:
             strict=options.server is not None,
         )
         link, gateway = options.link_routing, options.gateway_routing
+        sync = options.sync_type
         return replace(
             request,
-            link_routing=LinkRouting.read(link) if link else None,
-            gateway_routing=GatewayRouting.read(gateway) if gateway else None,
-            sync_type=SyncType.read(options.sync_type) if options.sync_type else None,
+            link_routing=model.LinkRouting.read(link) if link else None,
+            gateway_routing=model.GatewayRouting.read(gateway) if gateway else None,
+            sync_type=model.SyncType.read(sync) if sync else None,
             allocation=options.allocation,
             cluster=options.cluster,
             owner=self.holder.user,
@@ -103,7 +97,7 @@ class JobRequest:
             spans_hosts=self.spans_hosts,
         )
 
-    def may_use(self, partition: Partition) -> bool:
+    def may_use(self, partition: model.Partition) -> bool:
         """Return whether the job may use a partition that it does not name.
 
         A partition made for another job is removed with that job.
@@ -270,7 +264,7 @@ class _Steps:
         self._log_final_state(grant.partition)
         return grant
 
-    def _use(self, partition: Partition) -> Grant:
+    def _use(self, partition: model.Partition) -> Grant:
         name, options, log = partition.name, self.job.options, self.log
         log.debug(f"Status for partition {name}: OK (error 0)")
         log.info(
@@ -322,7 +316,7 @@ class _Steps:
             if create is None:
                 self._poll(self.inventory.reset_partition(name))
 
-    def _poll(self, partition: Partition) -> None:
+    def _poll(self, partition: model.Partition) -> None:
         """Wait until a partition is in a final state, and log that."""
         limit = time.monotonic() + self.job.options.timeout_s
         while _is_pending(partition) and time.monotonic() < limit:
@@ -330,7 +324,7 @@ class _Steps:
             partition = self.inventory.get_partition(partition.name)
         self._log_final_state(partition)
 
-    def _log_final_state(self, partition: Partition) -> None:
+    def _log_final_state(self, partition: model.Partition) -> None:
         state = partition.state.in_api
         self.log.debug(f"Done polling, final state of {partition.name}: {state}")
 
@@ -339,5 +333,5 @@ class _Steps:
             self.log.debug(f"Connecting to {self.job.options.server}")
 
 
-def _is_pending(partition: Partition) -> bool:
-    return partition.state is PartitionState.PENDING
+def _is_pending(partition: model.Partition) -> bool:
+    return partition.state is model.PartitionState.PENDING

@@ -5,20 +5,13 @@ from collections.abc import Sequence
 
 from poprun.errors import HostError
 from poprun.host_specs import parse_hosts
+from poprun.vipu import model
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import (
-    IPUS_PER_MACHINE,
-    LARGEST_ILD,
-    MOST_ILDS,
-    Agent,
-    Cluster,
-    is_power_of_two,
-)
 
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
-def check_cluster(cluster: Cluster) -> None:
+def check_cluster(cluster: model.Cluster) -> None:
     """Check a cluster that is to be made.
 
     Raises:
@@ -26,18 +19,18 @@ def check_cluster(cluster: Cluster) -> None:
     """
     check_name("cluster", cluster.name)
     size = cluster.ild_size
-    if not 1 <= cluster.num_ilds <= MOST_ILDS:
+    if not 1 <= cluster.num_ilds <= model.MOST_ILDS:
         raise VipuRuleError(
             f"Cluster {cluster.name} would have {cluster.num_ilds} ILDs, but must have "
-            f"from 1 to {MOST_ILDS}."
+            f"from 1 to {model.MOST_ILDS}."
         )
-    if not 0 < size <= LARGEST_ILD or size % IPUS_PER_MACHINE:
+    if not 0 < size <= model.LARGEST_ILD or size % model.IPUS_PER_MACHINE:
         raise VipuRuleError(
             f"An ILD of cluster {cluster.name} would have {size} IPUs, but must have "
-            f"{IPUS_PER_MACHINE} for each of its 1 to "
-            f"{LARGEST_ILD // IPUS_PER_MACHINE} IPU-Machines."
+            f"{model.IPUS_PER_MACHINE} for each of its 1 to "
+            f"{model.LARGEST_ILD // model.IPUS_PER_MACHINE} IPU-Machines."
         )
-    if cluster.num_ilds > 1 and not is_power_of_two(size):
+    if cluster.num_ilds > 1 and not model.is_power_of_two(size):
         raise VipuRuleError(
             f"Cluster {cluster.name} would have ILDs of {size} IPUs, but with several "
             "ILDs each must have a power of two. Change the number of agents."
@@ -50,7 +43,7 @@ def check_cluster(cluster: Cluster) -> None:
         )
 
 
-def check_agent(agent: Agent) -> None:
+def check_agent(agent: model.Agent) -> None:
     """Check an agent that is to be made.
 
     Raises:

@@ -10,29 +10,22 @@ from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.rules.routing import has_ring
 from poprun.words import counted
 
-# The counts and the choices of a partition, each as refusals name it.
-_COUNTS = {
-    "size": "IPU",
-    "num_gcds": "GCD",
-    "num_replicas": "replica",
-    "num_ilds": "ILD",
-}
-_CHOICES = {
-    "link_routing": "IPU-Link routing",
-    "gateway_routing": "GW-Link routing",
-    "sync_type": "sync type",
-}
 # The attributes that an update may change, as the log names them.
-_UPDATED = {
+_NAMES = {
     "size": "size",
     "num_ilds": "ILDs",
     "num_gcds": "GCDs",
     "gcd_size": "IPUs per GCD",
     "num_replicas": "replicas",
     "reconfigurable": "reconfigurable",
-    **_CHOICES,
+    "link_routing": "IPU-Link routing",
+    "gateway_routing": "GW-Link routing",
+    "sync_type": "sync type",
     "link_topology": "topology",
 }
+# Those that a job may ask for, in the order in which a refusal names them.
+_COUNTS = ("size", "num_gcds", "num_replicas", "num_ilds")
+_CHOICES = ("link_routing", "gateway_routing", "sync_type")
 
 
 def find_change(
@@ -91,10 +84,10 @@ def _differences(partition: Partition, request: PartitionRequest) -> dict[str, A
 
 
 def _describe(partition: Partition, name: str) -> str:
-    value = getattr(partition, name)
-    if name in _COUNTS:
-        return counted(value, _COUNTS[name])
-    return f"{_CHOICES[name]} {value}"
+    value, noun = getattr(partition, name), _NAMES[name]
+    if name in _CHOICES:
+        return f"{noun} {value}"
+    return counted(value, "IPU" if name == "size" else noun.removesuffix("s"))
 
 
 def changed_request(
@@ -115,8 +108,10 @@ def changed_request(
         stays = change.num_gcds is None and not fills
         values["gcd_size"] = min(partition.gcd_size, share) if stays else None
     if change.num_replicas is None:
+        replicas = partition.num_replicas
         most = num_gcds * (values["gcd_size"] or share)
-        values["num_replicas"] = _kept_replicas(partition, num_gcds, most)
+        fits = replicas <= most and replicas % max(num_gcds, 1) == 0
+        values["num_replicas"] = replicas if fits else num_gcds
     if change.link_routing is None:
         ild_share = size // max(values["num_ilds"], 1)
         values["link_routing"] = _kept_routing(partition, cluster, ild_share)
@@ -143,29 +138,20 @@ def _kept_num_ilds(
     return max(min(partition.num_ilds, power_of_two), -(-size // cluster.ild_size))
 
 
-def _kept_replicas(partition: Partition, num_gcds: int, most: int) -> int:
-    """Return the replicas of a partition, the default if GCDs cannot have these."""
-    replicas = partition.num_replicas
-    fits = replicas <= most and replicas % max(num_gcds, 1) == 0
-    return replicas if fits else num_gcds
-
-
 def _kept_routing(
     partition: Partition, cluster: Cluster, ild_share: int
 ) -> LinkRouting | None:
     """Return the routing of a partition; None if it loses the ring that it follows."""
-    loses_ring = has_ring(cluster, partition.blocks[0].size) and not has_ring(
-        cluster, ild_share
-    )
-    if loses_ring and partition.link_routing is LinkRouting.RINGSWNC:
-        return None
-    return partition.link_routing
+    had_ring = has_ring(cluster, partition.blocks[0].size)
+    is_lost = had_ring and not has_ring(cluster, ild_share)
+    routing = partition.link_routing
+    return None if is_lost and routing is LinkRouting.RINGSWNC else routing
 
 
 def describe_update(before: Partition, after: Partition) -> str:
     """Return what an update has changed: `size 8 to 16, GCDs 2 to 4`; "" if nothing."""
     parts = []
-    for attribute, name in _UPDATED.items():
+    for attribute, name in _NAMES.items():
         old, new = getattr(before, attribute), getattr(after, attribute)
         if attribute == "reconfigurable":
             old, new = ("yes" if value else "no" for value in (old, new))

@@ -10,7 +10,7 @@ partitions have the same numbers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.vipu.model import IPUS_PER_MACHINE, Block, Partition, is_power_of_two
+from poprun.vipu.model import Block, Partition, is_power_of_two
 from poprun.vipu.rules.free_ipus import bits_of, first_block
 
 
@@ -66,16 +66,6 @@ def first_free(partition_size: int, num_ipus: int, reserved: Sequence[Device]) -
     return first_block(free, num_ipus)
 
 
-def gcd_ipus(partition: Partition, gcd: int) -> range:
-    """Return the indices of the IPUs of a graph compile domain."""
-    return range(gcd * partition.gcd_size, (gcd + 1) * partition.gcd_size)
-
-
 def positions(partition: Partition) -> tuple[int, ...]:
     """Return the position in the cluster of each IPU of a partition, by its index."""
     return tuple(p for block in partition.blocks for p in block.positions)
-
-
-def machines(partition: Partition) -> tuple[int, ...]:
-    """Return the numbers of the IPU-Machines that a partition has IPUs of."""
-    return tuple(sorted({p // IPUS_PER_MACHINE for p in positions(partition)}))

@@ -4,23 +4,14 @@ Strict rules are the rules of the original; a server keeps them. An embedded inv
 is more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
+from poprun.vipu import model
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import (
-    LARGEST_ILD,
-    MOST_ILDS,
-    Block,
-    Cluster,
-    Partition,
-    SyncType,
-    is_power_of_two,
-    next_power_of_two,
-)
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.routing import choose_links
 from poprun.words import counted
 
-MOST_IPUS = MOST_ILDS * LARGEST_ILD
+MOST_IPUS = model.MOST_ILDS * model.LARGEST_ILD
 
 
 def check_alone(request: PartitionRequest, *, strict: bool) -> None:
@@ -36,7 +27,7 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             f"Partition {name} is asked for in allocation {request.allocation} and in "
             f"cluster {request.cluster}. Give one of them."
         )
-    if not 1 <= size <= MOST_IPUS or not is_power_of_two(size):
+    if not 1 <= size <= MOST_IPUS or not model.is_power_of_two(size):
         raise VipuRuleError(
             f"Partition {name} would have {size} IPUs, but a partition has a power of "
             f"two, up to {MOST_IPUS}. Ask for {_nearest_sizes(size)}."
@@ -49,7 +40,8 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             + f". Ask for 1 to {size // max(request.gcd_size or 1, 1)} GCDs."
         )
     is_uneven = request.gcd_size is None and size % gcds
-    if is_uneven or (strict and (gcds * gcd_size != size or not is_power_of_two(gcds))):
+    fills = gcds * gcd_size == size and model.is_power_of_two(gcds)
+    if is_uneven or (strict and not fills):
         raise VipuRuleError(
             f"Partition {name} of {size} IPUs cannot be divided equally into {gcds} "
             "GCDs. Ask for a power of two of them."
@@ -64,7 +56,7 @@ def _check_links(request: PartitionRequest) -> None:
     """Check the ILDs of a partition, and how its IPUs synchronise."""
     name, size = request.name, request.size
     if request.num_ilds is not None and (
-        not is_power_of_two(request.num_ilds) or request.num_ilds > size
+        not model.is_power_of_two(request.num_ilds) or request.num_ilds > size
     ):
         raise VipuRuleError(
             f"Partition {name} of {size} IPUs cannot be divided into "
@@ -75,13 +67,13 @@ def _check_links(request: PartitionRequest) -> None:
     if (
         request.reconfigurable
         and request.place_index is None
-        and request.sync_type not in (None, SyncType.C2_COMPATIBLE)
+        and request.sync_type not in (None, model.SyncType.C2_COMPATIBLE)
     ):
         raise VipuRuleError(
             f"Partition {name} would be reconfigurable with sync type "
             f"{request.sync_type}, but a reconfigurable partition has "
-            f"{SyncType.C2_COMPATIBLE}. Leave the sync type out, or make the partition "
-            "not reconfigurable."
+            f"{model.SyncType.C2_COMPATIBLE}. Leave the sync type out, or make the "
+            "partition not reconfigurable."
         )
 
 
@@ -132,8 +124,8 @@ def _check_strictly(request: PartitionRequest) -> None:
 
 
 def partition_in(
-    request: PartitionRequest, cluster: Cluster, *, strict: bool
-) -> Partition:
+    request: PartitionRequest, cluster: model.Cluster, *, strict: bool
+) -> model.Partition:
     """Return a partition as it is made at the first place of a cluster.
 
     Raises:
@@ -149,7 +141,7 @@ def partition_in(
             "reconfigurable. Ask for as many: a job has one for each instance."
         )
     share = request.size // ilds
-    return Partition(
+    return model.Partition(
         name=request.name,
         cluster=cluster.name,
         allocation=request.allocation or cluster.name,
@@ -159,12 +151,12 @@ def partition_in(
         num_replicas=gcds if replicas is None else replicas,
         reconfigurable=request.reconfigurable,
         **choose_links(request, cluster, share),
-        blocks=tuple(Block(first=n * ild, size=share) for n in range(ilds)),
+        blocks=tuple(model.Block(first=n * ild, size=share) for n in range(ilds)),
         cluster_ild_size=ild,
     )
 
 
-def _check_room(request: PartitionRequest, cluster: Cluster, ilds: int) -> None:
+def _check_room(request: PartitionRequest, cluster: model.Cluster, ilds: int) -> None:
     """Check that an empty cluster has room for a partition in some ILDs."""
     size, ild = request.size, cluster.ild_size
     if size > cluster.size:
@@ -213,15 +205,15 @@ def request_for_job(
         VipuRuleError: The rules are strict, and the job's IPUs are no power of two.
     """
     num_ipus = num_replicas * ipus_per_replica
-    if strict and not is_power_of_two(num_ipus):
+    if strict and not model.is_power_of_two(num_ipus):
         raise VipuRuleError(
             f"{num_replicas} replicas of {ipus_per_replica} IPUs each need {num_ipus} "
             "IPUs, but a partition has a power of two. Ask for replicas and IPUs per "
             f"replica that make {_nearest_sizes(num_ipus)} IPUs."
         )
     if not strict and num_ilds is not None:
-        num_ilds = next_power_of_two(num_ilds)
-    size = max(next_power_of_two(num_ipus), 1 if strict else num_ilds or 1)
+        num_ilds = model.next_power_of_two(num_ilds)
+    size = max(model.next_power_of_two(num_ipus), 1 if strict else num_ilds or 1)
     share = num_ipus // num_instances
     return PartitionRequest(
         name=name,
@@ -233,7 +225,7 @@ def request_for_job(
     )
 
 
-def describe(partition: Partition) -> str:
+def describe(partition: model.Partition) -> str:
     """Describe a partition for a refusal: `P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas)`."""
     kind = "reconfigurable, " if partition.reconfigurable else ""
     return (
@@ -246,7 +238,7 @@ def describe(partition: Partition) -> str:
 def _nearest_sizes(size: int) -> str:
     if size < 1:
         return "1"
-    above = next_power_of_two(size)
+    above = model.next_power_of_two(size)
     if above > MOST_IPUS:
         return str(MOST_IPUS)
     return str(above) if above == size else f"{above // 2} or {above}"
