@@ -82,7 +82,7 @@ def _shared_memory() -> "MeetMembers":
 
 def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
-    from popdist.engine.hosts.mpi_thread import note_exit
+    from popdist.engine.hosts.links_thread import note_exit
     from popdist.engine.hosts.transport import HostsTransport
 
     STATE.note_exit = note_exit
@@ -190,7 +190,7 @@ class Session:
         if place.host_index is not None and place.hosts is not None:
             return place.host_index, place.hosts
         # Not above, as in _shared_memory().
-        from popdist.engine.hosts.mpi_thread import started
+        from popdist.engine.hosts.links_thread import started
 
         hosts = started().hosts
         return hosts[place.rank], len(set(hosts))
@@ -203,7 +203,7 @@ class Session:
         if self.job.place.on_one_host:
             return (0,) * self.job.place.size
         # Not above, as in _shared_memory().
-        from popdist.engine.hosts.mpi_thread import started
+        from popdist.engine.hosts.links_thread import started
 
         return self.job_hosts().hosts or started().hosts
 

@@ -94,41 +94,42 @@ class Comm:
     def set_timeout(self, seconds: float, /) -> None: ...
     # True in the middle of a call of this thread, False in one of another thread.
     def in_call(self) -> bool | None: ...
-    # How to reach the other hosts of a larger group: the addresses of MPI_Isend,
-    # MPI_Irecv and MPI_Test, the handles of a communicator and of MPI_BYTE, this host's
-    # number, whether this member leads it, and on all hosts the members that this one
-    # exchanges with, these ones' ranks for MPI and first tags. `hooks` has
-    # look_while_waiting, await_news_of, end_for_mismatch, end_after_mpi and
-    # end_for_death.
+    # How to reach the other hosts of a larger group: links (see mpi_links()), this
+    # host's number, whether this member is its leader, its rank, the member of each
+    # host that it exchanges data with, and the processes and first tags of all members.
+    # `hooks` has look_while_waiting, prepare, end_for_mismatch, end_after_link_error
+    # and end_for_death; see HostsMember.
     def connect_hosts(
         self,
-        isend: int,
-        irecv: int,
-        test: int,
-        comm: int,
-        byte: int,
+        links: object,
         here: int,
         leads: bool,
+        rank: int,
         counterparts: Sequence[int],
-        ranks: Sequence[int],
+        processes: Sequence[int],
         tags: Sequence[int],
-        epoll: int,
-        hangups: int,
         hooks: object,
         /,
     ) -> None: ...
-    # The counterpart on a host has died: nothing is sent to it any more.
-    def note_death(self, host: int, /) -> None: ...
+    # A member has died: nothing is sent to it any more.
+    def note_death(self, member: int, /) -> None: ...
     # A call of the larger group: a Described, a hash of its details, and the function
     # that carries out its steps, which are all calls of this thread until that returns:
     # members announce it in place of these.
     def run_larger_call(self, *call: Any) -> Any: ...
     # The last one, and how many there were.
     def larger_call(self) -> tuple[Described, int]: ...
-    # Wait for requests of MPI: where their handles are, and who is at the other ends.
-    def await_requests(
-        self, handles: Sequence[int], peers: Sequence[int], /
-    ) -> None: ...
+    # Begin a message of such a call to or from a member on another host, and return its
+    # number. The memory is the caller's, as long as the message may be under way.
+    def begin_send(
+        self, member: int, kind: int, address: int, nbytes: int, /
+    ) -> int: ...
+    def begin_receive(
+        self, member: int, kind: int, address: int, nbytes: int, /
+    ) -> int: ...
+    def await_transfers(self, numbers: Sequence[int], /) -> None: ...
+    # Forget these messages, and return whether one may still be under way.
+    def end_transfers(self) -> bool: ...
     # On a leader: see that all hosts make the same call, and return their data.
     def share_records(self, data: Any, /) -> list[bytes]: ...
     # What is told of each call that is over; it must not keep this alive.
@@ -247,3 +248,17 @@ def initialise(memory: object, sizes: tuple[int, int, int, int], /) -> None: ...
 def make_accessible(address: int, nbytes: int, /) -> None: ...
 def remove_pages(address: int, nbytes: int, /) -> None: ...
 def simd_levels() -> list[Literal["baseline", "avx2", "avx512", "neon"]]: ...
+
+# Links by MPI, for Comm.connect_hosts(): the addresses of MPI_Isend, MPI_Irecv and
+# MPI_Test, the handles of a communicator and of MPI_BYTE, and the descriptors of two
+# epolls: of the connections by which data may come, and of those that hang up, or -1.
+def mpi_links(
+    isend: int,
+    irecv: int,
+    test: int,
+    comm: int,
+    byte: int,
+    epoll: int,
+    hangups: int,
+    /,
+) -> object: ...

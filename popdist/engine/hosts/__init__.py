@@ -1,1 +1,1 @@
-"""The transport of several hosts: shared memory within each host, MPI between them."""
+"""The transport of several hosts: shared memory on each, links between them."""

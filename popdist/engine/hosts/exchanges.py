@@ -7,13 +7,12 @@ hand theirs to the leader, and get back what all hosts have. The rest goes in bl
 from collections.abc import Sequence
 from ctypes import memmove
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.hosts.member import DATA, PART, HostsMember, Transfer
+from popdist.engine.hosts.member import DATA, PART, HostsMember
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
 
@@ -28,6 +27,7 @@ class HostExchanges:
 
     def __init__(self, member: HostsMember) -> None:
         self._member, self._share = member, member.comm.share_records
+        self._wait = member.comm.await_transfers
         self._layout = member.layout
         self._size = len(member.layout.instances)
 
@@ -42,7 +42,7 @@ class HostExchanges:
         if layout.is_leader:
             self._share(b"")
         if layout.host == layout.host_of[root]:
-            transfers: list[Transfer] = []
+            transfers: list[int] = []
             if layout.rank == root:
                 for leader in layout.leaders:
                     if leader != layout.leaders[layout.host]:
@@ -50,7 +50,7 @@ class HostExchanges:
             self._broadcast_on_host(
                 row.address, row.nbytes, layout.local_ranks.index(root)
             )
-            self._member.wait(transfers)
+            self._wait(transfers)
             return
         self._receive_and_broadcast(row.address, row.nbytes, root)
 
@@ -73,7 +73,7 @@ class HostExchanges:
         begin, end = begins[layout.host : layout.host + 2]
         local = [lengths[rank] for rank in layout.local_ranks]
         self._exchange(Operation.ALL_GATHER, -1, local, source.address, where + begin)
-        transfers: list[Transfer] = []
+        transfers: list[int] = []
         if layout.is_leader:
             for leader in layout.leaders:
                 if leader != layout.rank:
@@ -82,7 +82,7 @@ class HostExchanges:
             if host != layout.host:
                 nbytes = begins[host + 1] - begins[host]
                 self._receive_and_broadcast(where + begins[host], nbytes, leader)
-        self._member.wait(transfers)
+        self._wait(transfers)
         if scratch is not None:
             self._place(scratch, target, lengths)
 
@@ -101,14 +101,14 @@ class HostExchanges:
             at = address_of(scratch)
             self._exchange(Operation.GATHER, 0, local, source.address, at)
             if layout.is_leader:
-                self._member.wait(self._send(at, nbytes, root))
+                self._wait(self._send(at, nbytes, root))
             return
         is_root = layout.rank == root
         whole = self._member.new_scratch(
             0 if layout.in_blocks or not is_root else sum(lengths)
         )
         where = target.address if layout.in_blocks else address_of(whole)
-        transfers: list[Transfer] = []
+        transfers: list[int] = []
         for host, leader in enumerate(layout.leaders):
             if is_root and host != here:
                 length = begins[host + 1] - begins[host]
@@ -116,7 +116,7 @@ class HostExchanges:
         at = where + begins[here] if is_root else 0
         local_root = layout.local_ranks.index(root)
         self._exchange(Operation.GATHER, local_root, local, source.address, at)
-        self._member.wait(transfers)
+        self._wait(transfers)
         if is_root and not layout.in_blocks:
             self._place(whole, target, lengths)
 
@@ -134,10 +134,10 @@ class HostExchanges:
             scratch = self._member.new_scratch(nbytes if layout.is_leader else 0)
             at = address_of(scratch)
             if layout.is_leader:
-                self._member.wait(self._receive(at, nbytes, root))
+                self._wait(self._receive(at, nbytes, root))
             self._exchange(Operation.SCATTER, 0, local, at, target.address)
             return
-        transfers: list[Transfer] = []
+        transfers: list[int] = []
         at = 0
         if layout.rank == root:
             ordered = self._by_host(source, lengths)
@@ -149,7 +149,7 @@ class HostExchanges:
                     transfers += self._send(where + begins[host], length, leader)
         local_root = layout.local_ranks.index(root)
         self._exchange(Operation.SCATTER, local_root, local, at, target.address)
-        self._member.wait(transfers)
+        self._wait(transfers)
 
     def all_to_all(self, source: Rows, target: Rows) -> None:
         layout = self._layout
@@ -158,7 +158,7 @@ class HostExchanges:
         each = source.nbytes // self._size
         received = self._member.new_scratch(source.nbytes)
         where = address_of(received)
-        transfers: list[Transfer] = []
+        transfers: list[int] = []
         for step in range(1, self._size):
             to, source_rank = (layout.rank + step) % self._size, (layout.rank - step)
             source_rank %= self._size
@@ -168,7 +168,7 @@ class HostExchanges:
             if layout.host_of[to] != layout.host:
                 transfers += self._send(source.address + to * each, each, to, PART)
         self._all_to_all_on_host(source.address, where, each)
-        self._member.wait(transfers)
+        self._wait(transfers)
         memmove(target.address, where, target.nbytes)
 
     # --- Within the host
@@ -226,19 +226,17 @@ class HostExchanges:
         self._broadcast_on_host(address_of(data), nbytes)
         return data
 
-    def _send(
-        self, address: int, nbytes: int, to: int, kind: int = DATA
-    ) -> list[Transfer]:
+    def _send(self, address: int, nbytes: int, to: int, kind: int = DATA) -> list[int]:
         return [
-            self._member.send(self._memory(address + begin, length), to, kind)
+            self._member.comm.begin_send(to, kind, address + begin, length)
             for begin, length in _blocks(nbytes)
         ]
 
     def _receive(
         self, address: int, nbytes: int, source: int, kind: int = DATA
-    ) -> list[Transfer]:
+    ) -> list[int]:
         return [
-            self._member.receive(self._memory(address + begin, length), source, kind)
+            self._member.comm.begin_receive(source, kind, address + begin, length)
             for begin, length in _blocks(nbytes)
         ]
 
@@ -248,11 +246,8 @@ class HostExchanges:
             transfers = self._receive(address, nbytes, source)
         for index, (begin, length) in enumerate(_blocks(nbytes)):
             if self._layout.is_leader:
-                self._member.wait([transfers[index]])
+                self._wait([transfers[index]])
             self._broadcast_on_host(address + begin, length)
-
-    def _memory(self, address: int, nbytes: int) -> Any:
-        return self._member.world.mpi.buffer.fromaddress(address, nbytes)
 
     # --- Members that are not in blocks
 

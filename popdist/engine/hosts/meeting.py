@@ -1,4 +1,4 @@
-"""The members of a group over several hosts find each other, by messages over MPI."""
+"""The members of a group over several hosts find each other, by short messages."""
 
 from _blake2 import blake2b
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from popdist.engine import _core
 from popdist.engine.failures import ErrorFields, error_of, fields_of
 from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.member import TAGS, HostsMember
-from popdist.engine.hosts.mpi_thread import start
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
@@ -38,12 +38,12 @@ class MeetOverHosts:
         self._world: World | None = None
 
     def hosts(self) -> list[int]:
-        """Return the host of each member; MPI is asked if the launcher did not say."""
+        """Return each member's host; links tell it if the launcher does not."""
         hosts = self._hosts.hosts or self.world().hosts
         return [hosts[instance] for instance in self.instances]
 
     def world(self) -> World:
-        """Return what MPI connects, once all processes of the job have started it."""
+        """Return the linked instances, once all of the job have started links."""
         if self._world is None:
             self._world = start(self._hosts, self._deadline(), self._roster)
             self._world.ended_file = self._meeting.ended_file
@@ -51,8 +51,8 @@ class MeetOverHosts:
 
     def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
         """Meet the members of this host, and then those of the others."""
-        # First of all: another instance may wait for this one in MPI, to make another
-        # group.
+        # First of all: another instance may wait for this one to start its links, to
+        # make another group.
         world = self.world()
         layout = Layout(self.rank, self.instances, self.hosts())
         local = self._meet_on_host(layout, simd, tuning)

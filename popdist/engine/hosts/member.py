@@ -1,11 +1,10 @@
 """One member of a group over several hosts: shared memory here, messages beyond."""
 
-import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic, monotonic_ns, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from popdist.engine.failures import (
     unusable,
 )
 from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.links import LinkError
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
 from popdist.engine.rows import Rows
@@ -37,9 +37,8 @@ from popdist.errors import (
 
 T = TypeVar("T")
 
-# What the messages of a group are tagged with, from the receiver's first tag on. The
-# core uses the three first ones; the third is that of results there, which no call has
-# that also hands on data.
+# The tags of a group's messages, from the receiver's first tag on. The core uses the
+# first three; its results have the third, in calls without DATA.
 DATA, POINT, PART = 2, 3, 4
 TAGS = 5
 
@@ -47,13 +46,6 @@ TAGS = 5
 _UNDER_WAY_SECONDS = 0.4
 # How often a member of a large group asks whether the one that it waits for has left.
 _ASK_SECONDS = 0.5
-
-
-class Transfer(NamedTuple):
-    """A message under way to or from a member."""
-
-    request: Any
-    peer: int
 
 
 class HostsMember:
@@ -98,8 +90,7 @@ class HostsMember:
         self._stalled_in = 0
         # The number of a call, and the members of another host that have not begun it.
         self._missing_elsewhere: tuple[int, Sequence[int]] = (0, ())
-        # Requests of the call at hand, and its memory besides the program's arrays.
-        self._under_way: list[Any] = []
+        # Memory of the call at hand besides the program's arrays.
         self._scratch: list[NDArray[np.uint8]] = []
         local.group_instances = self.instances
         known = weakref.proxy(self)
@@ -109,31 +100,19 @@ class HostsMember:
         self._connect()
         world.pidfds |= local.arena.watching()
         world.watchers.add(self.look)
+        world.mourners.add(self._note_death)
+        for instance in world.dead:
+            self._note_death(instance)
         world.leavers.add(self.leave)
         world.callers.add(self.comm.in_call)
 
     def _connect(self) -> None:
         """Let the core reach the members of other hosts that it exchanges with."""
-        world, layout = self.world, self.layout
-        library = ctypes.CDLL(world.mpi.__file__)
-
-        def function(name: str) -> int:
-            return ctypes.cast(library[name], ctypes.c_void_p).value or 0
-
+        layout = self.layout
         self.comm.connect_hosts(
-            function("MPI_Isend"),
-            function("MPI_Irecv"),
-            function("MPI_Test"),
-            world.mpi._handleof(world.comm),
-            world.mpi._handleof(world.mpi.BYTE),
-            layout.host,
-            layout.is_leader,
-            layout.counterparts,
-            [self.instances[peer] for peer in layout.counterparts],
-            [self._tags[peer] for peer in layout.counterparts],
-            world.arrivals.fileno(),
-            world.arrivals.hangups_fileno(),
-            weakref.proxy(self),
+            self.world.links.table,
+            *(layout.host, layout.is_leader, self.rank, layout.counterparts),
+            *(self.instances, self._tags, weakref.proxy(self)),
         )
 
     # --- Calls
@@ -183,12 +162,13 @@ class HostsMember:
             except _core.Failure:
                 # Explained below: Ctrl-C while that is done must not show this one.
                 pass
-            except self.world.mpi.Exception as error:
-                self.end_after_mpi(error.Get_error_code())
+            except LinkError as error:
+                self.end_after_link_error(error.code)
             finally:
-                if len(times) == 1:
-                    self._abandon(memory)
-                self._under_way.clear()
+                if self.comm.end_transfers():
+                    # Links read and write it until the messages are done, and know
+                    # only its address.
+                    self.world.abandoned.append((*memory, *self._scratch))
                 self._scratch.clear()
             raise self.failure()
 
@@ -205,39 +185,11 @@ class HostsMember:
                 self._trace(call, times[0], ended, succeeded)
         raise self.failure()
 
-    def send(self, memory: Any, to: int, kind: int) -> Transfer:
-        """Begin to send memory to a member."""
-        self.await_news_of(to)
-        if self.instances[to] in self.world.dead:
-            self.end_for_death(to)
-            raise _core.Failure(Status.PEER_LOST)
-        request = self.world.comm.Isend(
-            [memory, self.world.mpi.BYTE], self.instances[to], self._tags[to] + kind
-        )
-        self._under_way.append(request)
-        return Transfer(request, to)
-
-    def receive(self, memory: Any, source: int, kind: int) -> Transfer:
-        """Begin to receive in memory what a member sends."""
-        request = self.world.comm.Irecv(
-            [memory, self.world.mpi.BYTE], self.instances[source], self._own_tag + kind
-        )
-        self._under_way.append(request)
-        return Transfer(request, source)
-
     def new_scratch(self, nbytes: int) -> NDArray[np.uint8]:
         """Return memory that the messages of the call at hand may read and write."""
         scratch = np.empty(nbytes, np.uint8)
         self._scratch.append(scratch)
         return scratch
-
-    def wait(self, transfers: Sequence[Transfer]) -> None:
-        """Wait until these messages are through."""
-        address_of = self.world.mpi._addressof
-        self.comm.await_requests(
-            [address_of(transfer.request) for transfer in transfers],
-            [transfer.peer for transfer in transfers],
-        )
 
     # --- What the core tells in the middle of a call
 
@@ -247,7 +199,6 @@ class HostsMember:
         Args:
             peer: The member whose message is waited for.
         """
-        self.world.arrivals.refresh()
         self.world.find_deaths()
         self.look()
         if self.comm.ending() is not None:
@@ -304,7 +255,7 @@ class HostsMember:
             return
         ranks = [here[q] for q in members]
         message = {"kind": "missing", "group": self.uid, "call": self.calls}
-        with suppress(self.world.mpi.Exception):
+        with suppress(LinkError):
             for peer in self.layout.reachable:
                 if self.world.may_reach(self.instances[peer]):
                     self.world.mail.send(
@@ -317,19 +268,15 @@ class HostsMember:
         call, ranks = self._missing_elsewhere
         return [Missing(rank, None, ()) for rank in ranks] if call == self.calls else []
 
-    def await_news_of(self, peer: int) -> None:
-        """Wait until it is known who has died, once another process has hung up.
-
-        Args:
-            peer: The member that something shall be sent to.
-        """
+    def prepare(self, peer: int) -> None:
+        """Block until something may be sent to a member, or the group has ended."""
         instance = self.instances[peer]
 
         def is_over() -> bool:
             self.look()
             return instance in self.world.dead or self.comm.ending() is not None
 
-        self.world.await_news(is_over)
+        self.world.prepare(instance, is_over)
 
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         """End the group because another member makes another call."""
@@ -339,8 +286,8 @@ class HostsMember:
         """End the group because a call needs a member that has died."""
         self._end_for(Status.PEER_LOST, peer)
 
-    def end_after_mpi(self, error: int) -> None:
-        """End the group because MPI has failed, once it is known whether one died."""
+    def end_after_link_error(self, error: int) -> None:
+        """End the group for an error of the links, once it is known who has died."""
         until = monotonic() + 1.0
         while self.comm.ending() is None and monotonic() < until:
             self.world.find_deaths()
@@ -353,7 +300,7 @@ class HostsMember:
             CollectiveAbortedError(
                 f"Instance {self.names[self.rank]} could not reach another host in "
                 f"{describe_call(self.call, self.names)}: "
-                f"{self.world.mpi.Get_error_string(error)}."
+                f"{self.world.links.explain(error)}."
             )
         )
 
@@ -460,6 +407,7 @@ class HostsMember:
         self.world.leavers.discard(self.leave)
         self.world.callers.discard(self.comm.in_call)
         self.world.watchers.discard(self.look)
+        self.world.mourners.discard(self._note_death)
         message = {
             "kind": "left",
             "group": self.uid,
@@ -469,7 +417,7 @@ class HostsMember:
         }
         self.world.leavings[self.uid] = message
         here = [peer for peer in self.layout.local_ranks if peer != self.rank]
-        with suppress(self.world.mpi.Exception):
+        with suppress(LinkError):
             for peer in (*self.layout.reachable, *here):
                 if self.world.may_reach(self.instances[peer]):
                     self.world.mail.send(self.instances[peer], message)
@@ -482,14 +430,16 @@ class HostsMember:
             told = message["calls"], monotonic()
             self._left.setdefault(message["rank"], told)
             self.world.note_leaving(message["from"], ends=message["ends"])
-        for host, peer in enumerate(self.layout.counterparts):
-            if self.instances[peer] in self.world.dead:
-                self.comm.note_death(host)
         for message in mail.of("missing", self.uid):
             self._missing_elsewhere = message["call"], message["ranks"]
         for message in mail.of("ended", self.uid):
             self._told = True
             self.comm.end(*ErrorFields(*message["error"]))
+
+    def _note_death(self, instance: int) -> None:
+        """Let the core send nothing any more to an instance that has died."""
+        if instance in self.instances:
+            self.comm.note_death(self.instances.index(instance))
 
     def set_timeout(self, seconds: float) -> None:
         """Let calls from now on wait so long for other members."""
@@ -545,7 +495,7 @@ class HostsMember:
             return
         self._told = True
         message = {"kind": "ended", "group": self.uid, "error": fields_of(error)}
-        with suppress(self.world.mpi.Exception):
+        with suppress(LinkError):
             for peer in self.layout.reachable:
                 if self.world.may_reach(self.instances[peer]):
                     self.world.mail.send(self.instances[peer], message)
@@ -566,15 +516,3 @@ class HostsMember:
         if call[0] not in (Operation.SEND, Operation.RECEIVE):
             return call
         return (*call[:4], self.layout.local_ranks[call[4]], *call[5:])
-
-    def _abandon(self, memory: Sequence[Rows]) -> None:
-        """Keep the memory of messages that are under way when a call fails.
-
-        MPI reads and writes it until they are through, and knows only its address.
-        """
-        for request in self._under_way:
-            is_done = False
-            with suppress(self.world.mpi.Exception):
-                is_done = request.Test()
-            if not is_done:
-                self.world.abandoned.append((request, *memory, *self._scratch))

@@ -1,10 +1,12 @@
 """Send and receive between members, on one host or on two."""
 
+from collections.abc import Iterator
+from functools import partial
 from struct import Struct
-from typing import Any
 
 import numpy as np
 
+from popdist.engine.hosts.exchanges import address_of
 from popdist.engine.hosts.member import POINT, HostsMember
 from popdist.engine.rows import Rows
 from popdist.engine.spec.operations import Operation
@@ -24,9 +26,10 @@ def send_row(member: HostsMember, row: Rows, to: int) -> None:
         return
     label = member.new_scratch(_LABEL.size)
     label[:] = np.frombuffer(_LABEL.pack(row.dtype, row.count), np.uint8)
-    transfers = [member.send(label, to, POINT)]
-    transfers += [member.send(part, to, POINT) for part in _parts(member, row)]
-    member.wait(transfers)
+    send = partial(member.comm.begin_send, to, POINT)
+    transfers = [send(address_of(label), label.nbytes)]
+    transfers += [send(*part) for part in _parts(row)]
+    member.comm.await_transfers(transfers)
 
 
 def receive_row(member: HostsMember, row: Rows, source: int) -> None:
@@ -37,17 +40,16 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
         member.comm.receive(peer, row.dtype, row.address, row.nbytes)
         return
     label = member.new_scratch(_LABEL.size)
-    member.wait([member.receive(label, source, POINT)])
+    receive = partial(member.comm.begin_receive, source, POINT)
+    member.comm.await_transfers([receive(address_of(label), label.nbytes)])
     dtype, count = _LABEL.unpack(label.tobytes())
     if (dtype, count) != (row.dtype, row.count):
         theirs = (Operation.SEND, dtype, 0, 0, layout.rank, count, 0, 0)
         member.end_call(source, theirs)
-    member.wait([member.receive(part, source, POINT) for part in _parts(member, row)])
+    member.comm.await_transfers([receive(*part) for part in _parts(row)])
 
 
-def _parts(member: HostsMember, row: Rows) -> list[Any]:
-    fromaddress = member.world.mpi.buffer.fromaddress
-    return [
-        fromaddress(row.address + begin, min(_BLOCK_BYTES, row.nbytes - begin))
-        for begin in range(0, row.nbytes, _BLOCK_BYTES)
-    ]
+def _parts(row: Rows) -> Iterator[tuple[int, int]]:
+    """Yield the address of each part of a row, and its number of bytes."""
+    for begin in range(0, row.nbytes, _BLOCK_BYTES):
+        yield row.address + begin, min(_BLOCK_BYTES, row.nbytes - begin)

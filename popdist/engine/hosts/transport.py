@@ -1,4 +1,4 @@
-"""The transport of several hosts: shared memory within each host, MPI between them."""
+"""The transport of several hosts: shared memory on each, links between them."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -54,7 +54,7 @@ class HostsTransport(ArenaTransport):
     ) -> Transport:
         """Meet the other members, and return when all have come; see MeetMembers.
 
-        Members of one host get that one's transport, which never uses MPI.
+        Members of one host get that one's transport, which never uses links.
 
         Args:
             job_hosts: Where the instances of the job are.

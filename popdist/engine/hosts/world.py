@@ -1,30 +1,22 @@
-"""The instances of a job as MPI connects them: where they are, and which have died."""
+"""The instances of a job as links connect them: their hosts, and their deaths."""
 
 import select
 import socket
-import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from popdist.engine.hosts.arrivals import Arrivals
+from popdist.engine.hosts.links import Links
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
 
 # How many bytes of a host's name are shown, and identify it.
 _NAME_BYTES = 64
-# Of how many ports that MPI listens on each process tells the others.
-_MOST_PORTS = 16
 # How often the launcher's file of ended instances is read.
 _FILE_SECONDS = 0.2
-# For how long after processes have hung up nothing is sent: by then it is known which.
-# The shorter time is for as many hangups as there are deaths known.
-_NEWS_SECONDS, _MORE_NEWS_SECONDS = 3.0, 0.5
 
 
 class JobHosts(NamedTuple):
@@ -56,30 +48,19 @@ class JobHosts(NamedTuple):
 
 
 class World:
-    """The instances of a job as MPI connects them."""
+    """The instances of a job as links connect them."""
 
-    def __init__(self, job_hosts: JobHosts, mpi: Any, ports: Set[int]) -> None:
-        """Meet all processes of the job.
-
-        Args:
-            ports: On which MPI listens in this process, if it crashes where something
-                is sent to a process that has died.
-        """
-        # Any: mpi4py is imported only where it is needed.
-        self.mpi = mpi
+    def __init__(self, job_hosts: JobHosts, links: Links) -> None:
+        """Learn where all processes of the job are, once all of them come to this."""
+        self.links = links
         self.rank, self.size = job_hosts.rank, job_hosts.size
-        self.comm = _wait_for(*mpi.COMM_WORLD.Idup())
-        self.comm.Set_errhandler(mpi.ERRORS_RETURN)
-        # The number of the host of each instance, and what that is called.
-        self.hosts, self.names, all_ports = self._gather_hosts(job_hosts, ports)
-        self.mail = Mail(mpi, self.comm)
-        self.arrivals = Arrivals(all_ports)
+        # The number of the host of each instance, and its name.
+        self.hosts, self.names = self._gather_hosts(job_hosts)
+        self.mail = Mail(links, self.size)
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
-        # Those on other hosts whose hangups are reported no more.
-        self._forgotten_deaths = 0
         # Those that a group has lost, of which it may not be known whether they have
-        # died. MPI must not be asked to reach one that has: MPICH would crash.
+        # died. Nothing is sent to one that has: MPICH would crash.
         self.lost: set[int] = set()
         # Those that have left a group, and have not told that they end.
         self.going_on: set[int] = set()
@@ -94,13 +75,15 @@ class World:
         self.pidfds: dict[int, Pidfd] = {}
         # Called several times a second in the thread beside the program.
         self.watchers: set[Callable[[], None]] = set()
+        # Called at once with each instance that has died.
+        self.mourners: set[Callable[[int], None]] = set()
         # What tells whether a group is in a call, and what is called when this process
         # makes no calls any more.
         self.callers: set[Callable[[], bool | None]] = set()
         self.leavers: set[Callable[[], None]] = set()
         # Buffers of messages that were under way when their group came to its end.
         self.abandoned: list[object] = []
-        # Whether MPI cannot be finalised: another process never does so.
+        # Whether the links cannot be closed: another process never does so.
         self.is_broken = False
         self._next_tag = 16
         self._lock = Lock()
@@ -109,7 +92,7 @@ class World:
         """Return the first of so many tags of messages to this process, all unused."""
         with self._lock:
             self._next_tag += count
-            if self._next_tag > int(self.comm.Get_attr(self.mpi.TAG_UB)):
+            if self._next_tag > self.links.most_tag:
                 raise ArenaError(
                     "This process has made so many groups over several hosts that MPI "
                     "has no tags left for another one. Create groups once and keep "
@@ -119,7 +102,6 @@ class World:
 
     def look(self) -> None:
         """Take messages that have come, and let groups look at what they tell."""
-        self.arrivals.refresh()
         self.find_deaths()
         if self.mail.of("quit"):
             self.is_broken = True
@@ -136,7 +118,7 @@ class World:
         self.mail.take()
         for message in self.mail.of("died"):
             self.note_death(message["instance"])
-        for instance in self.mail.failed - self.dead.keys():
+        for instance in self.links.failed - self.dead.keys():
             self.note_death(instance)
         if self.ended_file and monotonic() - self._file_read > _FILE_SECONDS:
             self._file_read = monotonic()
@@ -148,7 +130,11 @@ class World:
     def note_death(self, instance: int) -> None:
         """Remember that an instance has died."""
         self.is_broken = True
-        self.dead.setdefault(instance, monotonic())
+        if instance in self.dead:
+            return
+        self.dead[instance] = monotonic()
+        for mourner in list(self.mourners):
+            mourner(instance)
 
     def note_leaving(self, instance: int, *, ends: bool) -> None:
         """Remember that an instance has left a group, as it ends or to go on."""
@@ -167,30 +153,22 @@ class World:
 
     def may_reach(self, instance: int) -> bool:
         """Return whether messages may be sent to an instance."""
-        self.await_news(lambda: instance in self.dead)
+        self.prepare(instance, lambda: instance in self.dead)
         return instance not in self.dead and instance not in self.lost
 
-    def await_news(self, is_over: Callable[[], bool]) -> None:
-        """Wait until it is known who has died, once another process has hung up.
-
-        MPICH finds that its connection has, and crashes in the next call that sends
-        something to that process.
+    def prepare(self, instance: int, is_over: Callable[[], bool]) -> None:
+        """Block until a message may be sent to an instance.
 
         Args:
-            is_over: Asked now and then whether to wait no longer.
+            is_over: Called now and then; returns whether to wait no longer.
         """
-        while (hangups := self.arrivals.hangups())[0]:
+        here = self.hosts[self.rank]
+
+        def count_deaths() -> int:
             self.find_deaths()
-            if is_over():
-                return
-            here = self.hosts[self.rank]
-            deaths = sum(self.hosts[instance] != here for instance in self.dead)
-            is_known = hangups[0] <= deaths - self._forgotten_deaths
-            limit = _MORE_NEWS_SECONDS if is_known else _NEWS_SECONDS
-            if monotonic() - hangups[1] > limit:
-                self._forgotten_deaths = deaths
-                self.arrivals.forget_hangups()
-            sleep(0.01)
+            return sum(self.hosts[instance] != here for instance in self.dead)
+
+        self.links.prepare(instance, count_deaths, is_over)
 
     def watch_this_host(self) -> None:
         """Tell the instances on other hosts of those that have died on this one.
@@ -209,33 +187,13 @@ class World:
                 self.tell_others({"kind": "died", "instance": instance})
 
     def _gather_hosts(
-        self, job_hosts: JobHosts, ports: Set[int]
-    ) -> tuple[tuple[int, ...], tuple[str, ...], set[int]]:
-        """Return the host of each instance, their names, and the ports of all."""
+        self, job_hosts: JobHosts
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return the host of each instance, and their names."""
         own = f"{socket.gethostname()[:_NAME_BYTES]}\0{job_hosts.host}".encode()
-        sent = np.zeros(2 * _NAME_BYTES + 2 * _MOST_PORTS, np.uint8)
-        text = np.frombuffer(own[: 2 * _NAME_BYTES], np.uint8)
-        sent[: len(text)] = text
-        few = sorted(ports)[:_MOST_PORTS]
-        sent[2 * _NAME_BYTES :].view(np.uint16)[: len(few)] = few
-        received = np.empty((self.size, len(sent)), np.uint8)
-        _wait_for(None, self.comm.Iallgather(sent, received))
-        given = [bytes(row[: 2 * _NAME_BYTES]) for row in received]
-        all_ports = np.ascontiguousarray(received[:, 2 * _NAME_BYTES :])
+        length = 2 * _NAME_BYTES
+        gathered = self.links.gather(own[:length].ljust(length, b"\0"))
         numbers: dict[bytes, int] = {}
-        hosts = tuple(numbers.setdefault(name, len(numbers)) for name in given)
-        names = [name.split(b"\0")[0].decode(errors="replace") for name in given]
-        return (
-            job_hosts.hosts or hosts,
-            tuple(names),
-            set(all_ports.view(np.uint16).ravel().tolist()) - {0},
-        )
-
-
-def _wait_for(result: Any, request: Any) -> Any:
-    """Return the result of a call of MPI that all processes make, once it is there."""
-    pause = 0.0
-    while not request.Test():
-        threading.Event().wait(pause)
-        pause = min(pause + 0.0002, 0.02)
-    return result
+        hosts = tuple(numbers.setdefault(name, len(numbers)) for name in gathered)
+        names = [name.split(b"\0")[0].decode(errors="replace") for name in gathered]
+        return job_hosts.hosts or hosts, tuple(names)

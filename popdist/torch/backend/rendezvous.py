@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
-from popdist.engine.hosts.mpi_thread import started
+from popdist.engine.hosts.links_thread import started
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd

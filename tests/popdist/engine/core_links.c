@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What MPI_Test returns for a message that is longer than its receiver's memory. */
+/* The error for a message that is longer than its receiver's memory. */
 enum { TRUNCATED = 15 };
 
 /* One end of a message. */
@@ -15,7 +15,8 @@ typedef struct end end;
 struct end {
     const void *data; /* that is sent */
     void *memory;     /* of the receiver */
-    int bytes, from, to, tag;
+    uint64_t bytes;
+    int from, to, tag;
     bool sends, tested, done;
     end *other;
     end *next; /* of those whose other ends have not come, in their order */
@@ -42,7 +43,7 @@ static void meet(end *one)
     one->other->next = NULL;
 }
 
-static int start(end given, void *request)
+static int start(end given, void **request)
 {
     end *one = malloc(sizeof *one);
     if (!one)
@@ -51,28 +52,26 @@ static int start(end given, void *request)
     pthread_mutex_lock(&lock);
     meet(one);
     pthread_mutex_unlock(&lock);
-    *(end **)request = one;
+    *request = one;
     return 0;
 }
 
-static int rank_of(const void *group)
+static int rank_of(const void *own)
 {
-    return (int)(intptr_t)group - 1;
+    return (int)(intptr_t)own - 1;
 }
 
-int fake_isend(const void *data, int bytes, void *type, int to, int tag, void *group,
-               void *request)
+static int fake_send(void *own, const void *data, uint64_t bytes, int to, int tag,
+                     void **request)
 {
-    (void)type;
-    return start((end){.data = data, .bytes = bytes, .from = rank_of(group), .to = to,
+    return start((end){.data = data, .bytes = bytes, .from = rank_of(own), .to = to,
                        .tag = tag, .sends = true}, request);
 }
 
-int fake_irecv(void *data, int bytes, void *type, int from, int tag, void *group,
-               void *request)
+static int fake_receive(void *own, void *data, uint64_t bytes, int from, int tag,
+                        void **request)
 {
-    (void)type;
-    return start((end){.memory = data, .bytes = bytes, .from = from, .to = rank_of(group),
+    return start((end){.memory = data, .bytes = bytes, .from = from, .to = rank_of(own),
                        .tag = tag}, request);
 }
 
@@ -84,29 +83,31 @@ static int deliver(end *one)
     if (source->bytes > target->bytes)
         return TRUNCATED;
     if (source->bytes)
-        memcpy(target->memory, source->data, (size_t)source->bytes);
+        memcpy(target->memory, source->data, source->bytes);
     one->done = one->other->done = true;
     return 0;
 }
 
-int fake_test(void *request, int *done, void *unused)
+static int fake_test(void *own, void **request, bool *done)
 {
-    (void)unused;
-    end *one = *(end **)request;
+    end *one = *request;
     int error = 0;
-    *done = !one;
-    if (!one)
-        return 0;
+    (void)own;
     pthread_mutex_lock(&lock);
     if (one->other && one->tested && !one->done)
         error = deliver(one);
     one->tested = true;
-    if (one->done) {
-        *done = 1;
-        *(end **)request = NULL;
-    }
+    *done = one->done;
     pthread_mutex_unlock(&lock);
     if (*done)
         free(one);
     return error;
 }
+
+static bool fake_is_ready(void *own, int to)
+{
+    (void)own, (void)to;
+    return true;
+}
+
+const link_calls fake_calls = {fake_send, fake_receive, fake_test, fake_is_ready};

@@ -846,27 +846,28 @@ static void connect_hosts(const cluster *w, endpoint *s, int host)
     links *l = &s->to_hosts;
     int first = 0;
     *l = (links){
-        .isend = fake_isend,
-        .irecv = fake_irecv,
-        .test = fake_test,
-        .group = (void *)(intptr_t)(s->member + 1),
+        .calls = &fake_calls,
+        .own = (void *)(intptr_t)(s->member + 1),
         .here = (uint32_t)host,
         .leads = s->c.rank == 0,
-        .sockets = arrivals_of(-1, -1),
+        .rank = s->member,
+        .sockets = arrivals_of(-1),
         .during_wait = wait_on_for_hosts,
-        .on_hangup = hear_of_error,
+        .on_not_ready = hear_of_error,
         .on_mismatch = hear_of_mismatch,
-        .on_mpi_error = hear_of_error,
+        .on_link_error = hear_of_error,
         .on_death = hear_of_error,
     };
-    if (!links_open(l, (uint32_t)w->hosts))
+    if (!links_open(l, (uint32_t)w->hosts, (uint32_t)w->all.size))
         fail(s, &(turn){0}, "no memory for links", 0);
     for (int other = 0; other < w->hosts; other++) {
         const int last = w->members[other] - 1;
-        const int member = first + (s->c.rank < last ? s->c.rank : last);
-        l->counterparts[other].member = l->counterparts[other].rank = member;
-        l->counterparts[other].tag = TAGS * member;
+        l->counterparts[other] = first + (s->c.rank < last ? s->c.rank : last);
         first += w->members[other];
+    }
+    for (int member = 0; member < w->all.size; member++) {
+        l->members[member].process = member;
+        l->members[member].tag = TAGS * member;
     }
     s->c.links = l;
 }

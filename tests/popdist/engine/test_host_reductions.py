@@ -93,10 +93,10 @@ class Member:
         self.replicas = sum(split.replicas)
         # The hooks' arguments.
         self.mismatches: list[tuple[int, Described]] = []
-        self.mpi_errors: list[int] = []
+        self.link_errors: list[int] = []
         self.waited_for: set[int] = set()
         self.deaths: list[int] = []
-        self.awaited_news_of: list[int] = []
+        self.prepared: list[int] = []
         self.interruption: Exception | None = None
         # What happens until there is news.
         self.news: Callable[[], None] = lambda: None
@@ -105,12 +105,14 @@ class Member:
             *(arena, layout.local_rank, simd, [0] * here, [os.getpid()] * here),
             *(LONG, LONG, print),
         )
+        isend, irecv, test = job.links.functions
+        epolls = job.epoll.fileno(), job.hangups.fileno()
         self.comm.connect_hosts(
-            *job.links.functions,
-            *(self.rank, 0, layout.host, layout.is_leader),
-            *(layout.counterparts, layout.counterparts),
-            [TAGS * rank for rank in layout.counterparts],
-            *(job.epoll.fileno(), job.hangups.fileno(), weakref.proxy(self)),
+            _core.mpi_links(isend, irecv, test, self.rank, 0, *epolls),
+            *(layout.host, layout.is_leader, self.rank, layout.counterparts),
+            range(len(split.hosts)),
+            [TAGS * rank for rank in range(len(split.hosts))],
+            weakref.proxy(self),
         )
 
     def look_while_waiting(self, peer: int, waited: float) -> None:
@@ -120,8 +122,8 @@ class Member:
         if waited > LONG:
             raise TimeoutError(f"Member {self.rank} waits for member {peer}.")
 
-    def await_news_of(self, peer: int) -> None:
-        self.awaited_news_of.append(peer)
+    def prepare(self, peer: int) -> None:
+        self.prepared.append(peer)
         self.news()
 
     def end_for_death(self, peer: int) -> None:
@@ -132,9 +134,9 @@ class Member:
         self.mismatches.append((peer, theirs))
         self.comm.end(Status.STOPPED, "mismatch")
 
-    def end_after_mpi(self, error: int) -> None:
-        self.mpi_errors.append(error)
-        self.comm.end(Status.STOPPED, "MPI")
+    def end_after_link_error(self, error: int) -> None:
+        self.link_errors.append(error)
+        self.comm.end(Status.STOPPED, "links")
 
     def reduce(self, call: Call, out: Sequence[Array]) -> None:
         how = AUTO if call.operation is ALL_REDUCE else DIRECT
@@ -282,12 +284,16 @@ def test_a_message_that_the_test_of_another_one_completes_is_not_slept_for() -> 
         arena = arena_of(1, spin_us=0)
         layout = Layout(0, range(2), [0, 1])
         member = Member(layout, Split([0, 1], [1, 1]), arena, job, None)
-        requests = np.array([1, 2], np.uint64)
-        at = requests.ctypes.data
+        data = np.empty(2)
+        at = data.ctypes.data
+
+        def receive() -> None:
+            begin = member.comm.begin_receive
+            numbers = [begin(1, RESULTS, place, 8) for place in (at, at + 8)]
+            member.comm.await_transfers(numbers)
 
         member.comm.run_larger_call(
-            *(Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0, 0),
-            lambda: member.comm.await_requests([at, at + 8], [1, 1]),
+            *(Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0, 0), receive
         )
 
         _, yields, _, sleeps = member.comm.waits()
@@ -558,7 +564,7 @@ def test_an_error_of_mpi_ends_the_call(function: str, x: Array) -> None:
         job.links.errors[function] = 16
 
         assert job.each(lambda member: member.failed(Call([x]))) == [True] * 3
-        assert [member.mpi_errors for member in job.members] == [[16], [], [16]]
+        assert [member.link_errors for member in job.members] == [[16], [], [16]]
 
 
 @pytest.fixture
@@ -586,7 +592,7 @@ def test_a_leader_sends_once_it_is_known_which_process_has_hung_up(
 
         found = job.each(lambda member: member.reduced(Call([x]))[0])
 
-        first, beside, second = (member.awaited_news_of for member in job.members)
+        first, beside, second = (member.prepared for member in job.members)
         assert (first, second) in (([2], []), ([], [0]), ([2], [0]))
         assert beside == []
         assert all((row == 3).all() for row in found)
@@ -604,7 +610,7 @@ def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
         def note_death() -> None:
             if is_raised:
                 raise KeyError
-            leader.comm.note_death(1)
+            leader.comm.note_death(2)
 
         leader.news = note_death
         with ThreadPoolExecutor(1) as threads:
@@ -613,7 +619,7 @@ def test_nothing_is_sent_to_a_leader_that_has_hung_up_and_died(
                 leader.reduced(Call([x]))
 
             assert failed.result()
-        assert (leader.awaited_news_of, dict(job.links.senders)) == ([2], {})
+        assert (leader.prepared, dict(job.links.senders)) == ([2], {})
         assert leader.deaths == ([] if is_raised else [2])
 
 

@@ -7,7 +7,7 @@
 enum {
     SLEEP_MS = 1,
     /* So many sleeps that end because of a socket, with nothing for the caller, show that
-     * the data there is not for MPI. */
+     * the data there is not for the links. */
     MOST_IN_VAIN = 200,
     /* So many waits in a row whose data has come while no socket told it show that it goes
      * another way. Then sleeps are short, until sockets get another chance after so many. */
@@ -18,9 +18,9 @@ enum {
     MOST_BLIND_NS = 1000000,
 };
 
-arrivals arrivals_of(int epoll, int hangups)
+arrivals arrivals_of(int epoll)
 {
-    return (arrivals){.epoll = epoll, .hangups = hangups, .blind_ns = LEAST_BLIND_NS};
+    return (arrivals){.epoll = epoll, .blind_ns = LEAST_BLIND_NS};
 }
 
 void arrivals_succeeded(arrivals *a)
@@ -59,10 +59,4 @@ void arrivals_sleep(arrivals *a)
     }
     a->in_vain += events > 0;
     a->slept_through = events == 0;
-}
-
-bool arrivals_hung_up(const arrivals *a)
-{
-    struct epoll_event event;
-    return a->hangups >= 0 && epoll_wait(a->hangups, &event, 1, 0) > 0;
 }

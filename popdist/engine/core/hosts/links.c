@@ -8,8 +8,7 @@
 enum {
     /* How often we look at what else may end a wait. */
     LOOK_NS = 20000000,
-    /* Larger than the status of any MPI. */
-    STATUS_BYTES = 256,
+    FIRST_TRANSFERS = 16,
 };
 
 /* What a leader tells of a call, and how many bytes of data follow. */
@@ -21,23 +20,26 @@ typedef struct {
 
 enum { LONGEST_RECORD = sizeof(record) + RECORD_DATA_BYTES };
 
-bool links_open(links *l, uint32_t hosts)
+bool links_open(links *l, uint32_t hosts, uint32_t members)
 {
     l->hosts = hosts;
+    l->members = calloc(members, sizeof *l->members);
     l->counterparts = calloc(hosts, sizeof *l->counterparts);
     l->records = malloc((size_t)hosts * LONGEST_RECORD);
-    return l->counterparts && l->records;
+    return l->members && l->counterparts && l->records;
 }
 
 void links_note_failure(links *l)
 {
     for (uint32_t i = 0; i < l->count_of_messages; i++)
-        l->under_way |= l->messages[i].request && !l->messages[i].done;
+        l->under_way |= l->messages[i].begun && !l->messages[i].done;
 }
 
 void links_close(links *l)
 {
+    free(l->members);
     free(l->counterparts);
+    free(l->transfers);
     if (l->under_way)
         return;
     free(l->records);
@@ -71,31 +73,29 @@ void begin_larger_call(comm *c, const descriptor *d)
 
 /* --- Messages */
 
-status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void *data,
-               uint64_t bytes)
+status send_to(comm *c, message *m, int member, int kind, const void *data, uint64_t bytes)
 {
     const links *l = c->links;
-    const counterpart *to = &l->counterparts[host];
-    const status s = arrivals_hung_up(&l->sockets) ? l->on_hangup(c, to->member) : DONE;
+    const remote *to = &l->members[member];
+    const status s =
+        l->calls->is_ready(l->own, to->process) ? DONE : l->on_not_ready(c, member);
     if (s != DONE)
         return s;
     if (atomic_load(&to->dead))
-        return l->on_death(c, to->member);
-    *m = (message){.request = &m->own, .peer = to->member};
-    const int error = l->isend(data, (int)bytes, l->byte, to->rank, to->tag + (int)kind,
-                               l->group, m->request);
-    return error ? l->on_mpi_error(c, error) : DONE;
+        return l->on_death(c, member);
+    *m = (message){.peer = member, .begun = true};
+    const int error =
+        l->calls->send(l->own, data, bytes, to->process, to->tag + kind, &m->request);
+    return error ? l->on_link_error(c, error) : DONE;
 }
 
-status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void *data,
-                    uint64_t bytes)
+status receive_from(comm *c, message *m, int member, int kind, void *data, uint64_t bytes)
 {
     const links *l = c->links;
-    const counterpart *from = &l->counterparts[host];
-    *m = (message){.request = &m->own, .peer = from->member};
-    const int error = l->irecv(data, (int)bytes, l->byte, from->rank,
-                               l->counterparts[l->here].tag + (int)kind, l->group, m->request);
-    return error ? l->on_mpi_error(c, error) : DONE;
+    *m = (message){.peer = member, .begun = true};
+    const int error = l->calls->receive(l->own, data, bytes, l->members[member].process,
+                                        l->members[l->rank].tag + kind, &m->request);
+    return error ? l->on_link_error(c, error) : DONE;
 }
 
 /* Test each message that is not done once, and count these tests. Of those that are still
@@ -103,25 +103,23 @@ status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void 
 static status test_each(comm *c, message *m, uint32_t count, uint32_t *open, int *peer,
                         uint32_t *tests)
 {
-    unsigned char unused[STATUS_BYTES];
+    const links *l = c->links;
     *open = *tests = 0;
     for (uint32_t i = 0; i < count; i++) {
-        int done = 0;
         if (m[i].done)
             continue;
         ++*tests;
-        const int error = c->links->test(m[i].request, &done, unused);
+        const int error = l->calls->test(l->own, &m[i].request, &m[i].done);
         if (error)
-            return c->links->on_mpi_error(c, error);
-        m[i].done = done;
-        if (!done && !(*open)++)
+            return l->on_link_error(c, error);
+        if (!m[i].done && !(*open)++)
             *peer = m[i].peer;
     }
     return DONE;
 }
 
-/* Test which of the messages are done. A test lets MPI read from all connections, and may
- * so complete a message that was tested before. Then no connection has data by which a
+/* Test which of the messages are done. A test may read from all connections, and may so
+ * complete a message that was tested before. Then no connection has data by which a
  * sleep would end, so they are tested once more. */
 static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int *peer)
 {
@@ -150,15 +148,6 @@ static void give_core_up(comm *c, uint64_t began, uint64_t now)
     }
 }
 
-/* Return what the member of another host is called. */
-static int instance_of(const links *l, int peer)
-{
-    for (uint32_t host = 0; host < l->hosts; host++)
-        if (l->counterparts[host].member == peer)
-            return l->counterparts[host].rank;
-    return -1;
-}
-
 static status await_since(comm *c, message *m, uint32_t count, int peer, uint64_t began)
 {
     uint64_t next_look = began + LOOK_NS;
@@ -182,7 +171,7 @@ static status await_since(comm *c, message *m, uint32_t count, int peer, uint64_
 static status await_long(comm *c, message *m, uint32_t count, int peer)
 {
     const uint64_t began = now_ns();
-    show_wait(c, began, instance_of(c->links, peer));
+    show_wait(c, began, c->links->members[peer].process);
     const status s = await_since(c, m, count, peer, began);
     show_wait(c, 0, -1);
     return s;
@@ -204,6 +193,34 @@ status await_messages(comm *c, message *m, uint32_t count)
     if (s == DONE)
         arrivals_succeeded(&c->links->sockets);
     return s;
+}
+
+message *links_new_transfer(links *l)
+{
+    if (l->count_of_transfers == l->room_for_transfers) {
+        const uint32_t room = l->room_for_transfers ? 2 * l->room_for_transfers
+                                                    : FIRST_TRANSFERS;
+        message *more = realloc(l->transfers, room * sizeof *more);
+        if (!more)
+            return NULL;
+        l->transfers = more;
+        l->room_for_transfers = room;
+    }
+    message *m = &l->transfers[l->count_of_transfers++];
+    *m = (message){.begun = false};
+    return m;
+}
+
+bool links_end_transfers(links *l)
+{
+    bool under_way = false;
+    for (uint32_t i = 0; i < l->count_of_transfers; i++) {
+        message *m = &l->transfers[i];
+        if (m->begun && !m->done)
+            under_way |= l->calls->test(l->own, &m->request, &m->done) || !m->done;
+    }
+    l->count_of_transfers = 0;
+    return under_way;
 }
 
 /* --- Records */
@@ -244,8 +261,8 @@ static status exchange_records(comm *c, unsigned char *end, uint32_t step)
 {
     links *l = c->links;
     const uint32_t count = records_from(l, step);
-    const uint32_t to = (l->here + l->hosts - step) % l->hosts;
-    const uint32_t from = (l->here + step) % l->hosts;
+    const int to = l->counterparts[(l->here + l->hosts - step) % l->hosts];
+    const int from = l->counterparts[(l->here + step) % l->hosts];
     const uint64_t bytes = (uint64_t)(end_of_records(l->records, count) - l->records);
     message *m = l->messages;
     status s = receive_from(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
@@ -280,9 +297,8 @@ status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of
     for (uint32_t i = 0; i < l->hosts; i++) {
         const uint32_t host = (l->here + i) % l->hosts;
         const record *r = record_in(at);
-        if (!is_same_call(c, r)) {
-            return l->on_mismatch(c, l->counterparts[host].member, &r->call);
-        }
+        if (!is_same_call(c, r))
+            return l->on_mismatch(c, l->counterparts[host], &r->call);
         data_of[host] = at + sizeof *r;
         bytes_of[host] = r->bytes;
         at += extent_of(r);

@@ -1,8 +1,7 @@
-/* Messages between members on different hosts, and what leaders tell each other of a call.
+/* Messages between members on different hosts, and the records by which leaders agree on a
+ * call.
  *
- * They go by MPI, whose functions the caller has found. Handles of MPI are integers of 32
- * bits or pointers, by library; both are passed here as pointers are, since integers and
- * pointers use the same registers on the processors that we support.
+ * An implementation of links moves the messages, such as mpi.c.
  */
 #ifndef POPDIST_LINKS_H
 #define POPDIST_LINKS_H
@@ -10,12 +9,24 @@
 #include "hosts/arrivals.h"
 #include "sync/comm.h"
 
-/* MPI_Isend, MPI_Irecv and MPI_Test. Each returns 0 or the number of an error. */
-typedef int isend_fn(const void *data, int bytes, void *type, int to, int tag, void *group,
-                     void *request);
-typedef int irecv_fn(void *data, int bytes, void *type, int from, int tag, void *group,
-                     void *request);
-typedef int test_fn(void *request, int *done, void *status);
+/* The functions of an implementation. Any thread may call them, and they return at once.
+ * `own` is the implementation's, and processes are numbered by instance. Errors are numbers
+ * other than 0, whose meaning the implementation's Python module knows. */
+typedef struct {
+    /* Begin a message, whose memory is in use until test() says that it is done. */
+    int (*send)(void *own, const void *data, uint64_t bytes, int to, int tag, void **request);
+    int (*receive)(void *own, void *data, uint64_t bytes, int from, int tag, void **request);
+    int (*test)(void *own, void **request, bool *done);
+    /* Whether send() may be called for that process. If not, on_not_ready() prepares it. */
+    bool (*is_ready)(void *own, int to);
+} link_calls;
+
+/* An implementation as groups get it. */
+typedef struct {
+    const link_calls *calls;
+    void *own;
+    int epoll; /* of its connections, or -1 */
+} link_table;
 
 /* What messages are tagged with, from the receiver's first tag on. */
 typedef enum { RECORD, NODES, RESULTS } message_kind;
@@ -27,48 +38,49 @@ enum {
     RECORD_MESSAGES = 2,
 };
 
-/* A message that is under way until it is done. */
+/* A message that is under way from when it is begun until it is done. */
 typedef struct {
-    void *own;     /* the request as MPI has it */
-    void *request; /* where that is: here, or with another owner */
+    void *request; /* the handle of the implementation */
     int peer;      /* the member of the group at the other end */
-    bool done;
+    bool begun, done;
 } message;
 
-/* The member of a host that this one exchanges messages with: of a leader, the leader. */
+/* A member of the group, as a receiver of messages. */
 typedef struct {
-    int member; /* of the group */
-    int rank;   /* of that one for MPI */
-    int tag;    /* the first one of messages to it */
-    _Atomic bool dead; /* nothing may be sent to it: MPICH would crash */
-} counterpart;
+    int process;
+    int tag;           /* the first one of messages to it */
+    _Atomic bool dead; /* nothing may be sent to it */
+} remote;
 
 struct links {
-    isend_fn *isend;
-    irecv_fn *irecv;
-    test_fn *test;
-    void *group, *byte; /* handles of the communicator and of MPI_BYTE */
+    const link_calls *calls;
+    void *own; /* of the implementation */
     uint32_t hosts, here;
     bool leads; /* this member is its host's leader */
-    counterpart *counterparts; /* on all hosts; here, this member */
+    int rank;   /* of this member in the group */
+    uint32_t count_of_members;
+    remote *members;   /* of the group */
+    int *counterparts; /* for each host the member that this one exchanges data with */
     arrivals sockets;
     unsigned char *records; /* of all hosts, in a call */
-    /* Memory of messages, and the messages themselves. It stays if one of these may be
-     * under way when a call fails: MPI may write to it at any time. */
+    /* Memory of messages, and the messages themselves. It stays allocated if one of these
+     * may be under way when a call fails: its memory may be written at any time. */
     bool under_way;
     unsigned char *memory;
     uint64_t memory_bytes;
     message *messages;
     uint32_t count_of_messages;
+    /* Messages of a call whose steps Python carries out. Their memory is the caller's. */
+    message *transfers;
+    uint32_t count_of_transfers, room_for_transfers;
     /* Called every few hundredths of a second while a message is waited for; true to stop. */
     bool (*during_wait)(comm *, int peer, uint64_t waited_ns);
-    /* Called before something is sent to that member once a process has hung up: wait
-     * until it is known who has died. */
-    status (*on_hangup)(comm *, int peer);
-    /* Called to end the group: that member makes another call, MPI has failed, or that
-     * member has died. */
+    /* Called before a send to a member whose process is not ready for it. */
+    status (*on_not_ready)(comm *, int peer);
+    /* Called to end the group: that member makes another call, the links have failed, or
+     * that member has died. */
     status (*on_mismatch)(comm *, int peer, const descriptor *theirs);
-    status (*on_mpi_error)(comm *, int error);
+    status (*on_link_error)(comm *, int error);
     status (*on_death)(comm *, int peer);
 };
 
@@ -76,7 +88,7 @@ struct links {
 void links_note_failure(links *l);
 
 /* False if there is no memory. */
-bool links_open(links *l, uint32_t hosts);
+bool links_open(links *l, uint32_t hosts, uint32_t members);
 void links_close(links *l);
 
 /* Find memory for the messages of a call. False if there is none. */
@@ -85,14 +97,18 @@ bool links_reserve(links *l, uint64_t bytes, uint32_t messages);
 /* Begin a call of a group on several hosts: of it, all steps on this host are parts. */
 void begin_larger_call(comm *c, const descriptor *d);
 
-/* Begin to send to, or to receive from, the counterpart on another host. */
-status send_to(comm *c, message *m, uint32_t host, message_kind kind, const void *data,
-               uint64_t bytes);
-status receive_from(comm *c, message *m, uint32_t host, message_kind kind, void *data,
-                    uint64_t bytes);
+/* Begin to send to, or to receive from, a member on another host. */
+status send_to(comm *c, message *m, int member, int kind, const void *data, uint64_t bytes);
+status receive_from(comm *c, message *m, int member, int kind, void *data, uint64_t bytes);
 
 /* Wait until these messages are done. */
 status await_messages(comm *c, message *m, uint32_t count);
+
+/* Return a message for links->transfers, the last one there; NULL if there is no memory. */
+message *links_new_transfer(links *l);
+
+/* Forget all transfers, and return whether one may still be under way. */
+bool links_end_transfers(links *l);
 
 /* The leaders tell each other which call they make, with a little data, and see that it
  * is the same. Of each host, `data_of` gets where its data is. Other messages may be begun

@@ -69,13 +69,14 @@ static status begin_piece(const shares *x, messages *to, message_kind kind, dire
                           uint32_t host, unsigned char *at, uint64_t bytes)
 {
     comm *c = x->k->c;
+    const int member = x->l->counterparts[host];
     const uint64_t most_bytes = x->d->whole ? EAGER_BYTES : bytes;
     status s;
     do {
         const uint64_t now = least(bytes, most_bytes);
         message *m = &to->first[to->count++];
-        s = way == TO_OTHERS ? send_to(c, m, host, kind, at, now)
-                             : receive_from(c, m, host, kind, at, now);
+        s = way == TO_OTHERS ? send_to(c, m, member, (int)kind, at, now)
+                             : receive_from(c, m, member, (int)kind, at, now);
         at += now;
         bytes -= now;
     } while (s == DONE && bytes);

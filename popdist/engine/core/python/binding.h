@@ -35,6 +35,10 @@ PyObject *make_reducer_type(PyObject *module);
 PyObject *make_mapping_type(PyObject *module);
 PyObject *make_recorder_type(PyObject *module);
 
+/* The name of capsules with a link_table, and the function that makes one for MPI. */
+#define LINK_TABLE "popdist.engine._core.link_table"
+PyObject *make_mpi_links(PyObject *module, PyObject *args);
+
 /* What a Recorder holds. */
 recorder *recorder_of(PyObject *object);
 

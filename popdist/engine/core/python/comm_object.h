@@ -26,6 +26,7 @@ typedef struct {
     bool in_steps; /* of a call of a larger group, whose turn this is */
     links links;   /* to its other hosts; `hooks` is told of what they meet, or NULL */
     PyObject *hooks;
+    PyObject *link_capsule; /* that has their implementation, or NULL */
     PyThreadState *saved;    /* while a call lets other threads run */
     uint64_t float_mode;
     uint64_t stall_ns;
@@ -88,7 +89,10 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args);
 PyObject *comm_note_death(CommObject *self, PyObject *args);
 PyObject *comm_run_larger_call(CommObject *self, PyObject *args);
 PyObject *comm_larger_call(CommObject *self, PyObject *unused);
-PyObject *comm_await_requests(CommObject *self, PyObject *args);
+PyObject *comm_begin_send(CommObject *self, PyObject *args);
+PyObject *comm_begin_receive(CommObject *self, PyObject *args);
+PyObject *comm_await_transfers(CommObject *self, PyObject *list);
+PyObject *comm_end_transfers(CommObject *self, PyObject *unused);
 PyObject *comm_share_records(CommObject *self, PyObject *data);
 
 /* The calls that a member makes of the others, as methods of its endpoint. */

@@ -309,6 +309,7 @@ static void comm_end_of_life(PyObject *object)
     if (self->c.links)
         links_close(self->c.links);
     Py_XDECREF(self->hooks);
+    Py_XDECREF(self->link_capsule);
     Py_XDECREF(self->on_stall);
     Py_XDECREF(self->trace);
     Py_XDECREF(self->recorder);
@@ -336,7 +337,10 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("note_death", comm_note_death, METH_VARARGS),
         METHOD("run_larger_call", comm_run_larger_call, METH_VARARGS),
         METHOD("larger_call", comm_larger_call, METH_NOARGS),
-        METHOD("await_requests", comm_await_requests, METH_VARARGS),
+        METHOD("begin_send", comm_begin_send, METH_VARARGS),
+        METHOD("begin_receive", comm_begin_receive, METH_VARARGS),
+        METHOD("await_transfers", comm_await_transfers, METH_O),
+        METHOD("end_transfers", comm_end_transfers, METH_NOARGS),
         METHOD("share_records", comm_share_records, METH_O),
         METHOD("set_trace", comm_set_trace, METH_O),
         METHOD("missing", comm_missing, METH_NOARGS),

@@ -47,11 +47,11 @@ static status on_mismatch(comm *c, int peer, const descriptor *theirs)
                                               described(theirs)));
 }
 
-static status on_mpi_error(comm *c, int error)
+static status on_link_error(comm *c, int error)
 {
     CommObject *self = c->owner;
     begin_hook(self);
-    return ended_by(self, PyObject_CallMethod(self->hooks, "end_after_mpi", "i", error));
+    return ended_by(self, PyObject_CallMethod(self->hooks, "end_after_link_error", "i", error));
 }
 
 static status on_death(comm *c, int peer)
@@ -61,90 +61,97 @@ static status on_death(comm *c, int peer)
     return ended_by(self, PyObject_CallMethod(self->hooks, "end_for_death", "i", peer));
 }
 
-static status on_hangup(comm *c, int peer)
+static status on_not_ready(comm *c, int peer)
 {
     CommObject *self = c->owner;
     begin_hook(self);
-    if (end_hook(self, PyObject_CallMethod(self->hooks, "await_news_of", "i", peer)))
+    if (end_hook(self, PyObject_CallMethod(self->hooks, "prepare", "i", peer)))
         return end_group(c, STOPPED, c->rank);
     return atomic_load(&c->head->ended) ? ENDED : DONE;
 }
 
 /* --- The other hosts */
 
-static bool counterparts_from(links *l, PyObject *members, PyObject *ranks, PyObject *tags)
+/* Read a list of numbers, of which there are `count`. */
+static bool integers_from(PyObject *list, int *to, Py_ssize_t count)
 {
-    PyObject *const lists[] = {members, ranks, tags};
-    for (uint32_t host = 0; host < l->hosts; host++) {
-        int *const places[] = {&l->counterparts[host].member, &l->counterparts[host].rank,
-                               &l->counterparts[host].tag};
-        for (int i = 0; i < 3; i++) {
-            PyObject *item = PySequence_GetItem(lists[i], host);
-            const long value = item ? PyLong_AsLong(item) : -1;
-            Py_XDECREF(item);
-            if (PyErr_Occurred())
-                return false;
-            *places[i] = (int)value;
-        }
+    if (PySequence_Size(list) != count && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "A list does not have %zd numbers.", count);
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
+        PyObject *item = PySequence_GetItem(list, i);
+        to[i] = item ? (int)PyLong_AsLong(item) : -1;
+        Py_XDECREF(item);
     }
-    return true;
+    return !PyErr_Occurred();
 }
 
-static void *pointer(unsigned long long address)
+static bool members_from(links *l, PyObject *processes, PyObject *tags, Py_ssize_t count)
 {
-    return (void *)(uintptr_t)address;
+    int *numbers = PyMem_Calloc(2 * (size_t)count + 1, sizeof *numbers);
+    if (!numbers)
+        PyErr_NoMemory();
+    const bool read = numbers && integers_from(processes, numbers, count)
+                      && integers_from(tags, numbers + count, count);
+    for (Py_ssize_t i = 0; read && i < count; i++) {
+        l->members[i].process = numbers[i];
+        l->members[i].tag = numbers[count + i];
+    }
+    PyMem_Free(numbers);
+    return read;
 }
 
-/* Takes the addresses of MPI_Isend, MPI_Irecv and MPI_Test, the handles of a communicator
- * and of MPI_BYTE, this host's number, whether this member leads it, the counterparts on all
- * hosts, their ranks and first tags, the epolls of this process's connections and of those
- * of MPI that hang up, and whose methods are told of what goes wrong. */
+/* Takes links, this host's number, whether this member leads it, its rank, the members of
+ * all hosts that it exchanges data with, the processes and first tags of all members, and
+ * the object whose methods handle failures. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
 {
-    unsigned long long isend, irecv, test, group, byte;
-    int here, leads, epoll, hangups;
-    PyObject *members, *ranks, *tags, *hooks;
-    if (!PyArg_ParseTuple(args, "KKKKKipOOOiiO", &isend, &irecv, &test, &group, &byte, &here,
-                          &leads, &members, &ranks, &tags, &epoll, &hangups,
-                          &hooks))
+    int here, leads, rank;
+    PyObject *capsule, *counterparts, *processes, *tags, *hooks;
+    if (!PyArg_ParseTuple(args, "OipiOOOO", &capsule, &here, &leads, &rank, &counterparts,
+                          &processes, &tags, &hooks))
         return NULL;
-    const Py_ssize_t hosts = PySequence_Size(members);
-    if (hosts < 0 || here < 0 || here >= hosts)
-        return hosts < 0 ? NULL : PyErr_Format(PyExc_ValueError, "There is no host %d.", here);
+    const link_table *table = PyCapsule_GetPointer(capsule, LINK_TABLE);
+    const Py_ssize_t hosts = PySequence_Size(counterparts), members = PySequence_Size(tags);
+    if (!table || hosts < 0 || members < 0)
+        return NULL;
+    if (here < 0 || here >= hosts)
+        return PyErr_Format(PyExc_ValueError, "There is no host %d.", here);
     links *l = &self->links;
     *l = (links){
-        .isend = (isend_fn *)(uintptr_t)isend,
-        .irecv = (irecv_fn *)(uintptr_t)irecv,
-        .test = (test_fn *)(uintptr_t)test,
-        .group = pointer(group),
-        .byte = pointer(byte),
+        .calls = table->calls,
+        .own = table->own,
         .here = (uint32_t)here,
         .leads = leads,
-        .sockets = arrivals_of(epoll, hangups),
+        .rank = rank,
+        .sockets = arrivals_of(table->epoll),
         .during_wait = during_wait,
         .on_mismatch = on_mismatch,
-        .on_mpi_error = on_mpi_error,
+        .on_link_error = on_link_error,
         .on_death = on_death,
-        .on_hangup = on_hangup,
+        .on_not_ready = on_not_ready,
     };
     self->c.links = l;
     Py_INCREF(hooks);
     self->hooks = hooks;
-    if (!links_open(l, (uint32_t)hosts))
+    Py_INCREF(capsule);
+    self->link_capsule = capsule;
+    if (!links_open(l, (uint32_t)hosts, (uint32_t)members))
         return PyErr_NoMemory();
-    if (!counterparts_from(l, members, ranks, tags))
+    if (!integers_from(counterparts, l->counterparts, hosts)
+        || !members_from(l, processes, tags, members))
         return NULL;
+    l->count_of_members = (uint32_t)members;
     Py_RETURN_NONE;
 }
 
-/* Send nothing any more to the counterpart on a host; any thread may call it. */
+/* Send nothing any more to a member; any thread may call it. */
 PyObject *comm_note_death(CommObject *self, PyObject *args)
 {
-    unsigned int host;
-    if (!PyArg_ParseTuple(args, "I", &host))
+    unsigned int member;
+    if (!PyArg_ParseTuple(args, "I", &member))
         return NULL;
-    if (self->c.links && host < self->c.links->hosts)
-        atomic_store(&self->c.links->counterparts[host].dead, true);
+    if (self->c.links && member < self->c.links->count_of_members)
+        atomic_store(&self->c.links->members[member].dead, true);
     Py_RETURN_NONE;
 }
 
@@ -202,28 +209,83 @@ PyObject *comm_larger_call(CommObject *self, PyObject *unused)
                          (unsigned long long)self->c.larger_calls);
 }
 
-/* Wait for requests of MPI, given by where their handles are, and the members at their
- * other ends. */
-PyObject *comm_await_requests(CommObject *self, PyObject *args)
+/* Begin a message of the call at hand, and return its number among them. */
+static PyObject *begin_transfer(CommObject *self, PyObject *args, bool sends)
 {
-    PyObject *handles, *peers, *result = NULL;
-    if (!PyArg_ParseTuple(args, "OO", &handles, &peers))
+    unsigned int member;
+    int kind;
+    unsigned long long address, bytes;
+    if (!PyArg_ParseTuple(args, "IiKK", &member, &kind, &address, &bytes))
         return NULL;
-    const Py_ssize_t count = PySequence_Size(handles);
-    uint64_t *at = count < 0 ? NULL : addresses_from(handles, (uint64_t)count, "requests");
-    uint64_t *members = at ? addresses_from(peers, (uint64_t)count, "members") : NULL;
-    message *messages = PyMem_Calloc((size_t)count + 1, sizeof *messages);
-    if (members && !messages)
-        PyErr_NoMemory();
-    if (members && messages && enter_step(self, 0)) {
-        for (Py_ssize_t i = 0; i < count; i++)
-            messages[i] = (message){.request = pointer(at[i]), .peer = (int)members[i]};
-        result = leave(self, await_messages(&self->c, messages, (uint32_t)count));
+    links *l = self->c.links;
+    if (!l || member >= l->count_of_members)
+        return PyErr_Format(PyExc_ValueError, "No member %u can be reached.", member);
+    message *m = links_new_transfer(l);
+    if (!m)
+        return PyErr_NoMemory();
+    const uint32_t number = l->count_of_transfers - 1;
+    if (!enter_step(self, 0))
+        return NULL;
+    void *data = (void *)(uintptr_t)address;
+    const status s = sends ? send_to(&self->c, m, (int)member, kind, data, bytes)
+                           : receive_from(&self->c, m, (int)member, kind, data, bytes);
+    PyObject *result = leave(self, s);
+    if (!result)
+        return NULL;
+    Py_DECREF(result);
+    return PyLong_FromUnsignedLong(number);
+}
+
+PyObject *comm_begin_send(CommObject *self, PyObject *args)
+{
+    return begin_transfer(self, args, true);
+}
+
+PyObject *comm_begin_receive(CommObject *self, PyObject *args)
+{
+    return begin_transfer(self, args, false);
+}
+
+/* Wait for messages of the call at hand, which are copied to be next to each other. */
+static PyObject *await_copies(CommObject *self, const uint64_t *numbers, message *copies,
+                              Py_ssize_t count)
+{
+    message *transfers = self->c.links->transfers;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (numbers[i] >= self->c.links->count_of_transfers)
+            return PyErr_Format(PyExc_ValueError, "There is no such transfer.");
+        copies[i] = transfers[numbers[i]];
     }
-    PyMem_Free(at);
-    PyMem_Free(members);
-    PyMem_Free(messages);
+    if (!enter_step(self, 0))
+        return NULL;
+    const status s = await_messages(&self->c, copies, (uint32_t)count);
+    for (Py_ssize_t i = 0; i < count; i++)
+        transfers[numbers[i]] = copies[i];
+    return leave(self, s);
+}
+
+PyObject *comm_await_transfers(CommObject *self, PyObject *list)
+{
+    const Py_ssize_t count = PySequence_Size(list);
+    if (count < 0 || !self->c.links)
+        return count < 0 ? NULL : PyErr_Format(PyExc_ValueError, "There are no links.");
+    uint64_t *numbers = PyMem_Calloc((size_t)count + 1, sizeof *numbers);
+    message *copies = PyMem_Calloc((size_t)count + 1, sizeof *copies);
+    PyObject *result = NULL;
+    if (!numbers || !copies)
+        PyErr_NoMemory();
+    else if (numbers_from(list, numbers, count) == count)
+        result = await_copies(self, numbers, copies, count);
+    PyMem_Free(numbers);
+    PyMem_Free(copies);
     return result;
+}
+
+/* Forget the messages of a call that is over; return whether any may be under way. */
+PyObject *comm_end_transfers(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(self->c.links && links_end_transfers(self->c.links));
 }
 
 /* Return what of each host has come. */

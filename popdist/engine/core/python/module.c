@@ -5,7 +5,7 @@
 
 /* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
  * another core. */
-#define CORE_VERSION 2
+#define CORE_VERSION 3
 
 PyTypeObject *split_type;
 PyObject *failure;
@@ -281,6 +281,7 @@ static PyMethodDef functions[] = {
     {"arena_layout", layout_of_arenas, METH_NOARGS, NULL},
     {"initialise", initialise, METH_VARARGS, NULL},
     {"simd_levels", simd_levels, METH_NOARGS, NULL},
+    {"mpi_links", make_mpi_links, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

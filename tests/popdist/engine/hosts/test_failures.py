@@ -80,7 +80,7 @@ def test_a_mismatch_is_told_at_once_where_the_missing_instance_has_died(
     body = """
     from types import SimpleNamespace
     from popdist.engine.hosts import meeting
-    from popdist.engine.hosts.mpi_thread import started
+    from popdist.engine.hosts.links_thread import started
     from popdist.session import STATE
     popdist.instance_group().barrier()
     meeting._LATE_SECONDS = 3600.0
@@ -455,8 +455,8 @@ def test_one_that_only_closed_its_group_delays_no_end_of_another(
     hydra: str, tmp_path: Path
 ) -> None:
     body = """
-    from popdist.engine.hosts import mpi_thread
-    mpi_thread._LAST_SECONDS = 1000.0
+    from popdist.engine.hosts import links_thread
+    links_thread._LAST_SECONDS = 1000.0
     group = popdist.instance_group()
     group.barrier()
     if rank == 0:
@@ -530,31 +530,35 @@ def test_memory_of_a_failed_call_lives_while_mpi_may_write_to_it(
     # Instance 1 enters the call, and sends no elements until instance 0 has failed.
     body = f"""
     import gc, weakref
-    from popdist.engine.hosts.member import HostsMember
-    from popdist.engine.hosts.mpi_thread import started
     group = popdist.instance_group()
     group.barrier()
     group.set_timeout(1)
     done = f"{{sys.argv[1]}}.done"
-    address_of = lambda memory: started().mpi.buffer(memory).address
-    is_large = lambda memory: started().mpi.buffer(memory).nbytes > 1000
     posted, arrays = [], []
 
-    def receive(self, memory, source, kind, receive=HostsMember.receive):
-        if is_large(memory):
-            posted.append(address_of(memory))
-        return receive(self, memory, source, kind)
+    class WatchedComm:
+        def __init__(self, comm):
+            self.comm = comm
 
-    def send(self, memory, to, kind, send=HostsMember.send):
-        while rank == 1 and is_large(memory) and not os.path.exists(done):
-            time.sleep(0.01)
-        return send(self, memory, to, kind)
+        def __getattr__(self, name):
+            return getattr(self.comm, name)
+
+        def begin_receive(self, source, kind, address, nbytes):
+            if nbytes > 1000:
+                posted.append(address)
+            return self.comm.begin_receive(source, kind, address, nbytes)
+
+        def begin_send(self, to, kind, address, nbytes):
+            while rank == 1 and nbytes > 1000 and not os.path.exists(done):
+                time.sleep(0.01)
+            return self.comm.begin_send(to, kind, address, nbytes)
 
     def watched(array):
         arrays.append(weakref.ref(array))
         return array
 
-    HostsMember.receive, HostsMember.send = receive, send
+    member = group.transport._member
+    member.comm = WatchedComm(member.comm)
     np.empty = lambda *given, empty=np.empty: watched(empty(*given))
     x = watched(np.zeros((2, 300_000)))
     fail(lambda: {call})
@@ -579,7 +583,7 @@ def test_a_pidfd_that_the_program_closes_is_no_death(
     hydra: str, tmp_path: Path, has_another_file: bool
 ) -> None:
     body = f"""
-    from popdist.engine.hosts.mpi_thread import started
+    from popdist.engine.hosts.links_thread import started
     group = popdist.instance_group()
     group.barrier()
     if rank == 0:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from popdist.engine.hosts import arrivals
-from popdist.engine.hosts.arrivals import Arrivals, listening_ports
+from popdist.engine.hosts.mpi import arrivals
+from popdist.engine.hosts.mpi.arrivals import Arrivals, listening_ports
 
 CONNECT = """
 import socket, sys

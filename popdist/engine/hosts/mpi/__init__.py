@@ -1,0 +1,1 @@
+"""Links by MPI, with all that its libraries need: see connect()."""
