@@ -178,12 +178,8 @@ class Block:
     size: int
 
     @property
-    def end(self) -> int:
-        return self.first + self.size
-
-    @property
     def positions(self) -> range:
-        return range(self.first, self.end)
+        return range(self.first, self.first + self.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

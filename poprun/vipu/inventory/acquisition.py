@@ -61,7 +61,7 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Gra
         partition = placement.make_partition(db, asked.create, own_lease)
     else:
         if not partition.reconfigurable:
-            leases.check_unused(db, partition, "used by another job", None)
+            leases.check_unused(db, partition, "used by another job")
         if asked.create is not None:
             existing.find_change(partition, asked.create, update=False)
     _check_active(partition)

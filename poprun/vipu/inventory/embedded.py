@@ -15,15 +15,6 @@ from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Cluster
 from poprun.vipu.rules import presets
 
-# The refusals that may not occur again once the leases of dead holders have ended.
-_TRY_AGAIN = (
-    errors.InUseError,
-    errors.MismatchError,
-    errors.NameTakenError,
-    errors.NoSpaceError,
-    errors.NotActiveError,
-)
-
 
 class EmbeddedInventory(Inventory):
     """An inventory in a file.
@@ -65,7 +56,9 @@ class EmbeddedInventory(Inventory):
             self._end_dead_leases()
         try:
             return self._attempt(operation, arguments)
-        except _TRY_AGAIN:
+        except errors.InventoryError:
+            raise
+        except errors.VipuError:
             if not self._end_dead_leases():
                 raise
         return self._attempt(operation, arguments)

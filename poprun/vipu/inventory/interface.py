@@ -6,7 +6,11 @@ ended before an operation refuses something because of them, and before it lists
 `user` limits partitions to those that the user may see.
 """
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, field, make_dataclass
+from functools import cached_property
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from poprun.vipu.inventory import (
     acquisition,
@@ -16,11 +20,71 @@ from poprun.vipu.inventory import (
     placement,
     users,
 )
+from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.model import Cluster
-from poprun.vipu.operations import Operation, Operations
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Inventory(Operations):
+class Operation(Generic[P, T]):
+    """One operation: a function in a transaction, its name and rights.
+
+    In an inventory it is a method, which binds its arguments and performs it, here or
+    behind a server. Requests to a server and their documentation are made from the same
+    operations.
+
+    Args:
+        body: Performs it in a transaction of a database.
+        is_for_admins: Whether users may not perform it.
+        needs_key: Whether a server with access keys requires one.
+    """
+
+    def __init__(
+        self,
+        body: Callable[Concatenate[Transaction, P], T],
+        *,
+        is_for_admins: bool = False,
+        needs_key: bool = True,
+    ) -> None:
+        self.body = body
+        self.result: Any = body.__annotations__["return"]
+        # The docstring of its function.
+        self.description = body.__doc__ or ""
+        self.is_for_admins = is_for_admins
+        self.needs_key = needs_key
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, inventory: "Inventory | None", owner: type) -> Callable[P, T]:
+        if inventory is None:
+            return cast(Callable[P, T], self)
+
+        def perform(*args: P.args, **kwargs: P.kwargs) -> T:
+            arguments = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in vars(self.arguments(*args, **kwargs)).items()
+            }
+            kind = self.result or type(None)
+            result: T = inventory._perform(kind, self.name, **arguments)
+            return result
+
+        return perform
+
+    @cached_property
+    def arguments(self) -> Any:
+        """A dataclass of its arguments."""
+        _, *parameters = inspect.signature(self.body).parameters.values()
+        fields = []
+        for each in parameters:
+            default = MISSING if each.default is each.empty else each.default
+            fields.append((each.name, each.annotation, field(default=default)))
+        kind = "".join(map(str.capitalize, self.name.split("_")))
+        return make_dataclass(kind, fields, frozen=True)
+
+
+class Inventory:
     """An inventory that is open."""
 
     # Where it is, for sentences: a path, or the address of a server.
@@ -79,6 +143,10 @@ class Inventory(Operations):
 
     def close(self) -> None:
         """Free what the inventory has open."""
+        raise NotImplementedError
+
+    def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
+        """Perform an operation by its name, and return its result, of that kind."""
         raise NotImplementedError
 
 

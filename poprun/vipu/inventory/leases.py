@@ -99,8 +99,9 @@ def end_lease(db: Transaction, lease: str) -> None:
     A partition that was made for it goes, unless another job has devices of it: then
     it goes with that job.
     """
+    db.execute("DELETE FROM devices WHERE lease = ?", lease)
     for partition in db.select(Partition, "partitions WHERE lease = ?", lease):
-        if others := _leases_on(db, partition.name, but_for=lease):
+        if others := leases_on(db, partition.name):
             statement = "UPDATE partitions SET lease = ? WHERE name = ?"
             db.execute(statement, others[0], partition.name)
         else:
@@ -204,7 +205,7 @@ def describe_users_of(
     largest = f"{source} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
     parts = []
     for partition in db.select(Partition, largest, *allocations, besides):
-        leases = _leases_on(db, partition.name)
+        leases = leases_on(db, partition.name)
         user = f"kept by user {partition.owner} since {_time_text(partition.created)}"
         lease = partition.lease or next(iter(leases), None)
         holder = describe_lease(db, lease) if lease else user
@@ -214,11 +215,9 @@ def describe_users_of(
     return f"In use by {noun} {', '.join(parts)}{more}. "
 
 
-def describe_holders(
-    db: Transaction, partition: str, but_for: str | None = None
-) -> str:
-    """Say who holds devices of a partition; empty if no other lease does."""
-    leases = _leases_on(db, partition, but_for)
+def describe_holders(db: Transaction, partition: str) -> str:
+    """Say who holds devices of a partition; empty if no lease does."""
+    leases = leases_on(db, partition)
     parts = [describe_lease(db, lease) for lease in leases[:MOST_NAMED]]
     more = len(leases) - MOST_NAMED
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
@@ -235,11 +234,10 @@ def _time_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _leases_on(
-    db: Transaction, partition: str, but_for: str | None = None
-) -> list[str]:
+def leases_on(db: Transaction, partition: str) -> list[str]:
+    """Return the ids of the leases that hold devices of a partition."""
     query = "SELECT DISTINCT lease FROM devices WHERE partition = ? ORDER BY lease"
-    return [lease for lease in db.column(query, partition) if lease != but_for]
+    return db.column(query, partition)
 
 
 def reserve(
@@ -282,16 +280,13 @@ def reserve(
     return parent, children
 
 
-def check_unused(
-    db: Transaction, partition: Partition, verb: str, lease: str | None
-) -> None:
-    """Check that no other lease holds devices of a partition.
+def check_unused(db: Transaction, partition: Partition, verb: str) -> None:
+    """Check that no lease holds devices of a partition.
 
     Raises:
         InUseError: One does.
     """
-    holders = describe_holders(db, partition.name, but_for=lease)
-    if holders:
+    if holders := describe_holders(db, partition.name):
         raise errors.InUseError(
             f"Partition {describe(partition)} cannot be {verb}, because it is in "
             f"use by {holders}. Wait until it is free, or use another partition."

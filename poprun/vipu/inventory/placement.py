@@ -59,17 +59,15 @@ def update_partition(
     name: str,
     change: PartitionChange,
     user: str | None = None,
-    *,
-    lease: str | None = None,
 ) -> Partition:
     """Change a partition, and move it if its size or its ILDs change.
 
     Raises:
-        InUseError: Another job holds IPUs of it.
+        InUseError: A job holds IPUs of it.
         NoSpaceError: The larger one has no room; the partition stays as it was.
     """
     partition = partitions.get_partition(db, name, user)
-    leases.check_unused(db, partition, "updated", lease)
+    leases.check_unused(db, partition, "updated")
     cluster = machines.get_cluster(db, partition.cluster)
     request = changed_request(partition, change, cluster)
     partition_rules.check_alone(request, strict=db.strict)
@@ -84,16 +82,14 @@ def update_partition(
     return _configure(db, changed)
 
 
-def reset_partition(
-    db: Transaction, name: str, user: str | None = None, *, lease: str | None = None
-) -> Partition:
-    """Configure a partition anew; the job that asks names its own lease.
+def reset_partition(db: Transaction, name: str, user: str | None = None) -> Partition:
+    """Configure a partition anew.
 
     Raises:
-        InUseError: Another job holds IPUs of it.
+        InUseError: A job holds IPUs of it.
     """
     partition = partitions.get_partition(db, name, user)
-    leases.check_unused(db, partition, "reset", lease)
+    leases.check_unused(db, partition, "reset")
     return _configure(db, partition)
 
 
@@ -102,21 +98,19 @@ def remove_partition(
     name: str,
     user: str | None = None,
     *,
-    lease: str | None = None,
     force: bool = False,
 ) -> None:
     """Free the IPUs of a partition; `force` ends the leases that hold some.
 
     Raises:
-        InUseError: Another job holds IPUs of it.
+        InUseError: A job holds IPUs of it.
     """
     partition = partitions.get_partition(db, name, user)
     if force:
-        for reservation in leases.list_reservations(db, name):
-            leases.end_lease(db, reservation.lease.id)
+        for lease in leases.leases_on(db, name):
+            leases.end_lease(db, lease)
     else:
-        leases.check_unused(db, partition, "removed", lease)
-        db.execute("DELETE FROM devices WHERE partition = ?", name)
+        leases.check_unused(db, partition, "removed")
     if partitions.find_partition(db, name) is not None:  # it did not go with a lease
         partitions.delete_partition(db, partition)
 

@@ -99,7 +99,7 @@ CREATE INDEX partitions_of_lease ON partitions (lease) WHERE lease IS NOT NULL;
 CREATE INDEX partitions_of_allocation ON partitions (allocation);
 
 CREATE TABLE devices (
-    lease TEXT NOT NULL REFERENCES leases ON DELETE CASCADE,
+    lease TEXT NOT NULL REFERENCES leases,
     -- -1 for the parent device.
     child INTEGER NOT NULL,
     -- New values of a partition replace its row within a transaction.

@@ -21,8 +21,8 @@ from starlette.routing import Route
 from poprun.vipu import errors
 from poprun.vipu.client.server_address import is_loopback
 from poprun.vipu.inventory import interface
+from poprun.vipu.inventory.interface import Operation
 from poprun.vipu.model import User
-from poprun.vipu.operations import Operation
 from poprun.vipu.server import access, metrics, openapi
 from poprun.vipu.server.request_types import read_arguments
 from poprun.vipu.server.worker import Worker
@@ -128,7 +128,13 @@ class Service:
         result = errors.VipuError.code
         try:
             with metrics.SECONDS.labels(operation.name).time():
-                response = await self._answer(operation, admin, request)
+                self._check_headers(request.headers)
+                user, key = _credentials(request.headers.get("authorization", ""))
+                arguments = read_arguments(operation, await _body(request))
+                call = partial(self._call, operation, arguments, admin, user, key)
+                is_of_holder = operation.name in interface.OF_HOLDERS
+                value = await self._worker.run(call, is_of_holder=is_of_holder)
+                response = _json(value)
             result = "ok"
         except errors.VipuError as error:
             result = error.code
@@ -136,16 +142,6 @@ class Service:
         finally:
             metrics.REQUESTS.labels(operation.name, result).inc()
         return response
-
-    async def _answer(
-        self, operation: Operation[..., Any], admin: bool, request: Request
-    ) -> Response:
-        self._check_headers(request.headers)
-        user, key = _credentials(request.headers.get("authorization", ""))
-        arguments = read_arguments(operation, await _body(request))
-        call = partial(self._call, operation, arguments, admin, user, key)
-        is_of_holder = operation.name in interface.OF_HOLDERS
-        return _json(await self._worker.run(call, is_of_holder=is_of_holder))
 
     def _call(
         self,
@@ -164,9 +160,9 @@ class Service:
                     cluster = self._inventory.get_cluster(arguments["cluster"])
                     access.visible(cluster, user, self._inventory)
         result = getattr(self._inventory, operation.name)(**arguments)
-        if user is not None and admin:
-            return result
         if user is not None:
+            if admin:
+                return result
             result = access.visible(result, user, self._inventory)
         return access.without_leases(result, arguments.get("lease"))
 

@@ -8,8 +8,11 @@ import msgspec
 
 from poprun import __version__
 from poprun.vipu.errors import BY_CODE
-from poprun.vipu.inventory.interface import OF_ADMINS, WITHOUT_ACCESS_KEY
-from poprun.vipu.operations import Operation
+from poprun.vipu.inventory.interface import (
+    OF_ADMINS,
+    WITHOUT_ACCESS_KEY,
+    Operation,
+)
 from poprun.vipu.server.request_types import limited
 
 _CODES = {

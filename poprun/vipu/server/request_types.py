@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.operations import Operation
+from poprun.vipu.inventory.interface import Operation
 from poprun.vipu.wire import LATEST, LEAST_NUMBER, MOST_NUMBER, items_of, optional_of
 from poprun.words import printable
 

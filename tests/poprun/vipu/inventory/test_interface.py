@@ -25,7 +25,7 @@ def test_a_method_performs_its_operation_with_all_arguments() -> None:
 
     agent = {"name": "ag0", "host": "node0", "port": 8080}
     allocation = {"name": "al0", "cluster": "c0", "agents": ("ag0",), "users": ()}
-    partition = {"name": "p0", "user": None, "lease": None, "force": True}
+    partition = {"name": "p0", "user": None, "force": True}
     assert inventory.performed == [
         (Agent, "create_agent", agent),
         (Allocation, "create_allocation", allocation),

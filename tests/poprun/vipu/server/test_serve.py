@@ -161,7 +161,7 @@ def test_lists_do_not_show_whole_ids_of_leases(server: Server) -> None:
     assert {r.lease.id for r in inventory.list_reservations()} == {shown}
     assert inventory.get_partition("P").lease == shown
     assert inventory.list_partitions()[0].lease == shown
-    assert inventory.reset_partition("P", lease=whole).lease == whole
+    assert inventory.renew(whole).id == whole
     inventory.release(shown)
     assert len(inventory.list_leases()) == 1
 
