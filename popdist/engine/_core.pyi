@@ -210,6 +210,29 @@ class Reducer:
         name: str | None = None,
     ) -> Any: ...
 
+class TensorCalls:
+    """The most common calls of torch.distributed, of a group with one row a member.
+
+    They return the work `done`, or None where a call is not one of these, or the group
+    has come to its end: then nothing was done.
+    """
+
+    # How many calls these were.
+    made: int
+    def __new__(
+        cls,
+        group: Reducer,
+        # A capsule with DLPack's table of functions, or None, torch.Tensor, its method
+        # is_neg, what returns whether a profiler runs, the core's reductions by the
+        # hashes of torch's, timedelta(), and the work of a call that is over.
+        torch: tuple[Any, ...],
+    ) -> TensorCalls: ...
+    # `options` are torch's of the call. One tensor may stand for a list of it.
+    def all_reduce(self, tensors: Any, options: Any, /) -> Any: ...
+    def broadcast(self, tensors: Any, options: Any, /) -> Any: ...
+    def all_gather(self, output: Any, input: Any, options: Any, /) -> Any: ...
+    def reduce_scatter(self, output: Any, input: Any, options: Any, /) -> Any: ...
+
 class Mapping:
     """A part of a file in memory, mapped as long as anything refers to this.
 

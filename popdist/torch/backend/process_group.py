@@ -171,7 +171,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
 
         One with async_op=True counts at once, though it may not have begun.
         """
-        return self._calls_made
+        return self._calls_made + self._in_core.made
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: all members count from the same number."""

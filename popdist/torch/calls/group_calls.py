@@ -14,6 +14,7 @@ from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
 from popdist.torch.calls.arguments import check_exchanged, refuse
+from popdist.torch.calls.in_core import calls_in_core
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
@@ -46,11 +47,13 @@ class ProcessGroupCalls:
         """Make the calls of this group."""
         self._group = group
         self._timeout = timeout
+        self._in_core = calls_in_core(group)
         # Views of the group with several rows in each member.
         self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
         self._kept: deque[Any] = deque(maxlen=_MOST_KEPT)
-        # How many calls the program has made, whether or not they have begun.
+        # How many calls the program has made, whether or not they have begun, without
+        # those in the core.
         self._calls_made = 0
         # A call beside a backward pass takes time from it, unless it has a core, or
         # waits for other hosts.

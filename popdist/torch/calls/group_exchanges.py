@@ -38,6 +38,8 @@ class ExchangeCalls(ProcessGroupCalls):
         root: int = 0,
     ) -> Any:
         """Overwrite tensors with the root's."""
+        if (work := self._in_core.broadcast(tensors_, opts)) is not None:
+            return work
         own = listed(tensors_)
         root = self._root("broadcast", opts, root)
         index = getattr(opts, "rootTensor", 0)
@@ -113,6 +115,8 @@ class ExchangeCalls(ProcessGroupCalls):
         self, output: Tensor, input_: Tensor, opts: Any = None
     ) -> Any:
         """Gather the tensors of all members in one."""
+        if (work := self._in_core.all_gather(output, input_, opts)) is not None:
+            return work
         return self.all_gather_single_coalesced([output], [input_], opts)
 
     _allgather_base = all_gather_single

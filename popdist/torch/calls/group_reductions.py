@@ -37,7 +37,7 @@ from popdist.torch.calls.reduce_ops import (
     reduce_sparse,
 )
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.calls.work import DONE, CompletedWork, backend_error
+from popdist.torch.calls.work import CompletedWork, backend_error
 from popdist.torch.tensors.tensor_reductions import (
     reduce_in_place,
     reduce_in_place_deferred,
@@ -61,7 +61,9 @@ class ReductionCalls(ProcessGroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce tensors over all members; several, as if each had a member."""
-        # The common case, which torch's own functions make, in few steps.
+        if (work := self._in_core.all_reduce(tensors_, opts)) is not None:
+            return work
+        # The common case of an asynchronous call, in few steps.
         if (
             type(opts) is dist.AllreduceOptions
             and len(tensors_) == 1
@@ -85,10 +87,9 @@ class ReductionCalls(ProcessGroupCalls):
 
     def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
-        if not tensor.is_cpu or limit_of(opts):
+        if not (tensor.is_cpu and opts.asyncOp) or limit_of(opts):
             return None
-        asynchronous = opts.asyncOp
-        async_op = self._async_op_for([tensor]) if asynchronous else False
+        async_op = self._async_op_for([tensor])
         if async_op is True:
             return None
         try:
@@ -103,7 +104,7 @@ class ReductionCalls(ProcessGroupCalls):
         except PopdistError as error:
             raise backend_error(error) from error
         self._calls_made += 1
-        return CompletedWork([tensor]) if asynchronous else DONE
+        return CompletedWork([tensor])
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
@@ -212,6 +213,8 @@ class ReductionCalls(ProcessGroupCalls):
         self, output: Tensor, input_: Tensor, opts: Any = None
     ) -> Any:
         """Reduce a tensor, of which member i gets the i-th part."""
+        if (work := self._in_core.reduce_scatter(output, input_, opts)) is not None:
+            return work
         return self.reduce_scatter_single_coalesced([output], [input_], opts)
 
     _reduce_scatter_base = reduce_scatter_single

@@ -324,7 +324,8 @@ PyMODINIT_FUNC PyInit__core(void)
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module))
-        && add(module, "Recorder", (PyObject *)recorder_type))
+        && add(module, "Recorder", (PyObject *)recorder_type)
+        && add(module, "TensorCalls", make_tensor_calls_type(module)))
         return module;
     Py_DECREF(module);
     return NULL;

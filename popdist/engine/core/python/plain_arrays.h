@@ -6,6 +6,8 @@
 
 #include "python/binding.h"
 
+#include "move/exchange.h"
+
 /* The rows of a member whose addresses fit the stack, which is small in some threads. */
 enum { FEW_ROWS = 16 };
 
@@ -57,5 +59,8 @@ PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObjec
 /* One array of each member into one of them all. Where members' arrays differ, returns
  * the headers of all of them, and does no more. */
 PyObject *gather_array(PyObject *comm, PyObject *from, PyObject *to);
+
+/* An exchange in which each member's part has so many bytes. */
+status exchange_equal(exchange x, uint64_t bytes);
 
 #endif

@@ -1,7 +1,6 @@
 /* The fast way in for the operations that cut an array into parts, or join parts. */
 #include "python/plain_arrays.h"
 
-#include "move/exchange.h"
 #include "python/comm_object.h"
 
 #include <string.h>
@@ -80,23 +79,28 @@ static bool has_places(const pair *p, const comm *c)
     return are_apart(p) || (char *)x->buf == (char *)out->buf + x->len * c->rank;
 }
 
+status exchange_equal(exchange x, uint64_t bytes)
+{
+    uint64_t lengths[MAX_MEMBERS];
+    for (int q = 0; q < x.c->size; q++)
+        lengths[q] = bytes;
+    x.lengths = lengths;
+    return exchange_run(&x);
+}
+
 static status gather_equal(CommObject *self, operation prelude_to, dtype type,
                            uint64_t bytes, const void *in, void *out)
 {
-    uint64_t lengths[MAX_MEMBERS];
-    for (int q = 0; q < self->c.size; q++)
-        lengths[q] = bytes;
     const exchange x = {
         .c = &self->c,
         .op = ALL_GATHER,
         .prelude_to = prelude_to,
         .type = type,
         .root = -1,
-        .lengths = lengths,
         .in = in,
         .out = out,
     };
-    return exchange_run(&x);
+    return exchange_equal(x, bytes);
 }
 
 static PyObject *gather_pair(CommObject *self, const pair *p)

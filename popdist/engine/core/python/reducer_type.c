@@ -4,14 +4,7 @@
  * case is taken here, and everything else is left to the group's own method.
  */
 #include "python/plain_arrays.h"
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *comm, *split;
-    int usual; /* the algorithm, or -1 to choose by size */
-    bool leading;
-    PyObject *only; /* the one type of arrays that it takes, or NULL for all */
-} ReducerObject;
+#include "python/reducer_object.h"
 
 PyDoc_STRVAR(all_reduce_doc,
 "all_reduce($self, x, op='sum', *, out=None, algorithm=None,\n"

@@ -1,0 +1,401 @@
+/* The shortest way to torch's most common calls: on one dense tensor of the CPU each, or
+ * on one that is read and one that is written.
+ *
+ * Tensors are read by DLPack's table of functions, which torch has in all its versions
+ * since 2.10: it takes neither torch's headers nor Python objects for their numbers.
+ * Where a call is not of this kind, nothing is done, and nothing is reported: the caller
+ * makes it in its own way, which finds out what it is. */
+#include "python/plain_arrays.h"
+
+#include "python/comm_object.h"
+#include "python/reducer_object.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+/* As DLPack defines them, in its version 1. */
+typedef struct {
+    void *data;
+    struct { int32_t type, id; } device;
+    int32_t axes;
+    struct { uint8_t kind, bits; uint16_t lanes; } element;
+    const int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dlpack_tensor;
+
+typedef struct {
+    struct { uint32_t major, minor; } version;
+    const void *older;
+    void (*others_before[3])(void);
+    int (*tensor_from)(void *object, dlpack_tensor *to); /* may be NULL */
+} dlpack_functions;
+
+enum { DLPACK_MAJOR = 1, DLPACK_CPU = 1 };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *group; /* a Reducer */
+    PyObject *torch; /* the tuple that keeps what follows */
+    PyObject *tensor_type, *is_negative, *is_profiled, *no_time, *done;
+    const char *reductions; /* the core's, by the hash of torch's; others are negative */
+    Py_ssize_t count_of_reductions;
+    const dlpack_functions *dlpack; /* NULL where torch has none of a known version */
+    unsigned long long made; /* calls that have succeeded */
+} TensorCallsObject;
+
+/* A tensor as one row. */
+typedef struct {
+    char *data;
+    uint64_t count, bytes;
+    int type;
+} tensor_row;
+
+static PyObject *name_reduction, *name_timeout, *name_async, *name_root, *name_root_tensor;
+
+/* The dtype of a tensor's elements, or -1 where the core has none of that kind. */
+static int dtype_of(const dlpack_tensor *t)
+{
+    static const struct { uint8_t kind, bits, type; } known[] = {
+        {2, 32, FLOAT32}, {2, 64, FLOAT64}, {2, 16, FLOAT16}, {4, 16, BFLOAT16},
+        {0, 8, INT8},     {0, 16, INT16},   {0, 32, INT32},   {0, 64, INT64},
+        {1, 8, UINT8},    {1, 16, UINT16},  {1, 32, UINT32},  {1, 64, UINT64},
+        {6, 8, BOOL},
+    };
+    for (size_t i = 0; t->element.lanes == 1 && i < sizeof known / sizeof *known; i++)
+        if (known[i].kind == t->element.kind && known[i].bits == t->element.bits)
+            return known[i].type;
+    return -1;
+}
+
+/* Count the elements, if they lie in memory in their order. */
+static bool count_in_order(const dlpack_tensor *t, uint64_t *count)
+{
+    bool in_order = true;
+    *count = 1;
+    for (int axis = t->axes; axis-- > 0;) {
+        in_order = in_order && (t->shape[axis] == 1 || t->strides[axis] == (int64_t)*count);
+        *count *= (uint64_t)t->shape[axis];
+    }
+    return in_order || *count == 0;
+}
+
+/* Whether a function returns False. One that raises does not. */
+static bool is_false(PyObject *result)
+{
+    Py_XDECREF(result); /* True and False live on */
+    return result == Py_False;
+}
+
+static bool read_tensor(const TensorCallsObject *self, PyObject *tensor, tensor_row *row)
+{
+    dlpack_tensor t;
+    if ((PyObject *)Py_TYPE(tensor) != self->tensor_type
+        || self->dlpack->tensor_from(tensor, &t) != 0 || t.device.type != DLPACK_CPU
+        || (row->type = dtype_of(&t)) < 0 || !count_in_order(&t, &row->count)
+        /* Such a tensor's numbers are those in memory with the other sign. */
+        || !is_false(PyObject_CallFunctionObjArgs(self->is_negative, tensor, NULL)))
+        return false;
+    row->data = (char *)t.data + t.byte_offset;
+    row->bytes = row->count * element_bytes((dtype)row->type);
+    return true;
+}
+
+/* Whether an attribute of a call's options compares so with a value. */
+static bool compares(PyObject *options, PyObject *name, PyObject *value, int how)
+{
+    PyObject *given = PyObject_GetAttr(options, name);
+    const bool yes = given && PyObject_RichCompareBool(given, value, how) == 1;
+    Py_XDECREF(given);
+    return yes;
+}
+
+/* Whether a call with these options is to be over when it returns, and waits as long as
+ * the group does. */
+static bool is_usual(const TensorCallsObject *self, PyObject *options)
+{
+    return compares(options, name_async, Py_False, Py_EQ)
+           && compares(options, name_timeout, self->no_time, Py_LE)
+           && is_false(PyObject_CallNoArgs(self->is_profiled));
+}
+
+/* Read by which of the core's reductions a call is to reduce such a tensor. */
+static bool read_reduction(const TensorCallsObject *self, PyObject *options,
+                           const tensor_row *row, int *reduction)
+{
+    PyObject *given = PyObject_GetAttr(options, name_reduction);
+    /* A comparison would take twice the time: torch tries several types of the other. */
+    const Py_hash_t hash = given ? PyObject_Hash(given) : -1;
+    Py_XDECREF(given);
+    if (hash < 0 || hash >= self->count_of_reductions || self->reductions[hash] < 0)
+        return false;
+    *reduction = self->reductions[hash];
+    return row->type != BOOL || *reduction != MEAN;
+}
+
+/* The tensor that is given, or the only one of a list; NULL where there are more. */
+static PyObject *only(PyObject *tensors)
+{
+    if (!PyList_CheckExact(tensors))
+        return tensors;
+    return PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : NULL;
+}
+
+/* The endpoint whose calls these are, or NULL where it has others to make before,
+ * or several rows. */
+static CommObject *endpoint_of(const TensorCallsObject *self)
+{
+    const ReducerObject *group = (const ReducerObject *)self->group;
+    CommObject *comm = (CommObject *)group->comm;
+    const bool at_once = self->dlpack && comm && !comm->queued;
+    return at_once && split_of(group->split)->rows[comm->c.rank] == 1 ? comm : NULL;
+}
+
+/* A call on one tensor that is read and one that is written, which may be the same. */
+typedef struct {
+    CommObject *comm;
+    operation op;
+    int reduction, root;
+    PyObject *source, *target; /* kept while other threads run */
+    tensor_row in, out;
+} tensor_call;
+
+static bool read_call(TensorCallsObject *self, tensor_call *k, operation op, PyObject *source,
+                      PyObject *target)
+{
+    CommObject *comm = endpoint_of(self);
+    *k = (tensor_call){.comm = comm, .op = op, .root = -1};
+    k->source = comm ? only(source) : NULL;
+    k->target = comm ? only(target) : NULL;
+    if (!k->source || !k->target || !read_tensor(self, k->source, &k->in))
+        return false;
+    k->out = k->in;
+    return k->source == k->target || read_tensor(self, k->target, &k->out);
+}
+
+/* Whether one tensor has a part like the other for each member, and both are apart, or
+ * the smaller one is the member's own part of the larger, where that may be. */
+static bool are_parts(const tensor_call *k, const tensor_row *whole, const tensor_row *part,
+                      bool may_be_own)
+{
+    const comm *c = &k->comm->c;
+    const char *own = whole->data + part->bytes * (uint64_t)c->rank;
+    return !c->links && part->type == whole->type && part->count
+           && whole->count == part->count * (uint64_t)c->size
+           && (part->data + part->bytes <= whole->data || whole->data + whole->bytes <= part->data
+               || (may_be_own && part->data == own));
+}
+
+/* Hand rows on, as equal parts of all members. */
+static PyObject *exchange_rows(const tensor_call *k)
+{
+    exchange x = {
+        .c = &k->comm->c,
+        .op = k->op,
+        .prelude_to = NO_PRELUDE,
+        .type = UINT8,
+        .root = k->root,
+        .in = k->in.data,
+        .out = k->out.data,
+    };
+    if (k->op == BROADCAST) {
+        const ssize_t length = (ssize_t)k->in.count;
+        x.type = (dtype)k->in.type;
+        x.shapes_hash = hash_with_shape(0, &length, 1);
+    }
+    if (!enter(k->comm, k->out.bytes))
+        return NULL;
+    return leave(k->comm, exchange_equal(x, k->in.bytes));
+}
+
+static PyObject *scatter_row(const ReducerObject *group, tensor_call *k)
+{
+    const ssize_t length = (ssize_t)k->in.count;
+    const segment whole = {k->in.count, &k->in.data, NULL};
+    call c = call_of(&k->comm->c, split_of(group->split), REDUCE_SCATTER, k->in.type,
+                     k->reduction);
+    c.segments = &whole;
+    c.count_of_segments = 1;
+    c.total = k->in.count;
+    c.shapes_hash = hash_with_shape(0, &length, 1);
+    if (!enter(k->comm, k->in.bytes))
+        return NULL;
+    return leave(k->comm, reduce_scatter(&c, k->out.data));
+}
+
+static PyObject *carry_out(const ReducerObject *group, tensor_call *k)
+{
+    switch (k->op) {
+    case ALL_REDUCE:
+        return reduce_memory(group->comm, group->split, (uintptr_t)k->in.data, k->in.count,
+                             k->in.type, k->reduction, group->usual, false);
+    case REDUCE_SCATTER:
+        return scatter_row(group, k);
+    default:
+        return exchange_rows(k);
+    }
+}
+
+static PyObject *not_made(void)
+{
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* Make a call, and return its work, or None where it was not made. */
+static PyObject *make(TensorCallsObject *self, tensor_call *k)
+{
+    Py_INCREF(k->source);
+    Py_INCREF(k->target);
+    PyObject *result = carry_out((ReducerObject *)self->group, k);
+    Py_DECREF(k->source);
+    Py_DECREF(k->target);
+    if (result == Py_None) {
+        Py_DECREF(result);
+        self->made++;
+        Py_INCREF(self->done);
+        return self->done;
+    }
+    Py_XDECREF(result);
+    /* Where the group has come to its end, the caller's own way says why. */
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(failure))
+        return not_made();
+    return NULL;
+}
+
+/* Takes a list of a tensor, and torch's options. */
+static PyObject *make_all_reduce(TensorCallsObject *self, PyObject *const *args,
+                                 Py_ssize_t count)
+{
+    tensor_call k;
+    if (count != 2 || !read_call(self, &k, ALL_REDUCE, args[0], args[0])
+        || !read_reduction(self, args[1], &k.in, &k.reduction) || !is_usual(self, args[1]))
+        return not_made();
+    return make(self, &k);
+}
+
+/* Takes what is written, what is read, and torch's options. */
+static PyObject *make_all_gather(TensorCallsObject *self, PyObject *const *args,
+                                 Py_ssize_t count)
+{
+    tensor_call k;
+    if (count != 3 || !read_call(self, &k, ALL_GATHER, args[1], args[0])
+        || !are_parts(&k, &k.out, &k.in, true) || !is_usual(self, args[2]))
+        return not_made();
+    return make(self, &k);
+}
+
+/* As all_gather. */
+static PyObject *make_reduce_scatter(TensorCallsObject *self, PyObject *const *args,
+                                     Py_ssize_t count)
+{
+    tensor_call k;
+    if (count != 3 || !read_call(self, &k, REDUCE_SCATTER, args[1], args[0])
+        || !are_parts(&k, &k.in, &k.out, false)
+        || !read_reduction(self, args[2], &k.in, &k.reduction) || !is_usual(self, args[2]))
+        return not_made();
+    return make(self, &k);
+}
+
+/* Read one of a call's options that is a whole number. False where it is none. */
+static bool read_number(PyObject *options, PyObject *name, long *number)
+{
+    PyObject *given = PyObject_GetAttr(options, name);
+    *number = given ? PyLong_AsLong(given) : -1;
+    Py_XDECREF(given);
+    return !PyErr_Occurred();
+}
+
+/* As all_reduce. */
+static PyObject *make_broadcast(TensorCallsObject *self, PyObject *const *args,
+                                Py_ssize_t count)
+{
+    tensor_call k;
+    long root, index;
+    if (count != 2 || !read_call(self, &k, BROADCAST, args[0], args[0]) || k.comm->c.links
+        || !is_usual(self, args[1]) || !read_number(args[1], name_root, &root)
+        || !read_number(args[1], name_root_tensor, &index) || index != 0 || root < 0
+        || root >= k.comm->c.size)
+        return not_made();
+    k.root = (int)root;
+    return make(self, &k);
+}
+
+static bool take_torch(TensorCallsObject *self, PyObject *torch)
+{
+    PyObject *table;
+    if (!PyArg_ParseTuple(torch, "OOOOy#OO", &table, &self->tensor_type, &self->is_negative,
+                          &self->is_profiled, &self->reductions, &self->count_of_reductions,
+                          &self->no_time, &self->done))
+        return false;
+    Py_INCREF(torch);
+    self->torch = torch;
+    const dlpack_functions *dlpack =
+        table == Py_None ? NULL : PyCapsule_GetPointer(table, "dlpack_exchange_api");
+    if (dlpack && dlpack->version.major == DLPACK_MAJOR && dlpack->tensor_from)
+        self->dlpack = dlpack;
+    return !PyErr_Occurred();
+}
+
+static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"group", "torch", NULL};
+    PyObject *group, *torch;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!", names, &group, &PyTuple_Type, &torch))
+        return NULL;
+    TensorCallsObject *self = new_object(type);
+    if (!self)
+        return NULL;
+    Py_INCREF(group);
+    self->group = group;
+    if (take_torch(self, torch))
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void calls_end(PyObject *object)
+{
+    TensorCallsObject *self = (TensorCallsObject *)object;
+    Py_XDECREF(self->group);
+    Py_XDECREF(self->torch);
+    free_object(object);
+}
+
+static bool intern_names(void)
+{
+    name_reduction = PyUnicode_InternFromString("reduceOp");
+    name_timeout = PyUnicode_InternFromString("timeout");
+    name_async = PyUnicode_InternFromString("asyncOp");
+    name_root = PyUnicode_InternFromString("rootRank");
+    name_root_tensor = PyUnicode_InternFromString("rootTensor");
+    return name_reduction && name_timeout && name_async && name_root && name_root_tensor;
+}
+
+#define METHOD(name, function) \
+    {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
+
+PyObject *make_tensor_calls_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        METHOD("all_reduce", make_all_reduce),
+        METHOD("all_gather", make_all_gather),
+        METHOD("reduce_scatter", make_reduce_scatter),
+        METHOD("broadcast", make_broadcast),
+        {NULL, NULL, 0, NULL},
+    };
+    static PyMemberDef members[] = {
+        {"made", T_ULONGLONG, offsetof(TensorCallsObject, made), READONLY, NULL},
+        {NULL, 0, 0, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)calls_new},
+        {Py_tp_dealloc, (void *)(uintptr_t)calls_end},
+        {Py_tp_methods, methods},
+        {Py_tp_members, members},
+        {0, NULL},
+    };
+    if (!intern_names())
+        return NULL;
+    return make_type(module, "popdist.engine._core.TensorCalls", sizeof(TensorCallsObject), 0,
+                     slots);
+}

@@ -1,0 +1,48 @@
+"""The calls of torch.distributed that the engine's core takes as they are.
+
+They are those of one dense tensor of the CPU, or of one that is read and one that is
+written, that are over when they return. Small ones take longer in Python than among the
+members.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from popdist.engine import _core
+from popdist.engine.group import Group
+from popdist.engine.spec.dtypes import REDUCTIONS
+from popdist.torch.calls.reduce_ops import ENGINE_OPS
+from popdist.torch.calls.work import DONE
+
+# Any, because torch declares no types for these.
+_Tensor: Any = Tensor
+_autograd: Any = torch.autograd
+
+
+def _reductions() -> bytes:
+    """Return the engine's codes of torch's reductions, by the hashes of these."""
+    codes = {
+        hash(dist.ReduceOp(kind)): REDUCTIONS[name] for kind, name in ENGINE_OPS.items()
+    }
+    return bytes(codes.get(number, 0xFF) for number in range(max(codes) + 1))
+
+
+_TORCH = (
+    # DLPack's table of functions, by which the core reads tensors.
+    getattr(_Tensor, "__dlpack_c_exchange_api__", None),
+    Tensor,
+    _Tensor.is_neg,
+    _autograd._profiler_enabled,
+    _reductions(),
+    timedelta(),
+    DONE,
+)
+
+
+def calls_in_core(group: Group) -> _core.TensorCalls:
+    """Return what makes these calls of a group."""
+    return _core.TensorCalls(group, _TORCH)
