@@ -126,10 +126,11 @@ def reserve(
     options = job.options
     if options.server is None:
         inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
+    steps = _Steps(inventory, job, log)
     if options.wait_s is None:
-        return _Steps(inventory, job, log).reserve()
+        return steps.reserve()
     try:
-        return _reserve_in_turn(inventory, job, options.wait_s, log, show)
+        return steps.reserve_in_turn(options.wait_s, show)
     except BaseException:
         with suppress(errors.VipuError):
             inventory.release(job.lease)
@@ -152,57 +153,50 @@ def preview(inventory: "Inventory", job: JobRequest) -> Grant:
     return _Steps(inventory, job, log, changes_nothing=True).reserve()
 
 
-def _reserve_in_turn(
-    inventory: "Inventory",
-    job: JobRequest,
-    wait_s: float,
-    log: Log,
-    show: Callable[[str], None],
-) -> Grant:
-    """Reserve the devices of a job when they are free and no other job is before it.
-
-    Raises:
-        VipuError: It cannot have them, or not in this time.
-    """
-    began = time.monotonic()
-    has_waited = False
-    name = job.options.name or job.own_name
-    acquisition = job.acquisition(name, job.partition(name))
-    while True:
-        lines: list[str] = []
-        reason, pause_s = "", WAIT_POLL_S
-        try:
-            turn = inventory.wait_in_queue(acquisition)
-            reason = turn.reason
-            if turn.is_next:
-                grant = _Steps(inventory, job, log.held_back(lines)).reserve()
-                log.write(lines)
-                return grant
-            pause_s = QUEUE_POLL_S
-        except (errors.InUseError, errors.NoSpaceError) as error:
-            reason = reason or str(error)
-        except _TEMPORARY as error:
-            if not has_waited:
-                raise
-            reason = str(error)  # it may come back
-        has_waited = True
-        if time.monotonic() - began >= wait_s:
-            raise errors.InUseError(
-                f"The job has waited for its IPUs for the {wait_s:g} s of "
-                f"--wait-for-ipus. {reason}"
-            )
-        show(reason)
-        time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
-
-
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps in which one job gets its devices, unless it has to wait for them."""
+    """The steps in which one job gets its devices."""
 
     inventory: "Inventory"
     job: JobRequest
     log: Log
     changes_nothing: bool = False
+
+    def reserve_in_turn(self, wait_s: float, show: Callable[[str], None]) -> Grant:
+        """Reserve the devices when they are free and no other job is before it.
+
+        Raises:
+            VipuError: The job cannot have them, or not in this time.
+        """
+        job, log, began = self.job, self.log, time.monotonic()
+        has_waited = False
+        name = job.options.name or job.own_name
+        acquisition = job.acquisition(name, job.partition(name))
+        while True:
+            lines: list[str] = []
+            reason, pause_s = "", WAIT_POLL_S
+            try:
+                turn = self.inventory.wait_in_queue(acquisition)
+                reason = turn.reason
+                if turn.is_next:
+                    grant = replace(self, log=log.held_back(lines)).reserve()
+                    log.write(lines)
+                    return grant
+                pause_s = QUEUE_POLL_S
+            except (errors.InUseError, errors.NoSpaceError) as error:
+                reason = reason or str(error)
+            except _TEMPORARY as error:
+                if not has_waited:
+                    raise
+                reason = str(error)  # it may come back
+            has_waited = True
+            if time.monotonic() - began >= wait_s:
+                raise errors.InUseError(
+                    f"The job has waited for its IPUs for the {wait_s:g} s of "
+                    f"--wait-for-ipus. {reason}"
+                )
+            show(reason)
+            time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
     def reserve(self) -> Grant:
         name = self.job.options.name
