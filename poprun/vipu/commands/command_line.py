@@ -18,6 +18,7 @@ from poprun.vipu.commands import views
 from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
 from poprun.vipu.commands.uses import read_cluster
 from poprun.vipu.errors import VipuRuleError
+from poprun.vipu.inventory.interface import OF_ADMINS
 from poprun.vipu.rules.checks import read_hosts
 from poprun.words import FALSE_WORDS, TRUE_WORDS, alternatives
 
@@ -214,33 +215,42 @@ _OPERATIONS = {
 
 def command(
     words: str,
-    help_: str,
     *options: click.Option,
-    run: Run | None = None,
+    help_: str | None = None,
     for_admins: bool = False,
-) -> Command:
-    """Return the command of a verb and a noun.
+) -> Callable[[Run], Command]:
+    """Return a decorator: it makes a function the command of a verb and a noun.
+
+    The function takes the session, the name if there is one, and the options' values.
+    It returns a text, a value for JSON, or None to report success.
 
     Args:
         words: The verb and the noun.
-        help_: The help.
         options: Its options.
-        run: Takes the session, the name if there is one, and the options' values;
-            returns a text or a value for JSON, None to report success. By default it
-            performs the operation of the inventory with this name.
-        for_admins: Whether only `vipu-admin` has it.
+        help_: The help. [default: the docstring]
+        for_admins: Whether only `vipu-admin` has it, even if all users may perform
+            the operations.
     """
     verb, noun = words.split()
-    how, default = _HOW.get(verb, (_change, _perform))
-    run = partial(how, words, run or partial(default, words))
-    return Command(
+    how = _show if verb in _READING else _change
+    return lambda run: Command(
         noun,
         verb=verb,
-        for_admins=for_admins,
+        for_admins=for_admins or _operation_of(words) in OF_ADMINS,
         params=[*_ARGUMENTS.get(verb, ()), *options],
-        callback=click.pass_obj(run),
-        help=help_,
+        callback=click.pass_obj(partial(how, words, run)),
+        help=help_ or run.__doc__,
     )
+
+
+def operation(words: str, help_: str, *options: click.Option) -> Command:
+    """Return a command that performs the operation of the inventory with its name."""
+    run = partial(_read if words.split()[0] in _READING else _perform, words)
+    return command(words, *options, help_=help_)(run)
+
+
+def _operation_of(words: str) -> str:
+    return _OPERATIONS.get(words, words.replace(" ", "_"))
 
 
 def _show(words: str, run: Run, session: Session, **values: Any) -> None:
@@ -266,13 +276,12 @@ def _change(
 
 
 def _perform(words: str, session: Session, *name: str, **values: Any) -> None:
-    operation = _OPERATIONS.get(words, words.replace(" ", "_"))
-    getattr(session.inventory, operation)(*name, **values)
+    getattr(session.inventory, _operation_of(words))(*name, **values)
 
 
 def _read(words: str, session: Session, **values: Any) -> object:
     verb, noun = words.removesuffix("s").split()
-    found = getattr(session.inventory, words.replace(" ", "_"))(**values)
+    found = getattr(session.inventory, _operation_of(words))(**values)
     results = found if verb == "list" else [found]
     if noun == "cluster":
         results = [read_cluster(session.inventory, each) for each in results]
@@ -290,5 +299,5 @@ _ARGUMENTS = {
     "reset": [_SEVERAL],
     "remove": [_SEVERAL],
 }
-# By verbs that change nothing: how a command runs, and the default function.
-_HOW = dict.fromkeys(("list", "discover", "get"), (_show, _read))
+# The verbs that change nothing.
+_READING = ("list", "discover", "get")

@@ -1,16 +1,22 @@
 """Commands for machines and users: `vipu` shows machines, `vipu-admin` changes them."""
 
 import shlex
-from functools import partial
 from typing import Any
 
 import click
 
 from poprun.vipu import model
+from poprun.vipu.client import user_file
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
-from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import views
-from poprun.vipu.commands.command_line import LIST, NAME, PORT, command, option
+from poprun.vipu.commands.command_line import (
+    LIST,
+    NAME,
+    PORT,
+    command,
+    operation,
+    option,
+)
 from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import InventoryError
 from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus
@@ -20,8 +26,15 @@ from poprun.vipu.rules.presets import PODS, default_shape
 
 Names = tuple[str, ...]
 
+_IN_CLUSTER = option("--cluster", NAME, "List only those in this cluster.")
+_OF_AGENT = option("--agent", NAME, "List only those of this agent.")
+_POD = {"type": click.Choice(list(PODS), case_sensitive=False), "metavar": "POD"}
+_STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
 
-def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> object:
+
+@command("list ipu-attrs", _IN_CLUSTER, _OF_AGENT)
+def list_ipus(session: Session, cluster: str | None, agent: str | None) -> object:
+    """List the attributes of each IPU."""
     if agent is None:
         agents = session.inventory.list_agents(cluster)
     else:
@@ -35,15 +48,24 @@ def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> obje
     ]
 
 
-def _discover(session: Session) -> object:
+@command("discover agents", for_admins=True)
+def discover_agents(session: Session) -> object:
+    """List the emulated IPU-Machines that are up."""
     agents = session.inventory.list_agents()
     up = [agent for agent in agents if agent.status is AgentStatus.UP]
     return views.list_of("discovered agent", up, as_json=session.as_json)
 
 
-def _create_allocation(
+@command(
+    "create allocation",
+    option("--agents", LIST, required=True),
+    option("--cluster", NAME, "The agents' cluster. [default: the first's]"),
+    option("--users", LIST, "The users who may use it. [default: all]"),
+)
+def create_allocation(
     session: Session, name: str, agents: Names, cluster: str | None, users: Names
 ) -> None:
+    """Reserve agents of a cluster for partitions that name the allocation."""
     cluster = cluster or session.inventory.get_agent(agents[0]).cluster
     if cluster is None:
         raise click.UsageError(
@@ -53,7 +75,33 @@ def _create_allocation(
     session.inventory.create_allocation(name, cluster, agents, users)
 
 
-def _create_cluster(
+@command(
+    "create cluster",
+    option("--num-agents", int, "Create new agents, instead of --agents."),
+    option(
+        "--preset pod",
+        _POD,
+        "Create a whole pod, instead of --agents: pod4, pod16, pod64, ...",
+    ),
+    option("--agents", LIST, 'Its agents, in order: "ag1,ag2".'),
+    option(
+        "--num-ipulinkdomains --num-ilds num_ilds",
+        int,
+        "The number of ILDs (racks). [default: as few as possible]",
+    ),
+    option(
+        "--topology",
+        model.LinkTopology,
+        "The topology of IPU-Links. [default: torus from 64 IPUs]",
+    ),
+    option(
+        "--cluster-topology gateway_topology",
+        model.ClusterTopology,
+        "The topology of GW-Links. [default: looped]",
+    ),
+    option("--hosts", LIST, 'The host servers, in order: "h[1-2],n3".'),
+)
+def create_cluster(
     session: Session,
     name: str,
     agents: Names,
@@ -61,6 +109,7 @@ def _create_cluster(
     pod: str | None,
     **more: Any,
 ) -> None:
+    """Create a cluster of IPU-Machines."""
     if sum(map(bool, (agents, num_agents, pod))) != 1:
         raise click.UsageError(
             "Describe the cluster with one of --agents, --num-agents and --preset."
@@ -74,15 +123,21 @@ def _create_cluster(
     )
 
 
-def _create_user(
+@command(
+    "create user",
+    option("--allocations", LIST, "Let the user use only these allocations."),
+    option("--is-admin", bool, "Let the user use vipu-admin as well."),
+)
+def create_user(
     session: Session, name: str, allocations: Names, is_admin: bool
 ) -> object:
+    """Create a user, and write the access key to ./NAME.vipu-cli.hcl."""
     check_name("user", name)
     server, path = session.server, f"{name}.vipu-cli.hcl"
     address = server or ServerAddress(DEFAULT_HOST)
     inventory = session.inventory
     try:
-        key = create_user(
+        key = user_file.create_user(
             inventory, path, address, name, allocations, is_admin=is_admin
         )
     except FileExistsError as error:
@@ -111,96 +166,46 @@ def _create_user(
     )
 
 
-admin_command = partial(command, for_admins=True)
-_IN_CLUSTER = option("--cluster", NAME, "List only those in this cluster.")
-_OF_AGENT = option("--agent", NAME, "List only those of this agent.")
-_POD = {"type": click.Choice(list(PODS), case_sensitive=False), "metavar": "POD"}
-_STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
 COMMANDS = (
-    command(
+    operation(
         "list allocations",
         "List allocations: the agents that partitions are made from.",
     ),
-    command("list clusters", "List clusters."),
-    command("list agents", "List agents, one for each IPU-Machine.", _IN_CLUSTER),
-    command(
-        *("list ipu-attrs", "List the attributes of each IPU.", _IN_CLUSTER, _OF_AGENT),
-        run=_list_ipus,
-    ),
-    command("get allocation", "Show an allocation."),
-    command("get cluster", "Show a cluster."),
-    command("get agent", "Show an agent, and the IPUs of its IPU-Machine."),
-    admin_command("list users", "List users."),
-    admin_command("get user", "Show a user."),
-    admin_command(
+    operation("list clusters", "List clusters."),
+    operation("list agents", "List agents, one for each IPU-Machine.", _IN_CLUSTER),
+    list_ipus,
+    operation("get allocation", "Show an allocation."),
+    operation("get cluster", "Show a cluster."),
+    operation("get agent", "Show an agent, and the IPUs of its IPU-Machine."),
+    operation("list users", "List users."),
+    operation("get user", "Show a user."),
+    operation(
         "create agent",
         "Create an agent: an IPU-Machine with 4 emulated IPUs.",
         option("--host", {"required": True}, "Its name or address."),
         option("--port", PORT, default=8080, show_default=True),
     ),
-    admin_command(
-        "create allocation",
-        "Reserve agents of a cluster for partitions that name the allocation.",
-        option("--agents", LIST, required=True),
-        option("--cluster", NAME, "The agents' cluster. [default: the first's]"),
-        option("--users", LIST, "The users who may use it. [default: all]"),
-        run=_create_allocation,
-    ),
-    admin_command(
-        "create cluster",
-        "Create a cluster of IPU-Machines.",
-        option("--num-agents", int, "Create new agents, instead of --agents."),
-        option(
-            "--preset pod",
-            _POD,
-            "Create a whole pod, instead of --agents: pod4, pod16, pod64, ...",
-        ),
-        option("--agents", LIST, 'Its agents, in order: "ag1,ag2".'),
-        option(
-            "--num-ipulinkdomains --num-ilds num_ilds",
-            int,
-            "The number of ILDs (racks). [default: as few as possible]",
-        ),
-        option(
-            "--topology",
-            model.LinkTopology,
-            "The topology of IPU-Links. [default: torus from 64 IPUs]",
-        ),
-        option(
-            "--cluster-topology gateway_topology",
-            model.ClusterTopology,
-            "The topology of GW-Links. [default: looped]",
-        ),
-        option("--hosts", LIST, 'The host servers, in order: "h[1-2],n3".'),
-        run=_create_cluster,
-    ),
-    admin_command(
-        "create user",
-        "Create a user, and write the access key to ./NAME.vipu-cli.hcl.",
-        option("--allocations", LIST, "Let the user use only these allocations."),
-        option("--is-admin", bool, "Let the user use vipu-admin as well."),
-        run=_create_user,
-    ),
-    admin_command(
+    create_allocation,
+    create_cluster,
+    create_user,
+    operation(
         "update agent",
         "Make emulated IPU-Machines fail or recover.",
         option("--status", AgentStatus, _STATUS_HELP, required=True),
     ),
-    admin_command(
+    operation(
         "update cluster",
         "Set the host servers of clusters, for jobs too large for one host.",
         option("--hosts", LIST, 'The hosts: "h[1-2],n3"; "" for none.', required=True),
     ),
-    admin_command("remove agent", "Remove agents that are in no cluster."),
-    admin_command(
+    operation("remove agent", "Remove agents that are in no cluster."),
+    operation(
         "remove cluster", "Remove clusters, and the agents that were created with them."
     ),
-    admin_command(
+    operation(
         "remove allocation",
         "Remove allocations, and return their agents to the clusters.",
     ),
-    admin_command("remove user", "Remove users; their partitions stay."),
-    admin_command(
-        "discover agents", "List the emulated IPU-Machines that are up.", run=_discover
-    ),
+    operation("remove user", "Remove users; their partitions stay."),
+    discover_agents,
 )

@@ -13,8 +13,36 @@ from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 
+_RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
+_INDEX_HELP = (
+    "The index among the cluster's places of this size. [default: the first free one]"
+)
+# `rules` says which numbers are sizes.
+_SIZE = "--size", {"type": int, "metavar": "N"}, "The number of IPUs, a power of two."
+_SETTINGS = (
+    option("--num-gcds", int, "The number of GCDs."),
+    option(
+        "--gcd-sync-replicas --total-num-replicas num_replicas",
+        int,
+        "The number of replicas that synchronise, in all GCDs.",
+    ),
+    option("--num-ilds", int, "The number of ILDs."),
+    option("--routing link_routing", model.LinkRouting, "The routing over IPU-Links."),
+    option(
+        "--gw-routing gateway_routing",
+        model.GatewayRouting,
+        "The routing over GW-Links.",
+    ),
+    option("--sync-type", model.SyncType),
+)
 
-def _list(session: Session, verbose: bool) -> object:
+
+@command(
+    "list partitions",
+    option("-v --verbose", bool, "Show who holds devices, and since when."),
+)
+def list_partitions(session: Session, verbose: bool) -> object:
+    """List partitions."""
     partitions, is_admin = session.inventory.list_partitions(), session.is_admin
     if verbose or session.as_json:
         shown = uses.read_partitions(session.inventory, partitions)
@@ -25,7 +53,19 @@ def _list(session: Session, verbose: bool) -> object:
     return views.partition_list(shown, for_admin=is_admin, with_holders=verbose)
 
 
-def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> object:
+@command(
+    "get partition",
+    option("--gcd", INDEX, "Only this GCD's IPUoF JSON."),
+    option(
+        "--ipuof-configs --ipu-configs ipuof_configs",
+        bool,
+        "Write the IPUoF configuration of each GCD as JSON.",
+    ),
+)
+def get_partition(
+    session: Session, name: str, gcd: int | None, ipuof_configs: bool
+) -> object:
+    """Show a partition and the holders of its devices."""
     if gcd is not None and not ipuof_configs:
         raise click.UsageError("--gcd requires --ipuof-configs. Add it.")
     partition = session.inventory.get_partition(name)
@@ -38,7 +78,17 @@ def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> o
     return (views.partition_json if session.as_json else views.partition_text)(use)
 
 
-def _create(session: Session, name: str, size: int, **options: Any) -> None:
+@command(
+    "create partition",
+    option("--reconfigurable", bool, _RECONFIGURABLE_HELP),
+    option("--allocation", NAME, "Take its IPUs from this allocation."),
+    option("--cluster", NAME, "Take its IPUs from this cluster."),
+    option("--index place_index", INDEX, _INDEX_HELP),
+    option(*_SIZE, required=True),
+    *_SETTINGS,
+)
+def create_partition(session: Session, name: str, size: int, **options: Any) -> None:
+    """Create a partition. It stays until it is removed."""
     options["num_gcds"] = options["num_gcds"] or options["num_ilds"] or 1
     owner = session.user()
     request = PartitionRequest(name=name, size=size, owner=owner, **options)
@@ -56,7 +106,18 @@ def _create(session: Session, name: str, size: int, **options: Any) -> None:
     _check_active(partition, "created")
 
 
-def _update(session: Session, name: str, **options: Any) -> None:
+@command(
+    "update partition",
+    option(
+        "--reconfigurable/--not-reconfigurable",
+        {"default": None},
+        _RECONFIGURABLE_HELP,
+    ),
+    option(*_SIZE),
+    *_SETTINGS,
+)
+def update_partition(session: Session, name: str, **options: Any) -> None:
+    """Change a partition. Settings that are not given stay as they are."""
     change = PartitionChange(**options)
     if change == PartitionChange():
         raise click.UsageError(
@@ -67,11 +128,18 @@ def _update(session: Session, name: str, **options: Any) -> None:
     _check_active(partition, "updated")
 
 
-def _reset(session: Session, name: str) -> None:
+@command("reset partition")
+def reset_partition(session: Session, name: str) -> None:
+    """Configure the IPUs of partitions again."""
     _check_active(session.inventory.reset_partition(name), "reset")
 
 
-def _remove(session: Session, name: str, force: bool) -> None:
+@command(
+    "remove partition",
+    option("--force", bool, "Remove it even if jobs hold its devices."),
+)
+def remove_partition(session: Session, name: str, force: bool) -> None:
+    """Remove partitions, and free their IPUs."""
     session.inventory.remove_partition(name, force=force)
     try:
         ipuof_config.remove_files(session.environ, name)
@@ -107,71 +175,7 @@ def _check_active(partition: Partition, done: str) -> None:
         )
 
 
-_RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
-# `rules` says which numbers are sizes.
-_SIZE = "--size", {"type": int, "metavar": "N"}, "The number of IPUs, a power of two."
-_SETTINGS = (
-    option("--num-gcds", int, "The number of GCDs."),
-    option(
-        "--gcd-sync-replicas --total-num-replicas num_replicas",
-        int,
-        "The number of replicas that synchronise, in all GCDs.",
-    ),
-    option("--num-ilds", int, "The number of ILDs."),
-    option("--routing link_routing", model.LinkRouting, "The routing over IPU-Links."),
-    option(
-        *("--gw-routing gateway_routing", model.GatewayRouting),
-        "The routing over GW-Links.",
-    ),
-    option("--sync-type", model.SyncType),
-)
 COMMANDS = (
-    command(
-        *("list partitions", "List partitions."),
-        option("-v --verbose", bool, "Show who holds devices, and since when."),
-        run=_list,
-    ),
-    command(
-        *("get partition", "Show a partition and the holders of its devices."),
-        option("--gcd", INDEX, "Only this GCD's IPUoF JSON."),
-        option(
-            "--ipuof-configs --ipu-configs ipuof_configs",
-            bool,
-            "Write the IPUoF configuration of each GCD as JSON.",
-        ),
-        run=_get,
-    ),
-    command(
-        *("create partition", "Create a partition. It stays until it is removed."),
-        option("--reconfigurable", bool, _RECONFIGURABLE_HELP),
-        option("--allocation", NAME, "Take its IPUs from this allocation."),
-        option("--cluster", NAME, "Take its IPUs from this cluster."),
-        option(
-            "--index place_index",
-            INDEX,
-            "The index among the cluster's places of this size. [default: the first "
-            "free one]",
-        ),
-        option(*_SIZE, required=True),
-        *_SETTINGS,
-        run=_create,
-    ),
-    command(
-        "update partition",
-        "Change a partition. Settings that are not given stay as they are.",
-        option(
-            "--reconfigurable/--not-reconfigurable",
-            {"default": None},
-            _RECONFIGURABLE_HELP,
-        ),
-        option(*_SIZE),
-        *_SETTINGS,
-        run=_update,
-    ),
-    command("reset partition", "Configure the IPUs of partitions again.", run=_reset),
-    command(
-        *("remove partition", "Remove partitions, and free their IPUs."),
-        option("--force", bool, "Remove it even if jobs hold its devices."),
-        run=_remove,
-    ),
+    *(list_partitions, get_partition, create_partition),
+    *(update_partition, reset_partition, remove_partition),
 )
