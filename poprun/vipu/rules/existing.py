@@ -23,7 +23,7 @@ _NAMES = {
     "sync_type": "sync type",
     "link_topology": "topology",
 }
-# Those that a job may ask for, in the order in which a refusal names them.
+# The attributes that a job may ask for, in the order of refusals.
 _COUNTS = ("size", "num_gcds", "num_replicas", "num_ilds")
 _CHOICES = ("link_routing", "gateway_routing", "sync_type")
 
