@@ -80,14 +80,9 @@ def time_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - _boot_time_shift()
 
 
+@cache
 def _boot_time_shift() -> float:
     """Return by how many seconds this time namespace shifts the time since boot."""
-    return _boot_time_shift_of(os.getpid())
-
-
-@cache
-def _boot_time_shift_of(_: int) -> float:
-    # By process, because a child may be in another time namespace.
     try:
         with open("/proc/self/timens_offsets", encoding="ascii") as file:
             rows = [line.split() for line in file]
@@ -96,3 +91,7 @@ def _boot_time_shift_of(_: int) -> float:
     # Linux 5.6 writes the number of the clock.
     shifts = [row for row in rows if row[0] in ("boottime", str(time.CLOCK_BOOTTIME))]
     return sum(int(seconds) + int(ns) / 1e9 for _, seconds, ns in shifts)
+
+
+# A child may be in another time namespace.
+os.register_at_fork(after_in_child=_boot_time_shift.cache_clear)

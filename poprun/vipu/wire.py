@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 # A database and a reader of JSON hold these without loss; -1 is the parent device.
 LEAST_NUMBER, MOST_NUMBER = -1, 2**53 - 1
@@ -19,48 +19,41 @@ LATEST = 1e11
 
 
 class WireError(ValueError):
-    """JSON that does not match its type.
-
-    Args:
-        problem: The problem, without its place.
-        place: The field, after the outer ones: `request.size`.
-    """
-
-    def __init__(self, problem: str, place: str = "") -> None:
-        super().__init__(f"{problem}, at {place}" if place else problem)
-        self.problem = problem
-        self.place = place
+    """JSON that does not match its type."""
 
 
-def from_json(kind: Any, value: Any) -> Any:
+def from_json(kind: Any, value: Any, place: str = "") -> Any:
     """Return a value of a type from what json read.
 
     A dataclass is an object. Fields of a newer server are ignored.
+
+    Args:
+        place: The field, after the outer ones, for the error: `request.size`.
 
     Raises:
         WireError: It is none.
     """
     if item := items_of(kind):
-        _check_type(value, list)
-        return tuple(from_json(item, part) for part in value)
+        _check_type(value, place, list)
+        return tuple(from_json(item, part, place) for part in value)
     if other := optional_of(kind):
-        return None if value is None else from_json(other, value)
+        return None if value is None else from_json(other, value, place)
     if is_dataclass(kind):
-        return _object_from(kind, value)
+        return _object_from(kind, value, place)
     if isinstance(kind, type) and issubclass(kind, Enum):
         try:
             return kind(value)
         except ValueError:
-            raise WireError(f"{str(value)[:40]!r} is no {kind.__name__}") from None
-    _check_type(value, *((float, int) if kind is float else (kind or NoneType,)))
+            _refuse(f"{str(value)[:40]!r} is no {kind.__name__}", place)
+    _check_type(value, place, *((float, int) if kind is float else (kind or NoneType,)))
     if kind is str and not value.isprintable():
-        raise WireError("a text that is not printable")
+        _refuse("a text that is not printable", place)
     if kind is int and value.bit_length() > _MOST_BITS:
-        raise WireError(f"a number of more than {_MOST_BITS} bits")
+        _refuse(f"a number of more than {_MOST_BITS} bits", place)
     if kind is int and not LEAST_NUMBER <= value <= MOST_NUMBER:
-        raise WireError(f"a number that is not from {LEAST_NUMBER} to {MOST_NUMBER}")
+        _refuse(f"a number that is not from {LEAST_NUMBER} to {MOST_NUMBER}", place)
     if kind is float and not 0 <= value <= LATEST:  # nor is NaN
-        raise WireError("a number of seconds that is no time")
+        _refuse("a number of seconds that is no time", place)
     return float(value) if kind is float else value
 
 
@@ -85,21 +78,25 @@ def required_fields(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.default is MISSING)
 
 
-def _check_type(value: Any, *kinds: type) -> None:
+def _check_type(value: Any, place: str, *kinds: type) -> None:
     if type(value) not in kinds:
-        raise WireError(f"{kinds[0].__name__} expected, not {type(value).__name__}")
+        _refuse(f"{kinds[0].__name__} expected, not {type(value).__name__}", place)
 
 
-def _object_from(kind: Any, value: Any) -> Any:
-    _check_type(value, dict)
-    parts = {}
-    for each in fields(kind):
-        if each.name in value:
-            try:
-                parts[each.name] = from_json(each.type, value[each.name])
-            except WireError as error:
-                place = f"{each.name}.{error.place}".removesuffix(".")
-                raise WireError(error.problem, place) from None
-        elif each.name in required_fields(kind):
-            raise WireError(f"{kind.__name__} without {each.name}")
-    return kind(**parts)
+def _object_from(kind: Any, value: Any, place: str) -> Any:
+    _check_type(value, place, dict)
+    if missing := [name for name in required_fields(kind) if name not in value]:
+        _refuse(f"{kind.__name__} without {missing[0]}", place)
+    return kind(
+        **{
+            each.name: from_json(
+                each.type, value[each.name], f"{place}.{each.name}".removeprefix(".")
+            )
+            for each in fields(kind)
+            if each.name in value
+        }
+    )
+
+
+def _refuse(problem: str, place: str) -> NoReturn:
+    raise WireError(f"{problem}, at {place}" if place else problem)

@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import asdict
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from poprun.vipu.client.connection import Connections, Reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
@@ -12,9 +12,6 @@ from poprun.vipu.leases import Grant
 from poprun.vipu.model import Cluster, Partition
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.wire import WireError, from_json
-
-if TYPE_CHECKING:
-    from poprun.vipu.client.connection import Connections, Reply
 
 T = TypeVar("T")
 
@@ -36,24 +33,15 @@ class ServerInventory(Inventory):
         self, address: ServerAddress, *, timeout_s: float, admin: bool = False
     ) -> None:
         self.location = str(address)
-        self._address = address
+        self._connections = Connections(address, timeout_s)
         self._is_admin = admin
-        self._timeout_s = timeout_s
-
-    @cached_property
-    def _connections(self) -> "Connections":
-        # http.client takes long to import, and a job may ask nothing.
-        from poprun.vipu.client.connection import Connections
-
-        return Connections(self._address, self._timeout_s)
 
     def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
         # An administrator makes the clusters of a server.
         return None
 
     def close(self) -> None:
-        if "_connections" in vars(self):  # something was asked
-            self._connections.close()
+        self._connections.close()
 
     def server_version(self) -> str:
         """Return the server's version of poprun."""
@@ -84,7 +72,7 @@ class ServerInventory(Inventory):
             raise self._reply_error(reply, f"it replied with {error}") from error
         return result
 
-    def _refusal(self, reply: "Reply", value: Any) -> VipuError:
+    def _refusal(self, reply: Reply, value: Any) -> VipuError:
         """Return the error that a server replied with."""
         if not isinstance(value, dict):
             return self._reply_error(reply, "its refusal is not an object")
@@ -96,7 +84,7 @@ class ServerInventory(Inventory):
             "".join(c if c.isprintable() else " " for c in sentence[:_MOST_CHARACTERS])
         )
 
-    def _reply_error(self, reply: "Reply", problem: str) -> ServerReplyError:
+    def _reply_error(self, reply: Reply, problem: str) -> ServerReplyError:
         return self._connections.reply_error(f"{problem} (HTTP {reply.status})")
 
 

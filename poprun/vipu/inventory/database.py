@@ -8,6 +8,7 @@ import errno
 import os
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -100,8 +101,7 @@ class Database:
         return True
 
     def _create(self) -> None:
-        new = os.path.join(self._directory, f".new-{os.urandom(8).hex()}")
-        file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        file, new = tempfile.mkstemp(prefix=".new-", dir=self._directory)
         try:
             os.fchmod(file, 0o600)  # whatever the umask
             os.close(file)
@@ -244,10 +244,8 @@ class Database:
 
         Not a file of SQLite's: to close it would release the locks of this process.
         """
-        path = os.path.join(self._directory, f".lock-{os.urandom(8).hex()}")
         # Where no file can be made, SQLite's own error says more.
-        with suppress(OSError), open(path, "xb") as file:
-            os.unlink(path)
+        with suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as file:
             try:
                 os.lockf(file.fileno(), os.F_TLOCK, 0)
             except OSError as error:

@@ -1,8 +1,8 @@
-"""The users of a server, their access keys, and the allocations that they may use.
+"""The users of a server, their access keys, and the allocations that they may use."""
 
-Each client imports this, so it imports late what hashes.
-"""
-
+import hashlib
+import hmac
+import secrets
 from collections.abc import Sequence
 
 from poprun.vipu.errors import AccessError, InUseError
@@ -19,8 +19,6 @@ def create_user(
     is_admin: bool = False,
 ) -> str:
     """Make a user, and return the access key, which is not kept."""
-    import secrets
-
     check_name("user", name)
     db.check_new("users", name)
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
@@ -65,8 +63,6 @@ def check_access(db: Transaction, name: str, access_key: str) -> User:
     Raises:
         AccessError: The user or the key is wrong; which of them is not said.
     """
-    import hmac
-
     query = "SELECT salt, key_hash FROM users WHERE name = ?"
     salt, expected = db.execute(query, name).fetchone() or (b"", b"")
     # Hashed for an unknown user too: the time tells nothing.
@@ -118,7 +114,5 @@ def check_use(db: Transaction, allocation: Allocation, user: str) -> None:
 
 
 def _hash(salt: bytes, access_key: str) -> bytes:
-    import hashlib
-
     # A key has 144 random bits, so there is nothing to gain by a slow hash.
     return hashlib.sha256(salt + access_key.encode()).digest()

@@ -105,7 +105,12 @@ def serve(
         find_server_inventory(os.environ, socket.gethostname(), port)
     )
     is_new = not path.exists()
-    with closing(_open_inventory(path, timeout)) as inventory:
+    # No holder's host has an empty name: two machines may have one name, so a holder
+    # under another boot is not known to be gone.
+    opened = EmbeddedInventory(
+        path, host="", timeout_s=timeout, strict=True, longest_step_s=2 * SWEEP_S
+    )
+    with closing(opened) as inventory:
         if is_new and pod != NO_POD:
             inventory.create_cluster(presets.preset(pod))
         if secure:
@@ -119,18 +124,6 @@ def serve(
         HttpServer(
             service, limited, start_line, context=context, access_log=access_log
         ).run()
-
-
-def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
-    # No name of a holder's host is the empty one: two machines may have one name, so
-    # a holder under another boot is not known to be gone.
-    return EmbeddedInventory(
-        path,
-        host="",
-        timeout_s=timeout_s,
-        strict=True,
-        longest_step_s=2 * SWEEP_S,
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -152,7 +152,8 @@ def test_who_is_no_administrator_changes_no_clusters(
         users["bob"].create_cluster(ClusterRequest(name="c1", num_machines=1))
     with pytest.raises(AccessError):
         users["bob"].list_users()
-    as_admin = ServerInventory(users["bob"]._address, timeout_s=200, admin=True)
+    address = users["bob"]._connections._address
+    as_admin = ServerInventory(address, timeout_s=200, admin=True)
     with pytest.raises(AccessError):
         as_admin.list_partitions()
     as_admin.close()
