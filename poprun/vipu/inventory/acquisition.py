@@ -124,7 +124,11 @@ def release(db: Transaction, lease: str, wait_s: float = 0.0) -> None:
     instances on other hosts may still live: if the job has some, the lease ends
     after that.
     """
-    leases.end_lease_after(db, lease, wait_s)
+    if wait_s and any(db.column("SELECT spans_hosts FROM leases WHERE id = ?", lease)):
+        statement = "UPDATE leases SET ends = min(ends, ?) WHERE id = ?"
+        db.execute(statement, leases.advance_clock(db) + wait_s, lease)
+    else:
+        leases.end_lease(db, lease)
     _leave(db, lease)
 
 
@@ -139,10 +143,10 @@ def _find_partition(
     """
     if asked.create is None:
         return partitions.get_partition(db, asked.partition, user)
-    partition = partitions.find_partition(db, asked.partition)
-    if partition is not None and not partitions.may_see(db, partition, user):
+    partition = partitions.find_partition(db, asked.partition, user)
+    if partition is None and db.exists("partitions", asked.partition):
         raise errors.NameTakenError(
-            f"There is a partition {partition.name} of another user. Choose another "
+            f"There is a partition {asked.partition} of another user. Choose another "
             "name with --vipu-partition."
         )
     return partition

@@ -109,15 +109,6 @@ def end_lease(db: Transaction, lease: str) -> None:
     db.execute("DELETE FROM leases WHERE id = ?", lease)
 
 
-def end_lease_after(db: Transaction, lease: str, wait_s: float) -> None:
-    """End a lease, after so long if the job has instances on other hosts."""
-    if wait_s and any(db.column("SELECT spans_hosts FROM leases WHERE id = ?", lease)):
-        statement = "UPDATE leases SET ends = min(ends, ?) WHERE id = ?"
-        db.execute(statement, advance_clock(db) + wait_s, lease)
-    else:
-        end_lease(db, lease)
-
-
 def advance_clock(db: Transaction) -> float:
     """Return what the clock of the leases shows now, in seconds.
 

@@ -4,28 +4,23 @@ from dataclasses import replace
 
 from poprun.vipu.inventory import machines
 from poprun.vipu.inventory.transaction import Transaction
-from poprun.vipu.inventory.users import users_of
 from poprun.vipu.model import Agent, AgentStatus, Partition, PartitionState
 from poprun.vipu.rules.free_ipus import bits_of
 
-# The rule of `may_see` in SQL.
+# A user sees their own partitions, and all in the allocations that they may use.
+# NULL is a user who sees all.
 _SEEN = (
-    "WHERE ?1 IS NULL OR owner = ?1 OR allocation IN "
-    "(SELECT allocation FROM allocation_users WHERE user = ?1) ORDER BY created, name"
+    "(?1 IS NULL OR owner = ?1 OR allocation IN "
+    "(SELECT allocation FROM allocation_users WHERE user = ?1))"
 )
 
 
-def find_partition(db: Transaction, name: str) -> Partition | None:
-    return next(iter(db.select(Partition, "partitions WHERE name = ?", name)), None)
-
-
-def may_see(db: Transaction, partition: Partition, user: str | None) -> bool:
-    """Return whether a user sees a partition: their own, or of their allocations.
-
-    The users of an allocation share its partitions. None is a user who sees all.
-    """
-    is_own = user in (None, partition.owner)
-    return is_own or user in users_of(db, partition.allocation)
+def find_partition(
+    db: Transaction, name: str, user: str | None = None
+) -> Partition | None:
+    """Return a partition if there is one of this name that the user sees."""
+    source = f"partitions WHERE {_SEEN} AND name = ?2"
+    return next(iter(db.select(Partition, source, user, name)), None)
 
 
 def get_partition(db: Transaction, name: str, user: str | None = None) -> Partition:
@@ -34,14 +29,16 @@ def get_partition(db: Transaction, name: str, user: str | None = None) -> Partit
     Raises:
         UnknownNameError: There is none; the sentence lists those there are.
     """
-    partition = find_partition(db, name)
-    if partition is None or not may_see(db, partition, user):
-        db.refuse_unknown("partitions", name, _SEEN, user)
+    partition = find_partition(db, name, user)
+    if partition is None:
+        selection = f"WHERE {_SEEN} ORDER BY created, name"
+        db.refuse_unknown("partitions", name, selection, user)
     return partition
 
 
 def list_partitions(db: Transaction, user: str | None = None) -> tuple[Partition, ...]:
-    return db.select(Partition, f"partitions {_SEEN}", user)
+    source = f"partitions WHERE {_SEEN} ORDER BY created, name"
+    return db.select(Partition, source, user)
 
 
 def store_partition(db: Transaction, partition: Partition) -> None:
