@@ -70,7 +70,7 @@ def _read(session: Session, names: tuple[str, ...], *, in_colour: bool) -> objec
     pods = [uses.read_cluster(inventory, each, partitions) for each in clusters]
     waiting = inventory.list_waiting()
     if session.as_json:
-        jobs = [tables.to_json(_WAITING, job) for job in waiting]
+        jobs = tables.list_json(_WAITING, waiting)
         return {"clusters": list(map(_picture_json, pods)), "waiting": jobs}
     parts = [_draw(use, in_colour=in_colour) for use in pods]
     if waiting:

@@ -25,6 +25,11 @@ def to_json(fields: Fields, value: Any) -> dict[str, Any]:
     return result
 
 
+def list_json(fields: Fields, values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return several values for JSON."""
+    return [to_json(fields, value) for value in values]
+
+
 def header(fields: Fields) -> list[str]:
     """Return the names of the columns."""
     return [name for name, _, _ in fields if name]

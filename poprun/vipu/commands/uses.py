@@ -21,9 +21,9 @@ class PartitionUse(NamedTuple):
     names: AgentNames = MappingProxyType({})
 
     @property
-    def leases(self) -> list[Lease]:
+    def leases(self) -> tuple[Lease, ...]:
         """The leases on its devices, the oldest first."""
-        return list({each.lease.id: each.lease for each in self.reservations}.values())
+        return tuple({each.lease.id: each.lease for each in self.reservations}.values())
 
     @property
     def attached(self) -> list[Reservation]:

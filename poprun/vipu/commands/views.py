@@ -72,26 +72,14 @@ _ALL: Fields = (
     ("Created", "", lambda use: local_time(use.partition.created)),
     ("Removed with", "", lambda use: "its job" if use.partition.lease else _REMOVE),
     ("Reason", "reason", "partition.reason"),
-    (
-        "In use by",
-        "",
-        lambda use: counted(len(use.leases), "job") if use.leases else "-",
-    ),
+    ("In use by", "", lambda use: use.leases and counted(len(use.leases), "job")),
     ("", "spec.sync_type", lambda use: f"ST_{use.partition.sync_type.name}"),
     ("", "spec.ipus", lambda use: ipu_names(positions(use.partition), use.names)),
     ("", "state", "partition.state.in_api"),
     ("", "created", lambda use: utc_time(use.partition.created)),
     ("", "removed_with_job", lambda use: use.partition.lease is not None),
-    (
-        "",
-        "holders",
-        lambda use: [tables.to_json(HOLDER, lease) for lease in use.leases],
-    ),
-    (
-        "",
-        "attached",
-        lambda use: [tables.to_json(_ATTACHED, each) for each in use.attached],
-    ),
+    ("", "holders", lambda use: tables.list_json(HOLDER, use.leases)),
+    ("", "attached", lambda use: tables.list_json(_ATTACHED, use.attached)),
 )
 _REMOVE = "vipu remove partition"
 # The original's columns of partitions: the first has room for the names that sites use.
@@ -207,7 +195,7 @@ def list_of(noun: str, values: Sequence[Any], *, as_json: bool) -> object:
     """Return several values for JSON, or as a table."""
     fields, num_listed = _FIELDS[noun]
     if as_json:
-        return [tables.to_json(fields, value) for value in values]
+        return tables.list_json(fields, values)
     top_rule = noun == "allocation"
     return tables.format_list(fields[:num_listed], values, top_rule=top_rule)
 
