@@ -42,24 +42,27 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
         copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
         return;
     }
+    const char *part = x->in;
     for (int q = 0; q < x->c->size; q++) {
         chunk s = block_of(x->lengths[q], p->share, block);
         if (q != rank)
-            copy(x->c->simd, slot + (uint64_t)q * p->share,
-                 x->in + part_begin(x, q) + s.begin, s.end - s.begin, streaming);
+            copy(x->c->simd, slot + (uint64_t)q * p->share, part + s.begin,
+                 s.end - s.begin, streaming);
+        part += x->lengths[q];
     }
 }
 
-/* Take what a member wrote for us: its part, or our part of what it has. */
-static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
+/* Take what a member wrote for us: its part, or our part of what it has. Its part begins
+ * at `begin` in an array of all members' parts. */
+static void read_from(const plan *p, int q, uint64_t begin, uint64_t block, uint64_t number)
 {
     const exchange *x = p->x;
     const int rank = x->c->rank;
     chunk s = block_of(x->lengths[p->parted ? rank : q], p->share, block);
     const bool alone = x->op == BROADCAST || x->op == SCATTER;
-    char *to = x->out + (alone ? 0 : part_begin(x, q)) + s.begin;
+    char *to = x->out + (alone ? 0 : begin) + s.begin;
     if (q == rank) {
-        const char *own = x->in + (p->parted ? part_begin(x, q) : 0) + s.begin;
+        const char *own = x->in + (p->parted ? begin : 0) + s.begin;
         if (own != to)
             memcpy(to, own, s.end - s.begin);
         return;
@@ -76,10 +79,13 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     const exchange *x = p->x;
     if (x->op == GATHER && x->c->rank != x->root)
         return;
+    uint64_t begin = part_begin(x, x->c->rank);
     for (int i = 0; i < x->c->size; i++) {
         int q = (x->c->rank + i) % x->c->size;
+        begin = q ? begin : 0;
         if (writes(x, q))
-            read_from(p, q, block, number);
+            read_from(p, q, begin, block, number);
+        begin += x->lengths[q];
     }
 }
 

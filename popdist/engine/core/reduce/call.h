@@ -96,7 +96,8 @@ void write_node(const call *k, const terms *t, cursor *at, const node *which,
                 uint64_t begin, uint64_t end, unsigned char *to, bool streaming);
 
 /* The leaves of others: for each member its nodes, `pitch` elements apart, of which
- * `from[member]` is the first element of the first node. */
+ * `from[member]` is the first element of the first node. An initializer would clear 2 KiB
+ * in each call, so fields are set one by one. */
 typedef struct {
     const unsigned char *from[MAX_MEMBERS];
     uint64_t pitch;
@@ -134,9 +135,7 @@ status reduce_scatter(const call *k, char *out);
  * the accumulation type, after those of the members before it. Node i goes to out[i]. */
 status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
 
-/* Once all have begun: reduce where the arrays lie. */
-bool all_in_heap(const call *k);
-bool some_in_heap(const call *k);
+/* Once all have begun, if all arrays lie in the heap: reduce them there. */
 status all_reduce_in_heap(const call *k);
 
 /* Carry out a call in whichever way it says; IN_ARENA stands for the best. */

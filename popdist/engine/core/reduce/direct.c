@@ -55,7 +55,8 @@ static void publish_totals(void *what, uint64_t block, uint64_t number, bool str
     comm *c = w->k->c;
     chunk all = block_of(w->k->total, w->length, block);
     chunk own = part_of(all, c->size, c->rank);
-    published p = {.pitch = w->length};
+    published p;
+    p.pitch = w->length;
     for (int q = 0; q < c->size; q++)
         p.from[q] = input_at(c, q, number) + (own.begin - all.begin) * w->t.slot_element;
     reduce_range(w->k, &w->t, &w->at, &p, own.begin, own.end,
@@ -102,8 +103,8 @@ static status begin_direct(work *w, bool *in_place)
     /* Without elements no member waits once more for us to have seen where arrays lie. */
     if (s != DONE || !w->b.count)
         return s;
-    *in_place = all_in_heap(w->k);
-    if (*in_place || !some_in_heap(w->k))
+    *in_place = c->array_places == SOME_IN_HEAP;
+    if (*in_place || c->array_places == SOME_ELSEWHERE)
         return DONE;
     /* Some arrays lie in the heap and some do not: those go through slots too. */
     if (!in_slots)

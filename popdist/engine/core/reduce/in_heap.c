@@ -12,22 +12,6 @@ static const descriptor *descriptor_by(const call *k, int q)
     return description_at(k->c, q, calls_of(k->c));
 }
 
-bool all_in_heap(const call *k)
-{
-    for (int q = 0; q < k->c->size; q++)
-        if (descriptor_by(k, q)->in == NOT_IN_HEAP)
-            return false;
-    return true;
-}
-
-bool some_in_heap(const call *k)
-{
-    for (int q = 0; q < k->c->size; q++)
-        if (descriptor_by(k, q)->in != NOT_IN_HEAP)
-            return true;
-    return false;
-}
-
 static unsigned char *region_of(const call *k, int q)
 {
     return k->c->heap + (uint64_t)q * k->c->heap_span;

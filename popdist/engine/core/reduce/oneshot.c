@@ -21,7 +21,8 @@ static status reduce_in_announcements(const work *w)
     const replica_split *split = k->split;
     comm *c = k->c;
     const descriptor d = descriptor_of(k);
-    published p = {.pitch = k->total};
+    published p;
+    p.pitch = k->total;
     traffic t = traffic_of(c, k->total * w->t.slot_element, 1);
     announcement *announced = begin(c, &d);
 
@@ -38,7 +39,7 @@ static status reduce_in_announcements(const work *w)
         status s = await_call_of(c, q);
         if (s != DONE)
             return s;
-        p.from[q] = member_at(c, q)->announcements[calls_of(c) & 1].data;
+        p.from[q] = announced_by(c, q)->data;
     }
     traffic_begin(&t, c->blocks);
     if (w->t.wanted)
@@ -64,7 +65,8 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     const work *w = what;
     comm *c = w->k->c;
     chunk all = block_of(w->k->total, w->length, block);
-    published p = {.pitch = w->length};
+    published p;
+    p.pitch = w->length;
     for (int q = 0; q < c->size; q++)
         p.from[q] = input_at(c, q, number);
     if (w->t.wanted)

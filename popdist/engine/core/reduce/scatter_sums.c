@@ -61,7 +61,8 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     const plan *p = what;
     const replica_split *split = p->k->split;
     chunk own = share_of(p, split->rank, block);
-    published others = {.pitch = p->pitch};
+    published others;
+    others.pitch = p->pitch;
     uint32_t receiver = 0;
     for (int q = 0; q < split->rank; q++)
         receiver += receives(p, q);

@@ -112,11 +112,16 @@ _Static_assert(sizeof(descriptor) == CACHE_LINE, "a descriptor fills one line");
 
 #define NOT_IN_HEAP UINT64_MAX
 
+/* Where arrays lie: those of a member, of all below it in a tree, or of the group. */
+enum { SOME_IN_HEAP = 1, SOME_ELSEWHERE = 2, ARRAY_PLACES = 3 };
+
 /* A member's announcement of a call, with as much data as fits. A reader that
  * finds the stamp of the call it is in has, with the same line, the rest of it. */
 typedef struct {
     _Alignas(APART) _Atomic uint64_t stamp; /* which call: 1 for the first */
-    uint64_t signature;                     /* of the descriptor */
+    /* Of the descriptor; its lowest bits tell where arrays lie. Atomic, because a member
+     * of a tree changes them while one that makes another call may look. */
+    _Atomic uint64_t signature;
     unsigned char data[ANNOUNCEMENT_BYTES];
 } announcement;
 

@@ -37,22 +37,35 @@ void describe(comm *c, const descriptor *d)
         record_description(c->record, &described);
 }
 
+static uint64_t shown_signature(const announcement *a)
+{
+    return atomic_load_explicit(&a->signature, memory_order_relaxed);
+}
+
+static void show_signature(announcement *a, uint64_t signature, uint64_t array_places)
+{
+    const uint64_t shown = (signature & ~(uint64_t)ARRAY_PLACES) | array_places;
+    atomic_store_explicit(&a->signature, shown, memory_order_relaxed);
+}
+
 announcement *begin(comm *c, const descriptor *d)
 {
     atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
-    announcement *announced = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
+    announcement *announced = announced_by(c, c->rank);
     describe(c, d);
-    announced->signature = signature_of(d);
+    uint64_t signature = signature_of(d);
     if (c->in_larger_call) {
         const uint64_t larger = signature_of(&c->larger_call);
-        announced->signature = hash_with_all(announced->signature, &larger, 1);
+        signature = hash_with_all(signature, &larger, 1);
     }
+    c->array_places = d->in == NOT_IN_HEAP ? SOME_ELSEWHERE : SOME_IN_HEAP;
+    show_signature(announced, signature, c->array_places);
     return announced;
 }
 
 void announce(comm *c)
 {
-    announcement *announced = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
+    announcement *announced = announced_by(c, c->rank);
     atomic_store_explicit(&announced->stamp, calls_of(c), memory_order_release);
     post(c);
 }
@@ -60,18 +73,18 @@ void announce(comm *c)
 /* Check that a member that has begun its call has begun the same one as this one. */
 static status compare(comm *c, int peer)
 {
-    const announcement *announced = &member_at(c, peer)->announcements[calls_of(c) & 1];
-    const announcement *mine = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
-    if (announced->signature == mine->signature)
+    const announcement *announced = announced_by(c, peer), *mine = announced_by(c, c->rank);
+    const uint64_t theirs = shown_signature(announced);
+    c->array_places |= theirs & ARRAY_PLACES;
+    if ((theirs | ARRAY_PLACES) == (shown_signature(mine) | ARRAY_PLACES))
         return DONE;
     return end_group(c, MISMATCH, peer);
 }
 
 status await_call_of(comm *c, int peer)
 {
-    member *other = member_at(c, peer);
-    const announcement *announced = &other->announcements[calls_of(c) & 1];
-    status s = wait_word(c, peer, &announced->stamp, calls_of(c), &other->posted);
+    status s = wait_word(c, peer, &announced_by(c, peer)->stamp, calls_of(c),
+                         &member_at(c, peer)->posted);
     return s == DONE ? compare(c, peer) : s;
 }
 
@@ -93,14 +106,22 @@ static status gather(comm *c, bool call)
 static status gather_and_release(comm *c, bool call)
 {
     member *mine = member_at(c, c->rank);
+    announcement *announced = announced_by(c, c->rank);
     const int parent = (c->rank - 1) / TREE_CHILDREN;
     counter *b = &member_at(c, parent)->released;
     status s = gather(c, call);
     if (s != DONE)
         return s;
+    /* Only the member above reads it until it is released, and only those below then. */
+    if (call)
+        show_signature(announced, shown_signature(announced), c->array_places);
     advance(&mine->gathered, c->posted);
     if (c->rank > 0 && (s = wait_word(c, parent, &b->count, c->posted, b)) != DONE)
         return s;
+    if (call && c->rank > 0) {
+        c->array_places |= shown_signature(announced_by(c, parent)) & ARRAY_PLACES;
+        show_signature(announced, shown_signature(announced), c->array_places);
+    }
     advance(&mine->released, c->posted);
     return DONE;
 }

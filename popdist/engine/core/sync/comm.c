@@ -148,8 +148,7 @@ void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS])
         return;
     }
     for (int q = 0; q < c->size; q++) {
-        const announcement *a = &member_at(c, q)->announcements[calls_of(c) & 1];
-        if (q != c->rank && atomic_load(&a->stamp) < calls_of(c))
+        if (q != c->rank && atomic_load(&announced_by(c, q)->stamp) < calls_of(c))
             add_to(mask, q);
     }
 }

@@ -53,6 +53,7 @@ struct comm {
 
     /* That this member has begun. Another thread may ask while one is in a call. */
     _Atomic uint64_t calls;
+    uint64_t array_places; /* of the members that have been seen to begin the call */
     uint64_t posted; /* steps it has taken: its own counter's value */
     uint64_t awaited; /* steps that all must take before our wait ends, 0 for one peer's */
     uint64_t blocks; /* that have gone through the slots: the next one's number */
@@ -108,6 +109,17 @@ static inline member *member_at(const comm *c, int rank)
     return (member *)(c->base + c->at.members) + rank;
 }
 
+static inline uint64_t calls_of(const comm *c)
+{
+    return atomic_load_explicit(&c->calls, memory_order_relaxed);
+}
+
+/* What a member announces of the call that this one is in. */
+static inline announcement *announced_by(const comm *c, int rank)
+{
+    return &member_at(c, rank)->announcements[calls_of(c) & 1];
+}
+
 static inline channel *channel_at(const comm *c, int from, int to)
 {
     return (channel *)(c->base + c->at.channels) + (from * c->size + to);
@@ -116,11 +128,6 @@ static inline channel *channel_at(const comm *c, int from, int to)
 static inline activity *activity_at(const comm *c, int rank)
 {
     return (activity *)(c->base + c->at.board) + rank;
-}
-
-static inline uint64_t calls_of(const comm *c)
-{
-    return atomic_load_explicit(&c->calls, memory_order_relaxed);
 }
 
 /* Where a member describes a call. */
