@@ -442,8 +442,11 @@ static void play_reduction(endpoint *s, const turn *t)
     } else if (over_hosts) {
         must(s, t, reduce_over_hosts(&k, NULL));
     } else {
+        const bool is_chosen = t->how == DIRECT && t->number % 2;
+        if (is_chosen)
+            prepare(&k, -1);
         must(s, t, reduce(&k));
-        if (s->c.ran != way_of(s->g, t))
+        if (s->c.ran != way_of(s->g, t) && !(is_chosen && s->c.ran == ONESHOT))
             fail(s, t, "carried out with algorithm", s->c.ran);
     }
     table_check(s, t, &x);
@@ -1504,22 +1507,22 @@ static void check_heap_stores(void)
  * the size must be the same by both. */
 static bool settles(const double *costs, double noise, uint64_t seed)
 {
-    block_costs state = {0};
+    trial_costs state = {0};
     uint64_t word = 0, before = 0;
     double least = costs[0], spent = 0;
     for (int i = 1; i < BLOCK_SIZES; i++)
         least = costs[i] < least ? costs[i] : least;
     for (uint64_t call = 0; call < 5000; call++) {
-        block_plan p = block_plan_of(word);
-        const block_plan older = block_plan_of(before);
-        const unsigned size = planned_size(&p, call);
-        if (size >= BLOCK_SIZES || planned_size(&older, call) != size)
+        trial_plan p = trial_plan_of(&block_sizes, word);
+        const trial_plan older = trial_plan_of(&block_sizes, before);
+        const unsigned size = planned_choice(&p, call);
+        if (size >= BLOCK_SIZES || planned_choice(&older, call) != size)
             return false;
         spent += call < 2000 ? 0 : costs[size];
         before = word;
         const double held_up = (double)(mixed(seed, call) % 1000) / 1000 * noise;
-        if (note_block_cost(&state, &p, call, costs[size] * (1 + held_up)))
-            word = block_plan_encoded(p);
+        if (note_cost(&block_sizes, &state, &p, call, costs[size] * (1 + held_up)))
+            word = trial_plan_encoded(p);
     }
     return spent < 3000 * 1.1 * least;
 }
@@ -1552,6 +1555,32 @@ static void check_block_sizes(void)
     }
 }
 
+/* Oneshot and direct are chosen by what calls take as a rule. The fastest calls say little:
+ * a member that comes last to one does not wait in oneshot, and does in direct. */
+static void check_algorithms(void)
+{
+    static const double costs[][2] = {{60, 40}, {25, 45}};
+    static const trial_kind algorithms = {
+        .choices = 2, .compared = MOST_COMPARED, .by_median = true};
+    for (size_t i = 0; i < 2; i++) {
+        trial_costs state = {0};
+        uint64_t word = 0, direct = 0;
+        for (uint64_t call = 0; call < 3000; call++) {
+            trial_plan p = trial_plan_of(&algorithms, word);
+            const unsigned how = planned_choice(&p, call);
+            const double ns = how == ONESHOT && call % 5 == 0 ? 2 : costs[i][how];
+            direct += call >= 1000 && how == DIRECT;
+            if (note_cost(&algorithms, &state, &p, call, ns))
+                word = trial_plan_encoded(p);
+        }
+        if (i == 0 ? direct < 1900 : direct > 100) {
+            fprintf(stderr, "The algorithm does not follow what calls take: case %zu, "
+                            "%d direct.\n", i, (int)direct);
+            exit(1);
+        }
+    }
+}
+
 /* A trial of stores does not compare blocks of one size with blocks of another one, between
  * which the direct algorithm changes. */
 static void check_store_classes(void)
@@ -1575,6 +1604,7 @@ int main(void)
 {
     check_store_classes();
     check_block_sizes();
+    check_algorithms();
     check_heap_stores();
     check_waiting();
     check_spins();

@@ -31,6 +31,11 @@ typedef struct {
     uint64_t shapes_hash; /* of all arrays: see hash_with_shape() */
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
+    /* Where the algorithm is chosen by trials: of what class of sizes the call is, its number
+     * within that, its bytes, and whether member 0 times it. */
+    int size_class;
+    bool timed;
+    uint64_t number, bytes;
 } call;
 
 /* What follows from a call for the member that carries it out. */

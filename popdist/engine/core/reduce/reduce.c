@@ -1,14 +1,79 @@
 #include "reduce/call.h"
+#include "reduce/trial.h"
 
-static algorithm choose(const call *k, int wanted)
+enum {
+    /* The agreed size alone decides for shorter arrays, which go in the announcement. */
+    LEAST_CHOSEN_BYTES = 2048,
+    /* Beyond so many times that size, trials of oneshot would cost too much. */
+    MOST_TIMES_AGREED = 4,
+};
+
+static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
+{
+    return bytes <= c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
+}
+
+/* Return the class of arrays of that many bytes, -1 where the size alone decides. */
+static int size_class_of(const call *k, uint64_t bytes)
+{
+    const bool is_result_of_all = k->op == ALL_REDUCE || k->op == REDUCE;
+    if (!is_result_of_all || k->c->size == 1 || bytes <= LEAST_CHOSEN_BYTES
+        || bytes > MOST_TIMES_AGREED * k->c->agreed.oneshot_bytes
+        || bytes > MOST_ONESHOT_BYTES)
+        return -1;
+    int size_class = 0;
+    for (uint64_t most = 2 * LEAST_CHOSEN_BYTES; bytes > most; most *= 2)
+        size_class++;
+    return size_class;
+}
+
+/* Oneshot and direct. A class begins with what the size of its smallest arrays says. */
+static trial_kind algorithms_of(const call *k)
+{
+    const uint64_t least = ((uint64_t)LEAST_CHOSEN_BYTES << k->size_class) + 1;
+    return (trial_kind){.choices = DIRECT + 1,
+                        .first = algorithm_by_size(k->c, least),
+                        .compared = MOST_COMPARED,
+                        .by_median = true};
+}
+
+static trial_plan plan_of(const call *k, const trial_kind *algorithms)
+{
+    return trial_plan_of(algorithms,
+                         atomic_load_explicit(&k->c->head->algorithm_plans[k->size_class],
+                                              memory_order_relaxed));
+}
+
+/* Choose by size, or between oneshot and direct by what calls of such a size have taken:
+ * how many members share a core and its caches decides more than the size. */
+static algorithm choose(call *k, int wanted)
 {
     if (wanted >= 0)
         return (algorithm)wanted;
     if (k->split->over_hosts)
         return DIRECT;
     uint64_t width = k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
-    uint64_t bytes = k->total * k->split->most_nodes * width;
-    return bytes <= k->c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
+    k->bytes = k->total * k->split->most_nodes * width;
+    k->size_class = size_class_of(k, k->bytes);
+    if (k->size_class < 0)
+        return algorithm_by_size(k->c, k->bytes);
+    k->number = k->c->algorithm_costs[k->size_class].calls++;
+    const trial_kind algorithms = algorithms_of(k);
+    const trial_plan p = plan_of(k, &algorithms);
+    k->timed = k->c->rank == 0 && is_compared(&algorithms, &p, k->number);
+    return (algorithm)planned_choice(&p, k->number);
+}
+
+/* Waiting counts: it is by their steps that the algorithms differ. */
+static void note_algorithm_cost(const call *k, uint64_t ns)
+{
+    const trial_kind algorithms = algorithms_of(k);
+    trial_plan p = plan_of(k, &algorithms);
+    const double cost = (double)ns / (double)k->bytes;
+    /* Relaxed, as in block_size.c. */
+    if (note_cost(&algorithms, &k->c->algorithm_costs[k->size_class], &p, k->number, cost))
+        atomic_store_explicit(&k->c->head->algorithm_plans[k->size_class],
+                              trial_plan_encoded(p), memory_order_relaxed);
 }
 
 /* Where bytes lie in our part of the heap, or NOT_IN_HEAP where not all of them do. */
@@ -59,7 +124,7 @@ void prepare(call *k, int wanted)
     k->how = choose(k, wanted);
 }
 
-status reduce(const call *k)
+static status carry_out(const call *k)
 {
     switch (k->how) {
     case ONESHOT:
@@ -69,4 +134,13 @@ status reduce(const call *k)
     default:
         return all_reduce_direct(k);
     }
+}
+
+status reduce(const call *k)
+{
+    const uint64_t began = k->timed ? now_ns() : 0;
+    const status s = carry_out(k);
+    if (k->timed && s == DONE)
+        note_algorithm_cost(k, now_ns() - began);
+    return s;
 }

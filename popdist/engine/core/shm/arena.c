@@ -9,7 +9,7 @@ static const uint64_t layout[] = {
     /* Sizes, and what numbers stand for. */
     CACHE_LINE, APART, PAGE, MAX_MEMBERS, MAX_LEAVES, ANNOUNCEMENT_BYTES,
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
-    BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE, RECENT_CALLS, ARRAY_PLACES,
+    BLOCK_CLASSES, BLOCK_SIZES, ALGORITHM_CLASSES, FIRST_BLOCK_SIZE, RECENT_CALLS, ARRAY_PLACES,
     DTYPES, REDUCTIONS, MEAN,
     NEGOTIATION, IN_ARENA, END_REQUESTED, __BYTE_ORDER__,
     /* Where everything lies. */
@@ -39,6 +39,7 @@ static const uint64_t layout[] = {
     sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
     sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
     FIELD(header, ended), FIELD(header, end), FIELD(header, stores), FIELD(header, block_plans),
+    FIELD(header, algorithm_plans),
 };
 
 uint64_t arena_layout(void)

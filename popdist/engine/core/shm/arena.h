@@ -36,6 +36,9 @@ enum {
      * there are to choose from. */
     BLOCK_CLASSES = 4,
     BLOCK_SIZES = 5,
+    /* Sizes of arrays for which oneshot or direct is chosen apart: of more than 2 KiB to
+     * MOST_ONESHOT_BYTES, by powers of two. */
+    ALGORITHM_CLASSES = 5,
     /* The number of the size that a group begins with. */
     FIRST_BLOCK_SIZE = 2,
     /* Of how many calls a member shows what they are about. A power of two. */
@@ -214,6 +217,8 @@ typedef struct {
     _Alignas(APART) choice stores[STORE_CLASSES];
     /* How large the blocks of coming calls are: see block_size.c. Member 0 writes it. */
     _Alignas(APART) _Atomic uint64_t block_plans[BLOCK_CLASSES];
+    /* The same for oneshot and direct: see reduce.c. */
+    _Atomic uint64_t algorithm_plans[ALGORITHM_CLASSES];
 } header;
 
 typedef struct {

@@ -30,14 +30,22 @@ typedef struct {
     double usual_ns, tried_ns; /* least for a byte */
 } heap_stores;
 
-/* What member 0 has seen around a trial of another size of blocks, for arrays of one
- * class of sizes. */
+enum { MOST_COMPARED = 16 };
+
+/* What a byte took in some calls, the fastest first. */
+typedef struct {
+    double ns[MOST_COMPARED];
+    unsigned count;
+} call_costs;
+
+/* What member 0 has seen around a trial of another way to carry out calls of one class:
+ * see trial.h. */
 typedef struct {
     uint64_t calls; /* of this class so far, counted by all members alike */
-    double usual, tried; /* the least time for a byte, 0 if there is none yet */
+    call_costs usual, tried;
     uint64_t pause; /* calls before the last trial */
-    unsigned last_tried, failures; /* the last size tried; trials since one was better */
-} block_costs;
+    unsigned last_tried, failures; /* the last one tried; trials since one was better */
+} trial_costs;
 
 typedef struct comm comm;
 typedef struct links links;
@@ -89,7 +97,7 @@ struct comm {
     links *links; /* to the other hosts of that group, or NULL */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
-    block_costs block_costs[BLOCK_CLASSES];
+    trial_costs block_costs[BLOCK_CLASSES], algorithm_costs[ALGORITHM_CLASSES];
     heap_stores heap_stores;
     /* From the begin of a slot's part to where the call at hand has its blocks. */
     uint64_t lane_input, lane_result;
