@@ -181,8 +181,7 @@ class Reducer:
         self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
     ) -> Any: ...
     # All-reduce elements at an address in place. None, or NotImplemented where this
-    # member has several rows, or other calls have to be made before; with `in_turn`
-    # those have been.
+    # member has several rows, or other calls have to be made before.
     def _reduce_table(self, table: bytes, dtype: int, reduction: int, /) -> Any: ...
     def _reduce_at(
         self,
@@ -190,7 +189,6 @@ class Reducer:
         count: int,
         dtype: int,
         reduction: int,
-        in_turn: bool,
         /,
     ) -> Any: ...
     # The same for a reduce_scatter of one array.
@@ -210,11 +208,18 @@ class Reducer:
         name: str | None = None,
     ) -> Any: ...
 
+class TensorCall:
+    """A call that TensorCalls has checked, and that keeps its tensors."""
+
+    # Calls that were begun before must have been made.
+    def make(self) -> None: ...
+
 class TensorCalls:
     """The most common calls of torch.distributed, of a group with one row a member.
 
-    They return the work `done`, or None where a call is not one of these, or the group
-    has come to its end: then nothing was done.
+    They return the work `done`, or a call that is to be made later, where the options
+    ask for that. They return None where a call is not one of these, or the group has
+    come to its end: then nothing was done.
     """
 
     # How many calls these were.

@@ -18,7 +18,7 @@ from popdist.engine.calls.rows import (
     rows_of,
     written,
 )
-from popdist.engine.handle import Handle
+from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.rows import Pair, Rows, copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
@@ -94,33 +94,19 @@ class Reductions(_core.Reducer, Membership):
             return False
         # As _shortcut, which would add to a small call.
         try:
-            return self._reduce_at(address, count, dtype, reduction, False) is None
+            return self._reduce_at(address, count, dtype, reduction) is None
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this one.
             pass
         raise core.failure()
 
-    def deferred_all_reduce_at(
-        self, address: int, count: int, dtype: int, reduction: int, owner: object
-    ) -> Handle[None]:
-        """Begin what all_reduce_at() does, as a deferred call: see AsyncOp.
-
-        Args:
-            owner: Keeps the memory until the call is over.
-
-        Raises:
-            ValueError: This member has several rows.
-        """
-        if self.num_local_replicas != 1:
-            raise ValueError(
-                f"This member has {self.num_local_replicas} rows in the group, but "
-                "elements at one address are one row. Use a group with one for each."
-            )
-        row = Rows((address,), (count,), dtype, owner)
-        handle = self.submit(
-            "all_reduce", partial(self._reduce_in_turn, row, reduction), "deferred"
-        )
-        return handle  # type: ignore[return-value]
+    def submit_to_core(
+        self, what: str, call: _core.TensorCall, async_op: AsyncOp
+    ) -> Handle[None] | None:
+        """Make a call that the core has checked: see submit()."""
+        self._check_open()
+        assert self._core is not None
+        return self.submit(what, partial(_shortcut, self._core, call.make), async_op)
 
     @ends_group_without_memory
     def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
@@ -146,14 +132,6 @@ class Reductions(_core.Reducer, Membership):
             self.transport.all_reduce, pairs, reduction, algorithm=self._usual
         )
         self.submit("grouped_all_reduce", reduce, False)
-
-    def _reduce_in_turn(self, row: Rows, reduction: int) -> None:
-        core = self._core
-        if core is None:
-            self.transport.all_reduce([(row, row)], reduction, algorithm=self._usual)
-        else:
-            call = row.address, row.count, row.dtype, reduction, True
-            _shortcut(core, self._reduce_at, *call)
 
     @ends_group_without_memory
     def grouped_all_reduce(

@@ -13,7 +13,7 @@ from torch.autograd.profiler import record_function
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
-from popdist.torch.calls.arguments import check_exchanged, refuse
+from popdist.torch.calls.arguments import check_exchanged, listed, refuse
 from popdist.torch.calls.in_core import calls_in_core
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
@@ -139,6 +139,21 @@ class ProcessGroupCalls:
         if not asynchronous:
             work.wait()
         return work
+
+    def _work_in_core(self, operation: str, made: Any, written: Tensors) -> Any:
+        """Return the work of a call that the core has made, or begin it for later."""
+        if made is DONE:
+            return made
+        result = listed(written)
+        self._calls_made += 1
+        at_once = not self._overlaps and _in_backward()
+        try:
+            handle = self._group.submit_to_core(
+                operation, made, False if at_once else "deferred"
+            )
+        except PopdistError as error:
+            raise backend_error(error) from error
+        return CompletedWork(result) if handle is None else self._work(handle, result)
 
     def _async_op_for(self, result: Any) -> AsyncOp:
         """Return the async_op of an asynchronous call with this result."""

@@ -38,8 +38,9 @@ class ExchangeCalls(ProcessGroupCalls):
         root: int = 0,
     ) -> Any:
         """Overwrite tensors with the root's."""
-        if (work := self._in_core.broadcast(tensors_, opts)) is not None:
-            return work
+        made = self._in_core.broadcast(tensors_, opts)
+        if made is not None:
+            return self._work_in_core("broadcast", made, tensors_)
         own = listed(tensors_)
         root = self._root("broadcast", opts, root)
         index = getattr(opts, "rootTensor", 0)
@@ -115,8 +116,6 @@ class ExchangeCalls(ProcessGroupCalls):
         self, output: Tensor, input_: Tensor, opts: Any = None
     ) -> Any:
         """Gather the tensors of all members in one."""
-        if (work := self._in_core.all_gather(output, input_, opts)) is not None:
-            return work
         return self.all_gather_single_coalesced([output], [input_], opts)
 
     _allgather_base = all_gather_single
@@ -125,6 +124,9 @@ class ExchangeCalls(ProcessGroupCalls):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Gather each of several tensors of all members in one."""
+        made = self._in_core.all_gather(outputs, inputs, opts)
+        if made is not None:
+            return self._work_in_core("all_gather", made, outputs)
         phrase = "output tensor size must be equal to world_size times input tensor"
         check_parts("all_gather", outputs, inputs, self._group.size, f"{phrase} size")
         if len(outputs) == 1:

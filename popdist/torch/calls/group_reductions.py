@@ -6,11 +6,8 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from popdist.engine.spec.dtypes import REDUCTIONS
-from popdist.errors import PopdistError
 from popdist.torch import tensors
 from popdist.torch.calls.arguments import (
     check_alike,
@@ -26,8 +23,6 @@ from popdist.torch.calls.group_calls import (
     ProcessGroupCalls,
     Tensors,
     as_real,
-    is_profiled,
-    limit_of,
     op_of,
 )
 from popdist.torch.calls.reduce_ops import (
@@ -37,16 +32,7 @@ from popdist.torch.calls.reduce_ops import (
     reduce_sparse,
 )
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.calls.work import CompletedWork, backend_error
-from popdist.torch.tensors.tensor_reductions import (
-    reduce_in_place,
-    reduce_in_place_deferred,
-)
 from popdist.torch.tensors.within import Within
-
-# Any, because torch declares no comparison of its reductions.
-_SUM: Any = dist.ReduceOp.SUM
-_ENGINE_SUM = REDUCTIONS["sum"]
 
 
 @untraced
@@ -61,17 +47,9 @@ class ReductionCalls(ProcessGroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce tensors over all members; several, as if each had a member."""
-        if (work := self._in_core.all_reduce(tensors_, opts)) is not None:
-            return work
-        # The common case of an asynchronous call, in few steps.
-        if (
-            type(opts) is dist.AllreduceOptions
-            and len(tensors_) == 1
-            and opts.reduceOp == _SUM
-            and not is_profiled()
-            and (work := self._add_up(tensors_[0], opts)) is not None
-        ):
-            return work
+        made = self._in_core.all_reduce(tensors_, opts)
+        if made is not None:
+            return self._work_in_core("all_reduce", made, tensors_)
         op = op_of(opts, op)
         own = listed(tensors_)
         check_not_empty("allreduce", own)
@@ -84,27 +62,6 @@ class ReductionCalls(ProcessGroupCalls):
             reduce_sparse(group, own)
 
         return self._steps("all_reduce", steps, own, opts, timeout, written=())
-
-    def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
-        """Add up a tensor that needs no preparation. Returns None if it needs some."""
-        if not (tensor.is_cpu and opts.asyncOp) or limit_of(opts):
-            return None
-        async_op = self._async_op_for([tensor])
-        if async_op is True:
-            return None
-        try:
-            if async_op:
-                handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
-                if handle is None:
-                    return None
-                self._calls_made += 1
-                return self._work(handle, [tensor])
-            if not reduce_in_place(self._group, tensor, _ENGINE_SUM):
-                return None
-        except PopdistError as error:
-            raise backend_error(error) from error
-        self._calls_made += 1
-        return CompletedWork([tensor])
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
@@ -213,8 +170,6 @@ class ReductionCalls(ProcessGroupCalls):
         self, output: Tensor, input_: Tensor, opts: Any = None
     ) -> Any:
         """Reduce a tensor, of which member i gets the i-th part."""
-        if (work := self._in_core.reduce_scatter(output, input_, opts)) is not None:
-            return work
         return self.reduce_scatter_single_coalesced([output], [input_], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -223,6 +178,9 @@ class ReductionCalls(ProcessGroupCalls):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Reduce each of several tensors, of which member i gets the i-th part."""
+        made = self._in_core.reduce_scatter(outputs, inputs, opts)
+        if made is not None:
+            return self._work_in_core("reduce_scatter", made, outputs)
         phrase = "input tensor must be the same size as output size times world size"
         check_parts("reduce_scatter", inputs, outputs, self._group.size, phrase)
         op = op_of(opts, None)

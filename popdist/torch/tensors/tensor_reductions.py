@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp, Handle
+from popdist.engine.handle import AsyncOp
 from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import algorithm_code_of, number_of
@@ -151,21 +151,6 @@ def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
     code = _code_in_place(tensor)
     return code is not None and group.all_reduce_at(
         tensor.data_ptr(), tensor.numel(), code, reduction
-    )
-
-
-def reduce_in_place_deferred(
-    group: Group, tensor: Tensor, reduction: int
-) -> Handle[None] | None:
-    """Begin to all-reduce one tensor in place, deferred, if it takes no preparation.
-
-    As reduce_in_place(). None is returned where nothing was done.
-    """
-    code = _code_in_place(tensor)
-    if code is None:
-        return None
-    return group.deferred_all_reduce_at(
-        tensor.data_ptr(), tensor.numel(), code, reduction, tensor
     )
 
 

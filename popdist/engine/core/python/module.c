@@ -325,6 +325,7 @@ PyMODINIT_FUNC PyInit__core(void)
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module))
         && add(module, "Recorder", (PyObject *)recorder_type)
+        && add(module, "TensorCall", make_tensor_call_type(module))
         && add(module, "TensorCalls", make_tensor_calls_type(module)))
         return module;
     Py_DECREF(module);

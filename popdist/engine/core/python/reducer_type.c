@@ -162,17 +162,15 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     return reduce_lists(self->comm, self->split, from, to, reduction, how, self->leading);
 }
 
-/* Takes address, count, dtype, reduction and whether the group's worker makes the call:
- * as numbers, without a tuple to parse. */
+/* Takes address, count, dtype and reduction: as numbers, without a tuple to parse. */
 static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
                                    Py_ssize_t given)
 {
-    if (given != 5)
-        return PyErr_Format(PyExc_TypeError, "%zd numbers are given for 5.", given);
+    if (given != 4)
+        return PyErr_Format(PyExc_TypeError, "%zd numbers are given for 4.", given);
     const unsigned long long address = PyLong_AsUnsignedLongLong(args[0]);
     const unsigned long long count = PyLong_AsUnsignedLongLong(args[1]);
     const long type = PyLong_AsLong(args[2]), reduction = PyLong_AsLong(args[3]);
-    const bool in_turn = args[4] == Py_True;
     if (PyErr_Occurred())
         return NULL;
     if (type < 0 || type >= DTYPES || reduction < 0 || reduction > REDUCTIONS)
@@ -181,7 +179,7 @@ static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
     if (!self->comm)
         Py_RETURN_NOTIMPLEMENTED;
     return reduce_memory(self->comm, self->split, address, count, (int)type,
-                         (int)reduction, self->usual, in_turn);
+                         (int)reduction, self->usual, false);
 }
 
 static PyObject *reducer_reduce_table(ReducerObject *self, PyObject *args)

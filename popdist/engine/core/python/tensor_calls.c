@@ -32,6 +32,9 @@ typedef struct {
 
 enum { DLPACK_MAJOR = 1, DLPACK_CPU = 1 };
 
+/* Calls that write more are begun at once by their caller, beside the program. */
+enum { MOST_LATER_BYTES = 1 << 20 };
+
 typedef struct {
     PyObject_HEAD
     PyObject *group; /* a Reducer */
@@ -109,12 +112,14 @@ static bool compares(PyObject *options, PyObject *name, PyObject *value, int how
     return yes;
 }
 
-/* Whether a call with these options is to be over when it returns, and waits as long as
- * the group does. */
-static bool is_usual(const TensorCallsObject *self, PyObject *options)
+/* Read whether a call is to return before it is over. False where it has a timeout of
+ * its own, or torch's profiler records it. */
+static bool read_when(const TensorCallsObject *self, PyObject *options, bool *later)
 {
-    return compares(options, name_async, Py_False, Py_EQ)
-           && compares(options, name_timeout, self->no_time, Py_LE)
+    PyObject *given = PyObject_GetAttr(options, name_async);
+    *later = given == Py_True;
+    Py_XDECREF(given);
+    return given && compares(options, name_timeout, self->no_time, Py_LE)
            && is_false(PyObject_CallNoArgs(self->is_profiled));
 }
 
@@ -140,32 +145,33 @@ static PyObject *only(PyObject *tensors)
     return PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : NULL;
 }
 
-/* The endpoint whose calls these are, or NULL where it has others to make before,
- * or several rows. */
-static CommObject *endpoint_of(const TensorCallsObject *self)
-{
-    const ReducerObject *group = (const ReducerObject *)self->group;
-    CommObject *comm = (CommObject *)group->comm;
-    const bool at_once = self->dlpack && comm && !comm->queued;
-    return at_once && split_of(group->split)->rows[comm->c.rank] == 1 ? comm : NULL;
-}
-
 /* A call on one tensor that is read and one that is written, which may be the same. */
 typedef struct {
     CommObject *comm;
+    PyObject *split;
+    int usual; /* algorithm */
     operation op;
     int reduction, root;
-    PyObject *source, *target; /* kept while other threads run */
+    PyObject *source, *target;
     tensor_row in, out;
 } tensor_call;
 
-static bool read_call(TensorCallsObject *self, tensor_call *k, operation op, PyObject *source,
-                      PyObject *target)
+static bool read_call(const TensorCallsObject *self, tensor_call *k, operation op,
+                      PyObject *source, PyObject *target)
 {
-    CommObject *comm = endpoint_of(self);
-    *k = (tensor_call){.comm = comm, .op = op, .root = -1};
-    k->source = comm ? only(source) : NULL;
-    k->target = comm ? only(target) : NULL;
+    const ReducerObject *group = (const ReducerObject *)self->group;
+    CommObject *comm = (CommObject *)group->comm;
+    if (!self->dlpack || !comm || split_of(group->split)->rows[comm->c.rank] != 1)
+        return false;
+    *k = (tensor_call){
+        .comm = comm,
+        .split = group->split,
+        .usual = group->usual,
+        .op = op,
+        .root = -1,
+        .source = only(source),
+        .target = only(target),
+    };
     if (!k->source || !k->target || !read_tensor(self, k->source, &k->in))
         return false;
     k->out = k->in;
@@ -207,11 +213,11 @@ static PyObject *exchange_rows(const tensor_call *k)
     return leave(k->comm, exchange_equal(x, k->in.bytes));
 }
 
-static PyObject *scatter_row(const ReducerObject *group, tensor_call *k)
+static PyObject *scatter_row(tensor_call *k)
 {
     const ssize_t length = (ssize_t)k->in.count;
     const segment whole = {k->in.count, &k->in.data, NULL};
-    call c = call_of(&k->comm->c, split_of(group->split), REDUCE_SCATTER, k->in.type,
+    call c = call_of(&k->comm->c, split_of(k->split), REDUCE_SCATTER, k->in.type,
                      k->reduction);
     c.segments = &whole;
     c.count_of_segments = 1;
@@ -222,17 +228,64 @@ static PyObject *scatter_row(const ReducerObject *group, tensor_call *k)
     return leave(k->comm, reduce_scatter(&c, k->out.data));
 }
 
-static PyObject *carry_out(const ReducerObject *group, tensor_call *k)
+/* Make a call, once all that were begun before have been made. */
+static PyObject *carry_out(tensor_call *k)
 {
     switch (k->op) {
     case ALL_REDUCE:
-        return reduce_memory(group->comm, group->split, (uintptr_t)k->in.data, k->in.count,
-                             k->in.type, k->reduction, group->usual, false);
+        return reduce_memory((PyObject *)k->comm, k->split, (uintptr_t)k->in.data, k->in.count,
+                             k->in.type, k->reduction, k->usual, true);
     case REDUCE_SCATTER:
-        return scatter_row(group, k);
+        return scatter_row(k);
     default:
         return exchange_rows(k);
     }
+}
+
+static void keep(const tensor_call *k)
+{
+    Py_INCREF((PyObject *)k->comm);
+    Py_INCREF(k->split);
+    Py_INCREF(k->source);
+    Py_INCREF(k->target);
+}
+
+static void let_go(const tensor_call *k)
+{
+    Py_DECREF((PyObject *)k->comm);
+    Py_DECREF(k->split);
+    Py_DECREF(k->source);
+    Py_DECREF(k->target);
+}
+
+/* A call that is made later. */
+typedef struct {
+    PyObject_HEAD
+    tensor_call call;
+} TensorCallObject;
+
+static PyTypeObject *tensor_call_type;
+
+static PyObject *later_make(TensorCallObject *self, PyObject *unused)
+{
+    (void)unused;
+    return carry_out(&self->call);
+}
+
+static void later_end(PyObject *object)
+{
+    let_go(&((TensorCallObject *)object)->call);
+    free_object(object);
+}
+
+static PyObject *for_later(const tensor_call *k)
+{
+    TensorCallObject *later = new_object(tensor_call_type);
+    if (later) {
+        keep(k);
+        later->call = *k;
+    }
+    return (PyObject *)later;
 }
 
 static PyObject *not_made(void)
@@ -241,14 +294,12 @@ static PyObject *not_made(void)
     Py_RETURN_NONE;
 }
 
-/* Make a call, and return its work, or None where it was not made. */
-static PyObject *make(TensorCallsObject *self, tensor_call *k)
+/* Make a call now, and return its work, or None where it was not made. */
+static PyObject *make_now(TensorCallsObject *self, tensor_call *k)
 {
-    Py_INCREF(k->source);
-    Py_INCREF(k->target);
-    PyObject *result = carry_out((ReducerObject *)self->group, k);
-    Py_DECREF(k->source);
-    Py_DECREF(k->target);
+    keep(k); /* while other threads run */
+    PyObject *result = carry_out(k);
+    let_go(k);
     if (result == Py_None) {
         Py_DECREF(result);
         self->made++;
@@ -262,15 +313,25 @@ static PyObject *make(TensorCallsObject *self, tensor_call *k)
     return NULL;
 }
 
+/* Make a call now, or return it for later, as its options say. */
+static PyObject *make(TensorCallsObject *self, tensor_call *k, PyObject *options)
+{
+    bool later;
+    if (!read_when(self, options, &later) || (later && k->out.bytes > MOST_LATER_BYTES)
+        || (!later && k->comm->queued))
+        return not_made();
+    return later ? for_later(k) : make_now(self, k);
+}
+
 /* Takes a list of a tensor, and torch's options. */
 static PyObject *make_all_reduce(TensorCallsObject *self, PyObject *const *args,
                                  Py_ssize_t count)
 {
     tensor_call k;
     if (count != 2 || !read_call(self, &k, ALL_REDUCE, args[0], args[0])
-        || !read_reduction(self, args[1], &k.in, &k.reduction) || !is_usual(self, args[1]))
+        || !read_reduction(self, args[1], &k.in, &k.reduction))
         return not_made();
-    return make(self, &k);
+    return make(self, &k, args[1]);
 }
 
 /* Takes what is written, what is read, and torch's options. */
@@ -279,9 +340,9 @@ static PyObject *make_all_gather(TensorCallsObject *self, PyObject *const *args,
 {
     tensor_call k;
     if (count != 3 || !read_call(self, &k, ALL_GATHER, args[1], args[0])
-        || !are_parts(&k, &k.out, &k.in, true) || !is_usual(self, args[2]))
+        || !are_parts(&k, &k.out, &k.in, true))
         return not_made();
-    return make(self, &k);
+    return make(self, &k, args[2]);
 }
 
 /* As all_gather. */
@@ -291,9 +352,9 @@ static PyObject *make_reduce_scatter(TensorCallsObject *self, PyObject *const *a
     tensor_call k;
     if (count != 3 || !read_call(self, &k, REDUCE_SCATTER, args[1], args[0])
         || !are_parts(&k, &k.in, &k.out, false)
-        || !read_reduction(self, args[2], &k.in, &k.reduction) || !is_usual(self, args[2]))
+        || !read_reduction(self, args[2], &k.in, &k.reduction))
         return not_made();
-    return make(self, &k);
+    return make(self, &k, args[2]);
 }
 
 /* Read one of a call's options that is a whole number. False where it is none. */
@@ -312,12 +373,12 @@ static PyObject *make_broadcast(TensorCallsObject *self, PyObject *const *args,
     tensor_call k;
     long root, index;
     if (count != 2 || !read_call(self, &k, BROADCAST, args[0], args[0]) || k.comm->c.links
-        || !is_usual(self, args[1]) || !read_number(args[1], name_root, &root)
+        || !read_number(args[1], name_root, &root)
         || !read_number(args[1], name_root_tensor, &index) || index != 0 || root < 0
         || root >= k.comm->c.size)
         return not_made();
     k.root = (int)root;
-    return make(self, &k);
+    return make(self, &k, args[1]);
 }
 
 static bool take_torch(TensorCallsObject *self, PyObject *torch)
@@ -373,6 +434,25 @@ static bool intern_names(void)
 
 #define METHOD(name, function) \
     {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
+
+PyObject *make_tensor_call_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"make", (PyCFunction)(void (*)(void))later_make, METH_NOARGS, NULL},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_dealloc, (void *)(uintptr_t)later_end},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    tensor_call_type = (PyTypeObject *)make_type(module, "popdist.engine._core.TensorCall",
+                                                 sizeof(TensorCallObject),
+                                                 Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+    /* Kept for good, as the module is. */
+    Py_XINCREF((PyObject *)tensor_call_type);
+    return (PyObject *)tensor_call_type;
+}
 
 PyObject *make_tensor_calls_type(PyObject *module)
 {
