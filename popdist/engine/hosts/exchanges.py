@@ -41,18 +41,16 @@ class HostExchanges:
         layout = self._layout
         if layout.is_leader:
             self._share(b"")
-        if layout.host == layout.host_of[root]:
-            transfers: list[int] = []
-            if layout.rank == root:
-                for leader in layout.leaders:
-                    if leader != layout.leaders[layout.host]:
-                        transfers += self._send(row.address, row.nbytes, leader)
-            self._broadcast_on_host(
-                row.address, row.nbytes, layout.local_ranks.index(root)
-            )
-            self._wait(transfers)
-            return
-        self._receive_and_broadcast(row.address, row.nbytes, root)
+        source, targets = layout.broadcast_tree(root)
+        if layout.rank == root:
+            sends = [n for to in targets for n in self._send(*_memory_of(row), to)]
+            self._broadcast_on_host(*_memory_of(row), layout.local_rank)
+            self._wait(sends)
+        elif source is None:
+            self._broadcast_on_host(*_memory_of(row), layout.local_ranks.index(root))
+        else:
+            receives = self._receive_on_leader(*_memory_of(row), source)
+            self._broadcast_received(*_memory_of(row), receives, targets)
 
     def all_gather(self, source: Rows, target: Rows, lengths: tuple[int, ...]) -> None:
         if sum(lengths) <= _core.RECORD_DATA_BYTES:
@@ -73,16 +71,25 @@ class HostExchanges:
         begin, end = begins[layout.host : layout.host + 2]
         local = [lengths[rank] for rank in layout.local_ranks]
         self._exchange(Operation.ALL_GATHER, -1, local, source.address, where + begin)
-        transfers: list[int] = []
+        # From the next host on, so that hosts do not all wait for the same one.
+        hosts = len(layout.leaders)
+        others = [(layout.host + step) % hosts for step in range(1, hosts)]
+        parts = {
+            host: (where + begins[host], begins[host + 1] - begins[host])
+            for host in others
+        }
+        receives = {
+            host: self._receive_on_leader(*parts[host], layout.leaders[host])
+            for host in others
+        }
+        sends: list[int] = []
         if layout.is_leader:
-            for leader in layout.leaders:
-                if leader != layout.rank:
-                    transfers += self._send(where + begin, end - begin, leader)
-        for host, leader in enumerate(layout.leaders):
-            if host != layout.host:
-                nbytes = begins[host + 1] - begins[host]
-                self._receive_and_broadcast(where + begins[host], nbytes, leader)
-        self._wait(transfers)
+            for host in reversed(others):
+                leader = layout.leaders[host]
+                sends += self._send(where + begin, end - begin, leader)
+        for host in others:
+            self._broadcast_received(*parts[host], receives[host])
+        self._wait(sends)
         if scratch is not None:
             self._place(scratch, target, lengths)
 
@@ -240,14 +247,31 @@ class HostExchanges:
             for begin, length in _blocks(nbytes)
         ]
 
-    def _receive_and_broadcast(self, address: int, nbytes: int, source: int) -> None:
-        """Overwrite memory of all members of this host with what another one sends."""
-        if self._layout.is_leader:
-            transfers = self._receive(address, nbytes, source)
+    def _receive_on_leader(self, address: int, nbytes: int, source: int) -> list[int]:
+        """Begin to receive in memory of this host's leader."""
+        return self._receive(address, nbytes, source) if self._layout.is_leader else []
+
+    def _broadcast_received(
+        self,
+        address: int,
+        nbytes: int,
+        receives: Sequence[int],
+        targets: Sequence[int] = (),
+    ) -> None:
+        """Overwrite memory of all members of this host with what the leader receives.
+
+        Args:
+            receives: What the leader has begun to receive, in blocks.
+            targets: The members to which it sends each block on.
+        """
+        sends: list[int] = []
         for index, (begin, length) in enumerate(_blocks(nbytes)):
             if self._layout.is_leader:
-                self._wait([transfers[index]])
+                self._wait([receives[index]])
+                for to in targets:
+                    sends += self._send(address + begin, length, to)
             self._broadcast_on_host(address + begin, length)
+        self._wait(sends)
 
     # --- Members that are not in blocks
 
@@ -278,6 +302,11 @@ class HostExchanges:
                 memmove(place, source.address + begins[rank], lengths[rank])
                 at += lengths[rank]
         return ordered
+
+
+def _memory_of(row: Rows) -> tuple[int, int]:
+    """Return the address of a row, and its number of bytes."""
+    return row.address, row.nbytes
 
 
 def address_of(data: Bytes) -> int:

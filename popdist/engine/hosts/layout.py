@@ -52,6 +52,26 @@ class Layout:
         # The members on other hosts that are told of what happens.
         self.reachable = [r for r in told if self.host_of[r] != self.host]
 
+    def broadcast_tree(self, root: int) -> tuple[int | None, list[int]]:
+        """Return the member that sends a broadcast to this host, and own targets.
+
+        Hosts form a binomial tree: its leader sends on what a host receives, and the
+        root sends to as many hosts as their number has bits. The source is None on the
+        host of the root.
+        """
+        hosts, root_host = len(self.leaders), self.host_of[root]
+        # From the root's host on. The parent's number is without the lowest bit.
+        number = (self.host - root_host) % hosts
+        lowest = number & -number or 1 << hosts.bit_length()
+
+        def sender(of: int) -> int:
+            return self.leaders[(of + root_host) % hosts] if of else root
+
+        steps = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+        targets = [sender(number + step) for step in steps if number + step < hosts]
+        source = sender(number - lowest) if number else None
+        return source, targets if self.rank == sender(number) else []
+
     def begins(self, lengths: Sequence[int]) -> list[int]:
         """Return where each host's part of an array of members' parts begins, and ends.
 
