@@ -91,6 +91,9 @@ STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
 DEFAULT_STALL_S = 60.0
 ALGORITHM = "POPDIST_ALGORITHM"
 SIMD = "POPDIST_SIMD"
+# Lets instances on several hosts reach each other without MPI: the address at which
+# instance 0 listens, and a secret, as tcp://HOST:PORT/SECRET.
+LINKS = "POPDIST_LINKS"
 # The folder in which instances record their calls: see popdist/call_records.py. The
 # option --trace sets it for its job.
 TRACE = "POPDIST_TRACE"

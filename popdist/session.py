@@ -169,7 +169,9 @@ class Session:
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
         """
-        check_mpi(os.environ)
+        tcp = self.settings.tcp
+        if tcp is None:
+            check_mpi(os.environ)
         # Not above, as in _shared_memory().
         from popdist import __version__
         from popdist.engine.hosts.world import JobHosts
@@ -178,7 +180,8 @@ class Session:
         host = self.job.shared_name if place.host_index is None else place.host_index
         name = self.job.shared_name
         return JobHosts(
-            *(place.rank, place.size, f"{host}", name, place.per_host, __version__)
+            *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
+            tcp=tcp,
         )
 
     def host_and_hosts(self) -> tuple[int, int]:

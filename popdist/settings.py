@@ -1,5 +1,6 @@
 """The settings of collectives, read from variables that poprun passes on."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -9,6 +10,7 @@ from popdist.durations import EXAMPLES, read_duration
 from popdist.environment import (
     ALGORITHM,
     DEFAULT_STALL_S,
+    LINKS,
     LOG_LEVEL,
     SIMD,
     STALL_TIMEOUT,
@@ -36,6 +38,8 @@ class Settings:
     log_level: str = "warn"
     # The folder in which calls are recorded; "" for none.
     trace: str = ""
+    # The address at which instance 0 listens for links by TCP, and their key.
+    tcp: tuple[str, int, bytes] | None = None
 
     @property
     def reports_runs(self) -> bool:
@@ -58,6 +62,7 @@ class Settings:
             log_level=_one_of(environ, LOG_LEVEL, _LOG_LEVELS, str.lower)
             or cls().log_level,
             trace=environ.get(TRACE, ""),
+            tcp=_tcp_of(environ),
         )
 
     def check_level(self, levels: Sequence[str]) -> None:
@@ -65,6 +70,21 @@ class Settings:
         if self.simd is not None and self.simd not in levels:
             rule = f"one of {', '.join(levels)}, as this processor has no other"
             raise SettingError(SIMD, self.simd, rule)
+
+
+def _tcp_of(environ: Mapping[str, str]) -> tuple[str, int, bytes] | None:
+    """Return the address and the key of links by TCP, if the user wants these."""
+    text = environ.get(LINKS)
+    if not text:
+        return None
+    parts = re.fullmatch(r"tcp://(?:\[(.+)\]|([^/:]+)):([0-9]{1,5})/(.{8,})", text)
+    if parts is None:
+        # The secret is not shown.
+        shown = text[: text.rfind("/") + 1][:60] + "..."
+        rule = "tcp://HOST:PORT/SECRET, with a secret of 8 characters or more"
+        raise SettingError(LINKS, shown, rule)
+    address, name, port, key = parts.groups()
+    return address or name, int(port), key.encode()
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

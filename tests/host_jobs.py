@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
-from popdist.environment import INSTANCES_PER_HOST
+from popdist.environment import INSTANCES_PER_HOST, LINKS
 from poprun.mpirun.identify import detect
 from poprun.popctl.machine_checks import mpich_segments, unmapped_segments
 from tests import jobs
@@ -134,6 +135,10 @@ while not all(os.path.exists(f"{sys.argv[3]}/{rank}") for rank in others):
 """
 
 
+# In place of an mpirun: the instances are started without one, and linked by TCP.
+TCP = "tcp"
+
+
 class Ended(NamedTuple):
     """What an instance has printed."""
 
@@ -177,6 +182,9 @@ def run(
     place.write_text(json.dumps(told))
     program = folder / f"{place.name}.py"
     program.write_text(PROLOGUE + dedent(body))
+    if mpirun == TCP:
+        code = _run_over_tcp(told, place, program, timeout)
+        return Ran(code, _outputs(place, size))
     hydra = ROOT / ".venv-mpich" in Path(mpirun).parents
     options = [] if hydra else ["--allow-run-as-root", "--oversubscribe"]
     before = _segments()
@@ -188,13 +196,47 @@ def run(
         check=False,
     )
     _remove_segments(_segments() - before)
+    return Ran(process.returncode, _outputs(place, size))
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _run_over_tcp(
+    told: list[dict[str, str]], place: Path, program: Path, timeout: float
+) -> int:
+    """Run the instances without an mpirun; return the first status but 0."""
+    links = f"tcp://127.0.0.1:{free_port()}/{secrets.token_hex(8)}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), LINKS: links}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(place)],
+            env={**environ, "PMI_RANK": f"{rank}"},
+        )
+        for rank in range(len(told))
+    ]
+    until = time.monotonic() + timeout
+    try:
+        codes = [one.wait(until - time.monotonic()) for one in processes]
+        return next(filter(None, codes), 0)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _outputs(place: Path, size: int) -> list[Ended]:
+    """Return what the instances have written to their files."""
 
     def text(rank: int, kind: str) -> str:
         path = Path(f"{place}.{rank}.{kind}")
         return path.read_text() if path.exists() else ""
 
-    ended = [Ended(text(rank, "out"), text(rank, "err")) for rank in range(size)]
-    return Ran(process.returncode, ended)
+    return [Ended(text(rank, "out"), text(rank, "err")) for rank in range(size)]
 
 
 def _segments() -> set[Path]:

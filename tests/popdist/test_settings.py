@@ -107,3 +107,28 @@ def test_a_simd_level_that_this_processor_lacks_is_told_with_those_it_has() -> N
         settings.check_level(["baseline", "avx2"])
     assert "POPDIST_SIMD is 'neon'" in str(refusal.value)
     assert "one of baseline, avx2, as this processor has no other" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "tcp"),
+    [
+        ("", None),
+        ("tcp://10.0.0.1:29600/0123456789", ("10.0.0.1", 29600, b"0123456789")),
+        ("tcp://[fd00::1]:29600/a/b c d e f", ("fd00::1", 29600, b"a/b c d e f")),
+    ],
+)
+def test_links_have_an_address_and_a_secret(
+    text: str, tcp: tuple[str, int, bytes] | None
+) -> None:
+    assert Settings.decode({"POPDIST_LINKS": text}).tcp == tcp
+
+
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1:1/5ecret78", "tcp://10.0.0.1/5ecret78", "tcp://host:1/5ecret"]
+)
+def test_the_secret_of_invalid_links_is_not_shown(text: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        Settings.decode({"POPDIST_LINKS": text})
+
+    assert "but must be tcp://HOST:PORT/SECRET" in str(refusal.value)
+    assert "5ecret" not in str(refusal.value)

@@ -41,7 +41,7 @@ class Links(Protocol):
         """
 
     def post(self, instance: int, data: bytes) -> None:
-        """Begin to send a short message.
+        """Begin to send a short message, unless the instance is known to have died.
 
         Raises:
             LinkError: The instance cannot be reached.

@@ -16,6 +16,7 @@ from time import monotonic
 from popdist.engine.failures import lost_by
 from popdist.engine.handle import Helper
 from popdist.engine.hosts.mpi.links import connect, end_before_destructors
+from popdist.engine.hosts.tcp.links import TcpLinks
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster, name_instances, read_ended
@@ -59,8 +60,9 @@ class _LinksThread:
                 )
                 atexit.register(self.finish)
                 self._thread.start()
+        medium = _medium_of(job_hosts)
         remark = (
-            "MPI connects the hosts, and starts only when all "
+            f"{medium} connects the hosts, and starts only when all "
             f"{job_hosts.size} instances of the job take part: call hvd.init() in each "
             "of them, or make a group of all of them first."
         )
@@ -69,12 +71,12 @@ class _LinksThread:
             roster.check_file()
             absent = read_ended(roster.ended_file)
             if absent:
-                they = name_instances(sorted(absent))
+                they = name_instances(sorted(absent)).capitalize()
                 raise PeerLostError(
-                    f"{they.capitalize()} ended without having started MPI. {remark}",
+                    f"{they} ended without having started {medium}. {remark}",
                     sorted(absent),
                 )
-            deadline.check(lambda: "the others to start MPI", f" {remark}")
+            deadline.check(lambda: f"the others to start {medium}", f" {remark}")
         if self._error is not None:
             raise self._error
         assert self.world is not None
@@ -138,8 +140,9 @@ class _LinksThread:
             self._error = error
         except Exception as error:
             self._error = ArenaError(
-                f"Instance {job_hosts.rank} could not start MPI, by which popdist "
-                f"reaches other hosts: {type(error).__name__}: {error}."
+                f"Instance {job_hosts.rank} could not start "
+                f"{_medium_of(job_hosts)}, by which popdist reaches other hosts: "
+                f"{type(error).__name__}: {error}."
             )
         self._begun.set()
         world = self.world
@@ -179,8 +182,11 @@ class _LinksThread:
         return True
 
     def _connect(self, job_hosts: JobHosts) -> World:
-        links = connect(job_hosts.rank, job_hosts.size, self._stop_using)
-        return World(job_hosts, links)
+        rank, size = job_hosts.rank, job_hosts.size
+        if job_hosts.tcp is None:
+            return World(job_hosts, connect(rank, size, self._stop_using))
+        host, port, key = job_hosts.tcp
+        return World(job_hosts, TcpLinks(rank, size, (host, port), key))
 
     def _stop_using(self) -> None:
         """Use the links no more in this thread: the program finalises MPI."""
@@ -195,6 +201,10 @@ class _LinksThread:
                     self._has_met_all(self.world)
                 # Groups that are closed later can tell nothing any more.
                 self.world.leavers.clear()
+
+
+def _medium_of(job_hosts: JobHosts) -> str:
+    return "MPI" if job_hosts.tcp is None else "TCP"
 
 
 _thread = _LinksThread()

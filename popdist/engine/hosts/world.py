@@ -28,6 +28,8 @@ class JobHosts(NamedTuple):
     shared_name: What the names of groups begin with here; on other hosts it may differ.
     per_host: How many each host has, in their order; empty if it is not told.
     version: What popdist this instance has.
+    tcp: The address at which instance 0 listens, and the key of the job, if links are
+        to use TCP and no MPI.
     """
 
     rank: int
@@ -36,6 +38,7 @@ class JobHosts(NamedTuple):
     shared_name: str = ""
     per_host: tuple[int, ...] = ()
     version: str = ""
+    tcp: tuple[str, int, bytes] | None = None
 
     @property
     def hosts(self) -> tuple[int, ...] | None:
@@ -94,9 +97,8 @@ class World:
             self._next_tag += count
             if self._next_tag > self.links.most_tag:
                 raise ArenaError(
-                    "This process has made so many groups over several hosts that MPI "
-                    "has no tags left for another one. Create groups once and keep "
-                    "them."
+                    "This process has made so many groups over several hosts that no "
+                    "tags are left for another one. Create groups once and keep them."
                 )
             return self._next_tag - count
 

@@ -1,7 +1,7 @@
 /* Messages between members on different hosts, and the records by which leaders agree on a
  * call.
  *
- * An implementation of links moves the messages, such as mpi.c.
+ * An implementation of links moves the messages: MPI (mpi.c) or TCP (tcp.c).
  */
 #ifndef POPDIST_LINKS_H
 #define POPDIST_LINKS_H

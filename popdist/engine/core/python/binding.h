@@ -35,6 +35,7 @@ PyObject *make_reducer_type(PyObject *module);
 PyObject *make_mapping_type(PyObject *module);
 PyObject *make_recorder_type(PyObject *module);
 PyObject *make_tensor_call_type(PyObject *module);
+PyObject *make_tcp_type(PyObject *module);
 PyObject *make_tensor_calls_type(PyObject *module);
 
 /* The name of capsules with a link_table, and the function that makes one for MPI. */

@@ -5,7 +5,7 @@
 
 /* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
  * another core. */
-#define CORE_VERSION 3
+#define CORE_VERSION 4
 
 PyTypeObject *split_type;
 PyObject *failure;
@@ -324,6 +324,7 @@ PyMODINIT_FUNC PyInit__core(void)
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module))
+        && add(module, "TcpLinks", make_tcp_type(module))
         && add(module, "Recorder", (PyObject *)recorder_type)
         && add(module, "TensorCall", make_tensor_call_type(module))
         && add(module, "TensorCalls", make_tensor_calls_type(module)))

@@ -115,7 +115,7 @@ def test_a_mismatch_is_told_at_once_where_the_missing_instance_has_died(
 
 
 def test_different_operations_on_two_hosts_are_a_mismatch(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     group = popdist.instance_group()
@@ -124,7 +124,7 @@ def test_different_operations_on_two_hosts_are_a_mismatch(
     fail(lambda: group.barrier())
     """
 
-    ran = run(hydra, (2, 1), body, tmp_path)
+    ran = run(links, (2, 1), body, tmp_path)
 
     for error, after in lines_of(ran.outputs):
         assert "broadcast of 10 float32 with root on instance 1" in error
@@ -132,7 +132,7 @@ def test_different_operations_on_two_hosts_are_a_mismatch(
         assert after.startswith("GroupUnusableError: This group ended in ")
 
 
-def test_a_message_of_another_type_ends_the_group(hydra: str, tmp_path: Path) -> None:
+def test_a_message_of_another_type_ends_the_group(links: str, tmp_path: Path) -> None:
     body = """
     group = popdist.instance_group()
     x = np.ones(10, np.float32)
@@ -143,7 +143,7 @@ def test_a_message_of_another_type_ends_the_group(hydra: str, tmp_path: Path) ->
     fail(lambda: group.barrier())
     """
 
-    ran = run(hydra, (1, 1), body, tmp_path)
+    ran = run(links, (1, 1), body, tmp_path)
 
     assert lines_of(ran.outputs)[1][0] == (
         "MismatchError: Tensor layouts did not match on all instances: instance 1 came "
@@ -154,7 +154,7 @@ def test_a_message_of_another_type_ends_the_group(hydra: str, tmp_path: Path) ->
 
 
 def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     group = popdist.instance_group()
@@ -169,7 +169,7 @@ def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
         open(f"{sys.argv[1]}.{rank}.done", "w").close()
     """
 
-    ran = run(hydra, (2, 1), body, tmp_path)
+    ran = run(links, (2, 1), body, tmp_path)
 
     text = (
         f"CollectiveTimeoutError: Instance 2 did not take its part in {SUM} of 3 "
@@ -180,7 +180,7 @@ def test_an_instance_of_another_host_that_does_not_come_is_named_in_time(
 
 
 def test_a_long_wait_for_another_host_is_reported_once(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     os.environ["POPDIST_STALL_TIMEOUT"] = "0.3"
@@ -192,7 +192,7 @@ def test_a_long_wait_for_another_host_is_reported_once(
     group.barrier()
     """
 
-    ran = run(hydra, (1, 1), body, tmp_path)
+    ran = run(links, (1, 1), body, tmp_path)
 
     assert ran.code == 0
     # The calls before may take long, too.
@@ -205,7 +205,7 @@ def test_a_long_wait_for_another_host_is_reported_once(
 
 
 def test_a_member_behind_the_leader_of_another_host_is_named_everywhere(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     os.environ["POPDIST_STALL_TIMEOUT"] = "2"
@@ -220,7 +220,7 @@ def test_a_member_behind_the_leader_of_another_host_is_named_everywhere(
         open(f"{sys.argv[1]}.{rank}.done", "w").close()
     """
 
-    ran = run(hydra, (2, 2), body, tmp_path)
+    ran = run(links, (2, 2), body, tmp_path)
 
     assert ran.code == 0
     for [error] in lines_of([one.out for one in ran.instances[:3]]):
@@ -229,7 +229,7 @@ def test_a_member_behind_the_leader_of_another_host_is_named_everywhere(
     assert f"for instance 3 on {HOST} in {SUM}" in ran.instances[0].err
 
 
-def test_an_abort_ends_the_group_on_all_hosts(hydra: str, tmp_path: Path) -> None:
+def test_an_abort_ends_the_group_on_all_hosts(links: str, tmp_path: Path) -> None:
     body = """
     group = popdist.instance_group()
     group.barrier()
@@ -238,13 +238,13 @@ def test_an_abort_ends_the_group_on_all_hosts(hydra: str, tmp_path: Path) -> Non
     fail(lambda: group.all_reduce(np.ones(3)))
     """
 
-    ran = run(hydra, (2, 1), body, tmp_path)
+    ran = run(links, (2, 1), body, tmp_path)
 
     assert ran.outputs == ["CollectiveAbortedError: It is enough."] * 3
 
 
 def test_one_that_closes_the_group_is_missed_on_the_other_host(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     group = popdist.instance_group()
@@ -255,7 +255,7 @@ def test_one_that_closes_the_group_is_missed_on_the_other_host(
         fail(lambda: group.all_reduce(np.ones(3)))
     """
 
-    ran = run(hydra, (2, 2), body, tmp_path)
+    ran = run(links, (2, 2), body, tmp_path)
 
     for own in (0, 1, 3):
         assert re.fullmatch(
@@ -267,7 +267,7 @@ def test_one_that_closes_the_group_is_missed_on_the_other_host(
 
 @pytest.mark.parametrize("most_told", [64, 2])
 def test_one_that_closes_the_group_sends_nothing_any_more(
-    hydra: str, tmp_path: Path, most_told: int
+    links: str, tmp_path: Path, most_told: int
 ) -> None:
     body = f"""
     from popdist.engine.hosts import layout
@@ -284,7 +284,7 @@ def test_one_that_closes_the_group_sends_nothing_any_more(
         assert waited < 30
     """
 
-    ran = run(hydra, (2, 2), body, tmp_path)
+    ran = run(links, (2, 2), body, tmp_path)
 
     message, error = ran.outputs[1].splitlines()
     assert message == "[1. 1. 1.]"
@@ -433,7 +433,7 @@ def test_the_death_of_an_instance_is_named_on_all_hosts(
 
 
 def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     group = popdist.instance_group()
@@ -448,7 +448,7 @@ def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(
     print(status, group.all_reduce(np.ones(3))[0])
     """
 
-    assert run(hydra, (2, 1), body, tmp_path).outputs == ["0 3.0"] * 3
+    assert run(links, (2, 1), body, tmp_path).outputs == ["0 3.0"] * 3
 
 
 def test_one_that_only_closed_its_group_delays_no_end_of_another(
@@ -496,7 +496,7 @@ def test_a_process_that_ends_while_mpi_starts_tears_down_no_library(
 
 
 def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
-    hydra: str, tmp_path: Path
+    links: str, tmp_path: Path
 ) -> None:
     body = """
     import threading
@@ -508,7 +508,7 @@ def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
     print("over")
     """
 
-    ran = run(hydra, (1, 1), body, tmp_path)
+    ran = run(links, (1, 1), body, tmp_path)
 
     assert [one.out for one in ran.instances] == ["over\n"] * 2
 
@@ -524,8 +524,8 @@ def test_a_thread_in_a_call_at_the_end_keeps_no_process_from_ending(
         "group.send(x, 0) if rank == 1 else group.recv(x, 1)",
     ],
 )
-def test_memory_of_a_failed_call_lives_while_mpi_may_write_to_it(
-    hydra: str, tmp_path: Path, call: str
+def test_memory_of_a_failed_call_lives_while_links_may_write_to_it(
+    links: str, tmp_path: Path, call: str
 ) -> None:
     # Instance 1 enters the call, and sends no elements until instance 0 has failed.
     body = f"""
@@ -572,7 +572,7 @@ def test_memory_of_a_failed_call_lives_while_mpi_may_write_to_it(
         open(done, "w").close()
     """
 
-    error, posted = run(hydra, (1, 1), body, tmp_path).outputs[0].splitlines()
+    error, posted = run(links, (1, 1), body, tmp_path).outputs[0].splitlines()
 
     assert error.startswith("CollectiveTimeoutError: Instance 1 on ")
     assert posted == "True []"

@@ -1,0 +1,583 @@
+#define _GNU_SOURCE
+#include "hosts/tcp.h"
+
+#include "shm/chunks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+    /* Of the frame by which a process says that it ends. */
+    GOODBYE = -1,
+    /* Bytes that are read from a socket at once, unless they belong to a longer message. */
+    BUFFER_BYTES = 16 << 10,
+    EVENTS = 16,
+    /* Reads from one socket before others get their turn. */
+    MOST_READS = 16,
+};
+
+typedef struct {
+    uint64_t bytes;
+    int64_t tag;
+} frame;
+
+/* A message that is begun here: a send until it is written, a receive until it is read. */
+typedef struct request {
+    struct request *next;
+    frame head;
+    unsigned char *data; /* of a send, only read */
+    uint64_t at; /* bytes of the frame that are written */
+    bool posted; /* a short one: its data lies behind it, and it is freed when it is done */
+    int error;
+    _Atomic bool done;
+} request;
+
+/* A message that has come before its receive. */
+typedef struct arrival {
+    struct arrival *next;
+    frame head;
+    int from;
+    bool complete;
+    request *claim; /* the receive that was begun before it was complete */
+    unsigned char data[];
+} arrival;
+
+typedef struct connection {
+    struct connection *next;
+    int fd, process;
+    request *first, *last; /* that are to be written */
+    bool awaits_room;
+    /* What has been read and not been looked at. */
+    unsigned char buffer[BUFFER_BYTES];
+    uint32_t begin, end;
+    /* The message that is being read, if bytes of it are left. */
+    uint64_t left;
+    unsigned char *into; /* or NULL, if it is dropped */
+    request *target;
+    arrival *early;
+} connection;
+
+typedef struct {
+    connection *out; /* by which messages go to it */
+    request *receives;
+    arrival *early; /* messages of groups */
+    bool failed, left;
+} process;
+
+struct tcp_links {
+    pthread_mutex_t lock;
+    int rank, size, epoll;
+    uint32_t posted;
+    connection *connections;
+    arrival *short_ones;
+    process processes[];
+};
+
+/* --- Requests */
+
+static void complete(tcp_links *l, request *r, int error)
+{
+    if (r->posted) {
+        l->posted--;
+        free(r);
+        return;
+    }
+    r->error = error;
+    atomic_store_explicit(&r->done, true, memory_order_release);
+}
+
+static void append_arrival(arrival **list, arrival *one)
+{
+    while (*list)
+        list = &(*list)->next;
+    *list = one;
+}
+
+/* --- Sockets */
+
+static void await_room(tcp_links *l, connection *c, bool awaits)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
+    if (awaits == c->awaits_room)
+        return;
+    if (awaits)
+        event.events |= EPOLLOUT;
+    c->awaits_room = awaits;
+    epoll_ctl(l->epoll, EPOLL_CTL_MOD, c->fd, &event);
+}
+
+static void close_connection(tcp_links *l, connection *c)
+{
+    connection **at = &l->connections;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    close(c->fd);
+    free(c);
+}
+
+/* A connection has ended: its process has died, unless it has said that it ends. */
+static void lose(tcp_links *l, connection *c)
+{
+    process *p = &l->processes[c->process];
+    p->failed |= !p->left;
+    if (p->out == c)
+        p->out = NULL;
+    while (c->first) {
+        request *r = c->first;
+        c->first = r->next;
+        complete(l, r, ECONNRESET);
+    }
+    if (c->early && !c->early->claim) {
+        /* It is in a list, and will never be complete. */
+        arrival **at = c->early->head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early;
+        while (*at && *at != c->early)
+            at = &(*at)->next;
+        if (*at)
+            *at = c->early->next;
+    }
+    free(c->early);
+    close_connection(l, c);
+}
+
+/* Write what there is room for. False if the connection has ended, and is gone. */
+static bool write_to(tcp_links *l, connection *c)
+{
+    while (c->first) {
+        request *r = c->first;
+        const uint64_t head = sizeof r->head;
+        const uint64_t of_data = r->at > head ? r->at - head : 0;
+        struct iovec parts[2] = {
+            {(unsigned char *)&r->head + least(r->at, head), head - least(r->at, head)},
+            {r->data + of_data, r->head.bytes - of_data},
+        };
+        struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
+        const ssize_t written = sendmsg(c->fd, &all, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0 && errno == EAGAIN)
+            break;
+        if (written < 0) {
+            lose(l, c);
+            return false;
+        }
+        r->at += (uint64_t)written;
+        if (r->at < head + r->head.bytes)
+            continue;
+        c->first = r->next;
+        complete(l, r, 0);
+    }
+    await_room(l, c, c->first != NULL);
+    return true;
+}
+
+/* Find the first receive with a tag, and take it out of the list. */
+static request *take_receive(process *p, int64_t tag)
+{
+    request **at = &p->receives;
+    while (*at && (*at)->head.tag != tag)
+        at = &(*at)->next;
+    request *r = *at;
+    if (r)
+        *at = r->next;
+    return r;
+}
+
+/* A frame's head has been read. False if there is no memory for it. */
+static bool begin_frame(tcp_links *l, connection *c, frame head)
+{
+    process *p = &l->processes[c->process];
+    c->left = head.bytes;
+    c->into = NULL;
+    c->target = NULL;
+    c->early = NULL;
+    if (head.tag == GOODBYE) {
+        p->left = true;
+        return true;
+    }
+    request *r = head.tag < FIRST_GROUP_TAG ? NULL : take_receive(p, head.tag);
+    if (r && head.bytes > r->head.bytes) {
+        complete(l, r, EMSGSIZE);
+        return true;
+    }
+    if (r) {
+        c->target = r;
+        c->into = r->data;
+        return true;
+    }
+    arrival *one = malloc(sizeof *one + head.bytes);
+    if (!one)
+        return false;
+    *one = (arrival){.head = head, .from = c->process};
+    append_arrival(head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early, one);
+    c->early = one;
+    c->into = one->data;
+    return true;
+}
+
+/* Hand an early message over to its receive. */
+static void deliver(tcp_links *l, arrival *one, request *r)
+{
+    const bool fits = one->head.bytes <= r->head.bytes;
+    if (fits && one->head.bytes)
+        memcpy(r->data, one->data, one->head.bytes);
+    complete(l, r, fits ? 0 : EMSGSIZE);
+    free(one);
+}
+
+static void end_frame(tcp_links *l, connection *c)
+{
+    if (c->target)
+        complete(l, c->target, 0);
+    if (c->early && c->early->claim)
+        deliver(l, c->early, c->early->claim);
+    else if (c->early)
+        c->early->complete = true;
+    c->target = NULL;
+    c->early = NULL;
+}
+
+/* Look at what is in the buffer. False if there is no memory. */
+static bool use_buffer(tcp_links *l, connection *c)
+{
+    for (;;) {
+        const uint64_t here = c->end - c->begin;
+        if (c->left) {
+            const uint64_t now = least(here, c->left);
+            if (c->into && now) {
+                memcpy(c->into, c->buffer + c->begin, now);
+                c->into += now;
+            }
+            c->begin += (uint32_t)now;
+            c->left -= now;
+            if (c->left)
+                return true;
+            end_frame(l, c);
+        } else {
+            frame head;
+            if (here < sizeof head)
+                return true;
+            memcpy(&head, c->buffer + c->begin, sizeof head);
+            c->begin += sizeof head;
+            if (!begin_frame(l, c, head))
+                return false;
+            if (!c->left)
+                end_frame(l, c);
+        }
+    }
+}
+
+/* Read what has come. False if the connection has ended, and is gone. */
+static bool read_from(tcp_links *l, connection *c)
+{
+    for (int i = 0; i < MOST_READS; i++) {
+        memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
+        c->end -= c->begin;
+        c->begin = 0;
+        const bool directly = c->into && c->left > BUFFER_BYTES;
+        const ssize_t came =
+            directly ? recv(c->fd, c->into, c->left, MSG_DONTWAIT)
+                     : recv(c->fd, c->buffer + c->end, BUFFER_BYTES - c->end, MSG_DONTWAIT);
+        if (came < 0 && errno == EINTR)
+            continue;
+        if (came < 0 && errno == EAGAIN)
+            return true;
+        if (came > 0 && directly) {
+            c->into += came;
+            c->left -= (uint64_t)came;
+            if (!c->left)
+                end_frame(l, c);
+            continue;
+        }
+        c->end += came > 0 ? (uint32_t)came : 0;
+        if (came <= 0 || !use_buffer(l, c)) {
+            lose(l, c);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Move what can be moved over all sockets; the caller has the lock. */
+static void advance_all(tcp_links *l)
+{
+    struct epoll_event events[EVENTS];
+    const int count = epoll_wait(l->epoll, events, EVENTS, 0);
+    for (int i = 0; i < count; i++) {
+        connection *c = events[i].data.ptr;
+        const bool open = events[i].events & ~(uint32_t)EPOLLOUT ? read_from(l, c) : true;
+        if (open && events[i].events & EPOLLOUT)
+            write_to(l, c);
+    }
+}
+
+/* --- The functions of links */
+
+static int send_request(tcp_links *l, request *r, int to)
+{
+    process *p = &l->processes[to];
+    connection *c = p->out;
+    if (!c)
+        return p->left ? EPIPE : p->failed ? ECONNRESET : ENOTCONN;
+    if (c->first)
+        c->last->next = r;
+    else
+        c->first = r;
+    c->last = r;
+    /* A connection that has ended has made it an error of the request. */
+    if (c->first == r)
+        write_to(l, c);
+    return 0;
+}
+
+static int tcp_send(void *own, const void *data, uint64_t bytes, int to, int tag,
+                    void **given)
+{
+    tcp_links *l = own;
+    request *r = calloc(1, sizeof *r);
+    if (!r)
+        return ENOMEM;
+    r->head = (frame){bytes, tag};
+    r->data = (unsigned char *)(uintptr_t)data;
+    *given = r;
+    pthread_mutex_lock(&l->lock);
+    const int error = send_request(l, r, to);
+    pthread_mutex_unlock(&l->lock);
+    if (error)
+        complete(l, r, error);
+    return error;
+}
+
+static int tcp_receive(void *own, void *data, uint64_t bytes, int from, int tag, void **given)
+{
+    tcp_links *l = own;
+    process *p = &l->processes[from];
+    request *r = calloc(1, sizeof *r);
+    if (!r)
+        return ENOMEM;
+    r->head = (frame){bytes, tag};
+    r->data = data;
+    *given = r;
+    pthread_mutex_lock(&l->lock);
+    arrival **at = &p->early;
+    while (*at && ((*at)->head.tag != tag || (*at)->claim))
+        at = &(*at)->next;
+    arrival *one = *at;
+    if (one) {
+        *at = one->next;
+        if (one->complete)
+            deliver(l, one, r);
+        else
+            one->claim = r;
+    } else {
+        request **last = &p->receives;
+        while (*last)
+            last = &(*last)->next;
+        *last = r;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return 0;
+}
+
+static int tcp_test(void *own, void **given, bool *done)
+{
+    tcp_links *l = own;
+    request *r = *given;
+    *done = atomic_load_explicit(&r->done, memory_order_acquire);
+    /* If another thread has the lock, it moves what there is. */
+    if (!*done && pthread_mutex_trylock(&l->lock) == 0) {
+        advance_all(l);
+        pthread_mutex_unlock(&l->lock);
+        *done = atomic_load_explicit(&r->done, memory_order_acquire);
+    }
+    if (!*done)
+        return 0;
+    const int error = r->error;
+    free(r);
+    *given = NULL;
+    return error;
+}
+
+static bool tcp_is_ready(void *own, int to)
+{
+    tcp_links *l = own;
+    const process *p = &l->processes[to];
+    pthread_mutex_lock(&l->lock);
+    const bool ready = p->out || p->failed || p->left;
+    pthread_mutex_unlock(&l->lock);
+    return ready;
+}
+
+const link_calls tcp_calls = {tcp_send, tcp_receive, tcp_test, tcp_is_ready};
+
+/* --- For Python */
+
+tcp_links *tcp_open(int rank, int size)
+{
+    tcp_links *l = calloc(1, sizeof *l + (size_t)size * sizeof *l->processes);
+    if (!l)
+        return NULL;
+    l->rank = rank;
+    l->size = size;
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (l->epoll < 0) {
+        free(l);
+        return NULL;
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    return l;
+}
+
+static void free_arrivals(arrival *one)
+{
+    while (one) {
+        arrival *next = one->next;
+        free(one);
+        one = next;
+    }
+}
+
+void tcp_close(tcp_links *l)
+{
+    while (l->connections)
+        lose(l, l->connections);
+    for (int i = 0; i < l->size; i++)
+        free_arrivals(l->processes[i].early);
+    free_arrivals(l->short_ones);
+    close(l->epoll);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+int tcp_epoll(const tcp_links *l)
+{
+    return l->epoll;
+}
+
+int tcp_add(tcp_links *l, int number, int fd)
+{
+    const int on = 1;
+    connection *c = calloc(1, sizeof *c);
+    if (!c)
+        return ENOMEM;
+    c->fd = fd;
+    c->process = number;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
+    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0
+        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0
+        || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+        const int error = errno;
+        free(c);
+        return error;
+    }
+    pthread_mutex_lock(&l->lock);
+    c->next = l->connections;
+    l->connections = c;
+    if (!l->processes[number].out)
+        l->processes[number].out = c;
+    pthread_mutex_unlock(&l->lock);
+    return 0;
+}
+
+void tcp_note_failed(tcp_links *l, int number)
+{
+    pthread_mutex_lock(&l->lock);
+    process *p = &l->processes[number];
+    p->failed |= !p->left;
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool tcp_has_failed(tcp_links *l, int number)
+{
+    pthread_mutex_lock(&l->lock);
+    const bool failed = l->processes[number].failed;
+    pthread_mutex_unlock(&l->lock);
+    return failed;
+}
+
+int tcp_post(tcp_links *l, int to, int tag, const void *data, uint64_t bytes)
+{
+    request *r = calloc(1, sizeof *r + bytes);
+    if (!r)
+        return ENOMEM;
+    r->head = (frame){bytes, tag};
+    r->data = (unsigned char *)(r + 1);
+    r->posted = true;
+    memcpy(r->data, data, bytes);
+    pthread_mutex_lock(&l->lock);
+    l->posted++;
+    const int error = send_request(l, r, to);
+    if (error)
+        complete(l, r, error);
+    pthread_mutex_unlock(&l->lock);
+    return error;
+}
+
+uint32_t tcp_posted(tcp_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const uint32_t count = l->posted;
+    pthread_mutex_unlock(&l->lock);
+    return count;
+}
+
+short_message tcp_take(tcp_links *l, int tag)
+{
+    short_message found = {.data = NULL};
+    pthread_mutex_lock(&l->lock);
+    advance_all(l);
+    arrival **at = &l->short_ones;
+    while (*at && ((*at)->head.tag != tag || !(*at)->complete))
+        at = &(*at)->next;
+    arrival *one = *at;
+    if (one)
+        *at = one->next;
+    pthread_mutex_unlock(&l->lock);
+    if (!one)
+        return found;
+    found = (short_message){malloc(one->head.bytes + 1), one->head.bytes, one->from};
+    if (found.data)
+        memcpy(found.data, one->data, one->head.bytes);
+    free(one);
+    return found;
+}
+
+void tcp_disown(tcp_links *l)
+{
+    /* They stay in the parent's epoll, which is the same. */
+    for (connection *c = l->connections; c; c = c->next) {
+        close(c->fd);
+        c->fd = -1;
+    }
+    close(l->epoll);
+    l->epoll = -1;
+}
+
+void tcp_say_goodbye(tcp_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    for (connection *c = l->connections, *next; c; c = next) {
+        next = c->next;
+        request *r = calloc(1, sizeof *r);
+        if (!r)
+            continue;
+        *r = (request){.head = {0, GOODBYE}, .posted = true};
+        l->posted++;
+        if (c->first)
+            c->last->next = r;
+        else
+            c->first = r;
+        c->last = r;
+        write_to(l, c);
+    }
+    pthread_mutex_unlock(&l->lock);
+}

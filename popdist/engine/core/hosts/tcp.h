@@ -1,0 +1,55 @@
+/* Links by TCP: one socket for each pair of processes that exchange messages.
+ *
+ * Python connects and authenticates the sockets; this moves messages over them. Each message
+ * is a frame: its length and tag, and its bytes. A frame that comes before its receive is
+ * begun is kept in memory. Short messages, with tags below FIRST_GROUP_TAG, always are.
+ */
+#ifndef POPDIST_HOSTS_TCP_H
+#define POPDIST_HOSTS_TCP_H
+
+#include "hosts/links.h"
+
+enum { FIRST_GROUP_TAG = 16 };
+
+typedef struct tcp_links tcp_links;
+
+/* For these, `own` is a tcp_links. Errors are those of errno. */
+extern const link_calls tcp_calls;
+
+/* Links of a process to all others. NULL with errno set if there is no memory or
+ * descriptor. */
+tcp_links *tcp_open(int rank, int size);
+void tcp_close(tcp_links *l);
+
+/* The epoll of all sockets. */
+int tcp_epoll(const tcp_links *l);
+
+/* Use a connected socket to a process, which is closed with the links. 0 or an error. */
+int tcp_add(tcp_links *l, int process, int fd);
+
+/* A process cannot be reached, or has died. */
+void tcp_note_failed(tcp_links *l, int process);
+bool tcp_has_failed(tcp_links *l, int process);
+
+/* Begin to send a copy of a short message. 0 or an error. */
+int tcp_post(tcp_links *l, int to, int tag, const void *data, uint64_t bytes);
+/* Short messages that are still being sent. */
+uint32_t tcp_posted(tcp_links *l);
+
+/* A short message that has come. */
+typedef struct {
+    unsigned char *data; /* the caller's to free; NULL if none has come */
+    uint64_t bytes;
+    int from;
+} short_message;
+
+/* Move what can be moved, and return the first short message with a tag. */
+short_message tcp_take(tcp_links *l, int tag);
+
+/* Close the sockets in a forked child: they are its parent's. */
+void tcp_disown(tcp_links *l);
+
+/* Tell all connected processes that this one ends without having died. */
+void tcp_say_goodbye(tcp_links *l);
+
+#endif

@@ -1,0 +1,193 @@
+/* The sockets of a process to others, as Python connects them. */
+#include "python/binding.h"
+
+#include "hosts/tcp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+typedef struct {
+    PyObject_HEAD
+    tcp_links *links;
+    int size;
+    link_table table;
+} TcpObject;
+
+static PyObject *tcp_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"rank", "size", NULL};
+    int rank, size;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ii", names, &rank, &size))
+        return NULL;
+    TcpObject *self = new_object(type);
+    if (!self)
+        return NULL;
+    self->size = size;
+    self->links = tcp_open(rank, size);
+    if (self->links) {
+        const int epoll = tcp_epoll(self->links);
+        self->table = (link_table){.calls = &tcp_calls, .own = self->links, .epoll = epoll};
+        return (PyObject *)self;
+    }
+    PyErr_SetFromErrno(PyExc_OSError);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void release_object(PyObject *capsule)
+{
+    Py_DECREF((PyObject *)PyCapsule_GetContext(capsule));
+}
+
+/* Return a capsule for connect_hosts(), which keeps this object. */
+static PyObject *tcp_table(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *capsule = PyCapsule_New(&self->table, LINK_TABLE, release_object);
+    if (!capsule)
+        return NULL;
+    Py_INCREF((PyObject *)self);
+    PyCapsule_SetContext(capsule, self);
+    return capsule;
+}
+
+/* Return None, or NULL with an OSError. */
+static PyObject *result_of(int error)
+{
+    if (!error)
+        Py_RETURN_NONE;
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static bool is_process(const TcpObject *self, int number)
+{
+    if (number >= 0 && number < self->size)
+        return true;
+    PyErr_Format(PyExc_ValueError, "There is no process %d.", number);
+    return false;
+}
+
+static PyObject *tcp_add_socket(TcpObject *self, PyObject *args)
+{
+    int number, fd;
+    if (!PyArg_ParseTuple(args, "ii", &number, &fd) || !is_process(self, number))
+        return NULL;
+    return result_of(tcp_add(self->links, number, fd));
+}
+
+static PyObject *tcp_post_short(TcpObject *self, PyObject *args)
+{
+    int to, tag;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "iiy*", &to, &tag, &data))
+        return NULL;
+    PyObject *result = NULL;
+    if (is_process(self, to))
+        result = result_of(tcp_post(self->links, to, tag, data.buf, (uint64_t)data.len));
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *tcp_take_short(TcpObject *self, PyObject *args)
+{
+    int tag;
+    if (!PyArg_ParseTuple(args, "i", &tag))
+        return NULL;
+    const short_message m = tcp_take(self->links, tag);
+    if (!m.data)
+        Py_RETURN_NONE;
+    PyObject *result =
+        Py_BuildValue("iy#", m.from, (const char *)m.data, (Py_ssize_t)m.bytes);
+    free(m.data);
+    return result;
+}
+
+static PyObject *tcp_count_posted(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(tcp_posted(self->links));
+}
+
+static PyObject *tcp_check_ready(TcpObject *self, PyObject *args)
+{
+    int number;
+    if (!PyArg_ParseTuple(args, "i", &number) || !is_process(self, number))
+        return NULL;
+    return PyBool_FromLong(tcp_calls.is_ready(self->links, number));
+}
+
+static PyObject *tcp_fail(TcpObject *self, PyObject *args)
+{
+    int number;
+    if (!PyArg_ParseTuple(args, "i", &number) || !is_process(self, number))
+        return NULL;
+    tcp_note_failed(self->links, number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tcp_list_failed(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < self->size; i++) {
+        PyObject *number = tcp_has_failed(self->links, i) ? PyLong_FromLong(i) : NULL;
+        if (number && PyList_Append(list, number) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(number);
+        if (PyErr_Occurred())
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *tcp_give_up(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    tcp_disown(self->links);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tcp_end(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    tcp_say_goodbye(self->links);
+    Py_RETURN_NONE;
+}
+
+static void tcp_end_of_life(PyObject *object)
+{
+    TcpObject *self = (TcpObject *)object;
+    if (self->links)
+        tcp_close(self->links);
+    free_object(object);
+}
+
+#define METHOD(name, function, flags)                                              \
+    {                                                                              \
+        name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
+    }
+
+PyObject *make_tcp_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        METHOD("table", tcp_table, METH_NOARGS),
+        METHOD("add", tcp_add_socket, METH_VARARGS),
+        METHOD("post", tcp_post_short, METH_VARARGS),
+        METHOD("take", tcp_take_short, METH_VARARGS),
+        METHOD("posted", tcp_count_posted, METH_NOARGS),
+        METHOD("is_ready", tcp_check_ready, METH_VARARGS),
+        METHOD("note_failed", tcp_fail, METH_VARARGS),
+        METHOD("failed", tcp_list_failed, METH_NOARGS),
+        METHOD("disown", tcp_give_up, METH_NOARGS),
+        METHOD("say_goodbye", tcp_end, METH_NOARGS),
+        {NULL, NULL, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)tcp_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)tcp_end_of_life},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    return make_type(module, "popdist.engine._core.TcpLinks", sizeof(TcpObject), 0, slots);
+}
