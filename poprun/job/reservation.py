@@ -30,6 +30,7 @@ from poprun.vipu.errors import (
     VipuError,
 )
 from poprun.vipu.inventory.location import VARIABLE
+from poprun.vipu.launch import reserve as launch_reserve
 from poprun.vipu.launch.describe_devices import (
     describe_grant,
     parent_device_lines,
@@ -37,12 +38,11 @@ from poprun.vipu.launch.describe_devices import (
 )
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.launch.reserve import JobRequest
-from poprun.vipu.launch.reserve import preview as preview_devices
-from poprun.vipu.launch.reserve import reserve as reserve_devices
 from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import PARENT, Grant, Holder
 from poprun.vipu.model import Cluster
 from poprun.vipu.opening import open_inventory
+from poprun.vipu.requests import Acquisition
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
@@ -196,7 +196,7 @@ def preview(
     expected = partition.expected_variables(options, request.identity)
     try:
         with closing(_open(options, environ, is_copy=True)) as inventory:
-            grant = preview_devices(inventory, _job_request(request, options))
+            grant = launch_reserve.preview(inventory, _job_request(request, options))
     except (InventoryError, ServerError) as error:
         if request.needs_ipus or options.server is not None:
             return expected, f"V-IPU cannot be queried: {error}"
@@ -220,11 +220,12 @@ def _reserve(
     open_again = partial(_open, options, environ)
     inventory = open_again()
     job = _job_request(request, options)
-    end_action = _end_action(job.lease, options, inventory.location, environ)
+    end_action = _end_action(job, inventory.location, environ)
     # Before anything is reserved: poprun may be killed at any time.
     tell_guard(EndActions().register(end_action))
     try:
-        grant = reserve_devices(inventory, job, log, _Waiting(log, phase_line).show)
+        show = _Waiting(log, phase_line).show
+        grant = launch_reserve.reserve(inventory, job, log, show)
     except BaseException:
         inventory.close()
         tell_guard(EndActions().withdraw(end_action))
@@ -236,7 +237,7 @@ def _reserve(
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
-            inventory.attach(job.lease, PARENT, liveness.identify(guard_pid))
+            inventory.attach(grant.lease.id, PARENT, liveness.identify(guard_pid))
         inventory.close()
         granted, lines = _describe(grant, request, options)
     except BaseException:
@@ -259,12 +260,7 @@ def _open(
     host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
     return open_inventory(
-        options.server,
-        environ,
-        host,
-        options.timeout_s,
-        syncs=False,
-        is_copy=is_copy,
+        options.server, environ, host, options.timeout_s, syncs=False, is_copy=is_copy
     )
 
 
@@ -273,17 +269,19 @@ def _job_request(request: Request, options: PartitionOptions) -> JobRequest:
     # A server with access keys lets each user act in the name of the key's owner only.
     user = (server.user if server else "") or user_name()
     host = os.uname().nodename
-    return JobRequest(
-        options=options,
-        num_instances=topology.num_instances,
-        num_replicas=topology.num_replicas,
-        ipus_per_replica=topology.ipus_per_replica,
+    acquisition = Acquisition(
         holder=Holder(
             user=user, job=request.identity, host=host, process=liveness.identify()
         ),
-        spans_hosts=request.names_hosts,
+        partition=partition.own_name(request.identity),
+        num_children=topology.num_instances,
+        ipus_per_child=topology.ipus_per_instance,
+        remove=options.remove,
         lease=os.urandom(16).hex(),
-        own_name=partition.own_name(request.identity),
+        spans_hosts=request.names_hosts,
+    )
+    return JobRequest(
+        options=options, num_replicas=topology.num_replicas, acquisition=acquisition
     )
 
 
@@ -314,10 +312,11 @@ def _describe(
 
 
 def _end_action(
-    lease: str, options: PartitionOptions, location: str, environ: Mapping[str, str]
+    job: JobRequest, location: str, environ: Mapping[str, str]
 ) -> RunCommand:
-    server = options.server
-    argv = [sys.executable, "-I", RELEASE, lease, str(options.timeout_s)]
+    lease, server = job.acquisition.lease, job.options.server
+    timeout_s = job.options.timeout_s
+    argv = [sys.executable, "-I", RELEASE, lease, str(timeout_s)]
     needed = {
         name: value
         for name, value in environ.items()
@@ -331,5 +330,5 @@ def _end_action(
         purpose=f"release the IPUs of lease {lease}",
         argv=[os.fsencode(word) for word in argv],
         environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],
-        timeout_s=options.timeout_s + RELEASE_START_S,
+        timeout_s=timeout_s + RELEASE_START_S,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from poprun.log import Log
 from poprun.vipu import errors, model
 from poprun.vipu.launch.values import PartitionOptions
-from poprun.vipu.leases import Grant, Holder
+from poprun.vipu.leases import Grant
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
 from poprun.words import counted
@@ -42,20 +42,13 @@ class JobRequest:
     """A job that needs a partition."""
 
     options: PartitionOptions
-    num_instances: int
     num_replicas: int
-    ipus_per_replica: int
-    holder: Holder
-    # The id that its lease will have.
-    lease: str
-    # The name of its partition, if one is made for it alone.
-    own_name: str
-    # Whether it has instances on other hosts.
-    spans_hosts: bool = False
+    # The acquisition of a partition that is made for it alone.
+    acquisition: Acquisition
 
     @property
     def num_ipus(self) -> int:
-        return self.num_replicas * self.ipus_per_replica
+        return self.acquisition.num_children * self.acquisition.ipus_per_child
 
     def partition(self, name: str) -> PartitionRequest:
         """Return the partition that the job needs, as its options describe it.
@@ -67,8 +60,8 @@ class JobRequest:
         request = partition_rules.request_for_job(
             name,
             num_replicas=self.num_replicas,
-            ipus_per_replica=self.ipus_per_replica,
-            num_instances=self.num_instances,
+            ipus_per_replica=self.num_ipus // self.num_replicas,
+            num_instances=self.acquisition.num_children,
             num_ilds=options.num_ilds,
             strict=options.server is not None,
         )
@@ -81,20 +74,7 @@ class JobRequest:
             sync_type=model.SyncType.read(sync) if sync else None,
             allocation=options.allocation,
             cluster=options.cluster,
-            owner=self.holder.user,
-        )
-
-    def acquisition(self, name: str, create: PartitionRequest | None) -> Acquisition:
-        """Return what the inventory is asked for; `create` if it makes a partition."""
-        return Acquisition(
-            holder=self.holder,
-            partition=name,
-            num_children=self.num_instances,
-            ipus_per_child=self.num_ipus // self.num_instances,
-            create=create,
-            remove=self.options.remove,
-            lease=self.lease,
-            spans_hosts=self.spans_hosts,
+            owner=self.acquisition.holder.user,
         )
 
     def may_use(self, partition: model.Partition) -> bool:
@@ -133,7 +113,7 @@ def reserve(
         return steps.reserve_in_turn(options.wait_s, show)
     except BaseException:
         with suppress(errors.VipuError):
-            inventory.release(job.lease)
+            inventory.release(job.acquisition.lease)
         raise
 
 
@@ -170,8 +150,9 @@ class _Steps:
         """
         job, log, began = self.job, self.log, time.monotonic()
         has_waited = False
-        name = job.options.name or job.own_name
-        acquisition = job.acquisition(name, job.partition(name))
+        name = job.options.name or job.acquisition.partition
+        create = job.partition(name)
+        acquisition = replace(job.acquisition, partition=name, create=create)
         while True:
             lines: list[str] = []
             reason, pause_s = "", WAIT_POLL_S
@@ -226,7 +207,7 @@ class _Steps:
             )
         if len(partitions) != 1:
             self._log_connection()
-            return self._create(self.job.own_name)
+            return self._create(self.job.acquisition.partition)
         [partition] = partitions
         self.log.info(f"Using V-IPU partition {partition.name} as it {reason}")
         self._log_connection()
@@ -238,7 +219,7 @@ class _Steps:
             refusal = error
         self.log.info(f"{refusal} The job gets a new partition.")
         try:
-            return self._create(self.job.own_name)
+            return self._create(self.job.acquisition.partition)
         except errors.NoSpaceError as error:
             if self.job.options.wait_s is not None:
                 raise  # there may be room later
@@ -291,7 +272,7 @@ class _Steps:
         return grant
 
     def _acquire(self, name: str, create: PartitionRequest | None) -> Grant:
-        acquisition = self.job.acquisition(name, create)
+        acquisition = replace(self.job.acquisition, partition=name, create=create)
         if self.changes_nothing:
             return self.inventory.try_acquire(acquisition)
         attempts = self.job.options.attempts

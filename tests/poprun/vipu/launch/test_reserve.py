@@ -21,9 +21,24 @@ from poprun.vipu.launch.reserve import JobRequest, preview, reserve
 from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.requests import Acquisition, PartitionRequest
 
 Reserve = Callable[..., Grant]
+
+
+def job_request(
+    options: PartitionOptions, replicas: int, holder: Holder, lease: str = ""
+) -> JobRequest:
+    """A job of two instances with one-IPU replicas."""
+    acquisition = Acquisition(
+        holder=holder,
+        partition="own",
+        num_children=2,
+        ipus_per_child=replicas // 2,
+        remove=options.remove,
+        lease=lease,
+    )
+    return JobRequest(options=options, num_replicas=replicas, acquisition=acquisition)
 
 
 @pytest.fixture
@@ -42,15 +57,7 @@ def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reser
         show: Callable[[str], None] = lambda reason: None,
         **options: Any,
     ) -> Grant:
-        job = JobRequest(
-            options=PartitionOptions(**options),
-            num_instances=2,
-            num_replicas=replicas,
-            ipus_per_replica=1,
-            holder=holder,
-            lease=lease,
-            own_name="own",
-        )
+        job = job_request(PartitionOptions(**options), replicas, holder, lease)
         log = Log(2, lambda text: lines.append(text.split("] ", 1)[1].rstrip("\n")))
         return reserve(inventory, job, log, show)
 
@@ -63,15 +70,7 @@ def of_server(holder: Holder) -> Callable[..., JobRequest]:
 
     def job(replicas: int = 2, **options: Any) -> JobRequest:
         server = ServerAddress("h", 8090, origin="option")
-        return JobRequest(
-            options=PartitionOptions(server=server, **options),
-            num_instances=2,
-            num_replicas=replicas,
-            ipus_per_replica=1,
-            holder=holder,
-            lease="",
-            own_name="own",
-        )
+        return job_request(PartitionOptions(server=server, **options), replicas, holder)
 
     return job
 
