@@ -46,6 +46,9 @@ typedef struct {
 /* Move what can be moved, and return the first short message with a tag. */
 short_message tcp_take(tcp_links *l, int tag);
 
+/* Called several times a second: take note of hosts that do not answer. */
+void tcp_check_answers(tcp_links *l);
+
 /* Close the sockets in a forked child: they are its parent's. */
 void tcp_disown(tcp_links *l);
 

@@ -5,7 +5,7 @@
 
 /* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
  * another core. */
-#define CORE_VERSION 4
+#define CORE_VERSION 5
 
 PyTypeObject *split_type;
 PyObject *failure;

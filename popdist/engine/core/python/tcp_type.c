@@ -148,6 +148,13 @@ static PyObject *tcp_give_up(TcpObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *tcp_check(TcpObject *self, PyObject *unused)
+{
+    (void)unused;
+    tcp_check_answers(self->links);
+    Py_RETURN_NONE;
+}
+
 static PyObject *tcp_end(TcpObject *self, PyObject *unused)
 {
     (void)unused;
@@ -180,6 +187,7 @@ PyObject *make_tcp_type(PyObject *module)
         METHOD("note_failed", tcp_fail, METH_VARARGS),
         METHOD("failed", tcp_list_failed, METH_NOARGS),
         METHOD("disown", tcp_give_up, METH_NOARGS),
+        METHOD("check_answers", tcp_check, METH_NOARGS),
         METHOD("say_goodbye", tcp_end, METH_NOARGS),
         {NULL, NULL, 0, NULL},
     };

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Lock
-from time import sleep
+from time import monotonic, sleep
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from popdist.engine.hosts.tcp.handshake import StrangerError, answer, greet
 _POSTED, _GATHERED, _ENDED, _DIED = 1, 2, 3, 4
 _MOST_TAG = (1 << 31) - 1
 _PAUSE = 0.002
+# How often all connections are checked for hosts that do not answer.
+_CHECK_SECONDS = 0.1
 # How long an instance that does not accept a connection is taken for a live one.
 _CONNECT_SECONDS = 5.0
 
@@ -51,6 +53,7 @@ class TcpLinks:
         # Held while this process connects to others.
         self._connecting = Lock()
         self._addresses: list[Address] = []
+        self._checked_at = 0.0
         # How many short messages all have sent here, once they have come to their end.
         self._count: int | None = None
         if rank == 0:
@@ -88,6 +91,9 @@ class TcpLinks:
 
     def take(self) -> tuple[int, bytes] | None:
         taken = self._core.take(_POSTED)
+        if monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = monotonic()
+            self._core.check_answers()
         while (news := self._core.take(_DIED)) is not None:
             self.failed.add(int(news[1]))
         failed = set(self._core.failed()) - self.failed
