@@ -15,7 +15,7 @@ import numpy as np
 from popdist.bench import inputs
 from popdist.bench.cells import check
 from popdist.bench.communicator import Communicator, Floats, GroupCommunicator
-from popdist.bench.peers import Mpi
+from popdist.bench.peers import Mpi, load_deepspeed
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
 from popdist.bench.runners import Candidate, Engine, Run
 from popdist.bench.sizes import parse
@@ -46,14 +46,13 @@ class DeepSpeed:
     def __init__(self) -> None:
         import torch
         import torch.distributed as distributed
-        from deepspeed_reduce import load_all_reduce
 
         distributed.init_process_group("gloo")
         # Its threads must end before the interpreter does, or they end it.
         atexit.register(distributed.destroy_process_group)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self._torch, self._distributed = torch, distributed
-        self._all_reduce = load_all_reduce(self.rank, self.size)
+        self._all_reduce = load_deepspeed(self.rank, self.size)
         self._one = torch.ones(1)
 
     def barrier(self) -> None:

@@ -77,7 +77,7 @@ PEERS = (
         kind="deepspeed",
         # Its setup looks for torch where it is installed.
         steps=[
-            ["torch==2.13.0", "numpy", "ninja", "setuptools", "wheel"],
+            ["torch==2.13.0", "numpy", "ml_dtypes", "ninja", "setuptools", "wheel"],
             ["--no-build-isolation", "deepspeed"],
         ],
         environ={"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": "@/extensions"},

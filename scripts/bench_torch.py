@@ -6,9 +6,8 @@ turns every few milliseconds in one run. All times are those of instance 0, medi
 - Data parallel training: the backend "popdist", without and with the hook reduce_now,
   next to "gloo". Communication is what a step takes longer than one whose hook
   exchanges nothing.
-- all_reduce of bfloat16 through torch.distributed, of ordinary tensors and of tensors
-  made by popdist.torch.empty, next to gloo and, once `make bench-peers` has installed
-  it, to DeepSpeed's all-reduce through shared memory.
+- Calls of torch.distributed (`python -m popdist.bench --torch`) next to gloo and, once
+  `make bench-peers` has installed it, to DeepSpeed's all-reduce through shared memory.
 - hvd.grouped_allreduce next to gloo: scripts/bench_horovod.py.
 - A step of PopTorch's stand-in with 8 local replicas, next to a plain loop.
 
@@ -22,7 +21,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -31,7 +29,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from bench_peers import PEERS
-from deepspeed_reduce import load_all_reduce
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,7 +36,10 @@ import popdist.torch
 
 Call = Callable[[], object]
 SCRIPTS = Path(__file__).resolve().parent
-REDUCED_BYTES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20]
+CALLS = """
+    -m popdist.bench --torch --op all_reduce,all_gather --dtypes bfloat16,float32
+    --sizes 4K,8K,32K,128K,512K,2M,16M --peers gloo,deepspeed
+"""
 # Layers' widths of networks of so many parameters, and how many samples a step has.
 NETWORKS = {"25M": (2240, 16), "5M": (1000, 16), "1M": (450, 16), "83k": (128, 32)}
 
@@ -131,35 +131,6 @@ def bench_training(
             show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * exchange:.2f}", ratio)
 
 
-def bench_all_reduce(gloo: Any) -> None:
-    """Compare all_reduce of bfloat16."""
-    deepspeed = None
-    if find_spec("deepspeed") is not None:
-        deepspeed = load_all_reduce(dist.get_rank(), dist.get_world_size())
-    peers = ["gloo"] if deepspeed is None else ["gloo", "deepspeed"]
-    ratios = [f"x {peer}{where}" for peer in peers for where in ("", ", arena")]
-    show("bytes", *(f"{name} us" for name in [*peers, "popdist", "arena"]), *ratios)
-    for nbytes in REDUCED_BYTES:
-        usual = torch.ones(nbytes // 2, dtype=torch.bfloat16)
-        shared = popdist.torch.empty(nbytes // 2, dtype=torch.bfloat16).fill_(1)
-
-        def rewrite(usual: torch.Tensor = usual, shared: torch.Tensor = shared) -> None:
-            # What has just been computed is in this core's caches.
-            usual.fill_(1)
-            shared.fill_(1)
-
-        calls: dict[str, Call] = {"gloo": partial(dist.all_reduce, usual, group=gloo)}
-        if deepspeed is not None:
-            calls["deepspeed"] = partial(deepspeed, usual)
-        calls["popdist"] = partial(dist.all_reduce, usual)
-        calls["arena"] = partial(dist.all_reduce, shared)
-        seconds = in_turns(calls, 2.5, rewrite, 10)
-        times = [f"{1e6 * took:.1f}" for took in seconds.values()]
-        own_times = (seconds["popdist"], seconds["arena"])
-        ratios = [f"{seconds[peer] / own:.1f}" for peer in peers for own in own_times]
-        show(nbytes, *times, *ratios)
-
-
 def bench_executor() -> None:
     """Compare a step of PopTorch's stand-in with a plain loop, in one process."""
     import popdist.sdk
@@ -210,7 +181,6 @@ def measure(benchmark: str) -> None:
     else:
         gloo = dist.new_group(backend="gloo")
         bench = {
-            "all_reduce": bench_all_reduce,
             "training": bench_training,
             "ddp": partial(bench_training, names=["25M", "5M", "1M"], seconds_each=40),
         }
@@ -242,16 +212,18 @@ def main() -> None:
     """Start the instances."""
     one_thread = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     deepspeed = next(peer for peer in PEERS if peer.name == "deepspeed")
-    runs = [(n, benchmark) for n in (2, 4) for benchmark in ("all_reduce", "training")]
+    runs = [(n, benchmark) for n in (2, 4) for benchmark in ("calls", "training")]
     for count, benchmark in [*runs, (1, "executor"), (2, "horovod"), (4, "horovod")]:
         print(f"\n{count} instances: {benchmark}", flush=True)
         words = [sys.executable, __file__, benchmark]
         environ: Mapping[str, str] = os.environ
         if benchmark == "horovod":
             words = [sys.executable, str(SCRIPTS / "bench_horovod.py")]
-        elif benchmark == "all_reduce" and deepspeed.is_installed():
-            words[0] = f"{deepspeed.folder}/bin/python"
-            environ = deepspeed.variables(count)
+        elif benchmark == "calls":
+            words = [sys.executable, *CALLS.split()]
+            if deepspeed.is_installed():
+                words[0] = f"{deepspeed.folder}/bin/python"
+                environ = deepspeed.variables(count)
         instances = [f"--num-instances={count}", f"--num-replicas={count}"]
         poprun = [sys.executable, "-m", "poprun", *instances]
         subprocess.run([*poprun, *words], env={**environ, **one_thread}, check=True)

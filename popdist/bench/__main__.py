@@ -1,6 +1,7 @@
 """The command `python -m popdist.bench`: from its arguments to tables and files."""
 
 import argparse
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from popdist.bench.communicator import (
     placement,
     refuse,
 )
-from popdist.bench.inputs import DTYPES, MOST_MEMBERS
+from popdist.bench.inputs import DTYPES, most_members
 from popdist.bench.load import busy_processes
 from popdist.bench.machine_state import Probe
 from popdist.bench.peers import NAMES as PEERS
@@ -40,7 +41,8 @@ class Arguments:
     sizes: tuple[int, ...] = DEFAULT_SIZES
     dtypes: tuple[str, ...] = ("float32", "float16")
     seconds: float = 2.0
-    peers: tuple[str, ...] = PEERS
+    peers: tuple[str, ...] = ("mpi", "gloo")
+    torch: bool = False
     algorithm: str | None = None
     in_arena: bool = False
     read_result: bool = True
@@ -71,6 +73,7 @@ def read(argv: Sequence[str] | None) -> Arguments:
     add("--dtypes", type=_among(DTYPES))
     add("--seconds", type=_seconds, help="for each size (default: 2)")
     add("--peers", type=_among((*PEERS, "none")))
+    add("--torch", action="store_true", help="call the engine through torch")
     add("--algorithm", choices=sorted(CHOICES), help="instead of the engine's choice")
     add("--in-arena", action="store_true", help="give the engine arrays of its arena")
     add(
@@ -99,6 +102,11 @@ def _check_together(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -
             "without peers, so it can be combined with --seconds only. Leave out "
             f"{options}, or --tune."
         )
+    if given.keys() >= {"torch", "algorithm"}:
+        parser.error(
+            "--algorithm is for calls of numpy, but --torch measures those of torch, "
+            "which take none. Leave out one of them."
+        )
     others = set(given.get("op", ())) - {"all_reduce"}
     for name in ("algorithm", "in_arena"):
         if others and name in given:
@@ -116,12 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # One array an instance, however many replicas it has, as a peer's process has.
     group = instance_group()
     comm = GroupCommunicator(group)
-    if comm.size > MOST_MEMBERS:
-        refuse(
-            comm,
-            f"{comm.size} instances are more than the {MOST_MEMBERS} whose sums "
-            "are exact in float16. Start fewer.",
-        )
+    _check_dtypes(comm, arguments.dtypes)
     if arguments.tune:
         tune.run(comm, arguments.tune, arguments.seconds)
         return
@@ -132,6 +135,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
     if comm.rank == 0 and arguments.plot:
         plot.draw(results, arguments.plot)
+
+
+def _check_dtypes(comm: Communicator, dtypes: Sequence[str]) -> None:
+    """End all members, unless they can measure these dtypes."""
+    if "bfloat16" in dtypes:
+        try:
+            # numpy knows the name once this is imported.
+            importlib.import_module("ml_dtypes")
+        except ImportError:
+            refuse(comm, "numpy has no bfloat16 without ml_dtypes. Install that.")
+    most = most_members(dtypes)
+    if comm.size > most:
+        refuse(
+            comm,
+            f"{comm.size} instances are more than the {most} whose sums are exact in "
+            f"{' and '.join(dtypes)}. Start fewer.",
+        )
 
 
 def _results(
@@ -162,13 +182,19 @@ def _results(
 
 def _bench(arguments: Arguments, group: Group, comm: Communicator) -> Bench:
     """Return the bench, with the peers that can take part; show which these are."""
+    caller = None
+    if arguments.torch:
+        try:
+            caller, group = peers.connect_popdist(comm)
+        except peers.PeerMissingError as error:
+            refuse(comm, f"--torch cannot be measured: {error}")
     names = [name for name in arguments.peers if name != "none"]
     present, missing = peers.find(names, comm)
     _show(comm, *missing, *(f"{peer.name} is {peer.library}" for peer in present))
     cpus = placement(comm)
     return Bench(
         comm=comm,
-        engine=Engine(group, arguments.algorithm),
+        engine=Engine(group, arguments.algorithm, caller=caller),
         peers=present,
         probe=Probe(comm, cpus),
         placement=cpus,

@@ -1,24 +1,31 @@
 """The arrays that are reduced: what is in them, and what their sum must be."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 # Any, because the bench moves arrays of any dtype.
 Array = NDArray[np.generic]
 
-DTYPES = ("float32", "float16", "float64", "int32", "int64")
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 
 # Whole numbers so small that their sum is exact in every type that is measured, in
 # whichever order it is taken. A prime, so that a chunk out of place shows.
 _PERIOD = 13
-# float16 is exact up to 2048.
-MOST_MEMBERS = 2048 // _PERIOD
+# float16 is exact up to 2048, and bfloat16 up to 256.
+_EXACT = {"float16": 2048, "bfloat16": 256}
 
 # A pass through rows that together stay in the caches next to a core, as one array
 # that is written just before it is reduced does.
 _ROWS = 64
 _BYTES_OF_ROWS = 64 << 10
 _LINE = 64
+
+
+def most_members(dtypes: Sequence[str]) -> int:
+    """Return how many members' sums are exact in all of these dtypes."""
+    return min(_EXACT.get(dtype, _EXACT["float16"]) for dtype in dtypes) // _PERIOD
 
 
 def source(length: int, dtype: str, rank: int) -> Array:

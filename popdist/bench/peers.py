@@ -1,4 +1,4 @@
-"""The peers that run in the same processes as the engine: MPI and gloo.
+"""The peers that run in the same processes as the engine: MPI, gloo and DeepSpeed.
 
 They are imported by name and late. Importing mpi4py.MPI calls MPI_Init, so it is
 done only where that peer is wanted; torch need not be there at all.
@@ -7,13 +7,16 @@ done only where that peer is wanted; torch need not be there at all.
 import atexit
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from popdist.bench.communicator import Communicator
-from popdist.bench.runners import Run, run_pairs
+from popdist.bench.inputs import Array
+from popdist.bench.runners import Run, run_each, run_pairs
 from popdist.bench.tasks import Task
 
 _LIBRARIES = {
@@ -21,6 +24,12 @@ _LIBRARIES = {
     "MPICH": "mpich",
     "Intel(R) MPI": "intelmpi",
     "MVAPICH": "mvapich",
+}
+
+# torch has deprecated the second name of each.
+_TORCH_NAMES = {
+    "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
+    "all_gather": ("all_gather_single", "all_gather_into_tensor"),
 }
 
 
@@ -50,40 +59,63 @@ class Mpi:
         return run_pairs(self._calls[task.operation], sources, task.results)
 
 
-class Gloo:
-    """The operations of torch.distributed on processors."""
+class TorchGroup:
+    """The operations of torch.distributed in one of its process groups."""
 
-    name = "gloo"
-
-    def __init__(self, torch: ModuleType) -> None:
-        self.library = f"gloo of torch {torch.__version__}"
-        self._from_numpy = torch.from_numpy
+    def __init__(self, name: str, torch: ModuleType, group: Any = None) -> None:
+        """Take a group; by default the default one."""
+        self.name = name
+        self.library = f"{name} of torch {torch.__version__}"
+        self._torch = torch
         self._distributed = torch.distributed
+        self._group = {} if group is None else {"group": group}
 
     def runner(self, task: Task) -> Run:
         """Return what carries this task out."""
-        sources = [self._from_numpy(row) for row in task.inputs]
+        sources = tensors_of(self._torch, task.inputs)
         if task.operation == "all_reduce":
-            return self._all_reduce(sources)
-        names = {
-            "reduce_scatter": "reduce_scatter_tensor",
-            "all_gather": "all_gather_into_tensor",
-        }
-        results = [self._from_numpy(row) for row in task.results]
-        call = getattr(self._distributed, names[task.operation])
-        return run_pairs(call, results, sources)
+            return run_each(self._call("all_reduce"), sources)
+        results = tensors_of(self._torch, task.results)
+        return run_pairs(self._call(task.operation), results, sources)
 
-    def _all_reduce(self, tensors: Sequence[Any]) -> Run:
-        all_reduce = self._distributed.all_reduce
+    def _call(self, operation: str) -> Callable[..., object]:
+        names = _TORCH_NAMES.get(operation, (operation,))
+        present = (getattr(self._distributed, name, None) for name in names)
+        call: Callable[..., object] = next(filter(None, present))
+        return partial(call, **self._group) if self._group else call
+
+
+class DeepSpeed:
+    """DeepSpeed's all_reduce through shared memory."""
+
+    name = "deepspeed"
+
+    def __init__(self, torch: ModuleType, all_reduce: Callable[..., object]) -> None:
+        self.library = f"DeepSpeed's all_reduce of torch {torch.__version__}"
+        self._torch = torch
+        self._all_reduce = all_reduce
+
+    def runner(self, task: Task) -> Run:
+        """Return what carries this task out, or raises an error."""
+        if task.operation == "all_reduce":
+            return run_each(self._all_reduce, tensors_of(self._torch, task.inputs))
 
         def run(count: int) -> None:
-            for x in tensors[:count]:
-                all_reduce(x)
+            raise NotImplementedError(f"DeepSpeed has no {task.operation}.")
 
         return run
 
 
-Peer = Mpi | Gloo
+# Any, because torch is not there when types are checked.
+def tensors_of(torch: ModuleType, rows: Sequence[Array]) -> list[Any]:
+    """Return tensors that share the memory of arrays."""
+    if rows[0].dtype.name != "bfloat16":
+        return [torch.from_numpy(row) for row in rows]
+    # torch does not know ml_dtypes, to which numpy's bfloat16 belongs.
+    return [torch.from_numpy(row.view(np.int16)).view(torch.bfloat16) for row in rows]
+
+
+Peer = Mpi | TorchGroup | DeepSpeed
 
 
 def find(names: Sequence[str], comm: Communicator) -> tuple[list[Peer], list[str]]:
@@ -120,9 +152,12 @@ def _connect_mpi(comm: Communicator) -> Mpi:
     return Mpi(mpi)
 
 
-def _connect_gloo(comm: Communicator) -> Gloo:
+def _connect_gloo(comm: Communicator) -> TorchGroup:
     torch = _imported("torch", comm, "Install it with 'pip install torch'.")
     distributed = _imported("torch.distributed", comm, "This torch lacks it.")
+    # The engine is measured through torch, too.
+    if distributed.is_initialized():
+        return TorchGroup("gloo", torch, distributed.new_group(backend="gloo"))
     # The first member's store takes a port that is free, and the others get its number.
     # The port that MASTER_PORT names may be in use by now.
     store = None
@@ -139,7 +174,30 @@ def _connect_gloo(comm: Communicator) -> Gloo:
     )
     # Its threads must end before the interpreter does, or they end it.
     atexit.register(distributed.destroy_process_group)
-    return Gloo(torch)
+    return TorchGroup("gloo", torch)
+
+
+def _connect_deepspeed(comm: Communicator) -> DeepSpeed:
+    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
+    way_out = "scripts/bench_torch.py measures it in an environment of its own."
+    _imported("deepspeed.ops.op_builder.cpu", comm, way_out)
+    return DeepSpeed(torch, load_deepspeed(comm.rank, comm.size))
+
+
+def load_deepspeed(rank: int, size: int) -> Callable[..., object]:
+    """Return DeepSpeed's all_reduce in place, on each instance of a job."""
+    torch = importlib.import_module("torch")
+    builders = importlib.import_module("deepspeed.ops.op_builder.cpu")
+    builders.ShareMemCommBuilder().load(verbose=False).initialize(size, rank)
+    all_reduce: Callable[..., object] = torch.ops.deepspeed.inference_all_reduce_
+    # After a call all have opened the buffers; DeepSpeed leaves their names behind.
+    all_reduce(torch.ones(1))
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    for name in {line.rpartition(" ")[2] for line in maps}:
+        own = name.startswith("/dev/shm/deepspeed_allreduce_buffer_")
+        if own and name.endswith(f"_{rank}"):
+            Path(name).unlink()
+    return all_reduce
 
 
 # Any, because torch is not there when types are checked.
@@ -167,5 +225,21 @@ def _imported(name: str, comm: Communicator, way_out: str) -> ModuleType:
 _CONNECT: Mapping[str, Callable[[Communicator], Peer]] = {
     "mpi": _connect_mpi,
     "gloo": _connect_gloo,
+    "deepspeed": _connect_deepspeed,
 }
 NAMES = tuple(_CONNECT)
+
+
+# Any, because torch is not there when types are checked.
+def connect_popdist(comm: Communicator) -> tuple[TorchGroup, Any]:
+    """Return torch's default process group, which is the engine's, and its Group.
+
+    Raises:
+        PeerMissingError: torch cannot be imported.
+    """
+    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
+    _imported("popdist.torch", comm, "Install it with 'pip install poprun[torch]'.")
+    distributed = torch.distributed
+    distributed.init_process_group("popdist", init_method="popdist://")
+    atexit.register(distributed.destroy_process_group)
+    return TorchGroup("popdist", torch), distributed.group.WORLD.engine_group

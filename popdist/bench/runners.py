@@ -39,18 +39,40 @@ def run_pairs(call: Callable[..., object], *columns: Sequence[Any]) -> Run:
     return run
 
 
+def run_each(call: Callable[..., object], column: Sequence[Any]) -> Run:
+    """Return what calls with the first of a column, the second, and so on."""
+
+    def run(count: int) -> None:
+        for x in column[:count]:
+            call(x)
+
+    return run
+
+
 class Engine:
     """The engine of this package, on a group that has one row a member."""
 
     def __init__(
-        self, group: "Group", algorithm: str | None = None, name: str = "engine"
+        self,
+        group: "Group",
+        algorithm: str | None = None,
+        name: str = "engine",
+        caller: Candidate | None = None,
     ) -> None:
+        """Take a group.
+
+        Args:
+            caller: Calls it in another way than as a program of numpy.
+        """
         self.name = name
+        self._caller = caller
         self.group = group
         self._algorithm = algorithm
 
     def runner(self, task: Task) -> Run:
         """Return what carries this task out."""
+        if self._caller is not None:
+            return self._caller.runner(task)
         call, results = getattr(self.group, task.operation), task.results
         if task.operation == "all_gather":
             results = [result.reshape(task.members, -1) for result in results]

@@ -27,6 +27,12 @@ class Distributed(ModuleType):
         self.left = 0
         self.calls: list[tuple[str, Any, Any]] = []
 
+    def is_initialized(self) -> bool:
+        return bool(self.joined)
+
+    def new_group(self, backend: str) -> str:
+        return f"a group of {backend}"
+
     def init_process_group(self, backend: str, **more: Any) -> None:
         self.joined.append((backend, more))
 
@@ -39,7 +45,8 @@ class Distributed(ModuleType):
     def all_gather_into_tensor(self, output: "Tensor", tensor: "Tensor") -> None:
         self.calls.append(("all_gather_into_tensor", output.array, tensor.array))
 
-    def all_reduce(self, tensor: "Tensor") -> None:
+    def all_reduce(self, tensor: "Tensor", group: Any = None) -> None:
+        self.calls.append(("all_reduce", tensor.array, group))
         tensor.array += tensor.array
 
 

@@ -1,5 +1,6 @@
 """What is reduced, and whether a result is right."""
 
+import ml_dtypes  # noqa: F401 (numpy's bfloat16)
 import numpy as np
 import pytest
 

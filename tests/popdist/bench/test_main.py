@@ -30,7 +30,7 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
     [
         (["--sizes", "4KB"], "'4KB' is not a size."),
         (["--dtypes", "float32,complex64"], "'complex64' is not one of float32, "),
-        (["--peers", "nccl"], "'nccl' is not one of mpi, gloo, none."),
+        (["--peers", "nccl"], "'nccl' is not one of mpi, gloo, deepspeed, none."),
         (["--seconds", "0"], "'0' is not a time. Give seconds above 0 and below 3600"),
         (
             ["--load", "-1"],
@@ -56,6 +56,10 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
         (
             ["--op", "reduce_scatter", "--algorithm", "ring"],
             "--algorithm is for all_reduce only, but --op also has reduce_scatter.",
+        ),
+        (
+            ["--torch", "--algorithm", "ring"],
+            "--algorithm is for calls of numpy, but --torch measures those of torch",
         ),
         (
             ["--tune", "t.json", "--sizes", "4", "--in-arena", "--seconds", "1"],
@@ -150,6 +154,28 @@ def test_instances_measure_the_engine_with_mpi_on_the_same_ranks(
     assert all(set(r["ratios"]) == {"openmpi", "floor"} for r in found)
     assert all(len(r["placement"]) == 3 for r in found)
     assert {r["mode"] for r in found} <= {"fast", "slow"}
+
+
+@pytest.mark.mpi
+def test_instances_measure_calls_of_torch_beside_gloo(
+    poprun: Poprun, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    words = [*TUNE, "--torch", "--sizes", "4,64K", "--dtypes", "bfloat16,float32"]
+    words += ["--peers", "gloo", "--op", "all_reduce,all_gather,reduce_scatter"]
+
+    ran = poprun(
+        *("--num-instances", "2", "--num-replicas", "2", "--offline-mode=1"),
+        *("--mpirun", "local", sys.executable, *words, "--json", "found.json"),
+    )
+
+    assert ran.code == 0, ran.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [r["dtype"] for r in found] == ["bfloat16"] * 2 + ["float32"] * 2 + [
+        *(["bfloat16"] * 2 + ["float32"] * 2) * 2
+    ]
+    assert all(list(r["peers"]) == ["gloo"] for r in found), found
+    assert {r["algorithm"] for r in found} >= {"oneshot", "blocks"}
 
 
 @pytest.mark.mpi

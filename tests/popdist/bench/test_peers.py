@@ -171,3 +171,24 @@ def test_gloo_comes_with_its_torch(
     assert (gloo.library, sentences) == (f"gloo of torch {module.__version__}", [])
     # The only member's sum is what it brought; the fake has another one like it.
     assert row.tolist() == ([0, 2, 4, 6, 8] if name == "fake" else [0, 1, 2, 3, 4])
+
+
+def test_beside_popdist_gloo_has_a_group_of_its_own(torch: Torch) -> None:
+    torch.distributed.init_process_group("popdist")
+    (gloo,), _ = peers.find(["gloo"], LoneMember())
+    row = np.ones(2, np.float32)
+
+    gloo.runner(IN_PLACE.on_arrays([row]))(1)
+
+    assert torch.distributed.calls[0][2] == "a group of gloo"
+
+
+def test_deepspeed_reduces_only() -> None:
+    reduced: list[object] = []
+    deepspeed = peers.DeepSpeed(Torch(), reduced.append)
+    deepspeed.runner(IN_PLACE)(1)
+    assert len(reduced) == 1
+
+    gather = deepspeed.runner(make_task("all_gather", 4, "float32", 0, 1))
+    with pytest.raises(NotImplementedError, match="DeepSpeed has no all_gather"):
+        gather(1)

@@ -3,8 +3,8 @@
  *
  * Tensors are read by DLPack's table of functions, which torch has in all its versions
  * since 2.10: it takes neither torch's headers nor Python objects for their numbers.
- * Where a call is not of this kind, nothing is done, and nothing is reported: the caller
- * makes it in its own way, which finds out what it is. */
+ * Any other call is not made, and nothing is reported: the caller makes it in its
+ * own way, and reports what is wrong with it. */
 #include "python/plain_arrays.h"
 
 #include "python/comm_object.h"
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <structmember.h>
 
-/* As DLPack defines them, in its version 1. */
+/* These are defined by DLPack, version 1. */
 typedef struct {
     void *data;
     struct { int32_t type, id; } device;
@@ -55,7 +55,7 @@ typedef struct {
 
 static PyObject *name_reduction, *name_timeout, *name_async, *name_root, *name_root_tensor;
 
-/* The dtype of a tensor's elements, or -1 where the core has none of that kind. */
+/* The core's dtype of a tensor's elements, or -1. */
 static int dtype_of(const dlpack_tensor *t)
 {
     static const struct { uint8_t kind, bits, type; } known[] = {
@@ -123,7 +123,7 @@ static bool read_when(const TensorCallsObject *self, PyObject *options, bool *la
            && is_false(PyObject_CallNoArgs(self->is_profiled));
 }
 
-/* Read by which of the core's reductions a call is to reduce such a tensor. */
+/* Read the core's reduction of a call on such a tensor. */
 static bool read_reduction(const TensorCallsObject *self, PyObject *options,
                            const tensor_row *row, int *reduction)
 {
@@ -334,7 +334,7 @@ static PyObject *make_all_reduce(TensorCallsObject *self, PyObject *const *args,
     return make(self, &k, args[1]);
 }
 
-/* Takes what is written, what is read, and torch's options. */
+/* Takes the output, the input, and torch's options. */
 static PyObject *make_all_gather(TensorCallsObject *self, PyObject *const *args,
                                  Py_ssize_t count)
 {
@@ -345,7 +345,7 @@ static PyObject *make_all_gather(TensorCallsObject *self, PyObject *const *args,
     return make(self, &k, args[2]);
 }
 
-/* As all_gather. */
+/* Takes the same as all_gather. */
 static PyObject *make_reduce_scatter(TensorCallsObject *self, PyObject *const *args,
                                      Py_ssize_t count)
 {
@@ -366,7 +366,7 @@ static bool read_number(PyObject *options, PyObject *name, long *number)
     return !PyErr_Occurred();
 }
 
-/* As all_reduce. */
+/* Takes the same as all_reduce. */
 static PyObject *make_broadcast(TensorCallsObject *self, PyObject *const *args,
                                 Py_ssize_t count)
 {
