@@ -1422,10 +1422,51 @@ static void check_spins(void)
     w = waiting_new(1);
     note_spin(&w, false);
     right = right && w.spin_ns == 1000;
+    w = waiting_new(80);
+    for (int i = 0; i < 20; i++) {
+        note_spin(&w, false);
+        note_yielded(&w, 100000, 90000); /* a longer wait than any poll */
+        note_yielded(&w, 10000, 2000);   /* others used the core */
+    }
+    right = right && w.spin_ns == LEAST_SPIN_NS;
+    for (int i = 0; i < 20; i++) {
+        note_spin(&w, false);
+        note_yielded(&w, 10000, 9000);
+    }
+    right = right && w.spin_ns == 80000;
     w = waiting_new(0);
     note_spin(&w, false);
     if (!right || w.spin_ns) {
         fprintf(stderr, "Members do not poll for as long as polls succeed.\n");
+        exit(1);
+    }
+}
+
+/* Return how many waits on a shared core come before one that sleeps to leave it. */
+static uint32_t waits_until_leaving(waiting *w)
+{
+    for (uint32_t waits = 0; waits < 10000; waits++) {
+        if (leaves_core(w))
+            return waits;
+        note_yielded(w, 10000, 2000);
+    }
+    return UINT32_MAX;
+}
+
+/* A member leaves a shared core by a sleep, seldom where that does not help. */
+static void check_leaving(void)
+{
+    waiting w = waiting_new(80);
+    bool right = waits_until_leaving(&w) == FIRST_DISPLACED;
+    right = right && waits_until_leaving(&w) == 2 * FIRST_DISPLACED;
+    for (int i = 0; i < 20; i++)
+        right = right && waits_until_leaving(&w) <= MOST_DISPLACED;
+    note_yielded(&w, 10000, 2000);
+    note_spin(&w, true);
+    right = right && waits_until_leaving(&w) == FIRST_DISPLACED;
+    w = waiting_new(0);
+    if (!right || waits_until_leaving(&w) != UINT32_MAX) {
+        fprintf(stderr, "Members do not leave a core that they share.\n");
         exit(1);
     }
 }
@@ -1465,7 +1506,17 @@ static void check_waiting(void)
     right = right && pause == LONGEST_PAUSE_NS && w.late_yields == 20;
     now += 3 * pause;
     note_yield(&w, now, now + late);
-    if (!right || w.yield_from != now + late + FIRST_PAUSE * late) {
+    right = right && w.yield_from == now + late + FIRST_PAUSE * late;
+    /* Yields in vain as well: for longer each time, unless others succeed in between. */
+    w = waiting_new(0);
+    for (uint64_t longer = 1; longer <= 4; longer *= 2) {
+        note_vain_yields(&w, 1000, 1500);
+        right = right && w.yield_from == 1500 + longer * 500;
+    }
+    for (int i = 0; i < QUIET_WAITS; i++)
+        note_yielded(&w, 10, 10);
+    note_vain_yields(&w, 1000, 1500);
+    if (!right || w.yield_from != 2000) {
         fprintf(stderr, "Members do not sleep and yield as late yields say.\n");
         exit(1);
     }
@@ -1608,6 +1659,7 @@ int main(void)
     check_heap_stores();
     check_waiting();
     check_spins();
+    check_leaving();
     wait_for_late_members(kernels_named("baseline"));
     static const char *const levels[] = {"baseline", "avx2", "avx512", "neon"};
     for (int i = 0; i < 4; i++) {

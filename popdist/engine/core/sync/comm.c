@@ -271,16 +271,33 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
     return stop ? end_group(c, STOPPED, c->rank) : DONE;
 }
 
+/* Whether a wait since `began` yields the core once more after so many times. */
+static bool yields_on(comm *c, uint64_t began, uint64_t now, uint64_t yields)
+{
+    if (!may_yield(&c->waits, now))
+        return false;
+    if (now - began >= (c->links ? YIELD_OVER_HOSTS_NS : YIELD_NS))
+        return false;
+    if (yields < MOST_YIELDS || c->links)
+        return true;
+    note_vain_yields(&c->waits, began, now);
+    return false;
+}
+
 static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
                          counter *b, uint64_t began)
 {
-    const uint64_t yield_until = began + (c->links ? YIELD_OVER_HOSTS_NS : YIELD_NS);
     uint64_t next_look = began + SLEEP_NS;
+    const uint64_t computed = computed_ns(), yielded = c->waits.yields;
+    bool yields = !leaves_core(&c->waits);
     if (c->before_long_wait)
         c->before_long_wait(c);
     for (uint64_t now = began;; now = now_ns()) {
-        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+        if (atomic_load_explicit(word, memory_order_acquire) >= target) {
+            if (yields)
+                note_yielded(&c->waits, now - began, computed_ns() - computed);
             return DONE;
+        }
         if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
             return ENDED;
         if (now >= next_look) {
@@ -289,7 +306,8 @@ static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64
                 return s;
             next_look = now + SLEEP_NS;
         }
-        if (now < yield_until && may_yield(&c->waits, now)) {
+        yields = yields && yields_on(c, began, now, c->waits.yields - yielded);
+        if (yields) {
             sched_yield();
             note_yield(&c->waits, now, now_ns());
         } else {
