@@ -1632,6 +1632,18 @@ static void check_algorithms(void)
     }
 }
 
+/* A trial of stores compares what most blocks cost, if enough were measured. */
+static void check_store_trials(void)
+{
+    observed o = {.costs = {{9000, 4, 4, 4, 4, 4, 4, 9000}, {0, 0, 5, 5, 9000, 5, 5, 5}}};
+    bool right = trial_ratio(&o) == 1.25;
+    o.costs[1][2] = o.costs[1][3] = o.costs[1][5] = 0;
+    if (!right || trial_ratio(&o) != 0) {
+        fprintf(stderr, "Trials of stores do not compare what most blocks cost.\n");
+        exit(1);
+    }
+}
+
 /* A trial of stores does not compare blocks of one size with blocks of another one, between
  * which the direct algorithm changes. */
 static void check_store_classes(void)
@@ -1657,6 +1669,7 @@ int main(void)
     check_block_sizes();
     check_algorithms();
     check_heap_stores();
+    check_store_trials();
     check_waiting();
     check_spins();
     check_leaving();

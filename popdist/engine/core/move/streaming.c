@@ -11,9 +11,8 @@ enum {
     /* From here on a block may be interrupted while another process has the core, and
      * takes much longer than asking how long the thread itself has computed. */
     LEAST_COMPUTED_BYTES = 64 << 10,
-    /* A trial is so many blocks long, and compared with as many before it. A slot
-     * shows what stores of one kind cost once both its phases were written so. */
-    TRIAL = 8,
+    TRIAL = STORES_TRIAL,
+    /* A slot shows what stores of one kind cost once both its phases were written so. */
     UNSETTLED = 2,
     LEAST_SEEN = 4,
     /* Blocks from one trial to the next. */
@@ -74,20 +73,37 @@ static uint64_t pause_after(double ratio)
     return blocks < LONGEST_PAUSE ? (uint64_t)blocks : LONGEST_PAUSE;
 }
 
+/* Return the median of the costs that were measured, 0 if those are too few. */
+static float median_cost(const float costs[TRIAL])
+{
+    float sorted[TRIAL];
+    int seen = 0;
+    for (int i = 0; i < TRIAL; i++) {
+        if (costs[i] <= 0)
+            continue;
+        int at = seen++;
+        for (; at > 0 && sorted[at - 1] > costs[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = costs[i];
+    }
+    return seen >= LEAST_SEEN ? sorted[(seen - 1) / 2] : 0;
+}
+
+double trial_ratio(const observed *o)
+{
+    const float usual = median_cost(o->costs[0]), tried = median_cost(o->costs[1]);
+    return usual > 0 ? (double)tried / (double)usual : 0;
+}
+
 static void conclude(choice *shared, observed *o, uint64_t block)
 {
-    const int usual_seen = __builtin_popcount(o->seen & ((1U << TRIAL) - 1));
-    const int tried_seen = __builtin_popcount(o->seen >> TRIAL);
-    uint64_t pause = SHORTEST_PAUSE;
-    if (usual_seen >= LEAST_SEEN && tried_seen >= LEAST_SEEN && o->usual_ns) {
-        double ratio = (double)o->tried_ns * (double)o->usual_bytes
-                       / ((double)o->usual_ns * (double)o->tried_bytes);
-        if (ratio < CLEARLY_LESS) {
-            bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
-            atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
-            ratio = 1 / ratio;
-        }
-        pause = pause_after(ratio);
+    const double ratio = trial_ratio(o);
+    const bool changes = ratio > 0 && ratio < CLEARLY_LESS;
+    /* The next trial after a change shows soon whether noise has led to it. */
+    const uint64_t pause = changes ? SHORTEST_PAUSE : pause_after(ratio);
+    if (changes) {
+        bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
+        atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
     }
     *o = (observed){.blocks = o->blocks};
     atomic_store_explicit(&shared->trial, block + pause, memory_order_relaxed);
@@ -119,25 +135,20 @@ void traffic_begin(traffic *t, uint64_t block)
         conclude(shared, o, block);
         since = -SHORTEST_PAUSE;
     }
-    t->tried = since >= 0 && since < TRIAL;
+    const bool tried = since >= 0 && since < TRIAL;
     t->streaming =
-        atomic_load_explicit(&shared->streaming, memory_order_relaxed) != t->tried;
-    t->timed = t->c->rank == 0 && since >= -TRIAL && (since < 0 || since >= UNSETTLED);
-    if (!t->timed)
+        atomic_load_explicit(&shared->streaming, memory_order_relaxed) != tried;
+    t->cost = NULL;
+    if (t->c->rank != 0 || since < -TRIAL || (since >= 0 && since < UNSETTLED))
         return;
-    const uint32_t bit = 1U << (since + TRIAL);
-    if (!(o->seen & bit))
-        *(t->tried ? &o->tried_bytes : &o->usual_bytes) += t->bytes;
-    o->seen |= bit;
+    t->cost = tried ? &o->costs[1][since] : &o->costs[0][since + TRIAL];
     t->began = clock_of(t);
 }
 
 void traffic_end(traffic *t)
 {
-    if (!t->timed)
-        return;
-    observed *o = &t->c->stores[t->size_class];
-    *(t->tried ? &o->tried_ns : &o->usual_ns) += clock_of(t) - t->began;
+    if (t->cost)
+        *t->cost += (float)(clock_of(t) - t->began) / (float)t->bytes;
 }
 
 static uint32_t heap_pause(const heap_stores *h)

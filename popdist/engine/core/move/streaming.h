@@ -29,7 +29,7 @@ typedef struct {
     uint64_t bytes;     /* of a block */
     uint64_t offset;    /* from a block's number to its number within its class */
     bool streaming;     /* the kind for the block at hand */
-    bool timed, tried;  /* whether member 0 times it; whether it is of a trial */
+    float *cost;        /* where member 0 adds what the block costs, or NULL */
     uint64_t began;
 } traffic;
 
@@ -38,6 +38,11 @@ traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count);
 
 /* Whether blocks of that many bytes pass the caches by when nothing is tried. */
 bool stores_usual(const comm *c, uint64_t block_bytes);
+
+/* Return the cost of the tried kind for each unit of the usual kind's, 0 if too few
+ * blocks were measured. Both are medians, so some blocks that were interrupted do not
+ * count. */
+double trial_ratio(const observed *o);
 
 /* Around whatever touches the slots; waiting does not count. */
 void traffic_begin(traffic *t, uint64_t block);

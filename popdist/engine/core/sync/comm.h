@@ -14,12 +14,16 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* What member 0 has seen around a trial of the other kind of stores, for blocks of
- * one class of sizes. */
+/* A trial of the other kind of stores is so many blocks long, and compared with as many
+ * before it. */
+enum { STORES_TRIAL = 8 };
+
+/* What member 0 has seen around such a trial, for blocks of one class of sizes. */
 typedef struct {
     uint64_t blocks; /* of this class so far, counted by all members alike */
-    uint64_t usual_ns, tried_ns, usual_bytes, tried_bytes;
-    uint32_t seen; /* one bit for each block, those of the trial above the others */
+    /* What a byte of each block has cost in nanoseconds, 0 if that was not measured: of
+     * the blocks before the trial, and of those in it. */
+    float costs[2][STORES_TRIAL];
 } observed;
 
 /* With which stores this member writes large totals to arrays in the heap, and what
