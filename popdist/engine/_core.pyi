@@ -5,11 +5,13 @@ from typing import Any, Final, Literal
 
 from popdist.engine.spec.operations import Described, Trace
 
-# One array: elements of a row, where each row is read, where each is written.
-Segment = tuple[int, Sequence[int], Sequence[int] | None]
-
 # Which of its versions it is, for popdist.engine.
 VERSION: Final[int]
+
+# The names of the fields at the head of a call's table, in their order, and their
+# format in struct: see core/python/call_table.h.
+CALL_FIELDS: Final[tuple[str, ...]]
+CALL_FORMAT: Final[str]
 
 # The most data that share_records() takes.
 RECORD_DATA_BYTES: Final[int]
@@ -46,37 +48,8 @@ class Comm:
         on_stall: Callable[[int, float], object],
         instance: int = -1,  # what the member is called; by default its rank
     ) -> Comm: ...
-    def reduce_rows(
-        self,
-        split: Split,
-        segments: Sequence[Segment],
-        # Of each array a row's: members must agree on them.
-        shapes: Sequence[Sequence[int]],
-        operation: int,
-        dtype: int,
-        reduction: int,
-        algorithm: int,
-        root: int,
-        name: int,
-        out: int,
-        /,
-    ) -> None: ...
-    def exchange(
-        self,
-        operation: int,
-        prelude_to: int,
-        dtype: int,
-        root: int,
-        name: int,
-        lengths: Sequence[int],
-        shapes: Sequence[Sequence[int]],
-        source: int,
-        out: int,
-        /,
-    ) -> None: ...
-    def barrier(self, name: int, /) -> None: ...
-    def send(self, to: int, dtype: int, source: int, nbytes: int, /) -> None: ...
-    def receive(self, source: int, dtype: int, to: int, nbytes: int, /) -> None: ...
+    # Make the call that a table describes; a reduction needs a Split.
+    def run(self, split: Split | None, table: bytes, /) -> None: ...
     # With the error of a Status, its message, and at most 15 lost instances.
     def end(self, error: int, message: str, lost: Sequence[int] = (), /) -> None: ...
     # A failures.Ending.
@@ -182,14 +155,8 @@ class Reducer:
     ) -> Any: ...
     # All-reduce elements at an address in place. None, or NotImplemented where this
     # member has several rows, or other calls have to be made before.
-    def _reduce_table(self, table: bytes, dtype: int, reduction: int, /) -> Any: ...
     def _reduce_at(
-        self,
-        address: int,
-        count: int,
-        dtype: int,
-        reduction: int,
-        /,
+        self, address: int, count: int, dtype: int, reduction: int, /
     ) -> Any: ...
     # The same for a reduce_scatter of one array.
     def _scatter_array(self, x: Any, out: Any, reduction: int, /) -> Any: ...

@@ -67,12 +67,16 @@ class Rows:
         Raises:
             ValueError: There are several rows, or none.
         """
+        self.check_single()
+        return self.addresses[0]
+
+    def check_single(self) -> None:
+        """Raise ValueError if there are several rows, or none."""
         if len(self.addresses) != 1:
             raise ValueError(
                 f"The array has {len(self.addresses)} rows, but this operation takes "
                 "an array of one."
             )
-        return self.addresses[0]
 
 
 # The rows of an array that a call reads, and those that it writes the result to.

@@ -4,6 +4,7 @@ A group turns arrays into rows and calls its transport; the transport knows addr
 lengths and codes only.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -11,10 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
+from popdist.engine.call_table import Call, pairs_in
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
-from popdist.engine.spec.operations import NO_PRELUDE, Operation, Trace
+from popdist.engine.spec.dtypes import name_of
+from popdist.engine.spec.operations import (
+    AUTO,
+    DIRECT,
+    NO_PRELUDE,
+    Operation,
+    Trace,
+)
 from popdist.errors import PopdistError
 
 
@@ -27,7 +36,7 @@ class Core(NamedTuple):
     failure: Callable[[], PopdistError]
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """One member's end of a group, and the operations of the group on rows.
 
     Each operation blocks until this member has its result, and is collective: all
@@ -41,98 +50,102 @@ class Transport(Protocol):
     Raises PopdistError: the call did not succeed on all members, and ends the group.
     """
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def instances(self) -> tuple[int, ...]:
-        """What the members are called in errors, by rank."""
+    rank: int
+    # What the members are called in errors, by rank.
+    instances: tuple[int, ...]
+    # How many rows each member has.
+    replicas: tuple[int, ...]
+    # The C core, which makes some calls without a detour; None without one.
+    core: Core | None
+    # What this group is called in records, and no other of these members.
+    identity: str
+    # Counts calls that a thread makes before all others; returns their number.
+    queue: Callable[[int], int]
+    # Returns new bytes in memory that the members share, None if there is none.
+    allocate: "Callable[[int], NDArray[np.uint8] | None]"
+    # Lets calls from now on wait so many seconds for the other members.
+    set_timeout: Callable[[float], None]
+    # Tells this of each call from now on that is over, in any view; None: nothing. It
+    # is called in the thread of the call, and must not refer to the group.
+    set_trace: Callable[[Trace | None], None]
+    # Records each call from now on, as one of the group with this number.
+    record_to: Callable[[_core.Recorder, int], None]
+    # Ends the group for all members: the error keeps this one from a call, which is
+    # named. If the group has come to its end already, nothing happens.
+    give_up: Callable[[str, BaseException], None]
+    # Ends the group for all members with this error.
+    end: Callable[[PopdistError], None]
+    # Leaves the group, which makes no calls any more, in all views of it.
+    close: Callable[[], None]
+    # Makes no calls any more, in a forked child: the group is its parent's.
+    disown: Callable[[], None]
 
     @property
-    def replicas(self) -> tuple[int, ...]:
-        """How many rows each member has."""
-
-    @property
-    def core(self) -> Core | None:
-        """The C core, which makes some calls without a detour; None without one."""
-
-    @property
+    @abstractmethod
     def pidfds(self) -> dict[int, Pidfd]:
         """A pidfd of each other instance of this host, by what it is called."""
 
     @property
+    @abstractmethod
     def cores(self) -> int:
         """The number of cores that the members can use together."""
 
     @property
+    @abstractmethod
     def last_algorithm(self) -> str:
         """The algorithm of the last reduction."""
 
     @property
+    @abstractmethod
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out; also once closed."""
 
     @property
+    @abstractmethod
     def waits(self) -> tuple[int, int, int, int]:
         """This member's successful spins, yields, late yields and sleeps so far."""
 
+    @abstractmethod
     def blocks(self, nbytes: int) -> tuple[int, bool]:
         """Return the bytes of a block of such a row, and if it goes past the caches."""
 
+    @abstractmethod
     def view(self, replicas: Sequence[int]) -> "Transport":
         """Return a transport among the same members, with so many rows in each.
 
         Both make their calls in one order.
         """
 
-    def queue(self, more: int) -> int:
-        """Count calls that a thread makes before all others; return their number."""
+    @abstractmethod
+    def run(self, call: Call) -> None:
+        """Make a call, once its rows have been checked."""
 
-    def allocate(self, nbytes: int) -> "NDArray[np.uint8] | None":
-        """Return new bytes in memory that the members share, None if there is none."""
-
-    def set_timeout(self, seconds: float) -> None:
-        """Let calls from now on wait so long for the other members."""
-
-    def set_trace(self, trace: Trace | None) -> None:
-        """Tell this of each call from now on that is over, in any view; None: nothing.
-
-        It is called in the thread of the call, and must not refer to the group.
-        """
-
-    @property
-    def identity(self) -> str:
-        """What this group is called in records, and no other of these members."""
-
-    def record_to(self, recorder: _core.Recorder, group: int, /) -> None:
-        """Record each call from now on, as one of the group with this number."""
-
-    def give_up(self, what: str, error: BaseException) -> None:
-        """End the group for all members: `error` keeps this one from `what`.
-
-        If the group has come to its end already, nothing happens.
-        """
-
-    def end(self, error: PopdistError) -> None:
-        """End the group for all members with a CollectiveAborted- or MismatchError."""
-
-    def close(self) -> None:
-        """Leave the group, which makes no calls any more, in all views of it."""
-
-    def disown(self) -> None:
-        """Make no calls any more, in a forked child: the group is its parent's."""
+    def reduce_table(
+        self, arrays: bytes, dtype: int, reduction: int, algorithm: int
+    ) -> None:
+        """Reduce the arrays in a table: see Group.all_reduce_table."""
+        pairs = pairs_in(arrays, dtype, self.replicas[self.rank])
+        self.all_reduce(pairs, reduction, algorithm=algorithm)
 
     def all_reduce(
         self,
         arrays: Sequence[Pair],
         reduction: int,
         *,
-        algorithm: int = -1,
+        algorithm: int = AUTO,
         name: int = 0,
     ) -> None:
         """Reduce several arrays of one dtype as if they were one.
 
         Each target has as many rows as its source: each gets the result.
         """
+        if not arrays:
+            return
+        dtype = arrays[0][0].dtype
+        for source, target in arrays:
+            self._check_pair(source, target, dtype, self.replicas[self.rank])
+        about = dtype, reduction, algorithm, -1, name
+        self.run(Call(Operation.ALL_REDUCE, arrays, *about))
 
     def reduce(
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
@@ -141,6 +154,10 @@ class Transport(Protocol):
 
         The targets of the others are scratch memory.
         """
+        self._check_pair(source, target, source.dtype, 1)
+        # In steps of the direct algorithm; for one-shot there is too little to gain.
+        how = source.dtype, reduction, DIRECT, root, name
+        self.run(Call(Operation.REDUCE, [(source, target)], *how))
 
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
@@ -149,6 +166,14 @@ class Transport(Protocol):
 
         The target is one row: the parts of the local replicas, one after the other.
         """
+        total, local = sum(self.replicas), self.replicas[self.rank]
+        if source.count % total or target.count != source.count // total * local:
+            raise ValueError(
+                f"The target has {target.count} elements, but the {local} of {total} "
+                f"replicas here get equal parts of {source.count}."
+            )
+        how = source.dtype, reduction, DIRECT, -1, name
+        self.run(Call(Operation.REDUCE_SCATTER, [(source, target)], *how))
 
     def broadcast(
         self,
@@ -159,6 +184,9 @@ class Transport(Protocol):
         prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         """Overwrite the row with that of member `root`."""
+        lengths = [row.nbytes] * len(self.replicas)
+        how = row, row, lengths, root, name, prelude_to
+        self._run_exchange(Operation.BROADCAST, *how)
 
     def all_gather(
         self,
@@ -170,6 +198,10 @@ class Transport(Protocol):
         prelude_to: Operation = NO_PRELUDE,
     ) -> None:
         """Gather every member's row, lengths[i] bytes of member i, in the target."""
+        _check_bytes("source", source, lengths[self.rank])
+        _check_bytes("target", target, sum(lengths))
+        how = source, target, lengths, -1, name, prelude_to
+        self._run_exchange(Operation.ALL_GATHER, *how)
 
     def gather(
         self,
@@ -181,6 +213,10 @@ class Transport(Protocol):
         name: int = 0,
     ) -> None:
         """Gather every member's row in the target of member `root`."""
+        _check_bytes("source", source, lengths[self.rank])
+        if self.rank == root:
+            _check_bytes("target", target, sum(lengths))
+        self._run_exchange(Operation.GATHER, source, target, lengths, root, name)
 
     def scatter(
         self,
@@ -192,18 +228,84 @@ class Transport(Protocol):
         name: int = 0,
     ) -> None:
         """Hand out the source of member `root`: lengths[i] bytes go to member i."""
+        if self.rank == root:
+            _check_bytes("source", source, sum(lengths))
+        _check_bytes("target", target, lengths[self.rank])
+        self._run_exchange(Operation.SCATTER, source, target, lengths, root, name)
 
     def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
         """Exchange parts: the source's leading axis has one part for each member."""
+        size = len(self.replicas)
+        if not source.shape or source.shape[0] != size:
+            raise ValueError(
+                f"The source has shape {source.shape}, but needs a leading axis of "
+                f"{size}: a part for each member."
+            )
+        _check_bytes("target", target, source.nbytes)
+        lengths = [source.nbytes // size] * size
+        self._run_exchange(Operation.ALL_TO_ALL, source, target, lengths, -1, name)
 
     def send(self, row: Rows, to: int) -> None:
         """Send a row to one member, which must receive one like it."""
+        self.run(Call(Operation.SEND, [(row, row)], row.dtype, root=to))
 
     def receive(self, row: Rows, source: int) -> None:
         """Overwrite the row with the one that member `source` sends."""
+        self.run(Call(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
 
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
+        self.run(Call(Operation.BARRIER, root=0, name=name))
+
+    def _run_exchange(
+        self,
+        operation: Operation,
+        source: Rows,
+        target: Rows,
+        lengths: Sequence[int],
+        root: int,
+        name: int,
+        prelude_to: Operation = NO_PRELUDE,
+    ) -> None:
+        source.check_single()
+        target.check_single()
+        arrays = [(source, target)]
+        # Of a scatter only the root's source counts.
+        dtype = target.dtype if operation is Operation.SCATTER else source.dtype
+        about = 0, DIRECT, root, name, prelude_to, lengths
+        self.run(Call(operation, arrays, dtype, *about))
+
+    def _check_pair(
+        self, source: Rows, target: Rows, dtype: int, num_targets: int
+    ) -> None:
+        """Raise ValueError unless one call can reduce these rows into those."""
+        if source.dtype != dtype or target.dtype != dtype:
+            raise ValueError(
+                f"Rows of {name_of(source.dtype)} are to be reduced into rows of "
+                f"{name_of(target.dtype)} in a call of {name_of(dtype)}, but one call "
+                "has one dtype."
+            )
+        if source.count != target.count:
+            raise ValueError(
+                f"Rows of {source.count} elements are to be reduced into rows of "
+                f"{target.count}. Give rows of one length."
+            )
+        replicas = self.replicas[self.rank]
+        given = len(source.addresses), len(target.addresses)
+        if given != (replicas, num_targets):
+            raise ValueError(
+                f"{given[0]} rows are to be reduced into {given[1]}, but this member "
+                f"has {replicas}, and {num_targets} of results."
+            )
+
+
+def _check_bytes(which: str, rows: Rows, nbytes: int) -> None:
+    """Raise ValueError unless rows have as many bytes as the members' lengths say."""
+    if rows.nbytes != nbytes:
+        raise ValueError(
+            f"The {which} has {rows.nbytes} bytes, but the members' lengths make it "
+            f"{nbytes}."
+        )
 
 
 class MeetMembers(Protocol):

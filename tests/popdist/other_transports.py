@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from popdist import session
+from popdist.engine.call_table import Call
 from popdist.engine.failures import (
     Ending,
     ErrorFields,
@@ -38,17 +39,16 @@ from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
-from popdist.engine.rows import Pair, Rows
+from popdist.engine.rows import Rows
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
 from popdist.engine.spec.operations import (
-    DIRECT,
-    NO_PRELUDE,
     Described,
     Operation,
     Status,
     Trace,
 )
+from popdist.engine.transport import Transport
 from popdist.errors import PopdistError
 
 # What a member sends for a call: what it is about, and the bytes of rows.
@@ -75,13 +75,15 @@ class _Shared:
     last: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0, 0)
 
 
-class ExchangingTransport:
+class ExchangingTransport(Transport):
     """A transport that can only send a frame to another member, and wait for one."""
 
     core = None
     cores = 1
     last_algorithm = "direct"
     waits = (0, 0, 0, 0)
+    pidfds: dict[int, Pidfd] = {}  # noqa: RUF012
+    runs: dict[str, int] = {}  # noqa: RUF012
 
     def __init__(
         self, rank: int, instances: Sequence[int], timeout: float, stall: float
@@ -89,8 +91,7 @@ class ExchangingTransport:
         self.rank = rank
         self.instances = tuple(instances)
         self.replicas = (1,) * len(self.instances)
-        self.pidfds: dict[int, Pidfd] = {}
-        self.runs: dict[str, int] = {}
+        self.pidfds = {}
         self._shared = _Shared(timeout=timeout)
         self._stall = stall
         self._others = [i for i in range(len(self.instances)) if i != rank]
@@ -249,188 +250,77 @@ class ExchangingTransport:
                     raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
-    def _reduced(
-        self, operation: Operation, arrays: Sequence[Rows], call: Sequence[int]
-    ) -> list[bytes]:
-        reduction, algorithm, root, name = call
-        dtype, count = arrays[0].dtype, sum(rows.count for rows in arrays)
-        about = (operation, dtype, reduction, algorithm, root, count, name, 0)
-        given = [row for rows in arrays for row in read(rows)]
-        shapes = self.replicas, [rows.shape for rows in arrays]
-        members = self._exchange(about, given, shapes)
-        totals, kind = [], dtype_of(dtype)
-        for index in range(len(arrays)):
+    def run(self, call: Call) -> None:
+        match call.operation:
+            case Operation.SEND:
+                self._send_row(call)
+            case Operation.RECEIVE:
+                self._receive_row(call)
+            case Operation.ALL_REDUCE | Operation.REDUCE | Operation.REDUCE_SCATTER:
+                self._reduce(call)
+            case _:
+                self._hand_on(call)
+
+    def _reduce(self, call: Call) -> None:
+        given = [row for source, _ in call.arrays for row in read(source)]
+        details = self.replicas, call.agreed_shapes()
+        members = self._exchange(call.description(), given, details)
+        for index, (_, target) in enumerate(call.arrays):
             inputs = []
             for replicas, rows in zip(self.replicas, members, strict=True):
                 own = rows[index * replicas : (index + 1) * replicas]
-                flat = np.frombuffer(b"".join(own), kind)
+                flat = np.frombuffer(b"".join(own), dtype_of(call.dtype))
                 inputs.append(flat.reshape(replicas, -1))
-            total = reference.all_reduce(inputs, reduction_name_of(reduction))
-            totals.append(total.tobytes())
-        return totals
+            name = reduction_name_of(call.reduction)
+            total = reference.all_reduce(inputs, name).tobytes()
+            if call.operation is Operation.REDUCE_SCATTER:
+                each = len(total) // sum(self.replicas)
+                begin = sum(self.replicas[: self.rank]) * each
+                total = total[begin : begin + target.nbytes]
+            if call.root in (-1, self.rank):
+                for row in range(len(target.addresses)):
+                    write(target, total, row)
 
-    def all_reduce(
-        self,
-        arrays: Sequence[Pair],
-        reduction: int,
-        *,
-        algorithm: int = -1,
-        name: int = 0,
-    ) -> None:
-        call = reduction, max(algorithm, 0), -1, name
-        sources = [source for source, _ in arrays]
-        totals = self._reduced(Operation.ALL_REDUCE, sources, call)
-        for (_, target), total in zip(arrays, totals, strict=True):
-            for row in range(len(target.addresses)):
-                write(target, total, row)
+    def _hand_on(self, call: Call) -> None:
+        is_giver = call.operation not in (Operation.BROADCAST, Operation.SCATTER)
+        given = []
+        if call.arrays and (is_giver or self.rank == call.root):
+            given = read(call.arrays[0][0])
+        details = call.agreed_shapes(), list(call.lengths)
+        frames = self._exchange(call.description(), given, details)
+        if not call.arrays:
+            return
+        rows = [b"".join(frame) for frame in frames]
+        begins = [0, *accumulate(call.lengths)]
+        own = slice(*begins[self.rank : self.rank + 2])
+        match call.operation:
+            case Operation.BROADCAST:
+                result = rows[call.root]
+            case Operation.SCATTER:
+                result = rows[call.root][own]
+            case Operation.ALL_TO_ALL:
+                result = b"".join(row[own] for row in rows)
+            case _:
+                result = b"".join(rows)
+        if call.operation is not Operation.GATHER or self.rank == call.root:
+            write(call.arrays[0][1], result)
 
-    def reduce(
-        self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
-    ) -> None:
-        call = reduction, DIRECT, root, name
-        [total] = self._reduced(Operation.REDUCE, [source], call)
-        if self.rank == root:
-            write(target, total)
-
-    def reduce_scatter(
-        self, source: Rows, target: Rows, reduction: int, *, name: int = 0
-    ) -> None:
-        call = reduction, DIRECT, -1, name
-        [total] = self._reduced(Operation.REDUCE_SCATTER, [source], call)
-        each = len(total) // sum(self.replicas)
-        begin = sum(self.replicas[: self.rank]) * each
-        write(target, total[begin : begin + target.nbytes])
-
-    def _handed_on(
-        self,
-        operation: Operation,
-        source: Rows | None,
-        dtype: int,
-        details: object,
-        *,
-        name: int,
-        root: int = -1,
-        count: int = 0,
-        prelude_to: Operation = NO_PRELUDE,
-    ) -> list[bytes]:
-        """Return the row of each member that has a source."""
-        call = operation, dtype, 0, 0, root, count, name, int(prelude_to)
-        given = [] if source is None else read(source)
-        return [b"".join(rows) for rows in self._exchange(call, given, details)]
-
-    def broadcast(
-        self,
-        row: Rows,
-        root: int,
-        *,
-        name: int = 0,
-        prelude_to: Operation = NO_PRELUDE,
-    ) -> None:
-        rows = self._handed_on(
-            Operation.BROADCAST,
-            row if self.rank == root else None,
-            row.dtype,
-            row.shape if prelude_to == NO_PRELUDE else None,
-            root=root,
-            count=row.count,
-            name=name,
-            prelude_to=prelude_to,
-        )
-        write(row, rows[root])
-
-    def all_gather(
-        self,
-        source: Rows,
-        target: Rows,
-        lengths: Sequence[int],
-        *,
-        name: int = 0,
-        prelude_to: Operation = NO_PRELUDE,
-    ) -> None:
-        rows = self._handed_on(
-            Operation.ALL_GATHER,
-            source,
-            source.dtype,
-            list(lengths),
-            count=sum(lengths),
-            name=name,
-            prelude_to=prelude_to,
-        )
-        write(target, b"".join(rows))
-
-    def gather(
-        self,
-        source: Rows,
-        target: Rows,
-        lengths: Sequence[int],
-        root: int,
-        *,
-        name: int = 0,
-    ) -> None:
-        rows = self._handed_on(
-            Operation.GATHER,
-            source,
-            source.dtype,
-            list(lengths),
-            root=root,
-            count=sum(lengths),
-            name=name,
-        )
-        if self.rank == root:
-            write(target, b"".join(rows))
-
-    def scatter(
-        self,
-        source: Rows,
-        target: Rows,
-        lengths: Sequence[int],
-        root: int,
-        *,
-        name: int = 0,
-    ) -> None:
-        rows = self._handed_on(
-            Operation.SCATTER,
-            source if self.rank == root else None,
-            target.dtype,
-            list(lengths),
-            root=root,
-            count=sum(lengths),
-            name=name,
-        )
-        begin = [0, *accumulate(lengths)][self.rank]
-        write(target, rows[root][begin : begin + lengths[self.rank]])
-
-    def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
-        rows = self._handed_on(
-            Operation.ALL_TO_ALL,
-            source,
-            source.dtype,
-            source.shape,
-            count=source.count,
-            name=name,
-        )
-        each = source.nbytes // len(self.replicas)
-        begin = self.rank * each
-        write(target, b"".join(row[begin : begin + each] for row in rows))
-
-    def send(self, row: Rows, to: int) -> None:
-        call = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0, 0)
-        with self._call(call):
-            if to in self._shared.lost:
-                self._end(self._ending(Status.PEER_LOST, to))
+    def _send_row(self, call: Call) -> None:
+        with self._call(call.description()):
+            if call.root in self._shared.lost:
+                self._end(self._ending(Status.PEER_LOST, call.root))
                 raise self._failure()
-            self._send(to, (call, None, read(row)), True)
+            frame = call.description(), None, read(call.arrays[0][0])
+            self._send(call.root, frame, True)
 
-    def receive(self, row: Rows, source: int) -> None:
-        with self._call((Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0, 0)):
+    def _receive_row(self, call: Call) -> None:
+        row, source = call.arrays[0][1], call.root
+        with self._call(call.description()):
             theirs, _, [data] = self._wait(source, True).popleft()
             if (theirs[1], theirs[5]) != (row.dtype, row.count):
                 self._end(self._ending(Status.MISMATCH, source, theirs))
                 raise self._failure()
         write(row, data)
-
-    def barrier(self, name: int = 0) -> None:
-        self._exchange((Operation.BARRIER, 0, 0, 0, 0, 0, name, 0), [])
 
 
 def read(rows: Rows) -> list[bytes]:

@@ -19,7 +19,7 @@ from popdist.engine.calls.rows import (
     written,
 )
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.rows import Pair, Rows, copy_results, destination_of, pairs_of
+from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
 from popdist.engine.transport import Core, all_reduce_arrays
@@ -123,14 +123,8 @@ class Reductions(_core.Reducer, Membership):
             dtype: The code of the elements' dtype; see spec.dtypes.
             reduction: That of the reduction.
         """
-        core = self._core
-        call = table, dtype, reduction
-        if core and _shortcut(core, self._reduce_table, *call) is None:
-            return
-        pairs = pairs_in(table, dtype, self.num_local_replicas)
-        reduce = partial(
-            self.transport.all_reduce, pairs, reduction, algorithm=self._usual
-        )
+        call = table, dtype, reduction, self._usual
+        reduce = partial(self.transport.reduce_table, *call)
         self.submit("grouped_all_reduce", reduce, False)
 
     @ends_group_without_memory
@@ -321,21 +315,6 @@ class Reductions(_core.Reducer, Membership):
             return results
 
         return action
-
-
-def pairs_in(table: bytes, dtype: int, replicas: int) -> list[Pair]:
-    """Return the arrays of a table: see all_reduce_table."""
-    numbers: list[int] = np.frombuffer(table, np.uint64).tolist()
-    pairs = []
-    begin = 0
-    while begin < len(numbers):
-        rows = begin + 1 + numbers[begin]
-        shape = tuple(numbers[begin + 1 : rows])
-        *addresses, result = numbers[rows : rows + replicas + 1]
-        source = Rows(tuple(addresses), shape, dtype)
-        pairs.append((source, Rows((result,) * replicas, shape, dtype)))
-        begin = rows + replicas + 1
-    return pairs
 
 
 def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:

@@ -128,9 +128,9 @@ class HostsMember:
         return self.comm.larger_call()[1]
 
     def reduce(self, *call: Any) -> None:
-        """Make a reduction; see _core.Comm.reduce_rows()."""
+        """Make a reduction; see _core.Comm.run()."""
         try:
-            self.comm.reduce_rows(*call)
+            self.comm.run(*call)
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this one.
             pass

@@ -6,6 +6,7 @@ from struct import Struct
 
 import numpy as np
 
+from popdist.engine.call_table import Call
 from popdist.engine.hosts.exchanges import address_of
 from popdist.engine.hosts.member import POINT, HostsMember
 from popdist.engine.rows import Rows
@@ -22,7 +23,7 @@ def send_row(member: HostsMember, row: Rows, to: int) -> None:
     layout = member.layout
     if layout.host_of[to] == layout.host:
         peer = layout.local_ranks.index(to)
-        member.comm.send(peer, row.dtype, row.address, row.nbytes)
+        _run_on_host(member, Operation.SEND, row, peer)
         return
     label = member.new_scratch(_LABEL.size)
     label[:] = np.frombuffer(_LABEL.pack(row.dtype, row.count), np.uint8)
@@ -37,7 +38,7 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
     layout = member.layout
     if layout.host_of[source] == layout.host:
         peer = layout.local_ranks.index(source)
-        member.comm.receive(peer, row.dtype, row.address, row.nbytes)
+        _run_on_host(member, Operation.RECEIVE, row, peer)
         return
     label = member.new_scratch(_LABEL.size)
     receive = partial(member.comm.begin_receive, source, POINT)
@@ -47,6 +48,13 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
         theirs = (Operation.SEND, dtype, 0, 0, layout.rank, count, 0, 0)
         member.end_call(source, theirs)
     member.comm.await_transfers([receive(*part) for part in _parts(row)])
+
+
+def _run_on_host(
+    member: HostsMember, operation: Operation, row: Rows, peer: int
+) -> None:
+    call = Call(operation, [(row, row)], row.dtype, root=peer)
+    member.comm.run(None, call.table())
 
 
 def _parts(row: Rows) -> Iterator[tuple[int, int]]:

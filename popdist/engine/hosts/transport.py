@@ -5,6 +5,7 @@ from functools import partial
 from typing import Self
 
 from popdist.engine import _core
+from popdist.engine.call_table import REDUCING, Call
 from popdist.engine.hosts.exchanges import HostExchanges
 from popdist.engine.hosts.meeting import MeetOverHosts
 from popdist.engine.hosts.member import HostsMember
@@ -12,13 +13,12 @@ from popdist.engine.hosts.point_to_point import receive_row, send_row
 from popdist.engine.hosts.world import JobHosts
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.rows import Rows
+from popdist.engine.rows import BYTES, Rows
 from popdist.engine.shm.arena import Meeting
-from popdist.engine.shm.arena_transport import ArenaTransport, Exchange
+from popdist.engine.shm.arena_transport import ArenaTransport
 from popdist.engine.shm.member import ShmMember
 from popdist.engine.shm.transport import ShmTransport
-from popdist.engine.spec.dtypes import item_bytes_of
-from popdist.engine.spec.operations import Described, Operation
+from popdist.engine.spec.operations import Operation
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import Tuning
 
@@ -74,50 +74,35 @@ class HostsTransport(ArenaTransport):
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""
 
-    def send(self, row: Rows, to: int) -> None:
-        call: Described = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0, 0)
-        self._member.run(call, (), partial(send_row, self._member, row, to), [row])
-
-    def receive(self, row: Rows, source: int) -> None:
-        call: Described = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0, 0)
-        steps = partial(receive_row, self._member, row, source)
-        self._member.run(call, (), steps, [row])
-
-    def barrier(self, name: int = 0) -> None:
-        call: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, name, 0)
-        self._member.run(call, (), self._exchanges.barrier)
-
-    def _reduce(
-        self,
-        segments: "Sequence[_core.Segment]",
-        shapes: Sequence[Sequence[int]],
-        *call: int,
-    ) -> None:
-        self._member.reduce(self._split, segments, shapes, *call)
-
-    def _exchange(
-        self,
-        call: Exchange,
-        lengths: Sequence[int],
-        shapes: Sequence[Sequence[int]],
-        source: Rows,
-        target: Rows,
-    ) -> None:
-        operation, prelude_to, dtype, root, name = call
-        parts, exchanges = tuple(lengths), self._exchanges
-        nbytes, details = sum(parts), (parts, *shapes)
-        match operation:
+    def run(self, call: Call) -> None:
+        if call.operation in REDUCING:
+            self._run_table(call.table())
+            return
+        [(source, target)] = call.arrays or [(_NO_ROW, _NO_ROW)]
+        root, lengths, exchanges = call.root, tuple(call.lengths), self._exchanges
+        match call.operation:
+            case Operation.BARRIER:
+                step = exchanges.barrier
+            case Operation.SEND:
+                step = partial(send_row, self._member, source, root)
+            case Operation.RECEIVE:
+                step = partial(receive_row, self._member, target, root)
             case Operation.BROADCAST:
-                nbytes, details = source.nbytes, tuple(shapes)
                 step = partial(exchanges.broadcast, source, root)
             case Operation.ALL_GATHER:
-                step = partial(exchanges.all_gather, source, target, parts)
+                step = partial(exchanges.all_gather, source, target, lengths)
             case Operation.GATHER:
-                step = partial(exchanges.gather, source, target, parts, root)
+                step = partial(exchanges.gather, source, target, lengths, root)
             case Operation.SCATTER:
-                step = partial(exchanges.scatter, source, target, parts, root)
+                step = partial(exchanges.scatter, source, target, lengths, root)
             case _:
                 step = partial(exchanges.all_to_all, source, target)
-        count = nbytes // item_bytes_of(dtype)
-        described = (operation, dtype, 0, 0, root, count, name, prelude_to)
-        self._member.run(described, details, step, [source, target])
+        details = lengths, call.agreed_shapes()
+        self._member.run(call.description(), details, step, [source, target])
+
+    def _run_table(self, table: bytes) -> None:
+        self._member.reduce(self._split, table)
+
+
+# Read and written by a barrier.
+_NO_ROW = Rows((), (0,), BYTES)

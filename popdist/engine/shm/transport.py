@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from popdist.engine import _core
+from popdist.engine.call_table import Call
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.rows import Rows
 from popdist.engine.shm.arena import Meeting
-from popdist.engine.shm.arena_transport import ArenaTransport, Exchange
+from popdist.engine.shm.arena_transport import ArenaTransport
 from popdist.engine.shm.member import ShmMember
 from popdist.engine.transport import Core
 from popdist.engine.tuning import Tuning
@@ -54,30 +54,8 @@ class ShmTransport(ArenaTransport):
     def view(self, replicas: Sequence[int]) -> Self:
         return type(self)(self.member, replicas)
 
-    def send(self, row: Rows, to: int) -> None:
-        self._call(self._comm.send, to, row.dtype, row.address, row.nbytes)
+    def run(self, call: Call) -> None:
+        self._run_table(call.table())
 
-    def receive(self, row: Rows, source: int) -> None:
-        self._call(self._comm.receive, source, row.dtype, row.address, row.nbytes)
-
-    def barrier(self, name: int = 0) -> None:
-        self._call(self._comm.barrier, name)
-
-    def _reduce(
-        self,
-        segments: "Sequence[_core.Segment]",
-        shapes: Sequence[Sequence[int]],
-        *call: int,
-    ) -> None:
-        self._call(self._comm.reduce_rows, self._split, segments, shapes, *call)
-
-    def _exchange(
-        self,
-        call: Exchange,
-        lengths: Sequence[int],
-        shapes: Sequence[Sequence[int]],
-        source: Rows,
-        target: Rows,
-    ) -> None:
-        addresses = source.address, target.address
-        self._call(self._comm.exchange, *call, lengths, shapes, *addresses)
+    def _run_table(self, table: bytes) -> None:
+        self._call(self._comm.run, self._split, table)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
+from popdist.engine.call_table import Call
+from popdist.engine.calls.rows import rows_of
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
 from popdist.errors import MismatchError
@@ -312,11 +314,10 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
 def test_a_call_that_is_refused_keeps_nothing() -> None:
     group = alone()
     x = np.ones(3, np.float32)
-    at = x.__array_interface__["data"][0]
+    row = rows_of([x])
+    table = Call(Operation.BROADCAST, [(row, row)], root=0, lengths=[12] * 2).table()
     calls: list[Callable[[], Any]] = [
-        lambda: group.transport.member.comm.exchange(
-            Operation.BROADCAST, 0, 0, 0, 0, [12] * 2, [], at, at
-        ),
+        lambda: group.transport.member.comm.run(None, table),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),
         lambda: group.grouped_all_reduce([x], out=[np.ones((3, 1), np.float32)]),
     ]

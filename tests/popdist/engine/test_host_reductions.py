@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 import pytest
 
-from popdist.engine import _core
+from popdist.engine import _core, call_table
 from popdist.engine.hosts.layout import Layout
+from popdist.engine.rows import Rows
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from popdist.engine.spec.operations import (
@@ -140,29 +141,23 @@ class Member:
 
     def reduce(self, call: Call, out: Sequence[Array]) -> None:
         how = AUTO if call.operation is ALL_REDUCE else DIRECT
-        self.comm.reduce_rows(
-            self.split,
-            [
-                (x[0].size, addresses_of(x), addresses_of(o))
-                for x, o in zip(call.arrays, out, strict=True)
-            ],
-            [x.shape[1:] for x in call.arrays],
-            *(call.operation, code_of(call.arrays[0].dtype), REDUCTIONS[call.op]),
-            *(how, call.root, call.name, 0),
-        )
+        pairs = [
+            (replica_rows(x), replica_rows(o))
+            for x, o in zip(call.arrays, out, strict=True)
+        ]
+        about = code_of(call.arrays[0].dtype), REDUCTIONS[call.op], how
+        made = call_table.Call(call.operation, pairs, *about, call.root, call.name)
+        self.comm.run(self.split, made.table())
 
     def scattered(self, call: Call) -> Array:
         """Return this member's part of the result of a reduce_scatter of one array."""
         x = call.arrays[0]
         each = x[0].size // self.replicas
         out = np.ones(each * len(x), x.dtype)
-        self.comm.reduce_rows(
-            self.split,
-            [(x[0].size, addresses_of(x), None)],
-            [x.shape[1:]],
-            *(Operation.REDUCE_SCATTER, code_of(x.dtype), REDUCTIONS[call.op]),
-            *(DIRECT, -1, call.name, out.ctypes.data),
-        )
+        pairs = [(replica_rows(x), replica_rows(out[np.newaxis]))]
+        about = code_of(x.dtype), REDUCTIONS[call.op], DIRECT, -1, call.name
+        made = call_table.Call(Operation.REDUCE_SCATTER, pairs, *about)
+        self.comm.run(self.split, made.table())
         return out
 
     def reduced(self, call: Call) -> list[Array]:
@@ -179,10 +174,11 @@ class Member:
         return False
 
 
-def addresses_of(x: Array) -> list[int]:
-    """Return where the rows of an array with a leading axis are."""
+def replica_rows(x: Array) -> Rows:
+    """Return the rows of an array with a leading axis."""
     assert x.flags.c_contiguous
-    return [x.ctypes.data + i * x.strides[0] for i in range(len(x))]
+    places = tuple(x.ctypes.data + i * x.strides[0] for i in range(len(x)))
+    return Rows(places, x.shape[1:], code_of(x.dtype))
 
 
 class Job:

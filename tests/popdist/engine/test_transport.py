@@ -2,15 +2,16 @@
 
 import ctypes
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from popdist.engine.call_table import Call
 from popdist.engine.group import Group
-from popdist.engine.rows import Pair, Rows
+from popdist.engine.rows import Rows
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
+from popdist.engine.spec.operations import Operation
 from tests.popdist.engine.members import SMALL, Me, group_of, results
 from tests.popdist.other_transports import ThreadTransport
 
@@ -117,7 +118,7 @@ def test_rows_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
         (lambda: carry.all_reduce([(rows_at(x), other)], SUM), "one dtype"),
         (
             lambda: carry.all_reduce([(rows_at(x, x), rows_at(x))], SUM),
-            "2 are given, but at most 1",
+            "2 rows are to be reduced into 1",
         ),
         (lambda: carry.broadcast(rows_at(x, x), 0), "The array has 2 rows"),
         (
@@ -143,13 +144,10 @@ class Loopback(ThreadTransport):
 
     requests: list[Any]
 
-    def all_reduce(self, arrays: Sequence[Pair], *args: Any, **how: Any) -> None:
-        self.requests += [source.shape for source, _ in arrays]
-        super().all_reduce(arrays, *args, **how)
-
-    def broadcast(self, row: Rows, root: int, **how: Any) -> None:
-        self.requests.append((row.shape, root))
-        super().broadcast(row, root, **how)
+    def run(self, call: Call) -> None:
+        shapes = [source.shape for source, _ in call.arrays]
+        self.requests.append((call.operation, shapes, call.root))
+        super().run(call)
 
 
 def test_a_group_calls_nothing_but_its_transport() -> None:
@@ -161,7 +159,10 @@ def test_a_group_calls_nothing_but_its_transport() -> None:
     sums = x.sum(axis=0).tolist()
     assert group.grouped_all_reduce([x])[0].tolist() == [sums] * 2
     assert group.broadcast(x).tolist() == [x[0].tolist()] * 2
-    assert transport.requests == [(3,), ((3,), 0)]
+    assert transport.requests == [
+        (Operation.ALL_REDUCE, [(3,)], -1),
+        (Operation.BROADCAST, [(3,)], 0),
+    ]
 
 
 def test_the_sizes_of_elements_are_those_of_their_dtypes() -> None:

@@ -95,12 +95,8 @@ PyObject *comm_await_transfers(CommObject *self, PyObject *list);
 PyObject *comm_end_transfers(CommObject *self, PyObject *unused);
 PyObject *comm_share_records(CommObject *self, PyObject *data);
 
-/* The calls that a member makes of the others, as methods of its endpoint. */
-PyObject *comm_reduce_rows(CommObject *self, PyObject *args);
-PyObject *comm_exchange(CommObject *self, PyObject *args);
-PyObject *comm_barrier(CommObject *self, PyObject *args);
-PyObject *comm_send(CommObject *self, PyObject *args);
-PyObject *comm_receive(CommObject *self, PyObject *args);
+/* Makes the call that a table describes: see call_table.h. */
+PyObject *comm_run(CommObject *self, PyObject *args);
 
 /* Carry out a reduction, and count by what algorithm it was. */
 status reduce_counted(CommObject *self, const call *k);

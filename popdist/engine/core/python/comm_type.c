@@ -324,11 +324,7 @@ static void comm_end_of_life(PyObject *object)
 PyObject *make_comm_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        METHOD("reduce_rows", comm_reduce_rows, METH_VARARGS),
-        METHOD("exchange", comm_exchange, METH_VARARGS),
-        METHOD("barrier", comm_barrier, METH_VARARGS),
-        METHOD("send", comm_send, METH_VARARGS),
-        METHOD("receive", comm_receive, METH_VARARGS),
+        METHOD("run", comm_run, METH_VARARGS),
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),

@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* numpy's arrays have at most 64 axes, TensorFlow's tensors 254. */
-enum { MOST_AXES = 254 };
-
 /* The dtype of a buffer's elements, or -1 where the core has none of that kind. */
 static int dtype_of(const Py_buffer *view)
 {
@@ -214,88 +211,6 @@ PyObject *reduce_memory(PyObject *object, PyObject *split_object, uint64_t addre
         return NULL;
     prepare(&k, wanted);
     return leave(self, reduce_counted(self, &k));
-}
-
-/* What remains of a table. */
-typedef struct {
-    const uint64_t *at, *end;
-} table_reader;
-
-/* Read the next array, with room for its addresses. False where the table ends within. */
-static bool next_array(table_reader *table, uint32_t rows, char **addresses, segment *to,
-                       uint64_t *shapes_hash)
-{
-    ssize_t lengths[MOST_AXES];
-    const uint64_t axes = *table->at++;
-    if (axes > MOST_AXES || (uint64_t)(table->end - table->at) < axes + rows + 1)
-        return false;
-    to->count = 1;
-    for (uint64_t axis = 0; axis < axes; axis++) {
-        lengths[axis] = (ssize_t)*table->at;
-        to->count *= *table->at++;
-    }
-    *shapes_hash = hash_with_shape(*shapes_hash, lengths, (int)axes);
-    for (uint32_t row = 0; row < rows; row++) {
-        addresses[row] = (char *)(uintptr_t)table->at[row];
-        addresses[rows + row] = (char *)(uintptr_t)table->at[rows];
-    }
-    table->at += rows + 1;
-    to->in = addresses;
-    to->out = addresses + rows;
-    return true;
-}
-
-static bool read_table(call *k, table_reader table, segment *segments, char **addresses)
-{
-    const uint32_t rows = k->split->rows[k->split->rank];
-    k->segments = segments;
-    while (table.at < table.end) {
-        if (!next_array(&table, rows, addresses, segments, &k->shapes_hash))
-            return false;
-        k->total += segments->count;
-        k->count_of_segments++;
-        segments++;
-        addresses += 2 * rows;
-    }
-    return true;
-}
-
-static PyObject *reduce_words(CommObject *self, call *k, const Py_buffer *table, int wanted)
-{
-    const uint32_t rows = k->split->rows[k->split->rank];
-    const size_t words = (size_t)table->len / sizeof(uint64_t);
-    /* An array takes up the number of its axes, its rows and its result at least. */
-    const size_t most = words / (rows + 2);
-    segment *segments = PyMem_Calloc(most + 1, sizeof *segments);
-    char **addresses = PyMem_Calloc(2 * rows * most + 1, sizeof *addresses);
-    const table_reader reader = {table->buf, (const uint64_t *)table->buf + words};
-    PyObject *result = NULL;
-    if (!segments || !addresses)
-        PyErr_NoMemory();
-    else if (!read_table(k, reader, segments, addresses))
-        PyErr_SetString(PyExc_ValueError, "The table of arrays ends within one.");
-    else if (enter(self, k->total * element_bytes(k->type) * rows)) {
-        prepare(k, wanted);
-        result = leave(self, reduce_counted(self, k));
-    }
-    PyMem_Free(segments);
-    PyMem_Free(addresses);
-    return result;
-}
-
-PyObject *reduce_table(PyObject *object, PyObject *split_object, PyObject *table, int type,
-                       int reduction, int wanted)
-{
-    CommObject *self = (CommObject *)object;
-    Py_buffer words;
-    if (self->queued)
-        Py_RETURN_NOTIMPLEMENTED;
-    if (PyObject_GetBuffer(table, &words, PyBUF_C_CONTIGUOUS) < 0)
-        return NULL;
-    call k = call_of(&self->c, split_of(split_object), ALL_REDUCE, type, reduction);
-    PyObject *result = reduce_words(self, &k, &words, wanted);
-    PyBuffer_Release(&words);
-    return result;
 }
 
 static int by_begin(const void *one, const void *other)

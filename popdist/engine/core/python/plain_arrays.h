@@ -1,6 +1,6 @@
-/* The fast ways in: calls on arrays as they lie in their buffers, where these are plain,
+/* The entry points without a Python frame: calls on arrays as they lie in their buffers, where these are plain,
  * which is to say that nothing has to be decided about them or copied. All other arrays,
- * of which engine/rows.py decides, go through Comm.reduce_rows() and exchange(). */
+ * of which engine/rows.py decides, are described by a table: see call_table.h. */
 #ifndef POPDIST_PLAIN_ARRAYS_H
 #define POPDIST_PLAIN_ARRAYS_H
 
@@ -45,13 +45,6 @@ PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject
  * the other calls have been made. */
 PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint64_t count,
                         int type, int reduction, int wanted, bool in_turn);
-
-/* Arrays by a table of 64-bit numbers. For each one it has the number of its axes, their
- * lengths, the address of each of this member's rows, and where the result is written: it
- * is one for all of these rows. Results share no memory with what is read, but for a row
- * of the same array. */
-PyObject *reduce_table(PyObject *comm, PyObject *split, PyObject *table, int type,
-                       int reduction, int wanted);
 
 PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, bool leading);

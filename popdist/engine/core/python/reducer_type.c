@@ -182,20 +182,6 @@ static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
                          (int)reduction, self->usual, false);
 }
 
-static PyObject *reducer_reduce_table(ReducerObject *self, PyObject *args)
-{
-    PyObject *table;
-    int type, reduction;
-    if (!PyArg_ParseTuple(args, "Oii", &table, &type, &reduction))
-        return NULL;
-    if (type < 0 || type >= DTYPES || reduction < 0 || reduction > REDUCTIONS)
-        return PyErr_Format(PyExc_ValueError, "There is no dtype %d or no reduction %d.", type,
-                            reduction);
-    if (!self->comm)
-        Py_RETURN_NOTIMPLEMENTED;
-    return reduce_table(self->comm, self->split, table, type, reduction, self->usual);
-}
-
 static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
 {
     PyObject *from, *to;
@@ -260,8 +246,6 @@ PyObject *make_reducer_type(PyObject *module)
         {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
          NULL},
         {"_reduce_at", (PyCFunction)(void (*)(void))reducer_reduce_at, METH_FASTCALL, NULL},
-        {"_reduce_table", (PyCFunction)(void (*)(void))reducer_reduce_table, METH_VARARGS,
-         NULL},
         {"_scatter_array", (PyCFunction)(void (*)(void))reducer_scatter_array, METH_VARARGS,
          NULL},
         {"_gather_array", (PyCFunction)(void (*)(void))reducer_gather_array, METH_VARARGS,

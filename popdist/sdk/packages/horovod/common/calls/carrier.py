@@ -5,7 +5,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from popdist.engine.calls.reductions import pairs_in
+from popdist.engine.call_table import pairs_in
 from popdist.engine.calls.rows import bytes_of, rows_of
 from popdist.engine.group import Group
 from popdist.engine.rows import Pair, Rows
