@@ -28,7 +28,7 @@ _OF_ONE_SHAPE = frozenset(
 _HEAD = Struct("=" + _core.CALL_FORMAT)
 
 
-class Call(NamedTuple):
+class EngineCall(NamedTuple):
     """A call of one member.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.call_table import Call, pairs_in
+from popdist.engine.call_table import EngineCall, pairs_in
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
@@ -117,7 +117,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def run(self, call: Call) -> None:
+    def run(self, call: EngineCall) -> None:
         """Make a call, once its rows have been checked."""
 
     def reduce_table(
@@ -145,7 +145,7 @@ class Transport(ABC):
         for source, target in arrays:
             self._check_pair(source, target, dtype, self.replicas[self.rank])
         about = dtype, reduction, algorithm, -1, name
-        self.run(Call(Operation.ALL_REDUCE, arrays, *about))
+        self.run(EngineCall(Operation.ALL_REDUCE, arrays, *about))
 
     def reduce(
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
@@ -157,7 +157,7 @@ class Transport(ABC):
         self._check_pair(source, target, source.dtype, 1)
         # In steps of the direct algorithm; for one-shot there is too little to gain.
         how = source.dtype, reduction, DIRECT, root, name
-        self.run(Call(Operation.REDUCE, [(source, target)], *how))
+        self.run(EngineCall(Operation.REDUCE, [(source, target)], *how))
 
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
@@ -173,7 +173,7 @@ class Transport(ABC):
                 f"replicas here get equal parts of {source.count}."
             )
         how = source.dtype, reduction, DIRECT, -1, name
-        self.run(Call(Operation.REDUCE_SCATTER, [(source, target)], *how))
+        self.run(EngineCall(Operation.REDUCE_SCATTER, [(source, target)], *how))
 
     def broadcast(
         self,
@@ -247,15 +247,15 @@ class Transport(ABC):
 
     def send(self, row: Rows, to: int) -> None:
         """Send a row to one member, which must receive one like it."""
-        self.run(Call(Operation.SEND, [(row, row)], row.dtype, root=to))
+        self.run(EngineCall(Operation.SEND, [(row, row)], row.dtype, root=to))
 
     def receive(self, row: Rows, source: int) -> None:
         """Overwrite the row with the one that member `source` sends."""
-        self.run(Call(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
+        self.run(EngineCall(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
 
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
-        self.run(Call(Operation.BARRIER, root=0, name=name))
+        self.run(EngineCall(Operation.BARRIER, root=0, name=name))
 
     def _run_exchange(
         self,
@@ -273,7 +273,7 @@ class Transport(ABC):
         # Of a scatter only the root's source counts.
         dtype = target.dtype if operation is Operation.SCATTER else source.dtype
         about = 0, DIRECT, root, name, prelude_to, lengths
-        self.run(Call(operation, arrays, dtype, *about))
+        self.run(EngineCall(operation, arrays, dtype, *about))
 
     def _check_pair(
         self, source: Rows, target: Rows, dtype: int, num_targets: int

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from popdist import session
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.failures import (
     Ending,
     ErrorFields,
@@ -250,7 +250,7 @@ class ExchangingTransport(Transport):
                     raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
-    def run(self, call: Call) -> None:
+    def run(self, call: EngineCall) -> None:
         match call.operation:
             case Operation.SEND:
                 self._send_row(call)
@@ -261,7 +261,7 @@ class ExchangingTransport(Transport):
             case _:
                 self._hand_on(call)
 
-    def _reduce(self, call: Call) -> None:
+    def _reduce(self, call: EngineCall) -> None:
         given = [row for source, _ in call.arrays for row in read(source)]
         details = self.replicas, call.agreed_shapes()
         members = self._exchange(call.description(), given, details)
@@ -281,7 +281,7 @@ class ExchangingTransport(Transport):
                 for row in range(len(target.addresses)):
                     write(target, total, row)
 
-    def _hand_on(self, call: Call) -> None:
+    def _hand_on(self, call: EngineCall) -> None:
         is_giver = call.operation not in (Operation.BROADCAST, Operation.SCATTER)
         given = []
         if call.arrays and (is_giver or self.rank == call.root):
@@ -305,7 +305,7 @@ class ExchangingTransport(Transport):
         if call.operation is not Operation.GATHER or self.rank == call.root:
             write(call.arrays[0][1], result)
 
-    def _send_row(self, call: Call) -> None:
+    def _send_row(self, call: EngineCall) -> None:
         with self._call(call.description()):
             if call.root in self._shared.lost:
                 self._end(self._ending(Status.PEER_LOST, call.root))
@@ -313,7 +313,7 @@ class ExchangingTransport(Transport):
             frame = call.description(), None, read(call.arrays[0][0])
             self._send(call.root, frame, True)
 
-    def _receive_row(self, call: Call) -> None:
+    def _receive_row(self, call: EngineCall) -> None:
         row, source = call.arrays[0][1], call.root
         with self._call(call.description()):
             theirs, _, [data] = self._wait(source, True).popleft()

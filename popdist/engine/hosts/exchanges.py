@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.hosts.member import DATA, PART, HostsMember
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
@@ -188,7 +188,7 @@ class HostExchanges:
 
     def _barrier_on_host(self) -> None:
         if len(self._layout.local_ranks) > 1:
-            self._member.comm.run(None, Call(Operation.BARRIER).table())
+            self._member.comm.run(None, EngineCall(Operation.BARRIER).table())
 
     def _exchange(
         self,
@@ -200,7 +200,7 @@ class HostExchanges:
     ) -> None:
         shape = (sum(lengths),)
         arrays = [(Rows((source,), shape, BYTES), Rows((target,), shape, BYTES))]
-        call = Call(operation, arrays, BYTES, root=root, lengths=lengths)
+        call = EngineCall(operation, arrays, BYTES, root=root, lengths=lengths)
         self._member.comm.run(None, call.table())
 
     def _all_to_all_on_host(self, source: int, target: int, each: int) -> None:

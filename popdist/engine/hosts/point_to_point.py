@@ -6,7 +6,7 @@ from struct import Struct
 
 import numpy as np
 
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.hosts.exchanges import address_of
 from popdist.engine.hosts.member import POINT, HostsMember
 from popdist.engine.rows import Rows
@@ -53,7 +53,7 @@ def receive_row(member: HostsMember, row: Rows, source: int) -> None:
 def _run_on_host(
     member: HostsMember, operation: Operation, row: Rows, peer: int
 ) -> None:
-    call = Call(operation, [(row, row)], row.dtype, root=peer)
+    call = EngineCall(operation, [(row, row)], row.dtype, root=peer)
     member.comm.run(None, call.table())
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import REDUCING, Call
+from popdist.engine.call_table import REDUCING, EngineCall
 from popdist.engine.hosts.exchanges import HostExchanges
 from popdist.engine.hosts.meeting import MeetOverHosts
 from popdist.engine.hosts.member import HostsMember
@@ -74,7 +74,7 @@ class HostsTransport(ArenaTransport):
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: EngineCall) -> None:
         if call.operation in REDUCING:
             self._run_table(call.table())
             return

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Meeting
@@ -54,7 +54,7 @@ class ShmTransport(ArenaTransport):
     def view(self, replicas: Sequence[int]) -> Self:
         return type(self)(self.member, replicas)
 
-    def run(self, call: Call) -> None:
+    def run(self, call: EngineCall) -> None:
         self._run_table(call.table())
 
     def _run_table(self, table: bytes) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.calls.rows import rows_of
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
@@ -315,7 +315,9 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     group = alone()
     x = np.ones(3, np.float32)
     row = rows_of([x])
-    table = Call(Operation.BROADCAST, [(row, row)], root=0, lengths=[12] * 2).table()
+    table = EngineCall(
+        Operation.BROADCAST, [(row, row)], root=0, lengths=[12] * 2
+    ).table()
     calls: list[Callable[[], Any]] = [
         lambda: group.transport.member.comm.run(None, table),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),

@@ -146,7 +146,9 @@ class Member:
             for x, o in zip(call.arrays, out, strict=True)
         ]
         about = code_of(call.arrays[0].dtype), REDUCTIONS[call.op], how
-        made = call_table.Call(call.operation, pairs, *about, call.root, call.name)
+        made = call_table.EngineCall(
+            call.operation, pairs, *about, call.root, call.name
+        )
         self.comm.run(self.split, made.table())
 
     def scattered(self, call: Call) -> Array:
@@ -156,7 +158,7 @@ class Member:
         out = np.ones(each * len(x), x.dtype)
         pairs = [(replica_rows(x), replica_rows(out[np.newaxis]))]
         about = code_of(x.dtype), REDUCTIONS[call.op], DIRECT, -1, call.name
-        made = call_table.Call(Operation.REDUCE_SCATTER, pairs, *about)
+        made = call_table.EngineCall(Operation.REDUCE_SCATTER, pairs, *about)
         self.comm.run(self.split, made.table())
         return out
 

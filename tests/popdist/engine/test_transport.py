@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine.call_table import Call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.group import Group
 from popdist.engine.rows import Rows
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
@@ -144,7 +144,7 @@ class Loopback(ThreadTransport):
 
     requests: list[Any]
 
-    def run(self, call: Call) -> None:
+    def run(self, call: EngineCall) -> None:
         shapes = [source.shape for source, _ in call.arrays]
         self.requests.append((call.operation, shapes, call.root))
         super().run(call)
