@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -263,6 +264,19 @@ class Poprun:
         self.environ.pop("PYTHONUNBUFFERED", None)
         self.started: list[subprocess.Popen[bytes]] = []
 
+    def __enter__(self) -> "Poprun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            for stream in (process.stdout, process.stderr, process.stdin):
+                if stream:
+                    stream.close()
+        self.footprint.assert_nothing_is_left()
+
     def start(
         self,
         *words: str,
@@ -307,19 +321,22 @@ class Poprun:
         return name
 
 
+@contextmanager
+def running_poprun(directory: Path) -> Iterator[Poprun]:
+    """Give a poprun for a job of several tests, with an inventory of its own."""
+    with Poprun(directory, f"{os.getpid()}-{abs(hash(directory))}") as runner:
+        runner.environ["POPRUN_VIPU_INVENTORY"] = str(directory / "vipu/inventory.db")
+        for variable in SERVER_VARIABLES:
+            runner.environ.pop(variable, None)
+        yield runner
+
+
 @pytest.fixture
 def poprun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Poprun]:
     """poprun, and the proof that nothing of it is left after the test."""
-    runner = Poprun(tmp_path, f"{os.getpid()}-{abs(hash(request.node.nodeid))}")
-    yield runner
-    for process in runner.started:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr, process.stdin):
-            if stream:
-                stream.close()
-    runner.footprint.assert_nothing_is_left()
+    mark = f"{os.getpid()}-{abs(hash(request.node.nodeid))}"
+    with Poprun(tmp_path, mark) as runner:
+        yield runner
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit: float = 200) -> None:

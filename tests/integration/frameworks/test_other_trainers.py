@@ -4,7 +4,7 @@ from pathlib import Path
 
 import accelerate.test_utils.scripts as scripts
 import pytest
-from conftest import Poprun
+from conftest import Poprun, Ran, running_poprun
 
 pytestmark = pytest.mark.timeout(500)  # importing one of them takes 10 s, twice
 
@@ -117,26 +117,45 @@ def test_unchanged_programs_train_alike_with_popdist_and_with_gloo(
 
 
 # Without a GPU not all of them ask for processes that work together.
-OWN_TEST = """
+OWN_TESTS = """
 import os, runpy, sys
 from accelerate import PartialState
-state = PartialState(cpu=True)
-os.write(1, f"{state.num_processes} processes\\n".encode())
-runpy.run_path(sys.argv[1], run_name="__main__")
+from accelerate.state import AcceleratorState
+for path in sys.argv[1:]:
+    state = PartialState(cpu=True)
+    size = state.num_processes
+    runpy.run_path(path, run_name="__main__")
+    os.write(1, f"{path} passed in {size} processes\\n".encode())
+    AcceleratorState._reset_state(reset_partial_state=True)
 """
+OWN_TEST_PATHS = {
+    name: str(Path(next(iter(scripts.__path__)), f"{name}.py"))
+    # After test_script, the rounding errors of test_sync exceed its own tolerance.
+    for name in ("test_sync", "test_script", "test_ops")
+}
+
+
+@pytest.fixture(scope="module")
+def own_tests(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Return one job that runs each of accelerate's own tests in turn."""
+    with running_poprun(tmp_path_factory.mktemp("accelerate")) as poprun:
+        return poprun(
+            *("-n", "2", "--offline-mode", "yes"),
+            *("--torch-backend", "popdist"),
+            *("python", poprun.script("own_tests.py", OWN_TESTS)),
+            *OWN_TEST_PATHS.values(),
+            environ=ENVIRON,
+            timeout=400,
+        )
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", ["test_script", "test_ops", "test_sync"])
-def test_accelerates_own_tests_pass(poprun: Poprun, name: str) -> None:
-    script = str(Path(next(iter(scripts.__path__)), f"{name}.py"))
-    ran = poprun(
-        *("-n", "2", "--offline-mode", "yes"),
-        *("--torch-backend", "popdist"),
-        *("python", poprun.script("own_test.py", OWN_TEST), script),
-        environ=ENVIRON,
-        timeout=400,
-    )
+@pytest.mark.parametrize("name", OWN_TEST_PATHS)
+def test_accelerates_own_tests_pass(own_tests: Ran, name: str) -> None:
+    passed = f"{OWN_TEST_PATHS[name]} passed in 2 processes"
+    assert own_tests.stdout.splitlines().count(passed) == 2, own_tests.stderr
 
-    assert ran.code == 0, ran.stderr
-    assert ran.stdout.splitlines().count("2 processes") == 2
+
+@pytest.mark.mpi
+def test_the_job_of_accelerates_own_tests_ends_well(own_tests: Ran) -> None:
+    assert own_tests.code == 0, own_tests.stderr

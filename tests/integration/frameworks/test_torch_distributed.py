@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Poprun
+from conftest import ROOT, Poprun, Ran, running_poprun
 
 PROGRAM = """
 import os, sys
@@ -141,28 +141,42 @@ def test_a_bare_mpirun_is_enough_for_process_groups(
     script.write_text(WITHOUT_PORT)
     openmpi = ROOT / ".venv-mpich" not in Path(every_mpirun).parents
     root = ["--allow-run-as-root", "--oversubscribe"] if openmpi else []
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for launcher, expected in (
-        ([every_mpirun, *root, "-n", "2"], "6\n6\n"),
-        ([], "1\n"),
-    ):
-        ran = subprocess.run(
-            [*launcher, sys.executable, str(script)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
+    ran = subprocess.run(
+        [every_mpirun, *root, "-n", "2", sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "6\n6\n"), ran.stderr
+
+
+def test_a_program_without_a_launcher_is_a_process_group_of_one(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(WITHOUT_PORT)
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "1\n"), ran.stderr
 
 
 # None that has the error ends before the other has it, too: it would be named as well.
 ENDS_EARLY = """
-import os, sys, time, datetime, torch.distributed as dist, popdist.torch
+import os, sys, time, datetime
 rank = int(os.environ["RANK"])
 if rank == int(sys.argv[1]):
     raise SystemExit
+import torch.distributed as dist, popdist.torch
 try:
     dist.init_process_group("popdist", timeout=datetime.timedelta(seconds=1000))
 except dist.DistBackendError as error:
@@ -239,42 +253,53 @@ def test_a_peer_of_gloo_that_fails_slowly_is_the_cause(poprun: Poprun) -> None:
     )
 
 
+# Instance 1 makes each call when its file exists.
 STALLS = """
-import sys, time
+import os, sys, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
 dist.barrier()
-if dist.get_rank() == 1:
-    time.sleep(600)
-if sys.argv[1] == "backward":
-    model(torch.ones(1, 2)).sum().backward()
-else:
-    dist.all_reduce(torch.ones(3))
+for call in sys.argv[1:]:
+    while dist.get_rank() == 1 and not os.path.exists(call):
+        time.sleep(0.02)
+    if call == "backward":
+        model(torch.ones(1, 2)).sum().backward()
+    else:
+        dist.all_reduce(torch.ones(3))
 """
+STALLED_CALLS = {"backward": "DDP backward", "all_reduce": "all_reduce"}
 
 
-@pytest.mark.parametrize(
-    ("call", "name"), [("backward", "DDP backward"), ("all_reduce", "all_reduce")]
-)
+@pytest.fixture(scope="module")
+def stall_warnings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return poprun's warning about each of STALLED_CALLS, of one job."""
+    folder = tmp_path_factory.mktemp("stalls")
+    with running_poprun(folder) as poprun:
+        poprun.script("stalls.py", STALLS)
+        job = poprun.start(
+            *("-n", "3", "--mpirun", "local", "python", "stalls.py", *STALLED_CALLS),
+            environ={"POPDIST_STALL_TIMEOUT": "1"},
+            stdout=subprocess.DEVNULL,
+        )
+        assert job.stderr is not None
+        warnings = {}
+        for call, name in STALLED_CALLS.items():
+            stalled = f" s in {name} ".encode()
+            warnings[call] = next(line for line in job.stderr if stalled in line)
+            (folder / call).touch()
+        job.communicate(timeout=200)
+    return {call: warning.decode() for call, warning in warnings.items()}
+
+
+@pytest.mark.parametrize(("call", "name"), STALLED_CALLS.items())
 def test_a_stall_with_gloo_is_reported_with_who_is_missing(
-    poprun: Poprun, call: str, name: str
+    stall_warnings: dict[str, str], call: str, name: str
 ) -> None:
-    poprun.script("stalls.py", STALLS)
-    job = poprun.start(
-        *("-n", "3", "--mpirun", "local", "python", "stalls.py", call),
-        environ={"POPDIST_STALL_TIMEOUT": "1"},
-        stdout=subprocess.DEVNULL,
-    )
-    assert job.stderr is not None
-    warning = next(line for line in job.stderr if b"waited" in line)
-    job.terminate()
-    job.communicate(timeout=200)
-
     assert re.fullmatch(
         rf"poprun: warning: Instances 0 and 2 have waited \d+ s in {name} for "
         r"instance 1\. 'popctl dump' shows where each of them is\.\n",
-        warning.decode(),
+        stall_warnings[call],
     )
 
 
@@ -392,28 +417,43 @@ def test_poprun_starts_it_again_with_the_variables_of_torchrun(poprun: Poprun) -
 MIXED = """
 import os, sys, torch, torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg
-dist.init_process_group(sys.argv[1])
-assert dist.get_backend() == sys.argv[1]
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-model(torch.full((1, 1), dist.get_rank() + 1.0)).sum().backward()
-if "meta" in sys.argv[1]:
-    dist.all_reduce(torch.empty(1, device="meta"))
-os.write(1, f"{model.module.weight.grad.item()}\\n".encode())
-dist.destroy_process_group()
+for backend in sys.argv[1:]:
+    dist.init_process_group(backend)
+    assert dist.get_backend() == backend
+    layer = torch.nn.Linear(1, 1, bias=False)
+    model = torch.nn.parallel.DistributedDataParallel(layer)
+    model(torch.full((1, 1), dist.get_rank() + 1.0)).sum().backward()
+    if "meta" in backend:
+        dist.all_reduce(torch.empty(1, device="meta"))
+    os.write(1, f"{backend} {layer.weight.grad.item()}\\n".encode())
+    dist.destroy_process_group()
 """
+MIXED_BACKENDS = [
+    "cpu:popdist,cuda:nccl",
+    "cuda:nccl,cpu:popdist",
+    "cpu:popdist,meta:fake",
+]
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["cpu:popdist,cuda:nccl", "cuda:nccl,cpu:popdist", "cpu:popdist,meta:fake"],
-)
+@pytest.fixture(scope="module")
+def mixed_job(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Return one job that trains with each of MIXED_BACKENDS in turn."""
+    with running_poprun(tmp_path_factory.mktemp("mixed")) as poprun:
+        script = poprun.script("program.py", MIXED)
+        return poprun("-n", "2", "python", script, *MIXED_BACKENDS)
+
+
+@pytest.mark.parametrize("backend", MIXED_BACKENDS)
 def test_popdist_has_the_cpu_tensors_of_a_group_with_another_backend(
-    poprun: Poprun, backend: str
+    mixed_job: Ran, backend: str
 ) -> None:
-    script = poprun.script("program.py", MIXED)
-    ran = poprun("-n", "2", "python", script, backend)
+    lines = mixed_job.stdout.splitlines()
+    assert lines.count(f"{backend} 1.5") == 2, mixed_job.stderr
 
-    assert (ran.code, ran.stdout) == (0, "1.5\n1.5\n"), ran.stderr
+
+def test_groups_with_other_backends_end_well(mixed_job: Ran) -> None:
+    assert mixed_job.code == 0, mixed_job.stderr
+    assert len(mixed_job.stdout.splitlines()) == 2 * len(MIXED_BACKENDS)
 
 
 SECOND = """
