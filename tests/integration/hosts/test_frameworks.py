@@ -10,6 +10,7 @@ from poprun.mpirun.identify import detect
 
 pytestmark = pytest.mark.mpi
 
+# It has a process group by each of the methods, one after the other.
 TORCH = """
 import sys
 
@@ -18,27 +19,30 @@ import torch.distributed as dist
 
 import popdist.torch
 
-dist.init_process_group("popdist", *sys.argv[1:])
-rank = dist.get_rank()
-total = torch.full((1000,), rank + 1.0)
-dist.all_reduce(total)
-# Members 1 and 2 are on different hosts.
-pair = dist.new_group([1, 2])
-if rank in (1, 2):
-    part = torch.full((3,), float(rank))
-    dist.all_reduce(part, group=pair)
-    if rank == 1:
-        dist.send(part + 4, 2)
-    else:
-        dist.recv(part, 1)
-    assert part.tolist() == ([3.0] * 3 if rank == 1 else [7.0] * 3), part
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
-model(torch.full((2, 64), float(rank))).sum().backward()
-print(total[0].item(), model.module.weight.grad.sum().item())
+for method in sys.argv[1:]:
+    dist.init_process_group("popdist", method)
+    rank = dist.get_rank()
+    total = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(total)
+    # Members 1 and 2 are on different hosts.
+    pair = dist.new_group([1, 2])
+    if rank in (1, 2):
+        part = torch.full((3,), float(rank))
+        dist.all_reduce(part, group=pair)
+        if rank == 1:
+            dist.send(part + 4, 2)
+        else:
+            dist.recv(part, 1)
+        assert part.tolist() == ([3.0] * 3 if rank == 1 else [7.0] * 3), part
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
+    model(torch.full((2, 64), float(rank))).sum().backward()
+    print(method, total[0].item(), model.module.weight.grad.sum().item())
+    dist.destroy_process_group()
 """
 # The last is the mean of 2 * 64 * 8 * rank over four ranks.
-TORCHS_OUTPUT = "10.0 1536.0\n" * 4
+TORCHS_NUMBERS = "10.0 1536.0"
+METHODS = ["env://", "popdist://"]
 # In a backward pass rank 0 begins two exchanges in another order than the others.
 BACKWARD = """
 from datetime import timedelta
@@ -155,22 +159,27 @@ def test_an_instance_that_ends_without_mpi_ends_the_start_of_mpi(
     )
 
 
-@pytest.mark.parametrize("method", [[], ["popdist://"]])
-@pytest.mark.parametrize("mpi", ["openmpi5", "hydra"])
-def test_torch_has_a_process_group_over_all_hosts(
-    bed: Bed, mpi: str, method: list[str]
-) -> None:
+@pytest.fixture(scope="module", params=["openmpi5", "hydra"])
+def torchs_output(request: pytest.FixtureRequest, common_bed: Bed) -> str:
+    """Return the output of TORCH below poprun, with each of METHODS in one job."""
     # torch makes it in /tmp otherwise, and leaves it there.
     arguments = "-x TORCHINDUCTOR_CACHE_DIR=/root/inductor"
-
-    output = bed.front.output(
-        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "-n", "4"),
+    return common_bed.front.output(
+        *("poprun", "--mpirun", mpirun_of(request.param), "--host", "h0,h1", "-n", "4"),
         *("--offline-mode=yes", "--mpi-global-args", arguments),
-        *("python3", "-c", TORCH, *method),
+        *("python3", "-c", TORCH, *METHODS),
         timeout=200,
     )
 
-    assert output == TORCHS_OUTPUT
+
+@pytest.mark.usefixtures("bed")
+@pytest.mark.parametrize("method", METHODS)
+def test_torch_has_a_process_group_over_all_hosts(
+    torchs_output: str, method: str
+) -> None:
+    lines = torchs_output.splitlines()
+    assert len(lines) == 4 * len(METHODS)
+    assert lines.count(f"{method} {TORCHS_NUMBERS}") == 4
 
 
 def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
@@ -187,7 +196,7 @@ def test_torch_has_a_process_group_over_all_hosts_below_a_bare_mpirun(
         timeout=200,
     )
 
-    assert output == TORCHS_OUTPUT
+    assert output == f"popdist:// {TORCHS_NUMBERS}\n" * 4
 
 
 def test_torchs_exchanges_over_hosts_go_on_beside_a_backward_pass(bed: Bed) -> None:
