@@ -413,11 +413,13 @@ class PopDistExtended(MirroredExtended):
 
         return replica_fn
 
+    @tf.autograph.experimental.do_not_convert
     def _end_run(
         self, strategy: tf.distribute.Strategy, reduce_op: Any, summands: list[Value]
     ) -> list[Tensor]:
         return logs_of_sums(reduce_op, self._aggregate(strategy, summands))
 
+    @tf.autograph.experimental.do_not_convert
     def aggregate_within_run(self, variable: Any) -> None:
         """Aggregate a variable before the run ends in which replicas have written it.
 

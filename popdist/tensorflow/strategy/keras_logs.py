@@ -85,6 +85,7 @@ def _merged(
     return result
 
 
+@tf.autograph.experimental.do_not_convert
 def logs_in(result: Any, merged: Sequence[Any]) -> dict[int, Tensor]:
     """Return the numbers that a replica has computed itself, by place in its result.
 
