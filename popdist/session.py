@@ -358,7 +358,7 @@ class Session:
         """
         self.check()
         with self.lock:
-            cell = self._cells.setdefault(key, _Cell())
+            cell = self._cells.get(key) or self._cells.setdefault(key, _Cell())
         with cell.lock:
             if cell.value is None or not usable(cell.value):
                 cell.value = make()
