@@ -178,6 +178,13 @@ static turn turn_of(const group *g, int number)
         t.count = t.op == ALL_REDUCE || t.op == REDUCE ? t.count : t.count % 130;
         /* The sum of so many int8 may overflow before it is divided. */
         t.reduction = t.type == INT8 && t.reduction == MEAN ? SUM : t.reduction;
+        if (number == 0) {
+            /* Members learn along the tree where the arrays of all lie. */
+            t.op = ALL_REDUCE;
+            t.how = DIRECT;
+            t.count = 1000;
+            t.heap = SOME;
+        }
     }
     if (!g->drill) {
         t.op = ALL_REDUCE;
