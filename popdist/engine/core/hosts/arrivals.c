@@ -6,11 +6,12 @@
 
 enum {
     SLEEP_MS = 1,
-    /* So many sleeps that end because of a socket, with nothing for the caller, show that
-     * the data there is not for the links. */
+    /* After so many sleeps that ended because of a socket and brought the caller
+     * nothing, the data in the sockets is not for the links. */
     MOST_IN_VAIN = 200,
-    /* So many waits in a row whose data has come while no socket told it show that it goes
-     * another way. Then sleeps are short, until sockets get another chance after so many. */
+    /* After so many waits in a row in which data came and no socket reported it, data
+     * does not come by these sockets. Then sleeps are short, and after MOST_BLIND of
+     * them sockets get another chance. */
     MOST_MISSED = 3,
     MOST_BLIND = 5000,
     /* How long a sleep without sockets lasts, at first and at most. */
@@ -39,7 +40,7 @@ static void sleep_blind(arrivals *a)
     a->blind_ns += a->blind_ns / 20;
     if (a->blind_ns > MOST_BLIND_NS)
         a->blind_ns = MOST_BLIND_NS;
-    /* Sockets have told nothing in this wait either. */
+    /* This wait, too, got no report from the sockets. */
     a->slept_through = true;
     if (++a->blind > MOST_BLIND)
         a->blind = a->missed = 0;

@@ -5,18 +5,18 @@
 #include <stdlib.h>
 
 enum {
-    /* Bytes of a part of a block's nodes on one host: at least so many for each host. A
-     * larger block waits less often for the other hosts and goes in messages that MPIs
-     * copy less often; a call of several blocks has some of them on their way. */
+    /* The bytes of a part of a block's nodes on one host: at least so many for each
+     * host. With larger blocks, members wait less often for the other hosts, and MPI
+     * libraries copy messages less often. A call of several blocks has some of them in
+     * transit. */
     LEAST_PART_BYTES = 512 << 10,
     MOST_PART_BYTES = 8 << 20,
     LEAST_BLOCKS = 2,
     SHARE_BYTES = 32 << 10,
-    /* The most bytes of nodes for all other hosts that go in one exchange, and that go with
-     * records. */
+    /* The most bytes of nodes for all other hosts in one exchange, and in records. */
     WHOLE_BYTES = 128 << 10,
     RECORDS_BYTES = 64 << 10,
-    /* The most carriers of a host: each costs messages of its own, and so many keep a
+    /* The most carriers of a host. Each costs additional messages, and four keep a
      * network interface busy. */
     MOST_CARRIERS = 4,
 };
@@ -51,7 +51,7 @@ uint64_t length_of_part(const division *d, uint64_t number, int carrier)
     return length;
 }
 
-/* Append to the window some of what a host's members get of a reduce_scatter. */
+/* Append a range of a host's results of a reduce_scatter to the window. */
 static void append_scattered(const division *d, window *to, uint32_t host, chunk some)
 {
     uint64_t first = 0, before = 0;
@@ -70,7 +70,7 @@ static void append_scattered(const division *d, window *to, uint32_t host, chunk
 
 uint32_t most_ranges(const division *d)
 {
-    /* Each carrier may have a range of what each member gets. */
+    /* Each carrier may have a range of each member's result. */
     return d->scatters ? d->carriers * ((uint32_t)d->hosts->size + d->hosts->hosts) : 1;
 }
 
@@ -85,8 +85,8 @@ void move_to_block(const division *d, window *to, uint64_t number)
             append_scattered(d, to, host, scattered_part(d, host, number, q));
 }
 
-/* Find what the members of each host get of a reduce_scatter, and divide it into as many
- * blocks as other calls have. False if there is no memory. */
+/* Find the results of the members of each host in a reduce_scatter, and divide these
+ * into as many blocks as other calls have. False if there is no memory. */
 static bool divide_among_hosts(division *d)
 {
     const host_split *h = d->hosts;

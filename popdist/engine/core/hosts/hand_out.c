@@ -5,17 +5,17 @@
 
 typedef struct {
     const division *d;
-    const call *k; /* of the block, or of a reduce_scatter the whole */
+    const call *k; /* the block, or the whole reduce_scatter */
     terms t;
     cursor at;
     char *out;
     uint64_t number; /* of the block */
     const unsigned char *result;
-    uint64_t length; /* elements of a part that go at once */
+    uint64_t length; /* elements of a part in one block through the slots */
 } handing;
 
-/* Return what a carrier hands out: elements of the block, or of a reduce_scatter of what
- * the members of this host get. */
+/* Return a carrier's elements to hand out: a part of the block, or of this host's
+ * results of a reduce_scatter. */
 static chunk handed_part(const handing *h, int carrier)
 {
     const division *d = h->d;
@@ -23,7 +23,7 @@ static chunk handed_part(const handing *h, int carrier)
                        : part_of(d, h->k->total, carrier);
 }
 
-/* Return what of that goes in a block through the slots. */
+/* Return the elements of it in one block through the slots. */
 static chunk handed_by(const handing *h, int carrier, uint64_t block)
 {
     const chunk part = handed_part(h, carrier);
@@ -47,8 +47,7 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
          length_of(own) * h->t.a.element, streaming);
 }
 
-/* Copy what a carrier hands out, of which the first element lies at `from`, to where it
- * goes. */
+/* Copy a carrier's elements, which begin at `from`, to their destination. */
 static void take(handing *h, chunk theirs, const unsigned char *from)
 {
     if (!h->d->scatters) {
@@ -67,7 +66,7 @@ static void take(handing *h, chunk theirs, const unsigned char *from)
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
-    (void)streaming; /* what is read goes to the program's memory */
+    (void)streaming; /* for stores to slots; these go to the program's memory */
     handing *h = what;
     comm *c = h->k->c;
     for (int q = 0; q < (int)h->d->carriers; q++)
@@ -75,12 +74,12 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
              q == c->rank ? own_result(h, block) : input_at(c, q, number));
 }
 
-/* Let all members of this host take what its carriers hand out. */
+/* Copy the carriers' elements to all members of this host. */
 static status through_slots(handing *h)
 {
     comm *c = h->k->c;
     h->length = c->agreed.block_bytes / h->t.a.element;
-    /* The first carrier has the most. */
+    /* The first carrier's part is the longest. */
     const uint64_t longest = length_of(handed_part(h, 0));
     const uint64_t bytes = least(longest, h->length) * h->t.a.element;
     blocks all = {

@@ -8,8 +8,9 @@
 
 /* Give the members of this host a block's result. All of them must call this.
  *
- * `part` is the block as a call of its own, unused of a reduce_scatter: of that, each
- * member gets its own at `out`. `result` is what this member hands out if it carries. */
+ * `part` is the block as a separate call. A reduce_scatter does not use it: each member
+ * gets its own elements at `out`. A carrier passes its elements as `result`.
+ */
 status hand_out(const division *d, const call *whole, const call *part, char *out,
                 uint64_t number, const unsigned char *result);
 

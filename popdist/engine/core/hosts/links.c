@@ -6,12 +6,12 @@
 #include <string.h>
 
 enum {
-    /* How often we look at what else may end a wait. */
+    /* The interval between checks for other reasons to end a wait. */
     LOOK_NS = 20000000,
     FIRST_TRANSFERS = 16,
 };
 
-/* What a leader tells of a call, and how many bytes of data follow. */
+/* A leader's description of a call; so many bytes of data follow. */
 typedef struct {
     uint64_t number; /* of the call */
     descriptor call;
@@ -98,8 +98,9 @@ status receive_from(comm *c, message *m, int member, int kind, void *data, uint6
     return error ? l->on_link_error(c, error) : DONE;
 }
 
-/* Test each message that is not done once, and count these tests. Of those that are still
- * not done, `open` gets the number, and `peer` who is at the other end of the first one. */
+/* Test each message that is not done once, and count these tests. Set `open` to the
+ * number of messages that are still not done, and `peer` to the other end of the first
+ * of them. */
 static status test_each(comm *c, message *m, uint32_t count, uint32_t *open, int *peer,
                         uint32_t *tests)
 {
@@ -118,9 +119,9 @@ static status test_each(comm *c, message *m, uint32_t count, uint32_t *open, int
     return DONE;
 }
 
-/* Test which of the messages are done. A test may read from all connections, and may so
- * complete a message that was tested before. Then no connection has data by which a
- * sleep would end, so they are tested once more. */
+/* Test which of the messages are done. A test may read from all connections, and so
+ * complete a message that was tested before. No connection then has data left to end a
+ * sleep, so the messages are tested once more. */
 static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int *peer)
 {
     uint32_t tests;
@@ -128,7 +129,7 @@ static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int 
     return s == DONE && *open && tests > 1 ? test_each(c, m, count, open, peer, &tests) : s;
 }
 
-/* Look at what may end a wait. */
+/* Check for other reasons to end a wait. */
 static status look(comm *c, int peer, uint64_t waited_ns)
 {
     const bool stop = c->links->during_wait(c, peer, waited_ns);
@@ -235,7 +236,7 @@ static uint64_t extent_of(const record *r)
     return round_up(sizeof *r + r->bytes, sizeof(uint64_t));
 }
 
-/* Return where the records end of which the first one begins here. */
+/* Return the end of `count` records that begin here. */
 static unsigned char *end_of_records(unsigned char *at, uint32_t count)
 {
     while (count--)
@@ -249,14 +250,14 @@ static bool is_same_call(const comm *c, const record *r)
            && memcmp(&r->call, &c->larger_call, sizeof r->call) == 0;
 }
 
-/* How many records a leader gets from the one that is so many places behind. */
+/* Return the number of records that a leader gets from the one `step` places behind. */
 static uint32_t records_from(const links *l, uint32_t step)
 {
     return step < l->hosts - step ? step : l->hosts - step;
 }
 
-/* Begin to hand the records that are here on to the host `step` places before, which has
- * none of them, and to get those of the host as many places behind. */
+/* Begin to send all records here to the host `step` places before, which has none of
+ * them, and to receive from the host `step` places behind. */
 static status exchange_records(comm *c, unsigned char *end, uint32_t step)
 {
     links *l = c->links;

@@ -33,7 +33,7 @@ static bool mpi_is_ready(void *own, int to)
 {
     const mpi_links *l = own;
     struct epoll_event event;
-    (void)to; /* a hangup does not tell which process */
+    (void)to; /* a hangup does not identify the process */
     return l->hangups < 0 || epoll_wait(l->hangups, &event, 1, 0) <= 0;
 }
 

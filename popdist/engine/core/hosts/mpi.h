@@ -1,4 +1,4 @@
-/* Links by MPI, whose functions the caller has found: the core is not linked with it.
+/* Links by MPI. The caller passes its functions: the core is not linked with it.
  *
  * Handles of MPI are integers of 32 bits or pointers, by library; both are passed here as
  * pointers are, since integers and pointers use the same registers on the processors that
@@ -21,8 +21,8 @@ typedef struct {
     irecv_fn *irecv;
     test_fn *test;
     void *group, *byte; /* handles of the communicator and of MPI_BYTE */
-    /* An epoll of MPI's connections, which is readable once one has hung up, or -1: MPICH
-     * crashes where something is sent to a process that has died. */
+    /* An epoll of MPI's connections, readable once one has hung up, or -1. MPICH crashes
+     * in a send to a dead process. */
     int hangups;
 } mpi_links;
 

@@ -1,8 +1,9 @@
-/* A reduction over several hosts: the members of each reduce their rows to nodes of the
- * tree, which its carriers exchange with those of the other hosts, complete, and hand out.
+/* A reduction over several hosts. The members of each host reduce their rows to nodes of
+ * the tree. Its carriers exchange these with the other hosts' carriers, complete them, and
+ * hand out the results.
  *
- * Blocks overlap: while one is reduced on the hosts, the nodes of the one before go between
- * them, and the result of the one before that.
+ * Blocks overlap: while one block is reduced on the hosts, the previous block's nodes
+ * travel between them, and the result of the block before it.
  */
 #include "hosts/reduce.h"
 
@@ -17,10 +18,10 @@ typedef struct {
     division d;
     shares x; /* of a carrier */
     window reduced, handed_out;
-    char *out; /* of a reduce_scatter, where this member's part goes */
+    char *out; /* the destination of this member's share in a reduce_scatter */
 } work;
 
-/* Reduce a block's rows to nodes, of which each carrier gets its part. */
+/* Reduce a block's rows to nodes, and give each carrier its part of them. */
 static status reduce_here(work *w, uint64_t number)
 {
     const division *d = &w->d;
@@ -34,14 +35,14 @@ static status reduce_here(work *w, uint64_t number)
     return reduce_to_nodes(&w->reduced.part, lengths, w->x.own);
 }
 
-/* Give the members of this host the result of a block, if it is theirs. */
+/* Hand out a block's result, if the members of this host get it. */
 static status hand_out_here(work *w, uint64_t number)
 {
     const division *d = &w->d;
     const shares *x = &w->x;
     const uint32_t here = d->hosts->here;
     if (x->root_host >= 0 && x->root_host != (int)here)
-        /* Their leader knows by now that all hosts make this call. */
+        /* The host's leader knows by now that all hosts make this call. */
         return number + 1 == d->count ? barrier(x->k->c, 0) : DONE;
     const transit *b = transit_of(&w->x, number);
     const unsigned char *result = b->result;
@@ -69,8 +70,8 @@ static status reduce_with_records(work *w)
     return s == DONE ? hand_out_here(w, 0) : s;
 }
 
-/* Let the leaders see that all hosts make this call, before any carrier looks at what has
- * come: of another call it might be too much. */
+/* Let the leaders check that all hosts make this call, before any carrier reads received
+ * nodes: those might be too long if they belong to another call. */
 static status agree(work *w)
 {
     shares *x = &w->x;
@@ -79,7 +80,8 @@ static status agree(work *w)
     return s == DONE && w->d.carriers > 1 ? barrier(c, 0) : s;
 }
 
-/* Let a block be on its way, before its nodes are there: what comes early has its place. */
+/* Begin to receive a block's nodes before this host has reduced its own: data that comes
+ * early then goes to its destination. */
 static status begin_block(work *w, uint64_t number)
 {
     shares *x = &w->x;
@@ -87,8 +89,8 @@ static status begin_block(work *w, uint64_t number)
                         : DONE;
 }
 
-/* Reduce a block on this host, and let its nodes go to the others. Of the first one, the
- * leaders meanwhile agree on the call. */
+/* Reduce a block on this host, and begin to send its nodes to the others. During the
+ * first block, the leaders agree on the call. */
 static status begin_exchange(work *w, uint64_t number)
 {
     shares *x = &w->x;
@@ -115,7 +117,7 @@ static status step_of(work *w, uint64_t step)
         s = await_results(x, transit_of(x, step - 2));
     if (s == DONE && step >= 2)
         s = hand_out_here(w, step - 2);
-    /* Its memory is that of the block just handed out. */
+    /* It reuses the memory of the block just handed out. */
     return s == DONE && step + 1 < count ? begin_block(w, step + 1) : s;
 }
 
@@ -144,7 +146,7 @@ static void work_close(work *w)
     division_close(&w->d);
 }
 
-/* Return the rank of a member among those of its host. */
+/* Return the rank of a member on its host. */
 static int local_rank_of(const host_split *h, int member)
 {
     int rank = 0;
@@ -160,7 +162,7 @@ status reduce_over_hosts(const call *given, char *out)
     const host_split *h = k.split->over_hosts;
     work w = {.out = out};
     shares *x = &w.x;
-    /* A node that is a row of bools has whatever bytes the program put there. */
+    /* A row of bools may contain any bytes, so it does not travel as it is. */
     k.nodes_as_given = h->single && k.type != BOOL;
     *x = (shares){.d = &w.d, .k = &k, .l = c->links, .root_host = -1};
     x->a = arithmetic_of(c, k.type, k.reduction, h->replicas);

@@ -5,8 +5,8 @@
 #include "hosts/links.h"
 #include "reduce/call.h"
 
-/* Carry out a call whose split is over hosts; its root, if it has one, is a member of the
- * whole group. Of a reduce_scatter each member gets its replicas' parts at `out`. */
+/* Carry out a call with a split over hosts; its root, if it has one, is a member of the
+ * whole group. In a reduce_scatter each member gets its replicas' results at `out`. */
 status reduce_over_hosts(const call *k, char *out);
 
 #endif

@@ -5,19 +5,20 @@
 #include <stdlib.h>
 
 enum {
-    /* What is completed at once goes in messages of at most so many bytes: MPIs send those
-     * at once, and ask the receiver before larger ones, which costs more than to divide. */
+    /* If leaders complete whole blocks, a message has at most so many bytes: MPI
+     * libraries send messages of this size at once, and ask the receiver before larger
+     * ones, which costs more than several messages. */
     EAGER_BYTES = 32 << 10,
 };
 
-/* How many messages bring the nodes of one number. */
+/* Return the number of messages that bring the nodes of one number. */
 static uint32_t messages_of_nodes(const division *d, size_t node_element)
 {
     const uint64_t bytes = d->part * node_element;
     return d->whole && bytes ? (uint32_t)((bytes + EAGER_BYTES - 1) / EAGER_BYTES) : 1;
 }
 
-/* Which elements of this carrier's part of a block a host completes. */
+/* The elements of this carrier's part of a block that a host completes. */
 static chunk share_of(const shares *x, const transit *b, uint32_t host)
 {
     if (x->d->whole)
@@ -25,14 +26,14 @@ static chunk share_of(const shares *x, const transit *b, uint32_t host)
     return (chunk){b->begins[host], b->begins[host + 1]};
 }
 
-/* So many pieces of so many bytes, whose begins lie apart. */
+/* `count` pieces of `bytes`, at intervals of `apart`. */
 typedef struct {
     unsigned char *at;
     uint64_t bytes, apart;
     uint32_t count;
 } pieces;
 
-/* Where the nodes go that a host sends. */
+/* The memory for the nodes from another host. */
 static unsigned char *received_from(const shares *x, const transit *b, uint32_t host)
 {
     uint32_t before = 0;
@@ -41,7 +42,7 @@ static unsigned char *received_from(const shares *x, const transit *b, uint32_t 
     return b->received + before * x->d->share * x->node_element;
 }
 
-/* What goes between this host and another one. */
+/* The data that this host sends to another one, or receives from it. */
 static pieces pieces_of(const shares *x, const transit *b, message_kind kind, direction way,
                         uint32_t host)
 {
@@ -88,7 +89,7 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way)
     const links *l = x->l;
     messages *to = way == TO_OTHERS ? &b->outgoing : kind == NODES ? &b->nodes_of_others
                                                                    : &b->results_of_others;
-    /* With each host in its turn, so that none is the first one of all others. */
+    /* Each host begins with another one, so that no host is the first receiver of all. */
     for (uint32_t step = 1; step < l->hosts; step++) {
         const uint32_t ahead = way == TO_OTHERS ? step : l->hosts - step;
         const uint32_t host = (l->here + ahead) % l->hosts;

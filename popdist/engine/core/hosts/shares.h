@@ -1,6 +1,5 @@
-/* The blocks of a reduction on their way between hosts: nodes go to the hosts that complete
- * them, each a share, and the results to all. Only carriers take part.
- */
+/* The blocks of a reduction in transit between hosts. Each host gets the nodes for its
+ * share, and all get the results. Only carriers take part. */
 #ifndef POPDIST_HOSTS_SHARES_H
 #define POPDIST_HOSTS_SHARES_H
 
@@ -17,11 +16,13 @@ typedef struct {
     uint32_t count;
 } messages;
 
-/* A block on its way, and the memory that it needs. */
+/* A block in transit, and its memory. */
 typedef struct {
-    uint64_t *begins; /* of each host's share of this carrier's part, and the end of all */
-    unsigned char *nodes;    /* of this host, one after the other; of this carrier's part */
-    unsigned char *received; /* of the others, for the share that is completed here */
+    uint64_t *begins; /* the begin of each host's share of this carrier's part, and the
+                       * end of the last */
+    unsigned char *nodes;    /* this carrier's part of this host's nodes, one after the
+                              * other */
+    unsigned char *received; /* the other hosts' nodes for this host's share */
     unsigned char *result;   /* of this carrier's part */
     messages nodes_of_others, results_of_others, outgoing;
 } transit;
@@ -32,9 +33,9 @@ typedef struct {
     links *l;
     arithmetic a;        /* of all hosts together */
     size_t node_element; /* bytes of an element of a node */
-    int root_host;       /* whose members get the result, or -1 for all */
+    int root_host;       /* the host with the call's root, or -1: all get the result */
     transit blocks[DEPTH];
-    /* Room for where nodes are: of this host, of all in the order of the tree, and the
+    /* Room for addresses of nodes: this host's, all in the order of the tree, and the
      * first one of each host. */
     char **own;
     const char **leaf;
@@ -42,11 +43,11 @@ typedef struct {
     uint64_t *bytes_of_host;
 } shares;
 
-/* Find memory for that many blocks of a call; the other members are the caller's to set. */
+/* Allocate memory for that many blocks of a call; the caller sets the other members. */
 bool shares_open(shares *x, uint32_t blocks_on_their_way);
 void shares_close(shares *x);
 
-/* The place of a block on its way; of one that begins. */
+/* The place of a block in transit, and of one that begins. */
 transit *transit_of(shares *x, uint64_t number);
 transit *divide_block(shares *x, uint64_t number);
 
@@ -56,10 +57,10 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way);
 /* Complete this host's share once the nodes have come, and begin to send the result. */
 status complete_block(shares *x, transit *b);
 
-/* Complete elements whose nodes of the other hosts begin where `of_host` says. */
+/* Complete elements; `of_host` has the addresses of the other hosts' nodes for them. */
 void complete_share(shares *x, const transit *b, chunk share);
 
-/* Wait until all results have come, and nothing of the block is on its way. */
+/* Wait until all results have come, and no message of the block is in transit. */
 status await_results(shares *x, transit *b);
 
 #endif

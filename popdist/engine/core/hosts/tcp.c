@@ -18,15 +18,15 @@
 #include <unistd.h>
 
 enum {
-    /* Of the frame by which a process says that it ends. */
+    /* The tag of a process's last frame. */
     GOODBYE = -1,
-    /* Of the frame that a process sends over an idle connection. */
+    /* The tag of frames over an idle connection. */
     HEARTBEAT = -2,
-    /* Sent data is repeated so often without an answer if a host has lost power or its
-     * network: after 0.2 s, 0.4 s more, and twice as long each time. The kernel of a
-     * process that is stopped still answers. */
+    /* The kernel's repetitions of unanswered data after which a host has lost power or
+     * its network: one after 0.2 s, the next 0.4 s later, and so on, twice as long each
+     * time. The kernel of a stopped process still answers. */
     MOST_REPEATS = 2,
-    /* Bytes that are read from a socket at once, unless they belong to a longer message. */
+    /* The most bytes of one read, except for longer messages. */
     BUFFER_BYTES = 16 << 10,
     EVENTS = 16,
     /* Reads from one socket before others get their turn. */
@@ -38,18 +38,20 @@ typedef struct {
     int64_t tag;
 } frame;
 
-/* A message that is begun here: a send until it is written, a receive until it is read. */
+/* A message that is begun here: a send until all is written, a receive until all is
+ * read. */
 typedef struct request {
     struct request *next;
     frame head;
     unsigned char *data; /* of a send, only read */
-    uint64_t at; /* bytes of the frame that are written */
-    bool posted; /* a short one: its data lies behind it, and it is freed when it is done */
+    uint64_t at; /* bytes of the frame that have been written */
+    bool posted; /* a short one: its data follows in memory, and it is freed when it is
+                  * done */
     int error;
     _Atomic bool done;
 } request;
 
-/* A message that has come before its receive. */
+/* A message that came before its receive. */
 typedef struct arrival {
     struct arrival *next;
     frame head;
@@ -62,12 +64,12 @@ typedef struct arrival {
 typedef struct connection {
     struct connection *next;
     int fd, process;
-    request *first, *last; /* that are to be written */
+    request *first, *last; /* to be written */
     bool awaits_room;
-    /* What has been read and not been looked at. */
+    /* Bytes that have been read from the socket and are not parsed yet. */
     unsigned char buffer[BUFFER_BYTES];
     uint32_t begin, end;
-    /* The message that is being read, if bytes of it are left. */
+    /* The rest of the message in progress, if its bytes are not all read. */
     uint64_t left;
     unsigned char *into; /* or NULL, if it is dropped */
     request *target;
@@ -75,7 +77,7 @@ typedef struct connection {
 } connection;
 
 typedef struct {
-    connection *out; /* by which messages go to it */
+    connection *out; /* for messages to it */
     request *receives;
     arrival *early; /* messages of groups */
     bool failed, left;
@@ -133,7 +135,7 @@ static void close_connection(tcp_links *l, connection *c)
     free(c);
 }
 
-/* A connection has ended: its process has died, unless it has said that it ends. */
+/* A connection has ended: its process has died, unless it said goodbye. */
 static void lose(tcp_links *l, connection *c)
 {
     process *p = &l->processes[c->process];
@@ -157,7 +159,7 @@ static void lose(tcp_links *l, connection *c)
     close_connection(l, c);
 }
 
-/* Write what there is room for. False if the connection has ended, and is gone. */
+/* Write as much as there is room for. False if the connection has ended and was closed. */
 static bool write_to(tcp_links *l, connection *c)
 {
     while (c->first) {
@@ -254,7 +256,7 @@ static void end_frame(tcp_links *l, connection *c)
     c->early = NULL;
 }
 
-/* Look at what is in the buffer. False if there is no memory. */
+/* Parse the bytes in the buffer. False if there is no memory. */
 static bool use_buffer(tcp_links *l, connection *c)
 {
     for (;;) {
@@ -284,7 +286,7 @@ static bool use_buffer(tcp_links *l, connection *c)
     }
 }
 
-/* Read what has come. False if the connection has ended, and is gone. */
+/* Read from a connection. False if it has ended and was closed. */
 static bool read_from(tcp_links *l, connection *c)
 {
     for (int i = 0; i < MOST_READS; i++) {
@@ -315,7 +317,7 @@ static bool read_from(tcp_links *l, connection *c)
     return true;
 }
 
-/* Move what can be moved over all sockets; the caller has the lock. */
+/* Read and write on all ready sockets; the caller has the lock. */
 static void advance_all(tcp_links *l)
 {
     struct epoll_event events[EVENTS];
@@ -341,7 +343,7 @@ static int send_request(tcp_links *l, request *r, int to)
     else
         c->first = r;
     c->last = r;
-    /* A connection that has ended has made it an error of the request. */
+    /* If the connection ends here, the request gets the error. */
     if (c->first == r)
         write_to(l, c);
     return 0;
@@ -401,7 +403,7 @@ static int tcp_test(void *own, void **given, bool *done)
     tcp_links *l = own;
     request *r = *given;
     *done = atomic_load_explicit(&r->done, memory_order_acquire);
-    /* If another thread has the lock, it moves what there is. */
+    /* If another thread has the lock, it reads and writes for all. */
     if (!*done && pthread_mutex_trylock(&l->lock) == 0) {
         advance_all(l);
         pthread_mutex_unlock(&l->lock);
@@ -561,7 +563,7 @@ short_message tcp_take(tcp_links *l, int tag)
 
 void tcp_disown(tcp_links *l)
 {
-    /* They stay in the parent's epoll, which is the same. */
+    /* They stay in the epoll, which the parent shares. */
     for (connection *c = l->connections; c; c = c->next) {
         close(c->fd);
         c->fd = -1;
@@ -570,7 +572,7 @@ void tcp_disown(tcp_links *l)
     l->epoll = -1;
 }
 
-/* Let something be under way, so that the kernel repeats it if it is not answered. */
+/* If no data is unanswered, send some: the kernel repeats it until the host answers. */
 static void send_heartbeat(const connection *c)
 {
     const frame beat = {0, HEARTBEAT};

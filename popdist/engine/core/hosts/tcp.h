@@ -1,8 +1,9 @@
 /* Links by TCP: one socket for each pair of processes that exchange messages.
  *
- * Python connects and authenticates the sockets; this moves messages over them. Each message
- * is a frame: its length and tag, and its bytes. A frame that comes before its receive is
- * begun is kept in memory. Short messages, with tags below FIRST_GROUP_TAG, always are.
+ * Python connects and authenticates the sockets; this file moves messages over them. A
+ * message is a frame: its length and tag, and its bytes. A frame that comes before its
+ * receive is kept in memory. Short messages, with tags below FIRST_GROUP_TAG, are always
+ * kept.
  */
 #ifndef POPDIST_HOSTS_TCP_H
 #define POPDIST_HOSTS_TCP_H
@@ -13,7 +14,7 @@ enum { FIRST_GROUP_TAG = 16 };
 
 typedef struct tcp_links tcp_links;
 
-/* For these, `own` is a tcp_links. Errors are those of errno. */
+/* For these, `own` is a tcp_links. Errors have the numbers of errno. */
 extern const link_calls tcp_calls;
 
 /* Links of a process to all others. NULL with errno set if there is no memory or
@@ -43,16 +44,16 @@ typedef struct {
     int from;
 } short_message;
 
-/* Move what can be moved, and return the first short message with a tag. */
+/* Read and write on all ready sockets, and return the first short message with a tag. */
 short_message tcp_take(tcp_links *l, int tag);
 
-/* Called several times a second: take note of hosts that do not answer. */
+/* Call this several times a second: it detects hosts that do not answer. */
 void tcp_check_answers(tcp_links *l);
 
 /* Close the sockets in a forked child: they are its parent's. */
 void tcp_disown(tcp_links *l);
 
-/* Tell all connected processes that this one ends without having died. */
+/* Tell all connected processes that this one ends in good order. */
 void tcp_say_goodbye(tcp_links *l);
 
 #endif

@@ -1,4 +1,4 @@
-/* Ranges of the long row of a call, one after the other, as a call of its own. */
+/* Ranges of a call's long row, one after the other, as a separate call. */
 #ifndef POPDIST_WINDOW_H
 #define POPDIST_WINDOW_H
 
@@ -12,11 +12,11 @@ typedef struct {
     cursor at;        /* where the last range ended */
 } window;
 
-/* `ranges` is how many there are at most at once. False if there is no memory. */
+/* `ranges` is the most ranges at a time. False if there is no memory. */
 bool window_open(window *w, const call *whole, uint32_t ranges);
 void window_close(window *w);
 
-/* Let the part be nothing, and append elements [begin, end) to it. */
+/* Empty the part, and append elements [begin, end) to it. */
 void window_clear(window *w);
 void window_append(window *w, uint64_t begin, uint64_t end);
 

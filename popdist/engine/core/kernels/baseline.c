@@ -1,4 +1,4 @@
-/* What every processor of this architecture has. */
+/* The level that every processor of this architecture supports. */
 #define LEVEL baseline
 #define LEVEL_NAME "baseline"
 #if defined __x86_64__

@@ -1,8 +1,8 @@
-/* What is done to elements, one table of functions for each level of SIMD.
+/* Operations on elements: one table of functions for each level of SIMD.
  *
- * All levels give the same bits. 16-bit floats accumulate in float, everything else
- * in its own type; what comes out of `finish` or `combine_last` is an element again,
- * with canonical NaNs, and bools that are 0 or 1.
+ * All levels give the same bits. 16-bit floats accumulate in float, everything else in its
+ * own type. `finish` and `combine_last` turn sums into elements again, with canonical NaNs
+ * and bools of 0 or 1.
  */
 #ifndef POPDIST_KERNELS_H
 #define POPDIST_KERNELS_H
@@ -31,7 +31,7 @@ typedef enum {
 typedef enum { SUM, MIN, MAX, PROD, REDUCTIONS, MEAN = REDUCTIONS } reduction;
 
 enum {
-    /* Sums in the making stay in the first-level cache: a few of these fit. */
+    /* Partial sums stay in the first-level cache: a few of these fit. */
     SCRATCH_BYTES = 4096,
     SCRATCH_BLOCKS = 20,
 };
@@ -48,24 +48,24 @@ typedef struct {
     combine_fn *combine[DTYPES][REDUCTIONS];
     /* Accumulated a and b to elements. */
     combine_fn *combine_last[DTYPES][REDUCTIONS];
-    /* The same two of elements a and b, in one pass; NULL where these are accumulated as
-     * they are, or one pass takes as long as widening first. */
+    /* The same two for elements a and b, in one pass. NULL if elements need no widening,
+     * or if one pass takes as long as widening first. */
     combine_fn *combine_elements[DTYPES][REDUCTIONS];
     combine_fn *combine_elements_last[DTYPES][REDUCTIONS];
     /* Accumulated to elements, divided unless the divisor is 1. */
     finish_fn *finish[DTYPES];
     /* Elements to accumulated; NULL where they are the same. */
     widen_fn *widen[DTYPES];
-    /* Copy many lines from or to what another core has had, by vectors: the C library
-     * does that with one string instruction, which is slower then. */
+    /* Copy many lines that have been in another core's caches, by vectors: the C library
+     * uses one string instruction, which is slower in this case. */
     copy_fn *copy;
     /* Copy past the caches, and meanwhile fetch as many bytes from `ahead`, unless it
      * is NULL. Call stores_done() before any step that publishes it. */
     stream_fn *stream;
 } kernels;
 
-/* The table of that name, the best that this processor has for NULL, NULL where
- * the processor, or this build, has none of that name. */
+/* The table of that name, or for NULL the best one for this processor. NULL if the
+ * processor or this build does not support the level. */
 const kernels *kernels_named(const char *name);
 
 /* Make streamed stores visible to every thread that sees the next atomic store. */

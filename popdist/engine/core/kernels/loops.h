@@ -1,5 +1,5 @@
-/* The loops of one level: included by LEVEL.c, which says what the compiler
- * may use. No include guard: each inclusion makes another set of functions. */
+/* The loops of one level: LEVEL.c includes them, with options for the compiler. No
+ * include guard: each inclusion makes another set of functions. */
 #include "kernels/kernels.h"
 
 #include <string.h>
@@ -54,7 +54,8 @@ static inline uint16_t FN(half_of)(float v)
     uint32_t b = FN(bits)(v), sign = (b >> 16) & 0x8000, rest = b & 0x7fffffff;
     uint32_t moved = rest - 0x38000000;
     uint32_t normal = (moved + 0xfff + ((moved >> 13) & 1)) >> 13;
-    /* In the lowest bits of a half the steps are those of a float near 0.5. */
+    /* The steps between subnormal halves have the size of the steps between floats near
+     * 0.5. */
     uint32_t subnormal = FN(bits)(FN(value)(rest) + 0.5f) - 0x3f000000;
     uint32_t half = rest < 0x38800000 ? subnormal : normal;
     half = rest >= 0x47800000 ? 0x7c00 : half;
@@ -101,8 +102,8 @@ static inline uint16_t FN(bf16_of)(float v)
 FLOAT_EXTREMES(f32, float, uint32_t)
 FLOAT_EXTREMES(f64, double, uint64_t)
 
-/* Of each integer: its name, code and type, the type in which it is combined, so that
- * it wraps around, and the one in which it is divided. */
+/* For each integer type: its name, code and type, the unsigned type for combining (so
+ * that it wraps), and the type for dividing. */
 #define EACH_INTEGER(with)                                                         \
     with(i8, INT8, int8_t, uint32_t, int64_t)                                      \
     with(i16, INT16, int16_t, uint32_t, int64_t)                                   \
@@ -184,7 +185,7 @@ LAST_ALL(bf16, uint16_t, float, bf16_of, MIN_F32, MAX_F32)
 COMBINE_BF16_ALL(, float, )
 COMBINE_BF16_ALL(last_of_, uint16_t, FN(bf16_of))
 
-/* --- Halves: by the processor where it knows them, else as above. */
+/* --- Halves: by the processor's own instructions if it has them, else as above. */
 
 #if defined HALVES_BY_VECTOR /* HALVES, widen_vector and narrow_vector are defined */
 static void FN(widen_half)(void *to, const void *from, size_t n)
@@ -319,7 +320,7 @@ static void FN(copy)(void *to, const void *from, size_t bytes)
     for (size_t i = 0; i < whole; i += 256) {
         for (size_t line = i; line < i + 256; line += 64)
             memcpy(t + line, f + line, 64);
-        /* Else compilers make the C library's memcpy out of this. */
+        /* Else compilers replace the loop by the C library's memcpy. */
         __asm__ __volatile__("" : : : "memory");
     }
     memcpy(t + whole, f + whole, bytes - whole);
@@ -344,7 +345,7 @@ static void FN(stream)(void *to, const void *from, size_t bytes, const void *ahe
         stream_vector(t + i, f + i);
     memcpy(t + whole, f + whole, bytes - whole);
 #else
-    (void)ahead; /* processors without such stores see by themselves what comes next */
+    (void)ahead; /* without such stores, the processor's own prefetching has to do */
     memcpy(to, from, bytes);
 #endif
 }

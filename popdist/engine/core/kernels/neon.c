@@ -1,4 +1,4 @@
-/* 64-bit Arm, all of which have NEON and convert halves. */
+/* 64-bit Arm: all these processors have NEON and convert halves. */
 #if defined __aarch64__
 #include <arm_neon.h>
 #include <stdint.h>

@@ -9,13 +9,13 @@
 
 typedef struct {
     const exchange *x;
-    uint64_t share; /* bytes of a part that go at once */
-    bool parted;    /* a slot holds a share for each receiver */
+    uint64_t block_bytes; /* the most bytes of a share in one block */
+    bool parted;     /* a slot holds a piece for each receiver */
     bool stream_out; /* results are larger than the caches */
 } plan;
 
-/* Where the part of a member begins in an array of all members' parts. */
-static uint64_t part_begin(const exchange *x, int member)
+/* The begin of a member's share in an array of all shares. */
+static uint64_t share_begin(const exchange *x, int member)
 {
     uint64_t begin = 0;
     for (int q = 0; q < member; q++)
@@ -38,27 +38,27 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
     if (!writes(x, rank))
         return;
     if (!p->parted) {
-        chunk s = block_of(x->lengths[rank], p->share, block);
+        chunk s = block_of(x->lengths[rank], p->block_bytes, block);
         copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
         return;
     }
     const char *part = x->in;
     for (int q = 0; q < x->c->size; q++) {
-        chunk s = block_of(x->lengths[q], p->share, block);
+        chunk s = block_of(x->lengths[q], p->block_bytes, block);
         if (q != rank)
-            copy(x->c->simd, slot + (uint64_t)q * p->share, part + s.begin,
+            copy(x->c->simd, slot + (uint64_t)q * p->block_bytes, part + s.begin,
                  s.end - s.begin, streaming);
         part += x->lengths[q];
     }
 }
 
-/* Take what a member wrote for us: its part, or our part of what it has. Its part begins
- * at `begin` in an array of all members' parts. */
+/* Read a member's data for us: its share, or the piece of it that is ours. Its share
+ * begins at `begin` in an array of all shares. */
 static void read_from(const plan *p, int q, uint64_t begin, uint64_t block, uint64_t number)
 {
     const exchange *x = p->x;
     const int rank = x->c->rank;
-    chunk s = block_of(x->lengths[p->parted ? rank : q], p->share, block);
+    chunk s = block_of(x->lengths[p->parted ? rank : q], p->block_bytes, block);
     const bool alone = x->op == BROADCAST || x->op == SCATTER;
     char *to = x->out + (alone ? 0 : begin) + s.begin;
     if (q == rank) {
@@ -68,18 +68,18 @@ static void read_from(const plan *p, int q, uint64_t begin, uint64_t block, uint
         return;
     }
     copy(x->c->simd, to,
-         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.end - s.begin,
-         p->stream_out);
+         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->block_bytes : 0),
+         s.end - s.begin, p->stream_out);
 }
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
-    (void)streaming; /* what is read goes to the program's memory */
+    (void)streaming; /* for stores to slots; these go to the program's memory */
     const plan *p = what;
     const exchange *x = p->x;
     if (x->op == GATHER && x->c->rank != x->root)
         return;
-    uint64_t begin = part_begin(x, x->c->rank);
+    uint64_t begin = share_begin(x, x->c->rank);
     for (int i = 0; i < x->c->size; i++) {
         int q = (x->c->rank + i) % x->c->size;
         begin = q ? begin : 0;
@@ -99,15 +99,16 @@ status exchange_run(const exchange *x)
         all += x->lengths[q];
     }
     p.stream_out = x->op == ALL_GATHER && all >= STREAM_OUT_BYTES;
-    p.share = p.parted ? c->agreed.block_bytes / (uint64_t)c->size / CACHE_LINE * CACHE_LINE
-                       : c->agreed.block_bytes;
-    if (longest && longest < p.share)
-        p.share = round_up(longest, CACHE_LINE);
+    p.block_bytes = p.parted
+                        ? c->agreed.block_bytes / (uint64_t)c->size / CACHE_LINE * CACHE_LINE
+                        : c->agreed.block_bytes;
+    if (longest && longest < p.block_bytes)
+        p.block_bytes = round_up(longest, CACHE_LINE);
     blocks b = {
         .c = c,
-        .count = (longest + p.share - 1) / p.share,
-        .bytes = p.share,
-        .extent = p.share * (p.parted ? (uint64_t)c->size : 1),
+        .count = (longest + p.block_bytes - 1) / p.block_bytes,
+        .bytes = p.block_bytes,
+        .extent = p.block_bytes * (p.parted ? (uint64_t)c->size : 1),
         .what = &p,
         .write = write_block,
         .read = read_block,

@@ -1,19 +1,20 @@
-/* The operations that hand data from members to members, in blocks through slots. */
+/* The operations that move data between members, in blocks through slots. */
 #ifndef POPDIST_EXCHANGE_H
 #define POPDIST_EXCHANGE_H
 
 #include "sync/comm.h"
 
-/* All lengths are in bytes. What is not used by the operation is zero. */
+/* All lengths are in bytes. Fields that the operation does not use are zero. */
 typedef struct {
     comm *c;
     operation op;
     dtype type;
     uint64_t name;
     int root;
-    const uint64_t *lengths; /* of each member's part */
-    uint64_t shapes_hash; /* of the arrays, where all members must pass the same */
-    operation prelude_to; /* the call whose arrays this one tells of, or NO_PRELUDE */
+    const uint64_t *lengths; /* of each member's share */
+    uint64_t shapes_hash; /* of the arrays, if all members must pass the same ones */
+    operation prelude_to; /* the call that this one prepares, by telling of its arrays,
+                           * or NO_PRELUDE */
     const char *in;
     char *out;
 } exchange;

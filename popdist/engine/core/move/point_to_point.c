@@ -25,7 +25,7 @@ static descriptor described(operation op, int peer, dtype type, uint64_t bytes)
     };
 }
 
-/* For messages: what we do, in our own line; no announcement goes with it. */
+/* Describe this call for messages; send and receive announce nothing. */
 static void note(comm *c, operation op, int peer, dtype type, uint64_t bytes)
 {
     const descriptor d = described(op, peer, type, bytes);
@@ -52,7 +52,7 @@ status send_message(comm *c, int to, dtype type, const char *from, uint64_t byte
     return DONE;
 }
 
-/* Report what was sent by its label: the sender may be in another call by now. */
+/* Report a message by its label: the sender may be in another call by now. */
 static status refuse(comm *c, const channel *ch, int from)
 {
     const uint64_t number = c->received_from[from] & 1;

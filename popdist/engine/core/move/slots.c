@@ -7,13 +7,13 @@ void choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
         return;
     const uint64_t input = round_up(block_bytes, PAGE);
     const uint64_t result = result_part(block_bytes, c->agreed.size);
-    /* Not as many as there is room for: they would push each other out of the caches. */
+    /* Fewer than the room allows: more would push each other out of the caches. */
     uint64_t lanes = c->agreed.block_bytes / input;
     if (c->at.result_bytes / result < lanes)
         lanes = c->at.result_bytes / result;
     if (lanes < 2)
         return;
-    /* Two calls use a lane, one in each phase, before the next one has its turn. */
+    /* Two calls use a lane, one in each phase, before the next lane has its turn. */
     uint64_t lane = (c->blocks / 2) % lanes;
     c->lane_input = lane * input;
     c->lane_result = lane * result;

@@ -2,17 +2,18 @@
 
 #include <string.h>
 
-/* Shorter copies are what the C library is good at. */
+/* The C library is fast at shorter copies. */
 enum { MANY_LINES = 32 << 10 };
 
 enum {
-    /* Below this, a block is not worth looking at the clock. */
+    /* For smaller blocks, reading the clock costs too much. */
     LEAST_BYTES = 2 << 10,
-    /* From here on a block may be interrupted while another process has the core, and
-     * takes much longer than asking how long the thread itself has computed. */
+    /* A block of this size may be interrupted while another process has the core. Its
+     * time on the thread's CPU clock leaves that out, and is cheap enough to read. */
     LEAST_COMPUTED_BYTES = 64 << 10,
     TRIAL = STORES_TRIAL,
-    /* A slot shows what stores of one kind cost once both its phases were written so. */
+    /* A slot shows the cost of one kind of stores once both its phases were written with
+     * it. */
     UNSETTLED = 2,
     LEAST_SEEN = 4,
     /* Blocks from one trial to the next. */
@@ -29,10 +30,10 @@ enum {
     HEAP_LONGEST_PAUSE = 512,
 };
 
-/* What takes less than that share of the usual kind's time becomes the usual one. */
+/* A kind of stores becomes the usual one if it takes less than that share of the time. */
 static const double CLEARLY_LESS = 0.9;
 
-/* A trial of what turned out to be slower may cost that much of the time. */
+/* Trials of the slower kind may cost that share of the time. */
 static const double BEARABLE = 0.015;
 
 void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
@@ -45,7 +46,7 @@ void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool st
         memcpy(to, from, bytes);
 }
 
-/* Return the class of blocks of that many bytes, -1 where there is nothing to choose. */
+/* Return the class of blocks of that many bytes, -1 if there is nothing to choose. */
 static int size_class_of(const comm *c, uint64_t block_bytes)
 {
     int size_class = -1;
@@ -73,7 +74,7 @@ static uint64_t pause_after(double ratio)
     return blocks < LONGEST_PAUSE ? (uint64_t)blocks : LONGEST_PAUSE;
 }
 
-/* Return the median of the costs that were measured, 0 if those are too few. */
+/* Return the median of the measured costs, 0 if there are too few. */
 static float median_cost(const float costs[TRIAL])
 {
     float sorted[TRIAL];
@@ -99,7 +100,7 @@ static void conclude(choice *shared, observed *o, uint64_t block)
 {
     const double ratio = trial_ratio(o);
     const bool changes = ratio > 0 && ratio < CLEARLY_LESS;
-    /* The next trial after a change shows soon whether noise has led to it. */
+    /* After a change the next trial comes soon, in case noise led to it. */
     const uint64_t pause = changes ? SHORTEST_PAUSE : pause_after(ratio);
     if (changes) {
         bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
@@ -175,7 +176,7 @@ bool heap_stores_begin(const heap_stores *h)
 void heap_stores_end(heap_stores *h, double ns_a_byte)
 {
     const uint32_t pause = heap_pause(h), call = h->call++;
-    /* The first call of a trial finds the caches as the usual kind has left them. */
+    /* In the first call of a trial, the caches are still as the usual kind leaves them. */
     if (call == pause)
         return;
     double *least = call > pause ? &h->tried_ns : &h->usual_ns;

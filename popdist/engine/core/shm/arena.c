@@ -6,13 +6,13 @@
 #define FIELD(type, field) offsetof(type, field), sizeof(((type *)NULL)->field)
 
 static const uint64_t layout[] = {
-    /* Sizes, and what numbers stand for. */
+    /* Sizes, and the numbers of enumerations. */
     CACHE_LINE, APART, PAGE, MAX_MEMBERS, MAX_LEAVES, ANNOUNCEMENT_BYTES,
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
     BLOCK_CLASSES, BLOCK_SIZES, ALGORITHM_CLASSES, FIRST_BLOCK_SIZE, RECENT_CALLS, ARRAY_PLACES,
     DTYPES, REDUCTIONS, MEAN,
     NEGOTIATION, IN_ARENA, END_REQUESTED, __BYTE_ORDER__,
-    /* Where everything lies. */
+    /* The offset and size of every field. */
     sizeof(counter), FIELD(counter, count), FIELD(counter, sleepers),
     sizeof(descriptor), FIELD(descriptor, count), FIELD(descriptor, name),
     FIELD(descriptor, details_hash), FIELD(descriptor, operation), FIELD(descriptor, dtype),
@@ -44,7 +44,7 @@ static const uint64_t layout[] = {
 
 uint64_t arena_layout(void)
 {
-    /* Where the parts begin follows from the sizes of an arena: any will do. */
+    /* The arena's sizes determine where the parts begin; any sizes serve for the hash. */
     const settings s = {.size = 3, .block_bytes = 100000};
     const places p = places_of(&s);
     const uint64_t begins[] = {p.members, p.channels, p.slots, p.board,

@@ -1,7 +1,7 @@
-/* What lies where in the memory that the members of a group share.
+/* The layout of the memory that the members of a group share.
  *
- * Nothing here is ever reset: counters only grow, each has one writer, and what
- * two members touch at the same time lies in cache lines of its own.
+ * Nothing here is ever reset: counters only grow, and each has one writer. Two things that
+ * different members touch at the same time lie in separate cache lines.
  */
 #ifndef POPDIST_ARENA_H
 #define POPDIST_ARENA_H
@@ -13,43 +13,43 @@
 
 enum {
     CACHE_LINE = 64,
-    /* Processors fetch lines in pairs: what must not be shared stands apart. */
+    /* Processors fetch lines in pairs, so data of different writers is this far apart. */
     APART = 128,
     PAGE = 4096,
     MAX_MEMBERS = 256,
     MAX_LEAVES = 4096, /* replicas of a group */
-    /* The most that one member can say within one announcement. Longer rows go through
-     * slots, whose lanes are not in other members' caches when they are written. */
+    /* The most data that one member can put into an announcement. Longer rows go through
+     * slots: there a member writes to lanes that have left the other members' caches. */
     ANNOUNCEMENT_BYTES = 4096,
     MOST_ONESHOT_BYTES = 65536,
-    /* What fits between two members' send and receive at once. */
+    /* The room for messages between a send and its receive. */
     MESSAGE_SLOT_BYTES = 32768,
-    /* Chunks of a block are whole lines of even the smallest elements. */
+    /* Shares of a block are whole lines of even the smallest elements. */
     CHUNK_UNIT = 64,
     /* In the smallest block, each of 256 members has room for an element of 8 bytes of
-     * every node: of 4096 replicas a member has at most 24 nodes. */
+     * every node: with 4096 replicas a member has at most 24 nodes. */
     LEAST_BLOCK_BYTES = 65536,
-    /* Sizes of blocks for which the kind of stores is chosen apart: of 2 KiB to 4 MiB, by
-     * powers of two. */
+    /* Classes of block sizes with a separate choice of stores: 2 KiB to 4 MiB, by powers
+     * of two. */
     STORE_CLASSES = 12,
-    /* Sizes of arrays for which the size of blocks is chosen apart, and how many sizes
-     * there are to choose from. */
+    /* Classes of array sizes with a separate choice of the block size, and the number of
+     * block sizes to choose from. */
     BLOCK_CLASSES = 4,
     BLOCK_SIZES = 5,
-    /* Sizes of arrays for which oneshot or direct is chosen apart: of more than 2 KiB to
-     * MOST_ONESHOT_BYTES, by powers of two. */
+    /* Classes of array sizes with a separate choice of oneshot or direct: more than 2
+     * KiB to MOST_ONESHOT_BYTES, by powers of two. */
     ALGORITHM_CLASSES = 5,
-    /* The number of the size that a group begins with. */
+    /* The index of a new group's block size. */
     FIRST_BLOCK_SIZE = 2,
-    /* Of how many calls a member shows what they are about. A power of two. */
+    /* The number of last calls that a member describes to others. A power of two. */
     RECENT_CALLS = 8,
     MASK_WORDS = MAX_MEMBERS / 64,
-    /* Of how many lost instances an error tells. */
+    /* The number of lost instances that an error can name. */
     MOST_LOST = 15,
 };
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
-/* Of the last bytes of an arena: "popboard". */
+/* Marks the last bytes of an arena: "popboard". */
 #define BOARD_MAGIC UINT64_C(0x6472616f62706f70)
 
 typedef enum {
@@ -58,8 +58,8 @@ typedef enum {
     ENDED,     /* another member ended the group; the arena's ending says why */
     TIMED_OUT, /* a member took too long */
     PEER_LOST, /* a member's process has ended */
-    MISMATCH,  /* two members do different things */
-    END_REQUESTED, /* a member ended the group with an error of its own */
+    MISMATCH,  /* two members make different calls */
+    END_REQUESTED, /* a member ended the group with its own error */
 } status;
 
 typedef enum {
@@ -74,27 +74,28 @@ typedef enum {
     ALL_TO_ALL,
     SEND,
     RECEIVE,
-    NEGOTIATION, /* for messages: what an exchange of requests for calls is about */
+    NEGOTIATION, /* for messages: an exchange of requests for calls */
     REDUCE_TO_NODES, /* a step of a reduction over hosts: members announce that one */
-    NO_PRELUDE = BARRIER, /* no call is a prelude to one: it has no arrays to tell of */
+    NO_PRELUDE = BARRIER, /* a call that is not a prelude */
 } operation;
 
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
 
-/* What `ended` holds once the reason stands there; more than this while a member writes
- * it, who may die or be stopped over it. The group has ended in either case. */
+/* The value of `ended` once the reason is written. A higher value means that a member is
+ * writing it, and this member may die or be stopped meanwhile. The group has ended in
+ * either case. */
 enum { EXPLAINED = 2 };
 
 /* A counter with one writer, for which others may sleep. */
 typedef struct {
     _Alignas(APART) _Atomic uint64_t count;
-    /* How many sleep until it moves. Written by the sleepers. */
+    /* The number of threads that sleep until it moves. The sleepers write it. */
     _Alignas(APART) _Atomic uint32_t sleepers;
 } counter;
 
-/* What a member is doing. All but `in` and `out` must be equal on all members. */
+/* A member's current call. All but `in` and `out` must be equal on all members. */
 typedef struct {
-    uint64_t count; /* elements of a row, or of whatever the operation counts */
+    uint64_t count; /* elements of a row, or the operation's own unit */
     uint64_t name;  /* 0 for a call without a name */
     uint64_t details_hash; /* distinguishes layouts, shapes and lists of lengths */
     uint8_t operation;
@@ -102,7 +103,8 @@ typedef struct {
     uint8_t reduction;
     uint8_t algorithm;
     int16_t root;
-    /* The call for which this one tells of the members' arrays, or NO_PRELUDE. */
+    /* If this call is a prelude, which tells of the members' arrays: the call after it.
+     * Else NO_PRELUDE. */
     uint8_t prelude_to;
     uint8_t unused;
     /* Where this member's array lies in the heap, or NOT_IN_HEAP. */
@@ -115,15 +117,16 @@ _Static_assert(sizeof(descriptor) == CACHE_LINE, "a descriptor fills one line");
 
 #define NOT_IN_HEAP UINT64_MAX
 
-/* Where arrays lie: those of a member, of all below it in a tree, or of the group. */
+/* Where the arrays of one member, of a subtree of members or of the group lie. */
 enum { SOME_IN_HEAP = 1, SOME_ELSEWHERE = 2, ARRAY_PLACES = 3 };
 
-/* A member's announcement of a call, with as much data as fits. A reader that
- * finds the stamp of the call it is in has, with the same line, the rest of it. */
+/* A member's announcement of a call, with as much data as fits. The stamp shares a cache
+ * line with the beginning of the rest, so a reader that waits for the stamp has this
+ * line too. */
 typedef struct {
     _Alignas(APART) _Atomic uint64_t stamp; /* which call: 1 for the first */
-    /* Of the descriptor; its lowest bits tell where arrays lie. Atomic, because a member
-     * of a tree changes them while one that makes another call may look. */
+    /* The descriptor's hash; its lowest bits tell where arrays lie. Atomic, because a
+     * member of a tree changes them while a member in another call may read them. */
     _Atomic uint64_t signature;
     unsigned char data[ANNOUNCEMENT_BYTES];
 } announcement;
@@ -131,24 +134,24 @@ typedef struct {
 /* One per member. Only its owner writes to it, except for sleepers. */
 typedef struct {
     counter posted; /* steps taken since the arena was made */
-    /* In a tree of members, see announcing.c: steps that all below this one have taken, and
-     * steps that all members have. */
+    /* In a tree of members (see announcing.c): the steps that all members below this one
+     * have taken, and the steps taken by all members. */
     counter gathered, released;
     /* Whether the owner has closed its group in good order. */
     _Alignas(APART) _Atomic uint32_t left;
-    /* Two: a member may be one call ahead of those who still read. */
+    /* Two: a member may be one call ahead of its readers. */
     announcement announcements[2];
 } member;
 
-/* What a member shows of its calls to the others, and to processes that only look at the
- * file: popdist/environment.py describes it for these. Only its owner writes it. */
+/* A member's calls, for the other members and for processes that read the file from
+ * outside: popdist/environment.py describes it for these. Only its owner writes it. */
 typedef struct {
     _Alignas(APART) _Atomic int32_t pid;
     _Atomic int32_t instance; /* what it is called */
     /* Calls of the program, and their bytes; it is in a call while the counts differ. */
     _Atomic uint64_t begun, over, bytes;
-    /* Since when it has waited for others, 0 while it does not; then which instance it
-     * waits for, and once that takes long which members have not begun the call. */
+    /* The time since which it has waited for others, 0 while it does not wait. Then the
+     * instance that it waits for, and after a while the members missing from the call. */
     _Atomic uint64_t waits_since_ns;
     _Atomic int32_t waits_for;
     uint32_t unused;
@@ -177,45 +180,46 @@ typedef struct {
     _Alignas(PAGE) unsigned char messages[2][MESSAGE_SLOT_BYTES];
 } channel;
 
-/* Why a group came to its end, written once, by the member that ends it first. */
+/* The reason for the end of a group, written once, by the first member that ends it. */
 typedef struct {
     uint32_t reason;
-    int32_t by;    /* the member that noticed */
-    int32_t about; /* the member that it is about, or -1 */
-    uint32_t error; /* of END_REQUESTED: the status whose error all members raise */
+    int32_t by;    /* the member that detected it */
+    int32_t about; /* the member that caused it, or -1 */
+    uint32_t error; /* for END_REQUESTED: the status that selects the error raised by all
+                     * members */
     uint64_t call;
     descriptor mine, theirs;
     uint64_t missing[MASK_WORDS]; /* members that had not begun the call */
-    /* The error's own fields: the instances that were lost, and its message. */
+    /* The error's fields: the lost instances, and its message. */
     uint32_t lost_count;
     int32_t lost[MOST_LOST];
     char message[512];
 } ending;
 
-/* The sizes that all members must agree on. */
+/* The sizes for which all members must have the same values. */
 typedef struct {
     uint64_t size;          /* members */
-    uint64_t block_bytes;   /* of the blocks that a group begins with */
-    uint64_t oneshot_bytes; /* up to here, oneshot is chosen */
+    uint64_t block_bytes;   /* of a new group's blocks */
+    uint64_t oneshot_bytes; /* the largest array for which oneshot is chosen */
     uint64_t spin_us;       /* how long a counter is polled before the core is yielded */
 } settings;
 
-/* How slots are written, for blocks of one class of sizes. */
+/* The choice of stores to slots, for blocks of one class of sizes. */
 typedef struct {
-    _Atomic uint64_t trial;    /* the block of this class from which on the other
-                                * kind is tried */
+    _Atomic uint64_t trial;    /* the number within the class of the first block that
+                                * tries the other kind */
     _Atomic uint8_t streaming; /* the usual kind: past the caches or not */
 } choice;
 
 typedef struct {
-    uint64_t magic, layout; /* as arena_layout() has it */
+    uint64_t magic, layout; /* see arena_layout() */
     settings agreed;
-    /* 0, then which member writes why, then EXPLAINED. */
+    /* 0, then the number of the member that writes the reason, then EXPLAINED. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
-    /* Which stores suit the traffic between cores just now: see streaming.c. */
+    /* The kind of stores that suits the current traffic between cores: see streaming.c. */
     _Alignas(APART) choice stores[STORE_CLASSES];
-    /* How large the blocks of coming calls are: see block_size.c. Member 0 writes it. */
+    /* The sizes of the blocks of coming calls: see block_size.c. Member 0 writes them. */
     _Alignas(APART) _Atomic uint64_t block_plans[BLOCK_CLASSES];
     /* The same for oneshot and direct: see reduce.c. */
     _Atomic uint64_t algorithm_plans[ALGORITHM_CLASSES];
@@ -233,16 +237,15 @@ static inline uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* The bytes of a block by the number of its size: each one is twice as large as the one
- * before. */
+/* The bytes of a block by the index of its size: each size is twice the one before. */
 static inline uint64_t block_bytes_at(const settings *s, unsigned number)
 {
     const uint64_t bytes = s->block_bytes << number >> FIRST_BLOCK_SIZE;
     return bytes > LEAST_BLOCK_BYTES ? bytes : LEAST_BLOCK_BYTES;
 }
 
-/* The bytes of a member's chunk of a block, which may be longer than its share by less
- * than CHUNK_UNIT elements. */
+/* The room for a member's share of a block, which is rounded up to a multiple of
+ * CHUNK_UNIT elements. */
 static inline uint64_t result_part(uint64_t block_bytes, uint64_t size)
 {
     return round_up(block_bytes / size + 8 * CHUNK_UNIT, CACHE_LINE);
@@ -263,8 +266,8 @@ static inline places places_of(const settings *s)
     return p;
 }
 
-/* A hash of where everything lies and how much there may be of it: equal for builds of
- * the core that can share an arena. */
+/* A hash of the layout and its limits: equal for builds of the core that can share an
+ * arena. */
 uint64_t arena_layout(void);
 
 /* Whether an arena can have these sizes. */

@@ -23,7 +23,7 @@ static inline uint64_t most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Return the chunk of one of `size` members: whole units, but for the last one. */
+/* Return the share of one of `size` members: whole units, except for the last one. */
 static inline chunk chunk_of(uint64_t count, int size, int member, uint64_t unit)
 {
     uint64_t share = round_up((count + (uint64_t)size - 1) / (uint64_t)size, unit);
@@ -31,7 +31,7 @@ static inline chunk chunk_of(uint64_t count, int size, int member, uint64_t unit
     return (chunk){begin < count ? begin : count, end < count ? end : count};
 }
 
-/* Return block `number` of those that are `length` long, empty where there is none. */
+/* Return block `number` of blocks of `length`, empty after the last one. */
 static inline chunk block_of(uint64_t count, uint64_t length, uint64_t number)
 {
     uint64_t begin = number * length;

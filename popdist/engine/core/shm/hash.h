@@ -1,11 +1,11 @@
-/* The hash of all that members compare. */
+/* The hash function for all values that members compare. */
 #ifndef POPDIST_HASH_H
 #define POPDIST_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Return the hash of what this one stands for, followed by one more number. */
+/* Return the hash of the numbers in `hash`, followed by one more. */
 static inline uint64_t hash_with(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);

@@ -10,8 +10,8 @@ void *map_shared(int fd, long long offset, size_t length, bool accessible)
     void *begin = mmap(NULL, length, access, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
     if (begin == MAP_FAILED)
         return NULL;
-    /* A dump of a process that crashes would fill the file with zeros. Where the kernel
-     * refuses this, the dump is longer and nothing else. */
+    /* A core dump would otherwise fill the file with zeros. If the kernel refuses this,
+     * only the dump is longer. */
     (void)madvise(begin, length, MADV_DONTDUMP);
     return begin;
 }

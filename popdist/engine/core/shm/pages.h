@@ -6,12 +6,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The heap's regions are made accessible in steps of this, a multiple of every size
- * that pages have. */
+/* The heap's regions are made accessible in steps of this, a multiple of every page
+ * size. */
 enum { ACCESS_UNIT = 2 << 20 };
 
-/* Map a part of a file for all that have it, left out of core dumps; without access, it
- * takes addresses only. NULL where the kernel refuses. */
+/* Map a part of a file, shared with all other processes that map it, and left out of
+ * core dumps. Without access, the mapping only reserves addresses. NULL if the kernel
+ * refuses. */
 void *map_shared(int fd, long long offset, size_t length, bool accessible);
 
 /* Let this process read and write what was mapped without access. */
