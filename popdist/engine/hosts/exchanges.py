@@ -1,7 +1,7 @@
 """The operations that hand rows on, among the members of several hosts.
 
-What is small goes in one exchange of records among the leaders: each host's members
-hand theirs to the leader, and get back what all hosts have. The rest goes in blocks.
+Small rows go in one exchange of records among the leaders: each host's members hand
+their rows to the leader, and get back the rows of all hosts. Larger rows go in blocks.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class HostExchanges:
         if layout.is_leader:
             self._share(b"")
         begins = layout.begins(lengths)
-        # Those of a host lie together in `where`: in the target, if its own are so.
+        # All rows of a host lie together in `where`: in the target, if its rows do.
         where = target.address
         scratch = None
         if not layout.in_blocks:
@@ -182,7 +182,7 @@ class HostExchanges:
     # --- Within the host
 
     def _broadcast_on_host(self, address: int, nbytes: int, root: int = 0) -> None:
-        """Overwrite memory of this host's members with that of one of them."""
+        """Overwrite memory of this host's members with the memory of one of them."""
         lengths = [nbytes] * len(self._layout.local_ranks)
         self._exchange(Operation.BROADCAST, root, lengths, address, address)
 
@@ -264,8 +264,8 @@ class HostExchanges:
         """Overwrite memory of all members of this host with what the leader receives.
 
         Args:
-            receives: What the leader has begun to receive, in blocks.
-            targets: The members to which it sends each block on.
+            receives: The receives that the leader has begun, one for each block.
+            targets: The members to which it forwards each block.
         """
         sends: list[int] = []
         for index, (begin, length) in enumerate(_blocks(nbytes)):

@@ -1,4 +1,4 @@
-"""Which members of a group are on which host."""
+"""The distribution of a group's members over hosts."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -49,7 +49,7 @@ class Layout:
         told = others if all_are_told else self.leaders
         # Whether this member is told which members of other hosts leave the group.
         self.is_told = all_are_told or self.is_leader
-        # The members on other hosts that are told of what happens.
+        # The members on other hosts that get this member's messages.
         self.reachable = [r for r in told if self.host_of[r] != self.host]
 
     def broadcast_tree(self, root: int) -> tuple[int | None, list[int]]:

@@ -22,13 +22,13 @@ from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster, name_instances, read_ended
 from popdist.errors import ArenaError, PeerLostError, PopdistError
 
-# How long the thread sleeps between two looks for messages: what they tell of is found
-# within a second, and an idle process must cost nothing that one would notice.
+# How long the thread sleeps between two looks for messages. Deaths must be detected
+# within a second, and an idle process must use no noticeable time of a core.
 _LOOK_SECONDS = 0.1
-# How long the news may take that an instance which a group has lost has died.
+# How long the message about the death of a lost instance may take.
 _LOST_SECONDS = 0.5
-# How long to wait for another thread that uses the links before the process ends, and
-# for the end of a process because of which this one fails.
+# How long an ending process waits for another thread to release the links, and a
+# failing process for the end of the processes that have caused its failure.
 _LAST_SECONDS = 5.0
 
 
@@ -110,7 +110,7 @@ class _LinksThread:
             world.tell_others({"kind": "quit"}, here=True)
         lost = lost_by(error)
         self._wait_for_deaths(world, lost - world.going_on, _LAST_SECONDS)
-        # Those may end at once, too, but need not.
+        # Instances that go on may end at once, too, but need not.
         self._wait_for_deaths(world, lost, _LOST_SECONDS)
         self._stop.set()
         while not self._ended.wait(1.0 if world.is_broken else _LAST_SECONDS):

@@ -32,7 +32,7 @@ class Mail:
     def send(self, instance: int, message: Message) -> None:
         """Send a message to an instance, without waiting until it has come.
 
-        What is "late" may be sent once others have begun to end, and does not count.
+        "late" messages may be sent once others have begun to end, and are not counted.
 
         Raises:
             LinkError: The instance cannot be reached.
@@ -42,7 +42,7 @@ class Mail:
             self._sent_counts[instance] += not message.get("late")
 
     def take(self) -> None:
-        """Receive what has come, and help along what is under way."""
+        """Receive the messages that have arrived, and let sends make progress."""
         if not self._taking.acquire(blocking=False):
             return
         try:
@@ -56,7 +56,7 @@ class Mail:
             self._taking.release()
 
     def of(self, kind: str, group: str = "") -> list[Message]:
-        """Return and forget what has been received of this kind for a group."""
+        """Return and forget the received messages of this kind for a group."""
         key = f"{kind} {group}"
         if key not in self._received:
             return []

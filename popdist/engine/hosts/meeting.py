@@ -21,7 +21,7 @@ from popdist.errors import MismatchError, PopdistError
 
 # How long a member sleeps between two looks for messages, at most.
 _PAUSE = 0.005
-# For how long member 0 waits for living members that come after one that does not fit.
+# For how long member 0 waits for further members after one of them did not fit.
 _LATE_SECONDS = 2.0
 
 
@@ -50,7 +50,7 @@ class MeetOverHosts:
         return self._world
 
     def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
-        """Meet the members of this host, and then those of the others."""
+        """Meet the members of this host, and then the members of other hosts."""
         # First of all: another instance may wait for this one to start its links, to
         # make another group.
         world = self.world()

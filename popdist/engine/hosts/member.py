@@ -62,17 +62,17 @@ class HostsMember:
         timeout: float,
         stall: float,
     ) -> None:
-        """Take part in a group whose members have met.
+        """Take part in a group after its members have met.
 
         Args:
-            local: The member among those of this host.
-            uid: What the group is called in messages, and no other one.
+            local: This process as a member of its host's arena.
+            uid: The unique name of the group in messages.
             tags: From which tag on each member receives messages of the group.
         """
         self.world, self.local, self.layout = world, local, layout
         self.comm = local.comm
         self.rank, self.instances = layout.rank, layout.instances
-        # What members are called in errors.
+        # The names of the members in errors.
         self.names = tuple(
             f"{instance} on {world.names[instance]}" for instance in layout.instances
         )
@@ -119,7 +119,7 @@ class HostsMember:
 
     @property
     def call(self) -> Described:
-        """What the last call is about."""
+        """The description of the last call."""
         return self.comm.larger_call()[0]
 
     @property
@@ -145,7 +145,7 @@ class HostsMember:
         steps: Callable[[], T],
         memory: Sequence[Rows] = (),
     ) -> T:
-        """Make a call, whose details must be the same on all members, in its turn.
+        """Make a call in its turn. Its details must be the same on all members.
 
         Args:
             memory: The rows that messages of the call read and write.
@@ -191,13 +191,13 @@ class HostsMember:
         self._scratch.append(scratch)
         return scratch
 
-    # --- What the core tells in the middle of a call
+    # --- Functions that the core calls in the middle of a call
 
     def look_while_waiting(self, peer: int, waited: float) -> None:
         """End the group where a wait cannot come to its end, or lasts too long.
 
         Args:
-            peer: The member whose message is waited for.
+            peer: The sender of the awaited message.
         """
         self.world.find_deaths()
         self.look()
@@ -216,9 +216,10 @@ class HostsMember:
             self._report_stall(peer, waited)
 
     def _has_left_unheard(self, peer: int, since: float) -> bool:
-        """Return whether a member has left without what this one waits for.
+        """Return whether a member has left without sending the awaited message.
 
-        Calls between two members are not counted: what has been sent must have come.
+        Calls between two members are not counted: a message that was sent must have
+        arrived.
         """
         now = monotonic()
         if peer in self._left:
@@ -235,8 +236,8 @@ class HostsMember:
     def _report_after(self) -> float:
         """Return after how many seconds a stall is reported.
 
-        Members of other hosts notice at the same time which of theirs are missing, and
-        tell. Without that, only their leader is known to be late here.
+        Members of other hosts detect missing members of their host at the same time,
+        and tell. Without their message, only their leader is known to be late here.
         """
         if self._missing_elsewhere[0] == self.calls:
             return self._stall
@@ -307,7 +308,7 @@ class HostsMember:
     # --- The end of the group
 
     def failure(self) -> PopdistError:
-        """Return what to raise for a call that has not come to its end."""
+        """Return the error to raise for a call that did not succeed."""
         found = None if self._closed else self.comm.ending()
         if found is None:
             return unusable(None, self.instances)
@@ -323,7 +324,7 @@ class HostsMember:
         ]
         why = explain(ending, self.instances, self._timeout, self.names, missing)
         self._note_lost(why)
-        # Who has found it tells the other hosts.
+        # The member that has found the reason tells the other hosts.
         if found[1] == self.local.rank:
             self._tell(why)
         if not self._reported:
@@ -445,7 +446,7 @@ class HostsMember:
         """Let calls from now on wait so long for other members."""
         check_seconds("timeout", seconds)
         self._timeout = seconds
-        # Those that wait for the leader give it time to name the one it waits for.
+        # Members that wait for the leader give it time to name the missing member.
         late = 0.0 if self.layout.is_leader else min(0.25 * seconds, 1.0)
         self.comm.set_timeout(seconds + late)
 
@@ -482,7 +483,7 @@ class HostsMember:
     def _note_lost(self, error: PopdistError) -> None:
         """Send nothing to members that the group has lost until they are known to live.
 
-        Those that only have left the group do.
+        Members that have left the group are known to live.
         """
         if isinstance(error, PeerLostError):
             alive = {self.instances[peer] for peer in self._left}

@@ -12,7 +12,7 @@ from popdist.engine.hosts.member import POINT, HostsMember
 from popdist.engine.rows import Rows
 from popdist.engine.spec.operations import Operation
 
-# What comes before the elements: dtype, and how many there are.
+# The header before the elements: their dtype and number.
 _LABEL = Struct("<2Q")
 # The most bytes that go between hosts at once.
 _BLOCK_BYTES = 64 << 20

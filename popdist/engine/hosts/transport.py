@@ -32,7 +32,7 @@ class HostsTransport(ArenaTransport):
         super().__init__(member.rank, member.instances, replicas, member.local, core)
         self._member = member
         self._exchanges = HostExchanges(member)
-        # What does not depend on the rows.
+        # Methods of the member that do not depend on the rows.
         self.disown, self.identity = member.disown, member.uid
         self.set_trace, self.set_timeout = member.set_trace, member.set_timeout
         self.end, self.give_up, self.close = member.end, member.give_up, member.close
@@ -54,7 +54,7 @@ class HostsTransport(ArenaTransport):
     ) -> Transport:
         """Meet the other members, and return when all have come; see MeetMembers.
 
-        Members of one host get that one's transport, which never uses links.
+        If all members are on one host, they get its transport, which never uses links.
 
         Args:
             job_hosts: Where the instances of the job are.

@@ -20,14 +20,14 @@ _FILE_SECONDS = 0.2
 
 
 class JobHosts(NamedTuple):
-    """Which instances of a job are on which host, as far as this one is told.
+    """The hosts of a job's instances, as far as this instance knows them.
 
     rank: This instance.
-    size: How many there are.
-    host: What this host is called in this job, and no other one.
-    shared_name: What the names of groups begin with here; on other hosts it may differ.
-    per_host: How many each host has, in their order; empty if it is not told.
-    version: What popdist this instance has.
+    size: The number of instances.
+    host: The name of this host, unique in the job.
+    shared_name: The prefix of the names of groups on this host; others may differ.
+    per_host: The number of instances of each host, in order; empty if it is unknown.
+    version: The version of popdist in this instance.
     tcp: The address at which instance 0 listens, and the key of the job, if links are
         to use TCP and no MPI.
     """
@@ -62,16 +62,16 @@ class World:
         self.mail = Mail(links, self.size)
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
-        # Those that a group has lost, of which it may not be known whether they have
-        # died. Nothing is sent to one that has: MPICH would crash.
+        # Instances that a group has lost. They may be dead, so nothing is sent to them:
+        # MPICH would crash.
         self.lost: set[int] = set()
-        # Those that have left a group, and have not told that they end.
+        # Instances that have left a group without telling that they end.
         self.going_on: set[int] = set()
-        # What this process has told others when it left a group, by the group.
+        # The message that this process sent when it left a group, by the group.
         self.leavings: dict[str, dict[str, Any]] = {}
         # Whether this process ends, and leaves its groups for that reason.
         self.ends = False
-        # To which the launcher appends the instances that have ended, on any host.
+        # The launcher appends the ended instances of any host to this file.
         self.ended_file = ""
         self._file_read = 0.0
         # A pidfd of each instance of this host that this one has met.
@@ -80,8 +80,8 @@ class World:
         self.watchers: set[Callable[[], None]] = set()
         # Called at once with each instance that has died.
         self.mourners: set[Callable[[int], None]] = set()
-        # What tells whether a group is in a call, and what is called when this process
-        # makes no calls any more.
+        # Functions that return whether a group is in a call, and functions to call when
+        # this process makes no more calls.
         self.callers: set[Callable[[], bool | None]] = set()
         self.leavers: set[Callable[[], None]] = set()
         # Buffers of messages that were under way when their group came to its end.
@@ -103,7 +103,7 @@ class World:
             return self._next_tag - count
 
     def look(self) -> None:
-        """Take messages that have come, and let groups look at what they tell."""
+        """Take messages that have arrived, and let groups read them."""
         self.find_deaths()
         if self.mail.of("quit"):
             self.is_broken = True
@@ -146,7 +146,7 @@ class World:
             self.going_on.add(instance)
 
     def tell_others(self, message: dict[str, Any], *, here: bool = False) -> None:
-        """Send a message to all instances on other hosts, and to those of this one."""
+        """Send a message to all instances on other hosts, if `here` on this one too."""
         own = self.hosts[self.rank]
         for other, host in enumerate(self.hosts):
             is_other = other != self.rank and (here or host != own)

@@ -34,21 +34,21 @@ def rendezvous(
     stall: float,
     trouble: PopdistError | None = None,
 ) -> T:
-    """Meet the other members, and return what `attach` makes of what they share.
+    """Meet the other members, share memory with them, and return `attach`'s result.
 
     Every member calls this, with the same name, size and layout. All users see the
     address of the socket, but neither the name nor the address of another group follows
     from it: with a secret in the name, only members can meet under it.
 
     Args:
-        name: What looks the name up is for joiners only.
-        roster: The members that are to meet. The end of one whose pidfd is known is
+        name: Only joiners may give a function here.
+        roster: The members that are to meet. If a member's pidfd is known, its end is
             detected even before it has connected.
         offer: Creates the file descriptors to share among these members; called by
             the leader only, once all have connected.
-        attach: Takes them over on every member, and owns them from then on. Gets all
-            members, in the order of their ranks.
-        trouble: Why this member cannot take part: all get it as the error.
+        attach: Takes the descriptors over on every member, and owns them from then on.
+            Its first argument lists all members, in the order of their ranks.
+        trouble: Why this member cannot take part: all members raise this error.
 
     Raises:
         MismatchError: The members do not belong together; on all of them.

@@ -24,7 +24,7 @@ class Connection:
         level, option = _socket.SOL_SOCKET, _socket.SO_PEERCRED
         credentials = socket.getsockopt(level, option, _CREDENTIALS.size)
         self.pid, self.uid, _ = _CREDENTIALS.unpack(credentials)
-        # Which member it is, once its hello is here.
+        # The member's rank, once its hello has arrived.
         self.rank: int | None = None
 
     def fileno(self) -> int:
@@ -41,8 +41,8 @@ class Connection:
         try:
             return self._receive()
         except ConnectionResetError:
-            # The other end was closed with something unread in it. What it sent
-            # before that comes after this error.
+            # The other end was closed before it had read everything. Its own messages
+            # can still be received after this error.
             return self._receive()
 
     def _receive(self) -> tuple[bytes, list[int]]:

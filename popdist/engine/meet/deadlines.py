@@ -39,7 +39,7 @@ class Deadline:
 
         Args:
             missing: Returns the names of the missing; None if they were reported.
-            remark: What else is known of the reason, a sentence after a space.
+            remark: A further sentence about the reason, beginning with a space.
         """
         waited = monotonic() - self._begin
         if waited >= self._timeout:
@@ -61,8 +61,8 @@ class Deadline:
 
 def report(message: str) -> None:
     """Print on stderr what a long wait is for, with the Python stacks."""
-    # A full disk, a reader that has gone or a closed stderr must not end a wait that
-    # is only long. One print, so that reports of several instances do not mix.
+    # A long wait must not fail because of a full disk, a closed pipe or a closed
+    # stderr. One print, so that reports of several instances do not mix.
     with suppress(OSError, ValueError):
         print(f"{message}\n{_stacks()}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""The name under which the members of a group meet, and what follows from it."""
+"""The name of a meeting, and the address and keys derived from it."""
 
 # Not hashlib, which takes longer to import than members take to meet.
 from _blake2 import blake2b
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from popdist.engine.meet.messages import PROOF_BYTES
 
-# The name itself, or for a joiner what looks it up: None while member 0 has not chosen
-# one. It is looked up again as long as nothing listens at its address, because it may
-# be that of an earlier meeting.
+# The name itself, or for a joiner a function that looks it up and returns None while
+# member 0 has not chosen one. The joiner calls it again until a process listens at the
+# address, because the name may belong to an earlier meeting.
 GroupName = str | Callable[[], str | None]
 
 
 class Keys(NamedTuple):
-    """What follows from a group's name; no process can compute it without that.
+    """Values derived from a group's name; they cannot be computed without the name.
 
     address: The abstract address at which member 0 listens.
-    proof: What a joiner sends to show that it is a member.
-    answer: What member 0 sends to show that to a joiner of another user.
+    proof: A joiner sends it to show that it is a member.
+    answer: Member 0 sends it to show the same to a joiner of another user.
     """
 
     address: bytes

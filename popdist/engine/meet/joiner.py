@@ -31,8 +31,7 @@ from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistErro
 # How many seconds a member sleeps until it looks again whether member 0 listens.
 _SHORTEST_PAUSE = 0.0002
 _LONGEST_PAUSE = 0.02
-# How many seconds a process of another user that listens may take to prove that it
-# is a member.
+# How many seconds a listening process of another user may take to prove its membership.
 _PROOF = 5.0
 
 
@@ -50,7 +49,7 @@ class Joiner:
         """Wait until the leader listens, and send it a hello.
 
         Args:
-            trouble: What to send in its place, and to raise.
+            trouble: The error to send in place of the hello, and to raise.
         """
         self._roster = roster
         self._name = name
@@ -58,9 +57,9 @@ class Joiner:
         self._me = roster.name([hello.rank])
         self._leader = roster.name([0])
         self._deadline = deadline
-        # Whom this member waits for, as far as it knows.
+        # The members that have not connected yet, as far as this one knows.
         self._missing: Sequence[int] = (0,)
-        # Which process of another user listens in place of member 0, if one does.
+        # A description of a process of another user that listens in place of member 0.
         self._intruder = ""
         self._connection, proof = self._find()
         self._poll = select.poll()
@@ -122,8 +121,8 @@ class Joiner:
         while (leader := self._connect()) is None:
             sleep(min(pause, self._deadline.left()))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            # As long as nothing listens, no member may have ended. Once
-            # this one is connected to member 0, that watches all others.
+            # Watch all members until one listens. Once this member is connected to
+            # member 0, that member watches the others.
             self._roster.check()
             if monotonic() - looked >= self._roster.wait(1.0):
                 looked = monotonic()

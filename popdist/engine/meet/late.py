@@ -22,7 +22,7 @@ _running: "dict[bytes, LateMembers]" = {}
 
 
 class LateMembers:
-    """A thread that answers at the address of a meeting that has failed."""
+    """A thread that answers late members of a failed meeting, at its address."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class LateMembers:
         """Take over the listener of member 0.
 
         Args:
-            keys: Those of the meeting.
-            answer: The message to each of them.
+            keys: The meeting's keys.
+            answer: The message to each late member.
             expected: How many members there are besides member 0.
-            came: The processes of those that know of the meeting; this adds to it.
-            unnamed: Connections of which some may be those members'.
+            came: The pids of members that know of the failure; this adds to it.
+            unnamed: Connections without a hello so far; some may belong to members.
         """
         self._keys = keys
         self._listener = listener
@@ -83,7 +83,7 @@ class LateMembers:
                         connections[connection.fileno()] = connection
                         poll.register(connection, select.POLLIN)
         except OSError:
-            # Out of file descriptors, say. Those that come now learn nothing here.
+            # Out of file descriptors, say. Members that connect now get no answer.
             return
         finally:
             self._listener.close()
@@ -99,7 +99,7 @@ class LateMembers:
             for fd in fds:
                 os.close(fd)
             if message.startswith(REFUSAL + self._keys.proof):
-                self._came.add(connection.pid)  # It has an error of its own.
+                self._came.add(connection.pid)  # It raises its own error.
                 return
             hello = Hello.decode(message)
             if hello is not None and hello.proof == self._keys.proof:

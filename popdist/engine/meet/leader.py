@@ -40,8 +40,8 @@ from popdist.errors import (
     PopdistError,
 )
 
-# How many connections may be open besides those of members, and how many of these of
-# other users: they have yet to say what they want. One more ends the oldest.
+# How many connections without a hello may be open, and how many of them may come from
+# processes of other users. One more closes the oldest.
 _MOST_UNNAMED = 64
 _MOST_OF_OTHERS = 16
 # For how many seconds an address may be bound without accepting connections.
@@ -158,7 +158,7 @@ class Leader:
             connection.close()
 
     def _all_see(self, lost: Sequence[int]) -> bool:
-        """Return whether those that connect later detect by pidfds who is lost."""
+        """Return whether members that connect later detect the loss by pidfds."""
         pairs = zip(self._roster.instances, self._roster.pidfds, strict=True)
         return set(lost) <= {instance for instance, pidfd in pairs if pidfd >= 0}
 
@@ -173,7 +173,7 @@ class Leader:
                 self._send(connection, NOTICE + encode_ranks(missing))
         descriptors = [d for d, _ in events if d not in self._roster.pidfds]
         if events and not descriptors:
-            # One that has ended may have sent the reason, which was received by now.
+            # A member may have sent the reason before it ended: by now it is received.
             self._roster.check()
         if not events and self._roster.ended_file:
             self._roster.check_file()

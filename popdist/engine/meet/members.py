@@ -10,7 +10,7 @@ from popdist.engine.meet.connection import Connection
 from popdist.engine.meet.pidfds import process_of
 from popdist.errors import ArenaError, MismatchError, PeerLostError
 
-# Instances whose numbers follow each other are named one by one up to so many.
+# Up to so many consecutive instances are named one by one, more as a range.
 _MOST_IN_A_LIST = 3
 # How many seconds pass between two looks into the file of ended instances.
 _LOOK = 0.2
@@ -20,10 +20,10 @@ class Roster(NamedTuple):
     """The members of a group that is about to meet, by their ranks.
 
     instances: The number of each, for errors and reports.
-    pidfds: A pidfd of each, which turns readable when it ends; -1 where none is
+    pidfds: A pidfd of each, readable once the process has ended; -1 where no pidfd is
         known before the meeting.
-    ended_file: To which the launcher appends the number of each instance that has
-        ended, one in a line; empty where the launcher does not.
+    ended_file: The launcher appends the numbers of ended instances to this file, one
+        to a line; empty where the launcher does not.
     """
 
     instances: Sequence[int]
@@ -78,7 +78,7 @@ class Roster(NamedTuple):
         return min(left, _LOOK) if self.ended_file else left
 
     def check(self) -> None:
-        """Raise PeerLostError if members have ended whose pidfds are known."""
+        """Raise PeerLostError if a pidfd shows that its member has ended."""
         poll = select.poll()
         for pidfd in self.pidfds:
             if pidfd >= 0:

@@ -20,12 +20,12 @@ from popdist.errors import (
 # as it is for ever, so that members of two versions can tell each other so.
 VERSION = 3
 
-# Of the leader: all have connected, here is the memory; all have it, begin; some have
-# not connected yet. Of any member: the meeting fails for all.
+# From the leader: all have connected, here is the memory; all have it, begin; some have
+# not connected yet. From any member: the meeting fails for all.
 WELCOME, BEGIN, NOTICE, REFUSAL = b"W", b"B", b"N", b"R"
-# Of the leader, to a process of another user that knows the group's name.
+# From the leader, to a process of another user that knows the group's name.
 OTHER_USER = b"U"
-# Of a joiner, after the welcome.
+# From a joiner, after the welcome.
 READY = b"A"
 
 _MAGIC = b"popdist\0"
@@ -54,9 +54,9 @@ class Member(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What a member is, and what it expects of the group.
+    """A member's place, and the group that it expects.
 
-    proof: Follows from the group's name, and is not shown by the socket's address.
+    proof: Derived from the group's name; the socket's address does not reveal it.
     """
 
     rank: int
@@ -73,7 +73,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, message: bytes) -> Self | None:
-        """Return the hello, or None if the message is of another program."""
+        """Return the hello, or None if another program sent the message."""
         if len(message) < _HELLO.size or not message.startswith(_MAGIC):
             return None
         _, version, rank, size, pid, started, proof = _HELLO.unpack_from(message)
@@ -94,7 +94,7 @@ class Hello(NamedTuple):
         Args:
             expected: The leader's hello.
             pid: The process that sent this one, as the kernel has it.
-            instances: What the members of the group are called, by rank.
+            instances: The numbers of the members, by rank.
         """
         who, leader = f"Process {pid}", f"instance {instances[0]}"
         if self.rank < len(instances):

@@ -20,7 +20,7 @@ class Pidfd:
         self._fd = fd
         self._end = weakref.finalize(self, _close, fd, pid)
         self._end.atexit = False
-        # After the pidfd was opened: what has its pid now is its process.
+        # Read after the pidfd was opened, so the pid cannot have been reused before.
         self.started = started(pid)
 
     def fileno(self) -> int:
@@ -36,8 +36,8 @@ class Pidfd:
     def is_of_a_live_process(self) -> bool:
         """Whether the descriptor is a pidfd of a process that lives.
 
-        Of which one, the core asks before it believes its end; to ask /proc here would
-        take a hundred times as long.
+        It need not be the same process: the core checks that before it reports an end,
+        because a look into /proc here would take a hundred times as long.
         """
         try:
             signal.pidfd_send_signal(self._fd, 0)
@@ -49,8 +49,8 @@ class Pidfd:
     def has_ended(self) -> bool:
         """Whether the process has ended, by /proc.
 
-        What poll() tells of the descriptor may be about a file that the program has
-        under its number.
+        poll() is not reliable: the program may have closed the descriptor, and opened
+        another file under its number.
         """
         try:
             fields = _stat_of(self.pid)
@@ -134,7 +134,7 @@ def _stat_of(pid: int) -> list[bytes]:
 
 
 def lost(instance: int, pid: int) -> PeerLostError:
-    """Return the error for a member whose process ends while the instances meet."""
+    """Return the error for a member that ends while the instances meet."""
     return PeerLostError(
         f"Instance {instance} (process {pid}) ended or gave up while the "
         "instances met. Look above for its last output.",

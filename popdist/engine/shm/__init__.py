@@ -1,1 +1,1 @@
-"""The memory that the members of a group share, and what limits it."""
+"""The memory that the members of a group share, and its limits."""

@@ -28,7 +28,7 @@ _MFD_NOEXEC_SEAL = 0x8
 # To access what a file in memory no longer has would end every member.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
-# As popdist/call_records.py has it for those that look for it in /proc.
+# The same name as in popdist/call_records.py, for readers that look for it in /proc.
 FILE_NAME = "popdist-arena"
 
 Initialise = Callable[[memoryview], None]
@@ -37,9 +37,9 @@ Initialise = Callable[[memoryview], None]
 class Memory(NamedTuple):
     """The memory that member 0 makes for the engine.
 
-    seldom: From where to where it is of no use to most programs. The kernel need not
-        provide it before it is written.
-    initialise: Fills it in, before another member has it.
+    seldom: The begin and end of a part that most programs never use. The kernel need
+        not provide its pages before they are written.
+    initialise: Fills the memory in, before another member has it.
     """
 
     nbytes: int
@@ -48,13 +48,13 @@ class Memory(NamedTuple):
 
 
 class Arena:
-    """What the members share: a sparse file with the heap and the engine's memory.
+    """A sparse file that the members share, with the heap and the engine's memory.
 
     memory: The memory for the engine, mapped.
-    fd: The file. It begins with HEAP_SPAN bytes for every member, for `Heap`; where a
-        limit of this machine forbids files of that length, it has only the memory.
+    fd: The file. It begins with HEAP_SPAN bytes for every member, for `Heap`; if a
+        limit of this machine forbids such long files, it has only the memory.
     pids: The processes of the members, by rank.
-    pidfds: A pidfd of each, by rank, which turns readable when it ends; -1 for the
+    pidfds: A pidfd of each, by rank, readable once the process has ended; -1 for the
         member itself.
     """
 
@@ -131,7 +131,7 @@ class Arena:
 
     @property
     def identity(self) -> str:
-        """What no other arena of these members is called."""
+        """A name that no other arena of these members has."""
         return f"{os.fstat(self.fd).st_ino:x}-{self.pids[0]}"
 
     def watching(self) -> dict[int, Pidfd]:
@@ -146,7 +146,7 @@ class Arena:
 
 
 class Meeting(NamedTuple):
-    """Which members of this host meet, and how long they wait: see MeetMembers."""
+    """The members of this host that meet, and their timeouts: see MeetMembers."""
 
     name: GroupName
     rank: int
@@ -237,7 +237,8 @@ def _map(fd: int, size: int) -> memoryview:
 def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
     """Have the kernel set these parts of a file aside, from begin to end.
 
-    Where it counts every page, one that it refuses at first touch ends the process.
+    Where the kernel counts every page, the first access to a page kills the process if
+    no page is left.
     """
     try:
         for begin, end in parts:

@@ -1,8 +1,8 @@
-"""Memory that a member hands out to its arrays and that all members can see.
+"""Memory for a member's arrays, visible to all members.
 
 Every member owns one region of a sparse file in memory, and maps the regions of all.
-Pages exist only where something is allocated. What is mapped cannot be accessed beyond
-that, so that mlockall() does not make the kernel fill the whole file.
+Pages exist only where something is allocated. The rest of the mapping cannot be
+accessed, so that mlockall() does not make the kernel fill the whole file.
 """
 
 import mmap
@@ -45,10 +45,10 @@ class Heap:
         self._accessible = 0
         self._refused = False
         self._lock = threading.Lock()
-        # What is free, as (begin, end): sorted, never empty, never touching.
+        # The free ranges (begin, end): sorted, none empty, no two adjacent.
         self._free: list[tuple[int, int]] = [(0, HEAP_SPAN)]
         self._taken: dict[int, int] = {}
-        # What was given back and is not yet in the list of what is free.
+        # Offsets of freed allocations that are not yet in the list of free ranges.
         self._returned: list[tuple[int, int]] = []
 
     @property
@@ -60,8 +60,8 @@ class Heap:
     def memory(self) -> memoryview:
         """The regions of all members. Region r begins at r * HEAP_SPAN.
 
-        Only what this member has allocated can be accessed, and what the core has made
-        accessible, as it does with arrays of others that it reduces.
+        Only this member's allocations can be accessed, and ranges that the core has
+        made accessible: arrays of other members, when it reduces them.
         """
         span = self._map()
         if span is None:
@@ -112,7 +112,7 @@ class Heap:
         self._settle_if_idle()
 
     def close(self) -> None:
-        """Let go of the memory. What still looks into it keeps it."""
+        """Release the memory. Arrays that still use it keep it mapped."""
         with self._lock:
             self._span = None
             self._refused = True
@@ -171,7 +171,7 @@ class Heap:
             ) from error
 
     def _check_file(self) -> None:
-        """See that the descriptor still is of the heap: a program may close any."""
+        """Check that the program has not closed the descriptor of the heap's file."""
         if self._file is None or file_of(self._fd) != self._file:
             raise ArenaError(
                 f"The program has closed file descriptor {self._fd}, which the group "
@@ -211,7 +211,7 @@ class Heap:
 
 
 def file_of(fd: int) -> tuple[int, int] | None:
-    """Return which file a descriptor is of, None where it is of none."""
+    """Return the device and inode of a descriptor's file, None if it is not open."""
     try:
         status = os.fstat(fd)
     except OSError:

@@ -42,9 +42,10 @@ class ShmMember:
         """Meet the other members; see shm.transport.meet()."""
         self.rank = rank = meeting.rank
         self.instances = tuple(meeting.instances)
-        # Of these a call's root is one: those of a larger group that this is part of.
+        # The members of the larger group that this one belongs to. A call's root is an
+        # index into them.
         self.group_instances: Sequence[int] = self.instances
-        # Is told of the members that a long wait in shared memory finds missing.
+        # Called with the members that are missing in a long wait in shared memory.
         self.note_missing: Callable[[Sequence[int]], object] = lambda members: None
         self._timeout = meeting.timeout
         # Whether an error with the reason for the end of the group has been raised.
@@ -86,7 +87,7 @@ class ShmMember:
         raise self.failure()
 
     def failure(self) -> PopdistError:
-        """Return what to raise for a call that the core did not finish."""
+        """Return the error to raise for a call that the core did not finish."""
         ending = self.comm.ending()
         # The member that was interrupted has its KeyboardInterrupt.
         if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
@@ -99,14 +100,14 @@ class ShmMember:
             self._reported = True
             return why
         error = unusable(ending, self.instances)
-        # That one may be in a handle that the program has not waited for yet.
+        # The first error may be in a handle, and the program has not waited for it yet.
         error.__cause__ = why
         if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
             error.instances = why.instances
         return error
 
     def missing(self) -> list[Missing]:
-        """Return the members that have not begun the call that this one is in."""
+        """Return the members that have not begun this member's current call."""
         return [Missing(q, *self.comm.recent(q)) for q in self.comm.missing()]
 
     def give_up(self, what: str, error: BaseException) -> None:

@@ -9,7 +9,7 @@ from popdist.engine.cgroups import folders, lines
 
 
 class _Files(NamedTuple):
-    """What a version of cgroups calls the files with its figures."""
+    """The names of the files with the figures, in one version of cgroups."""
 
     limit: str
     usage: str

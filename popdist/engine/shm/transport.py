@@ -22,7 +22,7 @@ class ShmTransport(ArenaTransport):
         core = Core(member.comm, self._split, member.failure)
         super().__init__(member.rank, member.instances, replicas, member, core)
         self.member = member
-        # What does not depend on the rows.
+        # Methods of the member that do not depend on the rows.
         self._call = member.call
         self.disown, self.set_trace = member.comm.close, member.comm.set_trace
         self.identity, self.allocate = member.arena.identity, member.allocate

@@ -1,1 +1,1 @@
-"""What the engine promises: dtypes, operations, and a reference in numpy."""
+"""The engine's specification: dtypes, operations, and a reference in numpy."""

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import numpy as np
 
-# What an array's dtype is, whatever it may be.
+# The dtype of any array.
 DType = np.dtype[np.generic]
 
 # The C core has the same numbers.
@@ -38,7 +38,7 @@ _CODES: dict[DType, int] = {
 }
 
 _FLOAT32: DType = np.dtype(np.float32)
-# Those that are reduced in float32.
+# Reduced in float32.
 _HALF_WIDTH = (DTYPES["float16"], DTYPES["bfloat16"])
 
 

@@ -1,14 +1,14 @@
-"""What the numbers of the C core stand for."""
+"""The codes of the C core: statuses, operations, algorithms."""
 
 from collections.abc import Callable
 from enum import IntEnum
 
-# What the core says of a call: operation, dtype, reduction, algorithm, root, count of
-# elements, number of its name, and the operation that it is a prelude to.
+# The core's description of a call: operation, dtype, reduction, algorithm, root, count
+# of elements, number of its name, and the operation that it is a prelude to.
 Described = tuple[int, int, int, int, int, int, int, int]
 
-# What is told of a call that is over: what it was, when it began and ended, as
-# time.monotonic_ns() counts, and whether it succeeded.
+# Called at the end of a call with its description, its begin and end in nanoseconds of
+# time.monotonic_ns(), and whether it succeeded.
 Trace = Callable[[Described, int, int, bool], object]
 
 
@@ -25,7 +25,7 @@ class Status(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a call does."""
+    """The code of a call's operation."""
 
     BARRIER = 0
     ALL_REDUCE = 1
@@ -38,7 +38,7 @@ class Operation(IntEnum):
     ALL_TO_ALL = 8
     SEND = 9
     RECEIVE = 10
-    # What an exchange of requests for calls is about.
+    # An exchange of requests for calls.
     NEGOTIATION = 11
 
     @property
@@ -50,12 +50,12 @@ class Operation(IntEnum):
 # No call is a prelude to a barrier, which has no arrays to tell of.
 NO_PRELUDE = Operation.BARRIER
 
-# How a reduction is carried out. "auto" lets the core choose by size; "arena" is what
-# direct does with arrays that lie in the arena.
+# How a reduction is carried out. "auto" lets the core choose by size; "arena" is direct
+# on arrays that lie in the arena.
 AUTO = -1
 ALGORITHMS = {"oneshot": 0, "direct": 1, "ring": 2, "arena": 3}
 ALGORITHM_NAMES = {code: name for name, code in ALGORITHMS.items()}
-# Those that a caller may ask for. All but the ring keep the reproducible order.
+# The choices of a caller. All but the ring keep the reproducible order.
 CHOICES = {"auto": AUTO, "oneshot": 0, "direct": 1, "ring": 2}
 DIRECT = ALGORITHMS["direct"]
 RING = ALGORITHMS["ring"]

@@ -1,4 +1,4 @@
-"""What every collective returns, to the bit: the slow and exact specification.
+"""The result of every collective, to the bit: the slow and exact specification.
 
 A collective's inputs are one array (L, n) for each member, with one row for each of
 its L replicas. Replicas are numbered in the order of the rows, member after member.
@@ -67,8 +67,8 @@ def tree(rows: Sequence[Array] | Array, op: str) -> Array:
 def ring(rows: Sequence[Array] | Array, op: str, segment: int) -> Array:
     """Combine one row for each member as a ring does, in rounds of N segments.
 
-    Chunk k starts at member k and goes round, and each member puts its own before what
-    has come.
+    Chunk k starts at member k and goes round. Each member combines its own elements, as
+    the left operand, with the chunk that it receives.
     """
     size, length = len(rows), len(rows[0])
     total = np.empty_like(rows[0])
@@ -135,13 +135,13 @@ def _widened(rows: Array, dtype: DType) -> Array:
 
 @np.errstate(all="ignore")
 def _divided(total: Array, count: int) -> Array:
-    """Return total / count, for integers without what is behind the point."""
+    """Return total / count, truncated towards zero for integers."""
     quotient: Array
     if total.dtype.kind == "f":
         quotient = total / total.dtype.type(count)
         return quotient
-    # Wide enough for the count too. What fmod leaves has the sign of the total, so the
-    # difference lies nearer to zero, cannot overflow and divides without a rest.
+    # Wide enough for the count too. The remainder of fmod has the sign of the total, so
+    # the difference lies nearer to zero, cannot overflow and divides without a rest.
     wide = np.dtype(np.uint64 if total.dtype.kind == "u" else np.int64)
     dividend, divisor = total.astype(wide), wide.type(count)
     quotient = (dividend - np.fmod(dividend, divisor)) // divisor
@@ -159,7 +159,7 @@ def _narrowed(total: Array, dtype: DType) -> Array:
 def reduce_scatter(inputs: Sequence[Array], op: str = "sum") -> list[Array]:
     """Return for each member its replicas' blocks of the reduced row, (L, n/R).
 
-    The tree's order only, so that it equals the all_reduce that it is a part of.
+    In the tree's order only, so that it equals a part of the all_reduce's result.
     """
     blocks = _blocks(all_reduce(inputs, op), _count(inputs))
     return _dealt(blocks, inputs)
@@ -171,12 +171,12 @@ def all_gather(inputs: Sequence[Sequence[Array] | Array]) -> Array:
 
 
 def gather(inputs: Sequence[Sequence[Array] | Array]) -> Array:
-    """Return what the root gets, which is what all would get from all_gather."""
+    """Return the root's result, which equals the result of all_gather."""
     return all_gather(inputs)
 
 
 def broadcast(inputs: Sequence[Array], root: int) -> Array:
-    """Return the row that every replica gets: that of replica `root`."""
+    """Return the row of replica `root`, which every replica gets."""
     row: Array = np.concatenate(inputs)[root]
     return row
 

@@ -23,8 +23,8 @@ class Arrivals:
         """Find the connections that there are.
 
         Args:
-            mpi_ports: On which MPI listens, in any process of the job. Those of its
-                connections that hang up are reported.
+            mpi_ports: The ports on which MPI listens, in any process of the job. If a
+                connection to one of them hangs up, that is reported.
         """
         self._ports = mpi_ports
         self._epoll = select.epoll()
@@ -42,7 +42,7 @@ class Arrivals:
         return self._epoll.fileno()
 
     def hangups_fileno(self) -> int:
-        """Return that of the epoll of hangups; -1 if it has none to report."""
+        """Return the descriptor of the hangups' epoll; -1 if it has none to report."""
         return self._hangups.fileno() if self._ports else -1
 
     def refresh(self) -> None:

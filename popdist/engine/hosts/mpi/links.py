@@ -18,7 +18,7 @@ from popdist.errors import ArenaError
 
 # The tag of short messages.
 _TAG = 1
-# The number of ports on which MPI listens that each process tells the others, at most.
+# The most listening ports of MPI that each process tells the others.
 _MOST_PORTS = 16
 # For how long after processes have hung up nothing is sent: by then it is known which.
 # The shorter time is for as many hangups as there are deaths known.
@@ -34,8 +34,8 @@ class MpiLinks:
         Args:
             mpi: mpi4py's module, imported only where it is needed.
             library: The library if popdist has initialised it, else None.
-            ports: The ports on which MPI listens in this process, if it crashes where
-                something is sent to a process that has died.
+            ports: MPI's listening ports in this process, if this MPI crashes when
+                something is sent to a dead process.
         """
         self._mpi, self._library = mpi, library
         self._comm = _wait_for(*mpi.COMM_WORLD.Idup())
@@ -44,7 +44,7 @@ class MpiLinks:
         self._lock = Lock()
         # Requests of short messages, with their data.
         self._sending: list[tuple[Any, object]] = []
-        # The deaths on other hosts whose hangups are reported no more.
+        # How many deaths on other hosts have hangups that are not reported any more.
         self._forgotten_deaths = 0
         self.failed: set[int] = set()
         self.most_tag = int(self._comm.Get_attr(mpi.TAG_UB))
@@ -95,10 +95,10 @@ class MpiLinks:
         count_deaths: Callable[[], int],
         is_over: Callable[[], bool],
     ) -> None:
-        """Wait until it is known who has died, once another process has hung up.
+        """Once a process has hung up, wait until it is known which one has died.
 
-        MPICH detects that its connection has, and crashes in the next call that sends
-        something to that process.
+        MPICH detects the hangup, and crashes in the next call that sends something to
+        the dead process.
         """
         while (hangups := self._arrivals.hangups())[0]:
             deaths = count_deaths()
@@ -141,9 +141,9 @@ class MpiLinks:
         return sent
 
     def _note_failed(self) -> None:
-        """Learn from MPI which processes have died, if it tells that.
+        """Ask MPI for the processes that have died, if it can tell.
 
-        Then it lets messages from all others come again.
+        After that, MPI receives messages from all others again.
         """
         with suppress(self._mpi.Exception, AttributeError, NotImplementedError):
             failed = self._comm.Get_failed()
@@ -202,8 +202,8 @@ def end_before_destructors() -> None:
 def _initialised(rank: int) -> tuple[Any, Any, set[int]]:
     """Return mpi4py's MPI, initialised, and the library if this function has done so.
 
-    Also return on which ports it listens, where it is one that crashes when something
-    is sent to a process that has died.
+    Also return MPI's listening ports, if this MPI crashes when something is sent to a
+    dead process.
 
     Raises:
         ArenaError: There is none, or the program has initialised it with fewer threads.
@@ -224,7 +224,7 @@ def _initialised(rank: int) -> tuple[Any, Any, set[int]]:
         library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided))
         if mpi.get_vendor()[0] == "MPICH":
             ports = listening_ports() - before
-        # As mpi4py's own function does.
+        # mpi4py's own function does the same.
         for comm in (mpi.COMM_WORLD, mpi.COMM_SELF):
             comm.Set_errhandler(mpi.ERRORS_RETURN)
     if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
@@ -242,7 +242,7 @@ def _import_mpi(rank: int) -> Any:
     try:
         settings = import_module("mpi4py").rc
         before = settings.initialize, settings.finalize
-        # Nor must it finalise MPI: it would wait for processes that have died.
+        # It must not finalise MPI either: it would wait for processes that have died.
         settings.initialize = settings.finalize = False
         try:
             return import_module("mpi4py.MPI")

@@ -1,1 +1,1 @@
-"""Links by TCP, among processes that prove that they know the key of their job."""
+"""Links by TCP, among processes that have authenticated with the key of their job."""

@@ -8,7 +8,7 @@ from struct import Struct
 
 # How long the other end may take for its proof.
 _SECONDS = 10.0
-# What the connecting end sends: its number, a nonce and its proof.
+# Sent by the connecting end: its number, a nonce and its proof.
 _HELLO = Struct("<I16s32s")
 _NONCE_BYTES, _PROOF_BYTES = 16, 32
 
