@@ -23,14 +23,10 @@ def main(lease: str, timeout: str, host: str = "", port: str = "") -> None:
     from poprun.vipu.opening import open_inventory
 
     try:
-        inventory = open_inventory(
-            find_server(os.environ, {"api-host": host, "api-port": port})
-            if host
-            else None,
-            os.environ,
-            os.uname().nodename,
-            float(timeout),
-        )
+        options = {"api-host": host, "api-port": port}
+        address = find_server(os.environ, options) if host else None
+        here, timeout_s = os.uname().nodename, float(timeout)
+        inventory = open_inventory(address, os.environ, here, timeout_s)
         inventory.release(lease, wait_s=CUT_OFF_S)
         inventory.close()
     except VipuError as error:

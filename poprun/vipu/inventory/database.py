@@ -120,8 +120,9 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         make_private(self._directory)
+        exists = self._exists()
         check_private(self.path)
-        if not self._exists():
+        if not exists:
             self._create()
         return self._connect(self.path)
 

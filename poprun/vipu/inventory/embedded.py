@@ -1,8 +1,10 @@
 """The inventory of one user on one machine, and a server's own: a SQLite database."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from poprun.vipu import errors
@@ -28,6 +30,8 @@ class EmbeddedInventory(Inventory):
         is_copy: Work on a copy, which goes with this object.
         longest_step_s: See `leases.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
+        look_pause_s: The least time between looks for dead leases by requests. One look
+            takes 30 us of each process, and a full server refuses most requests.
     """
 
     def __init__(
@@ -40,26 +44,31 @@ class EmbeddedInventory(Inventory):
         syncs: bool = True,
         is_copy: bool = False,
         longest_step_s: float = 20.0,
+        look_pause_s: float = 0.0,
     ) -> None:
         self.location = os.fspath(path)
-        self._strict = strict
-        self._longest_step_s = longest_step_s
+        self._look_pause_s = look_pause_s
+        self._next_look = 0.0
         self._database = Database(
             self.location, timeout_s, syncs=syncs, is_copy=is_copy
         )
-        self._observer = Observer(host)
+        self._begin = partial(
+            Transaction,
+            observer=Observer(host),
+            strict=strict,
+            longest_step_s=longest_step_s,
+        )
 
     def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
         if operation == "end_dead_leases":
             return self._end_dead_leases()
         if operation.startswith(("list_", "get_partition")):
-            self._end_dead_leases()
+            self._look_for_dead_leases()
         try:
             return self._attempt(operation, arguments)
-        except errors.InventoryError:
-            raise
-        except errors.VipuError:
-            if not self._end_dead_leases():
+        except errors.VipuError as error:
+            is_failure = isinstance(error, errors.InventoryError)
+            if is_failure or not self._look_for_dead_leases():
                 raise
         return self._attempt(operation, arguments)
 
@@ -81,6 +90,13 @@ class EmbeddedInventory(Inventory):
             is_needed = _needs_cluster(db, num_ipus, num_ilds)
             return machines.create_cluster(db, request) if is_needed else None
 
+    def _look_for_dead_leases(self) -> tuple[Lease, ...]:
+        now = time.monotonic()
+        if now < self._next_look:
+            return ()
+        self._next_look = now + self._look_pause_s
+        return self._end_dead_leases()
+
     def _end_dead_leases(self) -> tuple[Lease, ...]:
         # Most often there are none, and then others need not wait.
         with self._transaction(write=False) as db:
@@ -92,12 +108,7 @@ class EmbeddedInventory(Inventory):
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
         with self._database.transaction(write=write) as connection:
-            yield Transaction(
-                connection=connection,
-                observer=self._observer,
-                strict=self._strict,
-                longest_step_s=self._longest_step_s,
-            )
+            yield self._begin(connection=connection)
 
 
 def _needs_cluster(db: Transaction, num_ipus: int, num_ilds: int) -> bool:
