@@ -9,7 +9,7 @@ from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
 from poprun.vipu.leases import Grant
-from poprun.vipu.model import Cluster, Partition
+from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.wire import WireError, from_json
 
@@ -35,10 +35,6 @@ class ServerInventory(Inventory):
         self.location = str(address)
         self._connections = Connections(address, timeout_s)
         self._is_admin = admin
-
-    def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
-        # An administrator makes the clusters of a server.
-        return None
 
     def close(self) -> None:
         self._connections.close()
@@ -67,7 +63,7 @@ class ServerInventory(Inventory):
             result: T = from_json(kind, value)
             _check_partitions(result)
             if isinstance(result, Grant):
-                _check_grant(result, arguments["asked"])
+                _check_grant(result, arguments["request"])
         except WireError as error:
             raise self._reply_error(reply, f"it replied with {error}") from error
         return result

@@ -93,7 +93,7 @@ def create_partition(session: Session, name: str, size: int, **options: Any) -> 
     owner = session.user()
     request = PartitionRequest(name=name, size=size, owner=owner, **options)
     partition_rules.check_alone(request, strict=False)
-    if session.server is None and not (request.allocation or request.cluster):
+    if not (request.allocation or request.cluster):
         # A job does the same: the first partition needs no administrator.
         session.inventory.ensure_cluster(size, request.num_ilds or 1)
     partition = session.inventory.create_partition(request)

@@ -41,7 +41,7 @@ class _Entry(WaitingJob):
         return not set(self.allocations).isdisjoint(other.allocations)
 
 
-def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Grant:
+def acquire(db: Transaction, request: Acquisition, user: str | None = None) -> Grant:
     """Give a job its IPUs: partition, parent device and children at once.
 
     Raises:
@@ -51,21 +51,21 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Gra
         MismatchError: There is such a partition, but not as it would be made.
         UnknownNameError: There is no such partition, and none is to be made.
     """
-    partition = _find_partition(db, asked, user)
-    _take_turn(db, asked, partition)
-    lease = leases.open_lease(db, asked)
+    partition = _find_partition(db, request, user)
+    _take_turn(db, request, partition)
+    lease = leases.open_lease(db, request)
     created = partition is None
     if partition is None:
-        assert asked.create is not None
-        own_lease = lease.id if asked.remove else None
-        partition = placement.make_partition(db, asked.create, own_lease)
+        assert request.create is not None
+        own_lease = lease.id if request.remove else None
+        partition = placement.make_partition(db, request.create, own_lease)
     else:
         if not partition.reconfigurable:
             leases.check_unused(db, partition, "used by another job")
-        if asked.create is not None:
-            existing.find_change(partition, asked.create, update=False)
+        if request.create is not None:
+            existing.find_change(partition, request.create, update=False)
     _check_active(partition)
-    parent, children = leases.reserve(db, partition, asked, lease)
+    parent, children = leases.reserve(db, partition, request, lease)
     return Grant(
         lease=lease,
         partition=partition,
@@ -75,16 +75,20 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Gra
     )
 
 
-def try_acquire(db: Transaction, asked: Acquisition, user: str | None = None) -> Grant:
+def try_acquire(
+    db: Transaction, request: Acquisition, user: str | None = None
+) -> Grant:
     """Return what `acquire` would give a job now, or raise as it would."""
     db.execute("SAVEPOINT trial")
     try:
-        return acquire(db, asked, user)
+        return acquire(db, request, user)
     finally:
         db.execute("ROLLBACK TO trial")
 
 
-def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None = None) -> Turn:
+def wait_in_queue(
+    db: Transaction, request: Acquisition, user: str | None = None
+) -> Turn:
     """Let a job wait for IPUs, or go on waiting: it must ask again all the time.
 
     It waits until it has acquired them or its lease is released.
@@ -92,10 +96,10 @@ def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None = None) 
     Raises:
         VipuRuleError: It would wait in vain.
     """
-    entry = _entry_of(db, asked, _find_partition(db, asked, user))
-    _check_size(db, asked, entry)
-    check_holder(asked.holder)
-    if len(asked.lease) != 32:
+    entry = _entry_of(db, request, _find_partition(db, request, user))
+    _check_size(db, request, entry)
+    check_holder(request.holder)
+    if len(request.lease) != 32:
         raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
     # Let it wait, or go on waiting where it is.
     change = "UPDATE waiting SET partition = ?, allocations = ?, heard = ?"
@@ -133,7 +137,7 @@ def release(db: Transaction, lease: str, wait_s: float = 0.0) -> None:
 
 
 def _find_partition(
-    db: Transaction, asked: Acquisition, user: str | None
+    db: Transaction, request: Acquisition, user: str | None
 ) -> Partition | None:
     """Return the partition that a job names; None if it is to be made.
 
@@ -141,12 +145,12 @@ def _find_partition(
         NameTakenError: It is to be made, but is there, and the user may not see it.
         UnknownNameError: It is not to be made, and the user sees none of this name.
     """
-    if asked.create is None:
-        return partitions.get_partition(db, asked.partition, user)
-    partition = partitions.find_partition(db, asked.partition, user)
-    if partition is None and db.exists("partitions", asked.partition):
+    if request.create is None:
+        return partitions.get_partition(db, request.partition, user)
+    partition = partitions.find_partition(db, request.partition, user)
+    if partition is None and db.exists("partitions", request.partition):
         raise errors.NameTakenError(
-            f"There is a partition {asked.partition} of another user. Choose another "
+            f"There is a partition {request.partition} of another user. Choose another "
             "name with --vipu-partition."
         )
     return partition
@@ -172,7 +176,7 @@ def _check_active(partition: Partition) -> None:
 
 
 def _entry_of(
-    db: Transaction, asked: Acquisition, partition: Partition | None
+    db: Transaction, request: Acquisition, partition: Partition | None
 ) -> _Entry:
     """Return what a job would wait for.
 
@@ -182,14 +186,14 @@ def _entry_of(
     Raises:
         VipuError: There are no such IPUs.
     """
-    name, places = asked.partition, []
-    if partition is None and asked.create is not None:
-        partition_rules.check_alone(asked.create, strict=db.strict)
-        name, places = "", placement.find_places(db, asked.create)
+    name, places = request.partition, []
+    if partition is None and request.create is not None:
+        partition_rules.check_alone(request.create, strict=db.strict)
+        name, places = "", placement.find_places(db, request.create)
     return _Entry(
-        lease=asked.lease,
-        holder=asked.holder,
-        num_ipus=asked.num_children * asked.ipus_per_child,
+        lease=request.lease,
+        holder=request.holder,
+        num_ipus=request.num_children * request.ipus_per_child,
         partition=name,
         allocations=tuple(allocation for allocation, _ in places),
         since=time.time(),
@@ -197,15 +201,15 @@ def _entry_of(
     )
 
 
-def _check_size(db: Transaction, asked: Acquisition, entry: _Entry) -> None:
+def _check_size(db: Transaction, request: Acquisition, entry: _Entry) -> None:
     """Check that there are as many IPUs as a job waits for.
 
     Raises:
         VipuRuleError: It would wait in vain.
     """
-    if entry.partition or asked.create is None:
+    if entry.partition or request.create is None:
         return
-    size = asked.create.size
+    size = request.create.size
     most = max((machines.count_ipus(db, name) for name in entry.allocations), default=0)
     if most < size:
         raise errors.VipuRuleError(
@@ -243,7 +247,7 @@ def _jobs_before(db: Transaction, entry: _Entry) -> list[_Entry]:
 
 
 def _take_turn(
-    db: Transaction, asked: Acquisition, partition: Partition | None
+    db: Transaction, request: Acquisition, partition: Partition | None
 ) -> None:
     """Let a job that gets its IPUs now wait no longer.
 
@@ -256,12 +260,12 @@ def _take_turn(
     if not db.column("SELECT 1 FROM waiting LIMIT 1"):
         return  # most often no job waits
     _drop_forgotten(db)
-    if before := _jobs_before(db, _entry_of(db, asked, partition)):
+    if before := _jobs_before(db, _entry_of(db, request, partition)):
         raise errors.InUseError(
             f"{_describe_jobs_before(before)} Wait behind "
             f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
         )
-    _leave(db, asked.lease)
+    _leave(db, request.lease)
 
 
 def _describe_jobs_before(jobs: list[_Entry]) -> str:

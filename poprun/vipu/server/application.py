@@ -36,12 +36,6 @@ _SENTENCES = {
     404: "There is no such path. The paths are in /openapi.json.",
     405: "Use POST for operations, and GET for everything else.",
 }
-# The codes of refusals by HTTP status, where no operation refuses.
-_CODES = {
-    401: errors.AccessError.code,
-    403: errors.AccessError.code,
-    404: errors.UnknownNameError.code,
-}
 _log = logging.getLogger("vipu-server")
 
 
@@ -53,7 +47,7 @@ class RequestError(errors.VipuError):
     ) -> None:
         super().__init__(sentence)
         self.status = status
-        self.code = _CODES.get(status, errors.VipuRuleError.code)
+        self.code = openapi.CODES.get(status, openapi.CODES[400])[0]
         self.headers = headers
 
 
@@ -83,7 +77,7 @@ class Service:
         operations = [*reversed(interface.OPERATIONS.values())]
         routes = []
         for area, each in itertools.product(("user", "admin"), operations):
-            admin = area == "admin" or each.name in interface.OF_ADMINS
+            admin = area == "admin" or each.is_for_admins
             endpoint = partial(self._perform, each, admin)
             routes.append(Route(f"/{area}/{each.name}", endpoint, methods=["POST"]))
         schema = _json(openapi.document(operations, secure=self._secure))
@@ -132,7 +126,7 @@ class Service:
                 user, key = _credentials(request.headers.get("authorization", ""))
                 arguments = read_arguments(operation, await _body(request))
                 call = partial(self._call, operation, arguments, admin, user, key)
-                is_of_holder = operation.name in interface.OF_HOLDERS
+                is_of_holder = not operation.needs_key
                 value = await self._worker.run(call, is_of_holder=is_of_holder)
                 response = _json(value)
             result = "ok"
@@ -152,7 +146,7 @@ class Service:
         key: str,
     ) -> Any:
         user = None
-        if self._secure and operation.name not in interface.WITHOUT_ACCESS_KEY:
+        if self._secure and operation.needs_key:
             user = self._authenticate(name, key, admin)
             if not admin:
                 arguments = access.limited(arguments, user)

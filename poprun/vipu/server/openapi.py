@@ -8,15 +8,13 @@ import msgspec
 
 from poprun import __version__
 from poprun.vipu.errors import BY_CODE
-from poprun.vipu.inventory.interface import (
-    OF_ADMINS,
-    WITHOUT_ACCESS_KEY,
-    Operation,
-)
+from poprun.vipu.inventory.interface import Operation
 from poprun.vipu.server.request_types import limited
 
-_CODES = {
+# The codes of refusals, by HTTP status.
+CODES = {
     400: ("invalid",),
+    401: ("denied",),
     403: ("denied",),
     404: ("not_found",),
     409: ("exists", "no_space", "in_use", "not_active", "mismatch", "no_device"),
@@ -24,9 +22,10 @@ _CODES = {
     500: ("internal",),
     503: ("unavailable", "timeout"),
 }
-# The HTTP status of a refusal, by its code.
-STATUS = {code: status for status, codes in _CODES.items() for code in codes}
-_OTHER_REFUSALS = (401, 413, 415)
+# The HTTP status of an operation's refusal, by its code: the last one with that.
+STATUS = {code: status for status, codes in CODES.items() for code in codes}
+# Refusals of requests that are not valid in HTTP.
+_OTHER_REFUSALS = (413, 415)
 # The schema of a refusal.
 _REFUSAL = {
     "title": "Refusal",
@@ -51,10 +50,10 @@ def document(
     for number, operation in enumerate(operations):
         request, result = schemas[number], schemas[number + len(operations)]
         for area in ("user", "admin"):
-            if area == "user" and operation.name in OF_ADMINS:
+            if area == "user" and operation.is_for_admins:
                 continue
             described = _operation(operation, area, request, result)
-            if secure and operation.name not in WITHOUT_ACCESS_KEY:
+            if secure and operation.needs_key:
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
     access_key = {
@@ -90,7 +89,7 @@ def _operation(
         "content": _content({"$ref": "#/components/schemas/Refusal"}),
     }
     done = {"description": "Done.", "content": _content(result)}
-    refusals = {str(status): refused for status in (*_CODES, *_OTHER_REFUSALS)}
+    refusals = {str(status): refused for status in (*CODES, *_OTHER_REFUSALS)}
     return {
         "operationId": f"{area}_{operation.name}",
         "tags": [area],

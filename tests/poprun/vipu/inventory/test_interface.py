@@ -29,7 +29,7 @@ def test_a_method_performs_its_operation_with_all_arguments() -> None:
     assert inventory.performed == [
         (Agent, "create_agent", agent),
         (Allocation, "create_allocation", allocation),
-        (type(None), "remove_partition", partition),
+        (None, "remove_partition", partition),
     ]
 
 

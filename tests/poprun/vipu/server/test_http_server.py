@@ -125,7 +125,9 @@ def test_a_number_that_no_job_has_is_refused(
     create = {"name": "P", "size": 4, "num_gcds": 1}
     asked = {"partition": "P", "num_children": 1, "ipus_per_child": 1}
     (create if field in create else asked)[field] = number
-    body = json.dumps({"asked": asked | {"holder": holder, "create": create}}).encode()
+    body = json.dumps(
+        {"request": asked | {"holder": holder, "create": create}}
+    ).encode()
 
     assert answer(server, post("/user/acquire", body))[0] in (400, 409)
 
@@ -220,7 +222,7 @@ def test_a_process_that_can_be_none_holds_nothing(server: Server, pid: int) -> N
 
 
 def test_clients_that_hang_up_in_the_middle_leave_nothing(server: Server) -> None:
-    request = post("/user/acquire", b'{"asked": ')
+    request = post("/user/acquire", b'{"request": ')
     for length in range(1, len(request), 7):
         with server.connect() as connection:
             connection.sendall(request[:length])

@@ -31,11 +31,6 @@ from poprun.vipu.errors import (
     VipuError,
     VipuRuleError,
 )
-from poprun.vipu.inventory.interface import (
-    OF_ADMINS,
-    OF_HOLDERS,
-    OPERATIONS,
-)
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.leases import Holder
 from poprun.vipu.model import AgentStatus, PartitionState
@@ -60,10 +55,6 @@ def refused(*arguments: str | Path) -> str:
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     return line
-
-
-def test_operations_of_holders_and_of_administrators_are_operations() -> None:
-    assert {*OF_HOLDERS, *OF_ADMINS} <= {*OPERATIONS}
 
 
 def test_a_server_says_where_it_listens_and_ends_with_0(server: Server) -> None:
