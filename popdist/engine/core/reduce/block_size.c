@@ -1,12 +1,13 @@
 #include "reduce/block_size.h"
 
-/* Of the classes, in bytes: an array in each is four times as large as below. */
+/* The largest array of the first class, in bytes; in each next class it is four times as
+ * large. */
 enum { FIRST_CLASS = 1 << 20 };
 
 const trial_kind block_sizes = {
     .choices = BLOCK_SIZES, .first = FIRST_BLOCK_SIZE, .compared = 6};
 
-/* Return the class of arrays of that many bytes, -1 where all sizes are the same. */
+/* Return the class of arrays of that many bytes, -1 if they fit the smallest block. */
 static int size_class_of(const comm *c, uint64_t bytes)
 {
     int size_class = 0;
@@ -56,8 +57,9 @@ void block_trial_pause(block_trial *t)
     t->began = 0;
 }
 
-/* Let the classes of larger arrays of which there were none begin with that size. Another
- * member may have begun the first call of one: that has the size that it had. */
+/* Begin with that size in the classes of larger arrays, if they have had no calls.
+ * Another member may have begun the first call of such a class: that call keeps its
+ * size. */
 static void begin_larger_classes(const block_trial *t, unsigned size)
 {
     const trial_plan p = {NOTICE, 0, FIRST_BLOCK_SIZE, size};
@@ -76,8 +78,8 @@ void block_trial_end(block_trial *t, uint64_t bytes)
     const double cost = (double)t->spent_ns / (double)bytes;
     if (!note_cost(&block_sizes, &t->c->block_costs[t->size_class], &p, t->call, cost))
         return;
-    /* Relaxed: what comes before our next announcement is seen by all that take part in
-     * that call, and before the one after it nothing of this holds. */
+    /* Relaxed: our next announcement makes the plan visible to all members of that call,
+     * and the plan takes effect after it. */
     atomic_store_explicit(&t->c->head->block_plans[t->size_class],
                           trial_plan_encoded(p), memory_order_relaxed);
     if (!p.length)

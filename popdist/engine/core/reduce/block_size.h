@@ -1,6 +1,7 @@
-/* How large the blocks are in which the direct algorithm moves an array. Which size is best
- * differs between machines by a factor of two, so it is tried, for each class of array
- * sizes: see trial.h.
+/* The size of blocks in the direct algorithm.
+ *
+ * The best size differs between machines by a factor of two, so it is found by trials, for
+ * each class of array sizes: see trial.h.
  */
 #ifndef POPDIST_BLOCK_SIZE_H
 #define POPDIST_BLOCK_SIZE_H
@@ -12,23 +13,23 @@ extern const trial_kind block_sizes;
 /* A call of the direct algorithm. */
 typedef struct {
     comm *c;
-    int size_class; /* -1 where there is nothing to choose */
+    int size_class; /* -1 if there is nothing to choose */
     uint64_t call;  /* its number within the class */
     uint64_t began, spent_ns;
 } block_trial;
 
-/* Begin the call: all members must, with the same number of bytes. Returns the most
- * bytes that a block has. */
+/* Begin the call: all members must, with the same number of bytes. Returns the size of
+ * its blocks in bytes. */
 uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes);
 
-/* Around what the size matters for: waiting for others to begin does not count. */
+/* Around the work that depends on the size: waiting for others to begin does not count. */
 void block_trial_begin(block_trial *t);
 void block_trial_pause(block_trial *t);
 
 /* End a call that has gone through slots. */
 void block_trial_end(block_trial *t, uint64_t bytes);
 
-/* The bytes of blocks when nothing is tried, for arrays of so many bytes. */
+/* The bytes of blocks outside trials, for arrays of so many bytes. */
 uint64_t usual_block_bytes(const comm *c, uint64_t bytes);
 
 #endif

@@ -8,11 +8,11 @@
 #include "shm/chunks.h"
 #include "shm/hash.h"
 
-/* An array as it lies in each of the member's rows. */
+/* An array, with a row for each of the member's replicas. */
 typedef struct {
     uint64_t count; /* elements of a row */
     char *const *in;
-    char *const *out; /* one for each row; NULL where no result is wanted */
+    char *const *out; /* one for each row; NULL if no result is wanted */
 } segment;
 
 typedef struct {
@@ -21,7 +21,7 @@ typedef struct {
     dtype type;
     unsigned reduction;
     operation op;
-    int root; /* who gets the result, or -1 for all */
+    int root; /* the member that gets the result, or -1 for all */
     bool nodes_as_given; /* nodes are rows, and stay of the type of elements */
     algorithm how;
     uint64_t name;
@@ -31,25 +31,25 @@ typedef struct {
     uint64_t shapes_hash; /* of all arrays: see hash_with_shape() */
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
-    /* Where the algorithm is chosen by trials: of what class of sizes the call is, its number
-     * within that, its bytes, and whether member 0 times it. */
+    /* If trials choose the algorithm: the call's class of sizes, its number within the
+     * class, its bytes, and whether member 0 times it. */
     int size_class;
     bool timed;
     uint64_t number, bytes;
 } call;
 
-/* What follows from a call for the member that carries it out. */
+/* Values that a member derives from a call to carry it out. */
 typedef struct {
     arithmetic a;
     size_t slot_element;  /* bytes of an element in slots and announcements */
-    bool widened;         /* those are accumulated, not as the program gave them */
+    bool widened;         /* they are accumulated, not as the program gave them */
     bool wanted;          /* we get the result */
     bool stream_out;      /* the result is larger than the caches */
     bool stream_in_place; /* and replaces what was just read, yet is not cached */
 } terms;
 
-/* Mix one more array's axes into what stands for the shapes of those before. Members
- * compare that, so it also tells where one array ends and the next begins. */
+/* Mix one more array's axes into the hash of the shapes before. Members compare the
+ * hash, so it also depends on where one array ends and the next begins. */
 static inline uint64_t hash_with_shape(uint64_t before, const ssize_t *lengths, int axes)
 {
     uint64_t hash = hash_with(before, (uint64_t)axes);
@@ -58,7 +58,7 @@ static inline uint64_t hash_with_shape(uint64_t before, const ssize_t *lengths, 
     return hash;
 }
 
-/* A call without arrays: those, and all that is not usual, are the caller's to add. */
+/* A call without arrays; the caller adds them, and sets all unusual fields. */
 static inline call call_of(comm *c, const replica_split *split, operation op, int type,
                            long reduction)
 {
@@ -75,8 +75,8 @@ static inline call call_of(comm *c, const replica_split *split, operation op, in
     };
 }
 
-/* Find where the arrays of an all-reduce lie in the heap, and settle how to carry the
- * call out: as `wanted`, or where that is -1, by size. */
+/* Find the arrays of an all-reduce in the heap, and settle the algorithm: `wanted`, or
+ * if that is -1 one chosen by size. */
 void prepare(call *k, int wanted);
 
 terms terms_of(const call *k);
@@ -88,7 +88,7 @@ typedef struct {
     uint64_t offset, count;
 } piece;
 
-/* Where in the segments we are; makes walking through many of them cheap. */
+/* A position in the segments; makes walking through many of them cheap. */
 typedef struct {
     uint32_t segment;
     uint64_t before;
@@ -100,21 +100,21 @@ piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
 void write_node(const call *k, const terms *t, cursor *at, const node *which,
                 uint64_t begin, uint64_t end, unsigned char *to, bool streaming);
 
-/* The leaves of others: for each member its nodes, `pitch` elements apart, of which
- * `from[member]` is the first element of the first node. An initializer would clear 2 KiB
- * in each call, so fields are set one by one. */
+/* The other members' leaves: each member's nodes are `pitch` elements apart, and
+ * `from[member]` is the first element of its first node. An initializer would clear 2
+ * KiB in each call, so fields are set one by one. */
 typedef struct {
     const unsigned char *from[MAX_MEMBERS];
     uint64_t pitch;
 } published;
 
-/* Fill in where this member's rows, and the others' nodes, have the element that comes
- * `skip` after the first one published; `own` begins with it. */
+/* Fill in the addresses of one element in this member's rows and the others' nodes: the
+ * element `skip` after the first one published. `own` begins with it. */
 void find_leaves(const call *k, const terms *t, const published *p, piece own,
                  uint64_t skip, const void **leaf, bool *accumulated);
 
-/* Reduce elements [begin, end), of which the first one is the first one published.
- * The result goes to `also` (unless NULL) and to this member's rows. */
+/* Reduce elements [begin, end); `begin` is the first element published. The result goes
+ * to `also` (unless NULL) and to this member's rows. */
 void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
                   uint64_t begin, uint64_t end, unsigned char *also, bool streaming);
 
@@ -130,20 +130,21 @@ status all_reduce_oneshot(const call *k);
 status all_reduce_direct(const call *k);
 status all_reduce_ring(const call *k);
 
-/* Elements of the ring's longest chunk: the order of its additions follows. */
+/* Elements of the ring's longest share: the order of its additions depends on it. */
 uint64_t ring_segment(const comm *c, dtype type);
 
 /* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
 status reduce_scatter(const call *k, char *out);
 
-/* For the split of a part: member q gets lengths[q] elements of each node of the part, in
- * the accumulation type, after those of the members before it. Node i goes to out[i]. */
+/* Reduce to nodes, with the split of a host's members: member q gets lengths[q] elements
+ * of each node, in the accumulation type, after the elements of the members before it.
+ * Node i goes to out[i]. */
 status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
 
-/* Once all have begun, if all arrays lie in the heap: reduce them there. */
+/* Called once all have begun, if all arrays lie in the heap: reduce them there. */
 status all_reduce_in_heap(const call *k);
 
-/* Carry out a call in whichever way it says; IN_ARENA stands for the best. */
+/* Carry out a call by its algorithm; IN_ARENA stands for the best. */
 status reduce(const call *k);
 
 #endif

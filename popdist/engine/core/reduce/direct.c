@@ -1,15 +1,13 @@
-/* The direct algorithm: each member adds up its chunk of all the others' slots.
+/* The direct algorithm: each member adds up its share of all the others' slots.
  *
- * The array goes through the slots in blocks. Of each block a member publishes all
- * but its own chunk (step 1), adds up its chunk and publishes the total (step 2), and
- * takes the other totals. Steps are counted over the whole call, so that one counter
- * a member tells all: the inputs of block b are there from step 2b + 1 on, its totals
- * from step 2b + 2.
+ * The array goes through the slots in blocks. In each block a member publishes all but its
+ * own share (step 1), adds up its share and publishes the total (step 2), and copies the
+ * other totals. Steps are counted over the whole call, so one counter a member is enough:
+ * the inputs of block b are published from step 2b + 1 on, its totals from step 2b + 2.
  *
- * Two phases of a slot take turns. What block b overwrites is what block b - 2 left,
- * and a member that has taken the step of a block's totals has read all its inputs,
- * one that has published a block's inputs has read the totals of the block but one
- * before it.
+ * The two phases of a slot take turns, so block b overwrites block b - 2. A member that has
+ * published the totals of a block has read all its inputs, and a member that has published
+ * the inputs of block b has read the totals of block b - 2.
  */
 #include "move/blocks.h"
 #include "move/slots.h"
@@ -25,20 +23,20 @@ typedef struct {
     block_trial trial;
 } work;
 
-static chunk part_of(chunk block, int size, int member)
+static chunk share_of(chunk block, int size, int member)
 {
     chunk c = chunk_of(block.end - block.begin, size, member, CHUNK_UNIT);
     return (chunk){block.begin + c.begin, block.begin + c.end};
 }
 
-/* Write this member's nodes of a block to its slot, but for its own chunk. */
+/* Write this member's nodes of a block to its slot, except for its own share. */
 static void publish_inputs(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     work *w = what;
     const call *k = w->k;
     const size_t width = w->t.slot_element;
     chunk all = block_of(k->total, w->length, block);
-    chunk own = part_of(all, k->c->size, k->c->rank);
+    chunk own = share_of(all, k->c->size, k->c->rank);
     unsigned char *slot = input_at(k->c, k->c->rank, number);
     for (uint32_t i = 0; i < k->split->nodes[k->c->rank]; i++) {
         unsigned char *to = slot + i * w->length * width;
@@ -54,7 +52,7 @@ static void publish_totals(void *what, uint64_t block, uint64_t number, bool str
     work *w = what;
     comm *c = w->k->c;
     chunk all = block_of(w->k->total, w->length, block);
-    chunk own = part_of(all, c->size, c->rank);
+    chunk own = share_of(all, c->size, c->rank);
     published p;
     p.pitch = w->length;
     for (int q = 0; q < c->size; q++)
@@ -73,7 +71,7 @@ static status take_totals(blocks *b, uint64_t block)
         status s = wait_posted(c, q, b->before + 2 * block + 2);
         if (s != DONE)
             return s;
-        chunk theirs = part_of(all, c->size, q);
+        chunk theirs = share_of(all, c->size, q);
         traffic_begin(&b->traffic, b->number + block);
         copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
                  result_at(c, q, b->number + block));
@@ -89,7 +87,7 @@ static void publish_first_inputs(work *w)
     block_trial_pause(&w->trial);
 }
 
-/* Begin the call, and see whether the arrays can stay where they are. */
+/* Begin the call, and find out whether the arrays can stay in place. */
 static status begin_direct(work *w, bool *in_place)
 {
     comm *c = w->k->c;
@@ -100,13 +98,14 @@ static status begin_direct(work *w, bool *in_place)
         publish_first_inputs(w);
     announce(c);
     status s = await_calls(c);
-    /* Without elements no member waits once more for us to have seen where arrays lie. */
+    /* Without elements, no member waits a second time for us to have read its array's
+     * place. */
     if (s != DONE || !w->b.count)
         return s;
     *in_place = c->array_places == SOME_IN_HEAP;
     if (*in_place || c->array_places == SOME_ELSEWHERE)
         return DONE;
-    /* Some arrays lie in the heap and some do not: those go through slots too. */
+    /* Some arrays lie in the heap and some do not: the former go through slots, too. */
     if (!in_slots)
         publish_first_inputs(w);
     post(c);

@@ -1,5 +1,5 @@
-/* Arrays that lie in the heap are reduced where they are: each member adds up its
- * chunk of all members' rows, and writes the total into all members' rows. */
+/* Reduces arrays in the heap in place: each member adds up its share of all members'
+ * rows, and writes the total into all members' rows. */
 #include "reduce/call.h"
 #include "shm/pages.h"
 
@@ -17,7 +17,7 @@ static unsigned char *region_of(const call *k, int q)
     return k->c->heap + (uint64_t)q * k->c->heap_span;
 }
 
-/* Up to where in a member's region its rows reach, UINT64_MAX where that is nowhere. */
+/* The end of a member's rows in its region, UINT64_MAX if they do not fit it. */
 static uint64_t reach_of(const call *k, const terms *t, int q)
 {
     const descriptor *d = descriptor_by(k, q);
@@ -55,7 +55,7 @@ static status reach_rows(const call *k, const terms *t)
     return DONE;
 }
 
-/* Find where all rows of all members are read and written, from that byte on. */
+/* Find the addresses of all members' rows, for reading and writing, from that byte on. */
 static void find_rows(const call *k, struct rows *at, uint64_t begin)
 {
     uint32_t i = 0;
@@ -68,8 +68,8 @@ static void find_rows(const call *k, struct rows *at, uint64_t begin)
     }
 }
 
-/* While the total of one piece is written, what the next one needs is fetched: else
- * the memory would rest whenever we only write. */
+/* While the total of one piece is written, fetch the inputs of the next one: else the
+ * memory would read nothing during our stores. */
 static void write_total(const terms *t, unsigned char *to, const unsigned char *total,
                         size_t bytes, const unsigned char *next)
 {
@@ -79,7 +79,7 @@ static void write_total(const terms *t, unsigned char *to, const unsigned char *
         memcpy(to, total, bytes);
 }
 
-static void reduce_chunk(const call *k, const terms *t, chunk own)
+static void reduce_share(const call *k, const terms *t, chunk own)
 {
     struct rows *at = k->c->rows;
     unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
@@ -112,7 +112,7 @@ status all_reduce_in_heap(const call *k)
     if (s != DONE)
         return s;
     const uint64_t began = large ? now_ns() : 0;
-    reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, APART / t.a.element));
+    reduce_share(k, &t, chunk_of(k->total, k->c->size, k->c->rank, APART / t.a.element));
     if (t.stream_out)
         stores_done();
     if (large)

@@ -8,7 +8,7 @@ static void store_node(const arithmetic *a, const program *p, const void *const 
         return;
     }
     const void *sum = fold(a, p, leaf, accumulated, n);
-    /* A node of one row of bools still has whatever bytes the program put there. */
+    /* A node of one row of bools may still contain any bytes that the program put there. */
     if (a->type == BOOL)
         a->simd->finish[BOOL](to, sum, n, 1);
     else

@@ -15,8 +15,8 @@
 void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const published *p,
                            uint64_t begin, uint64_t end, char *const *to, uint64_t skip);
 
-/* Complete the nodes of all hosts, in the order of `p`, to rows of finished elements. The
- * arithmetic's divisor is for all hosts. The memory of rows is not that of nodes. */
+/* Complete the nodes of all hosts, in the order of `p`, to rows of finished elements.
+ * The arithmetic's divisor is for all hosts. Rows and nodes lie in different memory. */
 void complete_nodes(comm *c, const arithmetic *a, const program *p,
                     const char *const *nodes, bool as_given, uint64_t count,
                     char *const *out, uint32_t rows);

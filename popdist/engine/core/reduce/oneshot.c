@@ -1,8 +1,8 @@
 /* The one-shot algorithm: each member publishes its whole array and adds up all arrays.
- * One wait a block, N times the additions: for tiny arrays, and for two members, where
- * it moves as much as the direct algorithm does in half the steps.
  *
- * What fits goes with the announcement itself, larger arrays in blocks through slots.
+ * One wait a block, N times the additions: for tiny arrays, and for two members, where it
+ * moves as much as the direct algorithm does in half the steps. Short arrays go with the
+ * announcement itself, larger ones in blocks through slots.
  */
 #include "move/blocks.h"
 #include "reduce/call.h"
@@ -61,7 +61,7 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
-    (void)streaming; /* what is read goes to the program's memory */
+    (void)streaming; /* for stores to slots; these go to the program's memory */
     const work *w = what;
     comm *c = w->k->c;
     chunk all = block_of(w->k->total, w->length, block);

@@ -4,7 +4,8 @@
 enum {
     /* The agreed size alone decides for shorter arrays, which go in the announcement. */
     LEAST_CHOSEN_BYTES = 2048,
-    /* Beyond so many times that size, trials of oneshot would cost too much. */
+    /* For arrays larger than the agreed size times this, trials of oneshot would cost
+     * too much. */
     MOST_TIMES_AGREED = 4,
 };
 
@@ -13,7 +14,7 @@ static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
     return bytes <= c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
 }
 
-/* Return the class of arrays of that many bytes, -1 where the size alone decides. */
+/* Return the class of arrays of that many bytes, -1 if only the size decides. */
 static int size_class_of(const call *k, uint64_t bytes)
 {
     const bool is_result_of_all = k->op == ALL_REDUCE || k->op == REDUCE;
@@ -27,7 +28,7 @@ static int size_class_of(const call *k, uint64_t bytes)
     return size_class;
 }
 
-/* Oneshot and direct. A class begins with what the size of its smallest arrays says. */
+/* Oneshot and direct. A class begins with the algorithm for its smallest arrays' size. */
 static trial_kind algorithms_of(const call *k)
 {
     const uint64_t least = ((uint64_t)LEAST_CHOSEN_BYTES << k->size_class) + 1;
@@ -44,8 +45,9 @@ static trial_plan plan_of(const call *k, const trial_kind *algorithms)
                                               memory_order_relaxed));
 }
 
-/* Choose by size, or between oneshot and direct by what calls of such a size have taken:
- * how many members share a core and its caches decides more than the size. */
+/* Choose by size, or between oneshot and direct by the measured time of calls of such a
+ * size: the number of members that share a core and its caches decides more than the
+ * size. */
 static algorithm choose(call *k, int wanted)
 {
     if (wanted >= 0)
@@ -64,7 +66,7 @@ static algorithm choose(call *k, int wanted)
     return (algorithm)planned_choice(&p, k->number);
 }
 
-/* Waiting counts: it is by their steps that the algorithms differ. */
+/* Waiting counts: the algorithms differ in their steps. */
 static void note_algorithm_cost(const call *k, uint64_t ns)
 {
     const trial_kind algorithms = algorithms_of(k);
@@ -76,7 +78,7 @@ static void note_algorithm_cost(const call *k, uint64_t ns)
                               trial_plan_encoded(p), memory_order_relaxed);
 }
 
-/* Where bytes lie in our part of the heap, or NOT_IN_HEAP where not all of them do. */
+/* The offset of bytes in our region of the heap, or NOT_IN_HEAP unless all lie there. */
 static uint64_t heap_offset(const comm *c, const char *at, uint64_t bytes)
 {
     uintptr_t begin = (uintptr_t)c->heap + (uint64_t)c->rank * c->heap_span;

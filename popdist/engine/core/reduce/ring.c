@@ -1,13 +1,12 @@
-/* The ring: chunks travel from neighbour to neighbour, as they do among IPUs.
+/* The ring: shares of the row travel from neighbour to neighbour, as they do among IPUs.
  *
- * A chunk starts at the member of its own number and gathers one member's rows at
- * each stop (reduce-scatter), then travels round once more to hand out the total
- * (all-gather). So what a member reads at its step s is what its left neighbour wrote
- * at its own step s - 1, and one rule serves both journeys: move only when the left
- * neighbour has taken as many steps as you have.
+ * Share k starts at member k and gathers one member's rows at each stop (reduce-scatter),
+ * then travels round once more to hand out the total (all-gather). At its step s a member
+ * reads the output of its left neighbour's step s - 1, and one rule serves both journeys:
+ * move only when the left neighbour has taken as many steps as you have.
  *
- * The array goes round in rounds, as much at a time as fits a slot. Two phases of the
- * slot take turns, so a member may be one round ahead of its right neighbour.
+ * The array goes round in rounds, as much at a time as fits a slot. Two phases of the slot
+ * take turns, so a member may be one round ahead of its right neighbour.
  */
 #include "reduce/call.h"
 #include "move/slots.h"
@@ -20,7 +19,7 @@ typedef struct {
     const call *k;
     terms t;
     cursor at;
-    uint64_t segment; /* elements of the longest chunk */
+    uint64_t segment; /* elements of the longest share */
     uint64_t number;  /* of the first round, counted over the arena's life */
     uint64_t before;  /* steps taken before this round */
     uint64_t begin, end; /* of this round */
@@ -28,8 +27,8 @@ typedef struct {
     int left, right;
 } ring;
 
-/* The part of the long row that chunk k, any integer, is in this round. */
-static chunk chunk_at(const ring *r, int k)
+/* The elements of the long row in share k (any integer) of this round. */
+static chunk share_at(const ring *r, int k)
 {
     const int size = r->k->c->size;
     chunk c = chunk_of(r->end - r->begin, size, (k % size + size) % size, RING_UNIT);
@@ -63,13 +62,13 @@ static void finish_total(ring *r, const void *sum, uint64_t begin, uint64_t n,
     copy_out(r->k, &r->t, &r->at, begin, begin + n, to);
 }
 
-/* Put this member's rows of chunk k into its slot, combined with `partial` unless that
- * is NULL. At the last stop of a chunk the result is the total. */
+/* Write this member's rows of share k into its slot, combined with `partial` unless that
+ * is NULL. At the last stop of a share the result is the total. */
 static void add_own(ring *r, int k, const unsigned char *partial, bool last)
 {
     const arithmetic *a = &r->t.a;
     const size_t width = last ? a->element : a->accumulated;
-    chunk c = chunk_at(r, k);
+    chunk c = share_at(r, k);
     unsigned char *to = slot_at(r, r->k->c->rank, k);
     while (c.begin < c.end) {
         piece p = piece_at(r->k, &r->at, c.begin, c.end);
@@ -91,7 +90,7 @@ static void add_own(ring *r, int k, const unsigned char *partial, bool last)
 
 static void copy_total(ring *r, int k, bool further)
 {
-    chunk c = chunk_at(r, k);
+    chunk c = share_at(r, k);
     const unsigned char *total = slot_at(r, r->left, k);
     copy_out(r->k, &r->t, &r->at, c.begin, c.end, total);
     if (further)
@@ -99,7 +98,7 @@ static void copy_total(ring *r, int k, bool further)
                (c.end - c.begin) * r->t.a.element);
 }
 
-/* Steps 2 to 2N - 1 of a round; step 1 was to publish our own chunk. */
+/* Steps 2 to 2N - 1 of a round; in step 1 we have published our own share. */
 static status go_round(ring *r)
 {
     comm *c = r->k->c;
@@ -123,7 +122,7 @@ static status first_step(ring *r)
     comm *c = r->k->c;
     const uint64_t steps = 2 * (uint64_t)c->size - 1;
     if (r->round > 1) {
-        /* The right neighbour has read what lies where this round will write. */
+        /* The right neighbour has read the data that this round will overwrite. */
         status s = wait_posted(c, r->right, r->before - steps);
         if (s != DONE)
             return s;

@@ -1,5 +1,5 @@
-/* Reduce-scatter: as the direct algorithm, but each keeps what it has added up. To nodes:
- * the same, but no member adds up more than the nodes of the group's part of a job. */
+/* Reduce-scatter: like the direct algorithm, but each member keeps its total. To nodes:
+ * the same, but members add up only the nodes of their group's part of a job. */
 #include "move/blocks.h"
 #include "move/slots.h"
 #include "reduce/nodes.h"
@@ -9,9 +9,9 @@ typedef struct {
     terms t;
     cursor *at;
     uint64_t ends[MAX_MEMBERS]; /* of each member's share of the long row */
-    uint32_t receivers;         /* members whose share is not empty */
+    uint32_t receivers;         /* members with a share that is not empty */
     uint64_t longest;           /* share */
-    uint64_t pitch;             /* elements of a member's share that go at once */
+    uint64_t pitch;             /* elements of a share in one block */
     char *const *out;           /* of the sum, or of each node */
 } plan;
 
@@ -20,7 +20,7 @@ static uint64_t first_of(const plan *p, int member)
     return member > 0 ? p->ends[member - 1] : 0;
 }
 
-/* Return what of a member's share goes in a block, as elements of the long row. */
+/* Return a block's elements of a member's share, as elements of the long row. */
 static chunk share_of(const plan *p, int member, uint64_t block)
 {
     const uint64_t first = first_of(p, member);
@@ -28,7 +28,7 @@ static chunk share_of(const plan *p, int member, uint64_t block)
     return (chunk){first + c.begin, first + c.end};
 }
 
-/* Return where in a slot the shares of receiver `number` lie. */
+/* Return the place in a slot for the share of receiver `number`. */
 static uint64_t place_of(const plan *p, uint32_t number)
 {
     return (uint64_t)number * p->k->split->most_nodes * p->pitch * p->t.slot_element;
@@ -57,7 +57,7 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
-    (void)streaming; /* what is read goes to the program's memory */
+    (void)streaming; /* for stores to slots; these go to the program's memory */
     const plan *p = what;
     const replica_split *split = p->k->split;
     chunk own = share_of(p, split->rank, block);
@@ -77,7 +77,7 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
                      (unsigned char *)p->out[0] + done * p->t.a.element, false);
 }
 
-/* Choose how much of each share goes at once; the shares are there. */
+/* Choose the elements of a share in one block; the shares are set. */
 static void choose_pitch(plan *p)
 {
     const comm *c = p->k->c;

@@ -14,7 +14,7 @@ static bool siblings(span below, span above)
     return below.size == above.size && below.begin % (2 * below.size) == 0;
 }
 
-/* Merge what can be merged on top of the stack; return how often. */
+/* Merge siblings on top of the stack, or all; return the number of merges. */
 static uint8_t merge_top(span *stack, uint32_t *depth, bool all)
 {
     uint8_t merges = 0;
@@ -38,7 +38,7 @@ static bool program_of(program *p, const span *leaves, uint32_t count)
         stack[depth++] = leaves[i];
         p->merges[i] = merge_top(stack, &depth, false);
     }
-    /* What is left when the count is no power of two: fold it from the right. */
+    /* If the count is no power of two, fold the rest from the right. */
     if (count)
         p->merges[count - 1] = (uint8_t)(p->merges[count - 1]
                                          + merge_top(stack, &depth, true));
@@ -75,7 +75,7 @@ static uint32_t rows_of(uint64_t begin, uint64_t end, span *out)
     return count;
 }
 
-/* Which replica of the job is the first one of each member. */
+/* The number within the job of each member's first replica. */
 typedef struct {
     uint64_t of[MAX_MEMBERS];
 } firsts;
@@ -120,7 +120,7 @@ static bool make_programs(replica_split *split, const firsts *at, span *leaves)
     return program_of(&split->of_rows, leaves, count);
 }
 
-/* Where the replicas end that follow each other from those of a member on. */
+/* The end of the consecutive replicas that begin with a member's own. */
 static uint64_t run_end(const replica_split *split, const firsts *at, int member)
 {
     while (member + 1 < split->size
@@ -155,7 +155,7 @@ static bool make_host_programs(replica_split *split, const firsts *at, span *lea
     return true;
 }
 
-/* Share out the replicas among members, of which each one's first is known. */
+/* Share out the replicas among members; `at` has the first one of each. */
 static replica_split *share_out(int rank, int size, const uint32_t *rows, const firsts *at)
 {
     replica_split *split = calloc(1, sizeof *split);
@@ -207,7 +207,7 @@ replica_split *split_new(int rank, int size, const uint32_t *rows)
     return make_split(rank, size, rows, &at, false);
 }
 
-/* Find the nodes of all hosts, of members that follow each other on one host at once. */
+/* Find the nodes of all hosts; consecutive members of one host are taken together. */
 static bool make_host_nodes(host_split *split, int size, const uint32_t *rows,
                             const uint32_t *host_of)
 {
@@ -247,7 +247,7 @@ static void host_split_free(host_split *split)
     free(split);
 }
 
-/* Return how many members the host has that has the fewest; 0 if there is no memory. */
+/* Return the number of members of the smallest host; 0 if there is no memory. */
 static uint32_t fewest_members(const host_split *split)
 {
     uint32_t *members = calloc(split->hosts, sizeof *members);
@@ -349,7 +349,7 @@ arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replic
 /* A stack of sums: the one at depth d lies in scratch block d, or is a leaf. */
 typedef struct {
     const void *stack[MAX_DEPTH];
-    bool is_element[MAX_DEPTH]; /* a leaf that is to be widened before it is summed */
+    bool is_element[MAX_DEPTH]; /* a leaf to be widened before it is summed */
     uint32_t depth;
 } folding;
 
@@ -374,8 +374,8 @@ static void widen_at(const arithmetic *a, folding *f, uint32_t depth, size_t n)
     f->is_element[depth] = false;
 }
 
-/* Combine the two topmost by the function of one of these tables: for two elements, if
- * there is one, or for sums. */
+/* Combine the two topmost values, by the function of one of these tables: the one for
+ * two elements, if there is one, or the one for sums. */
 static void combine_top(const arithmetic *a, folding *f, size_t n, void *to,
                         combine_fn *const of_elements[][REDUCTIONS],
                         combine_fn *const of_sums[][REDUCTIONS])

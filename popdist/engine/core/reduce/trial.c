@@ -1,21 +1,21 @@
 #include "reduce/trial.h"
 
 enum {
-    /* Calls from one trial to the next: at first few, then ever more while no other choice
-     * is better. */
+    /* Calls from one trial to the next: few at first, then more and more while no other
+     * choice is better. */
     SHORTEST_PAUSE = 8,
     LONGEST_PAUSE = 256,
-    /* The longest one after a trial of a choice that is much worse. */
+    /* The longest pause after a trial of a much worse choice. */
     MOST_PAUSE = 4096,
 };
 
 /* A choice becomes the usual one if it takes less than that share of the time. */
 static const double CLEARLY_LESS = 0.95;
 
-/* Trials of what is slower may cost that much of the time. */
+/* Trials of slower choices may cost that share of the time. */
 static const double BEARABLE = 0.015;
 
-/* The first call of a trial finds the caches as the usual choice has left them. */
+/* In the first call of a trial, the caches are still as the usual choice leaves them. */
 static unsigned trial_length(const trial_kind *kind)
 {
     return kind->compared + 1;
@@ -46,8 +46,8 @@ unsigned planned_choice(const trial_plan *p, uint64_t call)
     return !p->length || call < p->from + p->length ? p->other : p->usual;
 }
 
-/* The next choice to try. All are, one after the other: with the next larger size of blocks
- * a call may take longer, and less time with the one after that. */
+/* The next choice to try. All are tried in turn: a call may take longer with the next
+ * larger size of blocks, and less time with the one after it. */
 static unsigned next_choice(unsigned tried, unsigned usual, unsigned choices)
 {
     const unsigned next = (tried + 1) % choices;
@@ -73,7 +73,8 @@ static void add_cost(call_costs *costs, double ns)
     costs->ns[place] = ns;
 }
 
-/* Return what the calls of a trial took in proportion to those before it, 1 without any. */
+/* Return the time of a trial's calls divided by the time of calls before it, 1 without
+ * any. */
 static double ratio_of(const trial_kind *kind, const trial_costs *costs)
 {
     const call_costs *usual = &costs->usual, *tried = &costs->tried;

@@ -1,10 +1,10 @@
-/* How members begin a call together: each announces its own and sees that all have
+/* How members begin a call together: each announces its call, and checks that all have
  * begun the same one.
  *
- * Where every member looks at every other one's counter, N members read N (N - 1) cache
- * lines. More than TREE_ABOVE members form a tree instead, where each has TREE_CHILDREN
- * below it: a member waits until all below it have taken their steps, tells the one above
- * it, and waits until that one has been told that all members have: 2 (N - 1) lines.
+ * If every member reads every other one's counter, N members read N (N - 1) cache lines.
+ * More than TREE_ABOVE members form a tree instead, with TREE_CHILDREN below each. A member
+ * waits until all below it have taken their steps, and tells the one above it. Then it
+ * waits until the one above reports that all members have: 2 (N - 1) lines in total.
  */
 #include "shm/hash.h"
 #include "sync/comm.h"
@@ -32,7 +32,7 @@ void describe(comm *c, const descriptor *d)
     }
     described.number = c->in_larger_call ? c->larger_calls : calls_of(c);
     copy_descriptor(&c->shown->calls[calls_of(c) % RECENT_CALLS], &described);
-    /* Of a call in steps, what these are parts of is known already. */
+    /* The record of a call in steps is described once, as the larger call. */
     if (c->record && !c->record->is_described)
         record_description(c->record, &described);
 }
@@ -70,7 +70,7 @@ void announce(comm *c)
     post(c);
 }
 
-/* Check that a member that has begun its call has begun the same one as this one. */
+/* Compare a member's call with this one's, and end the group if they differ. */
 static status compare(comm *c, int peer)
 {
     const announcement *announced = announced_by(c, peer), *mine = announced_by(c, c->rank);
@@ -88,7 +88,7 @@ status await_call_of(comm *c, int peer)
     return s == DONE ? compare(c, peer) : s;
 }
 
-/* Wait for the members below this one, and where these begin a call, compare it. */
+/* Wait for the members below this one; if they begin a call, compare it. */
 static status gather(comm *c, bool call)
 {
     const int first = c->rank * TREE_CHILDREN + 1, end = first + TREE_CHILDREN;
@@ -112,7 +112,8 @@ static status gather_and_release(comm *c, bool call)
     status s = gather(c, call);
     if (s != DONE)
         return s;
-    /* Only the member above reads it until it is released, and only those below then. */
+    /* Before the release only the member above reads it, afterwards only the members
+     * below. */
     if (call)
         show_signature(announced, shown_signature(announced), c->array_places);
     advance(&mine->gathered, c->posted);

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum {
-    /* How long one sleep lasts before we look after the others. */
+    /* The length of one sleep, before we check the other members. */
     SLEEP_NS = 20000000,
-    /* The clock is read once in so many polls: one takes 20 to 140 ns, by processor. */
+    /* Polls for each reading of the clock: one poll takes 20 to 140 ns, by processor. */
     POLLS_PER_CLOCK = 16,
     /* The block at which a new group tries the other kind of stores. A trial is compared
      * with 8 blocks before it, and those before these have touched the slots' memory. */
@@ -98,7 +98,7 @@ void comm_close(comm *c)
     c->base = NULL;
 }
 
-/* A futex is 32 bits wide: of a counter, those that move. */
+/* A futex is 32 bits wide: return the counter's low half, which changes with each step. */
 static uint32_t *futex_word(counter *b)
 {
     uint32_t *halves = (uint32_t *)(void *)&b->count;
@@ -138,7 +138,7 @@ static void add_to(uint64_t mask[MASK_WORDS], int q)
 
 void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS])
 {
-    /* A thread that ends the group from beside may look while its member begins. */
+    /* Another thread may end the group, and get here, while the member begins a call. */
     descriptor own;
     copy_descriptor(&own, description_at(c, c->rank, calls_of(c)));
     memset(mask, 0, MASK_WORDS * sizeof *mask);
@@ -185,9 +185,8 @@ bool has_left(comm *c, int peer)
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
 }
 
-/* Whether a member waits for us in a call that comes after the one we are in. No member
- * gets through a call that not all have begun, so while we are here it does nothing
- * more for us than what it has done before. */
+/* Whether a member waits for us in a later call than ours. No member completes a call
+ * before all have begun it, so as long as we are in ours it does nothing more for us. */
 static bool is_ahead(const comm *c, int peer)
 {
     const announcement *next = &member_at(c, peer)->announcements[(calls_of(c) + 1) & 1];
@@ -196,9 +195,9 @@ static bool is_ahead(const comm *c, int peer)
 
 bool is_deadlock(const comm *c, operation ours, int peer)
 {
-    /* Only the peer sleeps where these sleepers are counted. Once the counter says that
-     * it has done all that we let it do, it is no more in an earlier sleep: if it
-     * is seen to sleep after that, it sleeps until we do something, which we do not. */
+    /* Only the peer sleeps on this counter. Once the counter shows that it has done
+     * everything we allow it to do, its earlier sleeps are over. If it is seen to sleep
+     * after that, it sleeps until we act, and we do not. */
     if (ours == RECEIVE) {
         channel *ch = channel_at(c, c->rank, peer);
         return atomic_load(&ch->received.count) == c->sent_to[peer]
@@ -209,8 +208,8 @@ bool is_deadlock(const comm *c, operation ours, int peer)
            && atomic_load(&ch->received.sleepers);
 }
 
-/* End the group if a message is waited for that cannot come: what the peer did before
- * it began to wait for us is here to see, and yet the word has not moved. */
+/* End the group if the awaited message cannot come: everything that the peer did before
+ * it began to wait for us is visible, and the word still has not moved. */
 static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
                               uint64_t target)
 {
@@ -227,8 +226,8 @@ static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
     return end_over(c, MISMATCH, peer, &theirs);
 }
 
-/* Return a member that has not taken the steps that all are to take, if we wait for all
- * of them and there is one, else the one whose word we wait for. */
+/* If our wait is for the steps of all members, return one that has not taken them. Else,
+ * or if there is none, return `peer`, the writer of the awaited word. */
 static int late_member(const comm *c, int peer)
 {
     for (int i = 0; c->awaited && i < c->size; i++) {
@@ -249,13 +248,13 @@ static void show_missing(comm *c, int peer)
                           memory_order_relaxed);
 }
 
-/* Check that the member that we wait for lives, and that we may go on waiting. */
+/* Check the awaited member, and whether the wait may go on. */
 static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
                           uint64_t target, uint64_t waited)
 {
     peer = late_member(c, peer);
-    /* A member that has taken all its steps may leave: only the one that we wait for is
-     * lost. Members that wait for another one end the group if that one is lost. */
+    /* A member may leave after its last step: only the awaited one counts as lost. If
+     * another member is lost, the members that wait for it end the group. */
     if (has_left(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
         return end_group(c, PEER_LOST, peer);
     status s = check_deadlock(c, peer, word, target);
@@ -336,7 +335,7 @@ static inline void relax(void)
 #endif
 }
 
-/* Poll the word for a while; return whether it has got there. */
+/* Poll the word for a while; return whether it has reached its target. */
 static bool spin(const comm *c, const _Atomic uint64_t *word, uint64_t target)
 {
     uint64_t until = 0;

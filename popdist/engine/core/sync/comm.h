@@ -18,16 +18,16 @@
  * before it. */
 enum { STORES_TRIAL = 8 };
 
-/* What member 0 has seen around such a trial, for blocks of one class of sizes. */
+/* Member 0's observations around such a trial, for blocks of one class of sizes. */
 typedef struct {
     uint64_t blocks; /* of this class so far, counted by all members alike */
-    /* What a byte of each block has cost in nanoseconds, 0 if that was not measured: of
-     * the blocks before the trial, and of those in it. */
+    /* The cost of a byte in nanoseconds, 0 if it was not measured: in each block before
+     * the trial, and in each block of it. */
     float costs[2][STORES_TRIAL];
 } observed;
 
-/* With which stores this member writes large totals to arrays in the heap, and what
- * each kind has cost since the last trial. It decides alone. */
+/* This member's choice of stores for large totals to arrays in the heap, and the cost of
+ * each kind since the last trial. Each member decides alone. */
 typedef struct {
     bool streaming;          /* the usual kind: past the caches or not */
     uint32_t call, pause;    /* since the last trial, and how many until the next */
@@ -36,13 +36,13 @@ typedef struct {
 
 enum { MOST_COMPARED = 16 };
 
-/* What a byte took in some calls, the fastest first. */
+/* The times for a byte in some calls, the shortest first. */
 typedef struct {
     double ns[MOST_COMPARED];
     unsigned count;
 } call_costs;
 
-/* What member 0 has seen around a trial of another way to carry out calls of one class:
+/* Member 0's observations around a trial of another way to carry out calls of one class:
  * see trial.h. */
 typedef struct {
     uint64_t calls; /* of this class so far, counted by all members alike */
@@ -63,16 +63,17 @@ struct comm {
     pid_t pid; /* of the process that opened it */
     const kernels *simd;
 
-    /* That this member has begun. Another thread may ask while one is in a call. */
+    /* Calls begun by this member. Another thread may read it during a call. */
     _Atomic uint64_t calls;
     uint64_t array_places; /* of the members that have been seen to begin the call */
     uint64_t posted; /* steps it has taken: its own counter's value */
-    uint64_t awaited; /* steps that all must take before our wait ends, 0 for one peer's */
-    uint64_t blocks; /* that have gone through the slots: the next one's number */
+    uint64_t awaited; /* steps that all must take before our wait ends; 0 while it is for
+                       * one peer */
+    uint64_t blocks; /* blocks through the slots so far: the next one's number */
     uint64_t sent_to[MAX_MEMBERS], received_from[MAX_MEMBERS];
 
     peer peers[MAX_MEMBERS];
-    /* These three may be set while a call runs that has let other threads run. */
+    /* Other threads may set these three during a call that has released the GIL. */
     _Atomic uint64_t timeout_ns;
     waiting waits;
 
@@ -93,8 +94,8 @@ struct comm {
     void *owner;
 
     bool stall_reported; /* of a stall in the call in progress */
-    /* The call of a larger group that calls from now on are steps of: members announce
-     * it in place of the step, and must agree on both. */
+    /* A call of a larger group. While it is set, this group's calls are steps of it:
+     * members announce it in place of the step, and must agree on both. */
     bool in_larger_call;
     descriptor larger_call;
     uint64_t larger_calls; /* so far */
@@ -103,16 +104,15 @@ struct comm {
     observed stores[STORE_CLASSES];
     trial_costs block_costs[BLOCK_CLASSES], algorithm_costs[ALGORITHM_CLASSES];
     heap_stores heap_stores;
-    /* From the begin of a slot's part to where the call at hand has its blocks. */
+    /* From the begin of a slot's part to the current call's blocks. */
     uint64_t lane_input, lane_result;
-    unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
-    /* Room for what there is of each replica in a call: threads may have stacks that
-     * have not. */
+    unsigned char *scratch; /* SCRATCH_BLOCKS blocks for partial sums */
+    /* Room for an entry for each replica in a call: some threads' stacks are too small. */
     struct rows {
         const void *from[MAX_LEAVES];
         unsigned char *to[MAX_LEAVES];
         const void *leaf[MAX_LEAVES];
-        bool accumulated[MAX_LEAVES]; /* of the leaf: whether it is */
+        bool accumulated[MAX_LEAVES]; /* whether the leaf is accumulated */
     } *rows;
 };
 
@@ -126,7 +126,7 @@ static inline uint64_t calls_of(const comm *c)
     return atomic_load_explicit(&c->calls, memory_order_relaxed);
 }
 
-/* What a member announces of the call that this one is in. */
+/* A member's announcement of the current call. */
 static inline announcement *announced_by(const comm *c, int rank)
 {
     return &member_at(c, rank)->announcements[calls_of(c) & 1];
@@ -142,7 +142,7 @@ static inline activity *activity_at(const comm *c, int rank)
     return (activity *)(c->base + c->at.board) + rank;
 }
 
-/* Where a member describes a call. */
+/* A member's description of a call. */
 static inline descriptor *description_at(const comm *c, int rank, uint64_t number)
 {
     return &activity_at(c, rank)->calls[number % RECENT_CALLS];
@@ -163,14 +163,14 @@ bool is_ours(const comm *c);
 void post(comm *c);
 void advance(counter *b, uint64_t count);
 
-/* Wait until a word that `peer` writes reaches `target`, which it has not yet: poll it,
- * then yield the core, then sleep. The word moves no later than the counter that its
- * writer advances. */
+/* Wait until a word of `peer` reaches `target`, which it has not yet: poll it, then
+ * yield the core, then sleep. The word moves no later than the counter `b` of its
+ * writer. */
 status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
                counter *b);
 
-/* Whether members take turns on a core: then none polls a counter, and
- * what one has in the caches the next one pushes out. */
+/* Whether members take turns on a core: then none polls a counter, and each pushes the
+ * others' data out of the caches. */
 static inline bool shares_core(const comm *c)
 {
     return c->agreed.spin_us == 0;
@@ -203,8 +203,8 @@ status wait_all(comm *c, uint64_t target);
  * tell each other along a tree. */
 status wait_together(comm *c);
 
-/* Show that the program has begun a call that moves so many bytes of this member's, and
- * that it is over. There is one writer, and readers take each number for itself. */
+/* Show the begin of a call of the program, with so many bytes of this member, and its
+ * end. There is one writer, and readers read each number separately. */
 static inline void show_begin(comm *c, uint64_t bytes)
 {
     c->begun++;
@@ -230,49 +230,50 @@ static inline void waiting_ends(comm *c, uint64_t began)
         c->record->waited_ns += now_ns() - began;
 }
 
-/* Show since when this member waits for an instance, or with 0 that it does not. */
+/* Show since when this member waits for an instance; 0 ends the wait. */
 void show_wait(comm *c, uint64_t since_ns, int instance);
 
-/* Find the members that have not begun the call that this one is in: a bit for each. */
+/* Find the members that have not begun the current call: a bit for each. */
 void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS]);
 
-/* Put down what we do. A member that ends the group may read it at any time, and then find a
- * mixture of this and what was there before: it is for a message only. */
+/* Describe our call. A member that ends the group may read the description at any time,
+ * and may get a mixture of this one and the one before: it serves for messages only. */
 void describe(comm *c, const descriptor *d);
 
 void copy_descriptor(descriptor *to, const descriptor *from);
 
-/* Say what we begin. `begin` makes it ours to write, `announce` lets the others
- * see it together with whatever was put into slot or announcement before. */
+/* Begin a call. `begin` makes the announcement ours to write, `announce` publishes it,
+ * with all data written to the slot or the announcement before. */
 announcement *begin(comm *c, const descriptor *d);
 void announce(comm *c);
 
-/* Wait until a member has begun the same call, and see that it is the same. */
+/* Wait until a member has begun its call, and check that it is the same as ours. */
 status await_call_of(comm *c, int peer);
 status await_calls(comm *c);
 
-/* What the arena's `ended` holds while that member writes the reason. */
+/* The value of `ended` while that member writes the reason. */
 static inline uint32_t writing(int rank)
 {
     return EXPLAINED + 1 + (uint32_t)rank;
 }
 
-/* A call of its own, in which nothing but that goes on. */
+/* A separate call that only waits for all members. */
 status barrier(comm *c, uint64_t name);
 
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
- * call it, also while another one is in a call. end_over() is for a
- * caller that knows better than the arena what `about` does. */
+ * call it, also while another one is in a call. end_over() is for a caller that knows
+ * the call of `about` better than the arena does. */
 status end_group(comm *c, status why, int about);
 status end_over(comm *c, status why, int about, const descriptor *theirs);
 
-/* End the group with an error of this member's own: that of the status `error`, with this
+/* End the group with this member's error: the one for the status `error`, with this
  * message and these lost instances. */
 status end_with_error(comm *c, status error, const int32_t *lost, uint32_t lost_count,
                       const char *message);
 
-/* Copy why the group ended, or return false if it has not. It may take some tenths of
- * a second if the member that ended it is slow to write why. */
+/* Copy the reason for the end of the group, or return false if it has not ended. This
+ * may take some tenths of a second if the member that ended it is slow to write the
+ * reason. */
 bool why_ended(comm *c, ending *why);
 
 /* Whether that member and this one, in such a call with it, both wait for a message

@@ -5,12 +5,12 @@
 #include <time.h>
 
 enum {
-    /* How long a member that ends the group may take to write why: microseconds, and
-     * longer only where it waits for a processor or is stopped. */
+    /* The longest time for a member to write why it ended the group. Writing takes
+     * microseconds, and longer only if the member waits for a processor or is stopped. */
     EXPLAIN_NS = 2000000000,
 };
 
-/* Cut what is too long where a character of UTF-8 ends. */
+/* Copy a message. If it is too long, cut it between two characters of UTF-8. */
 static void copy_text(char *to, size_t room, const char *message)
 {
     size_t length = strnlen(message, room - 1);
@@ -21,14 +21,14 @@ static void copy_text(char *to, size_t room, const char *message)
     to[length] = '\0';
 }
 
-/* Begin to write why the group has ended. False if another member does. */
+/* Begin to write the reason for the end. False if another member does. */
 static bool explain_begins(comm *c)
 {
     uint32_t none = 0;
     return atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank));
 }
 
-/* Write why the group has ended, once `ended` says that this member does, and wake all. */
+/* Write the reason for the end, once `ended` says that this member does, and wake all. */
 static void explain(comm *c, status why, int about, const descriptor *theirs)
 {
     ending *e = &c->head->end;

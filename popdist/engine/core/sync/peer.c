@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 enum {
-    /* How long a pidfd alone is believed: it does not show exec(), and its number may
+    /* For so long a pidfd alone is trusted: it does not show exec(), and its number may
      * have been given to a pidfd of another process. */
     LOOK_NS = 250000000,
     /* Room for all 52 fields of /proc/PID/stat. */
     STAT_BYTES = 1536,
-    /* Of proc(5), from the third field on, which is the first after the name. */
+    /* Fields of proc(5), from the third one on, the first after the name. */
     STATE = 0,
     NUM_THREADS = 17,
     STARTTIME = 19,
@@ -35,11 +35,11 @@ enum {
 typedef enum { HIDDEN, NO_PROCESS, FOUND } finding;
 
 typedef struct {
-    bool ended; /* a zombie, of which no thread is left */
+    bool ended; /* a zombie with no thread left */
     uint64_t started, program;
 } facts;
 
-/* Where exec() has put the program, at random as a rule; nothing else moves it. */
+/* The program's place, chosen by exec(), at random as a rule; nothing else moves it. */
 static uint64_t program_of(const uint64_t *fields)
 {
     static const int places[] = {STARTCODE,  ENDCODE,  STARTSTACK,

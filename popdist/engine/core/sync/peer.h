@@ -1,4 +1,4 @@
-/* Another member's process, and how to see that it takes part no more. */
+/* Another member's process, and how to detect that it no longer takes part. */
 #ifndef POPDIST_PEER_H
 #define POPDIST_PEER_H
 
@@ -7,11 +7,11 @@
 #include <sys/types.h>
 
 typedef struct {
-    int pidfd;        /* -1 where there is none to watch */
-    pid_t pid;        /* 0 where /proc does not tell of it */
+    int pidfd;        /* -1 if there is none to watch */
+    pid_t pid;        /* 0 if /proc does not show it */
     uint64_t started; /* as /proc shows it here: other time namespaces see another */
     uint64_t program; /* changes with exec(); 0 where the kernel does not show it */
-    uint64_t next_look; /* when to ask /proc though the pidfd says nothing */
+    uint64_t next_look; /* when to read /proc though the pidfd shows no end */
 } peer;
 
 /* Begin to watch a process that is alive. */

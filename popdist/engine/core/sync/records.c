@@ -10,8 +10,8 @@
 
 enum { SEGMENT_BYTES = SEGMENT_RECORDS * (int)sizeof(call_record) };
 
-/* Map the segment that begins with this record. Room is set aside for it first: where a
- * full disk has none, a write to the mapping would end the process. */
+/* Map the segment that begins with this record. Room is allocated for it first: on a
+ * full disk, a write to the mapping would end the process. */
 static bool map_segment(recorder *r, uint64_t first)
 {
     const off_t begin = (off_t)(first * sizeof(call_record));

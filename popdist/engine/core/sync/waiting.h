@@ -1,21 +1,19 @@
 /* How one member waits: whether to yield its core or to sleep at once.
  *
- * On a quiet machine a yield returns within microseconds. Beside other busy processes
- * it hands the core to one of them for a whole time slice, whereas a sleeper that is
- * woken goes first. Or the peer is kept from its core: then yielding keeps a core busy
- * that the kernel could give to the peer. So a yield that returns late, or yields that
- * do not end a wait, are followed by a pause in which all waits sleep at once; after it,
- * yielding is tried again.
+ * On a quiet machine a yield returns within microseconds. Beside other busy processes it
+ * hands the core to one of them for a whole time slice, whereas a sleeper goes first once
+ * it is woken. If the peer is kept from its core, yielding keeps a core busy that the
+ * kernel could give to the peer. So after a yield that returns late, or many yields in
+ * vain, there is a pause: all waits sleep at once. After it, yielding is tried again.
  *
- * Before it yields, a member polls for a while. A poll that runs out may mean that the
- * peer shares this core and cannot move while we poll, so the next one is half as long;
- * one that succeeds, or that was only too short, makes the next one twice as long, up to
- * what the group has agreed.
+ * Before it yields, a member polls for a while. If a poll runs out, the peer may share this
+ * core and cannot run meanwhile, so the next one is half as long. After a poll that
+ * succeeds or was only too short, the next one is twice as long, up to the agreed time.
  *
- * Members that have a core each may still come to share one. They hand it to each other
- * by yields, and the kernel leaves them there, also while another core is free. A member
- * that is woken from a sleep moves to a free core. So waits in which others use our core
- * are counted, and after some of them one wait sleeps at once.
+ * Members with a core each may still come to share one. They hand it to each other by
+ * yields, and the kernel leaves them there, also while another core is free. A member that
+ * is woken from a sleep moves to a free core. So waits in which others use our core are
+ * counted, and after some of them one wait sleeps at once.
  */
 #ifndef POPDIST_WAITING_H
 #define POPDIST_WAITING_H
@@ -27,26 +25,26 @@ enum {
     /* A yield that takes longer is late. Other members' work between two waits takes
      * less as a rule, time slices take 1 to 4 ms. */
     LATE_YIELD_NS = 1000000,
-    /* How many times as long as the late yield the first pause lasts: a yield is late
-     * also where a peer just computes for longer. Each next one is twice as long, so
-     * that trials cost little where they keep failing. */
+    /* The length of the first pause as a multiple of the late yield: a yield is also
+     * late if a peer just computes for longer. Each next pause is twice as long, so that
+     * trials cost little while they keep failing. */
     FIRST_PAUSE = 1,
     LONGEST_PAUSE_NS = 1000000000,
-    /* How long the core is only yielded before we sleep, unless yields return late.
-     * Yielding costs the others nothing and answers at once; sleeping spares the power.
-     * In a group over hosts most waits are for another host, which takes longer. Members
-     * that only yield seem busy to the kernel, which then leaves two leaders on one core. */
+    /* For so long the core is only yielded before we sleep, unless yields return late.
+     * Yielding costs the others nothing and answers at once; sleeping saves power. In a
+     * group over hosts most waits are for another host, and take longer. Members that
+     * only yield seem busy to the kernel: it then leaves two leaders on one core. */
     YIELD_NS = 2000000,
     YIELD_OVER_HOSTS_NS = 50000,
-    /* How many times a wait yields at most. Where members work on this core in the
-     * meantime, a wait needs few yields. */
+    /* The most yields of a wait. If members work on this core in the meantime, a wait
+     * needs few yields. */
     MOST_YIELDS = 100,
-    /* The shortest poll, unless the group has agreed on less. */
+    /* The shortest poll, unless the group's agreed one is shorter. */
     LEAST_SPIN_NS = 2000,
-    /* Once yields have ended so many waits since the last pause, the next one is short. */
+    /* The next pause is short once yields have ended so many waits since the last one. */
     QUIET_WAITS = 16,
-    /* After how many waits on a shared core a member first sleeps to leave it, and after
-     * how many at most where that does not help: twice as many each time. */
+    /* The waits on a shared core after which a member first sleeps to leave it, and the
+     * most such waits: while sleeping does not help, their number doubles each time. */
     FIRST_DISPLACED = 16,
     MOST_DISPLACED = 4096,
 };
@@ -54,7 +52,7 @@ enum {
 /* The clock of all waits: nanoseconds, that only grow. */
 uint64_t now_ns(void);
 
-/* How long this thread has computed: what others take of its core does not count. */
+/* The CPU time of this thread, which leaves out other users of its core. */
 uint64_t computed_ns(void);
 
 typedef struct {
@@ -62,11 +60,11 @@ typedef struct {
     uint64_t yield_from; /* until then, sleep at once */
     uint64_t pause_ns;   /* the last pause */
     uint64_t yielded;    /* waits that yields have ended since then */
-    /* How many more waits had to share the core than had not, and at how many the next
-     * one sleeps. */
+    /* Waits with a shared core less waits without, and the number of them at which the
+     * next wait sleeps. */
     uint32_t displaced, most_displaced;
-    /* Since the group was made: waits that ended while spinning, and what else there
-     * was. Late yields are among the yields. */
+    /* Counted since the group was made: waits that ended while spinning, yields, late
+     * ones among these, and sleeps. */
     uint64_t spins, yields, late_yields, sleeps;
 } waiting;
 
@@ -87,7 +85,7 @@ static inline void adapt_spin(waiting *w, bool longer)
     w->spin_ns = least < w->most_spin_ns ? least : w->most_spin_ns;
 }
 
-/* Take note of whether the core was ours in a wait. */
+/* Count a wait, by whether others shared the core in it. */
 static inline void note_core(waiting *w, bool shared)
 {
     if (shared)
@@ -96,7 +94,7 @@ static inline void note_core(waiting *w, bool shared)
         w->most_displaced = FIRST_DISPLACED;
 }
 
-/* Take note of whether polling has seen what it waited for. */
+/* Adapt the next poll to the success of this one. */
 static inline void note_spin(waiting *w, bool succeeded)
 {
     adapt_spin(w, succeeded);
@@ -105,8 +103,8 @@ static inline void note_spin(waiting *w, bool succeeded)
         note_core(w, false);
 }
 
-/* Take note of a wait that yields have ended: of its time, this member has computed so
- * much, and others have used its core for the rest. */
+/* Count a wait ended by yields. This member has computed for `computed` of its time, and
+ * others have used its core for the rest. */
 static inline void note_yielded(waiting *w, uint64_t waited_ns, uint64_t computed)
 {
     const bool shared = computed < waited_ns / 2;
@@ -135,8 +133,8 @@ static inline bool may_yield(const waiting *w, uint64_t now)
     return now >= w->yield_from;
 }
 
-/* Sleep at once for as long as yielding took that did not help: longer each time, unless
- * it went well for long since the last pause. */
+/* Sleep at once for as long as the vain yields took: longer each time, unless yields
+ * have ended many waits since the last pause. */
 static inline void pause_yields(waiting *w, uint64_t began, uint64_t ended, bool again)
 {
     w->pause_ns = again ? 2 * w->pause_ns : FIRST_PAUSE * (ended - began);
@@ -146,7 +144,7 @@ static inline void pause_yields(waiting *w, uint64_t began, uint64_t ended, bool
     w->yielded = 0;
 }
 
-/* Take note of a yield that began and returned at these times. */
+/* Count a yield that began and returned at these times. */
 static inline void note_yield(waiting *w, uint64_t began, uint64_t returned)
 {
     w->yields++;
@@ -156,7 +154,7 @@ static inline void note_yield(waiting *w, uint64_t began, uint64_t returned)
     pause_yields(w, began, returned, w->pause_ns && began - w->yield_from < 2 * w->pause_ns);
 }
 
-/* Take note of a wait that yields have not ended in that time. */
+/* Count a wait with yields in vain. */
 static inline void note_vain_yields(waiting *w, uint64_t began, uint64_t ended)
 {
     pause_yields(w, began, ended, w->pause_ns && w->yielded < QUIET_WAITS);
