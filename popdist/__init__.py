@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from popdist.spans import trace
 
-# That of poprun, which comes with it.
+# Equal to poprun's version: both are installed together.
 __version__ = "0.1.0"
 
 __all__ = [
@@ -108,7 +108,7 @@ __all__ = [
     "zeros",
 ]
 
-# What needs numpy and the engine, and the modules that have it.
+# Names that need numpy and the engine, and their modules.
 _HEAVY = {
     "Group": "popdist.engine.group",
     "Handle": "popdist.engine.handle",
@@ -123,7 +123,7 @@ _HEAVY = {
 }
 
 
-# Any, because each name has a type of its own, which type checkers see above.
+# Any, because each name has a different type, which type checkers see above.
 def __getattr__(name: str) -> "Any":
     """Import a name at its first use."""
     if name in ("collectives", "popdist_core"):
@@ -136,5 +136,5 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    """Return all public names, also of what is not imported yet."""
+    """Return all public names, including names that are not imported yet."""
     return sorted({*globals(), *__all__})

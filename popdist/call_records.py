@@ -8,7 +8,7 @@ popdist/engine/core/shm/arena.h and sync/records.h, but for the spans and groups
 
 import struct
 
-# What numbers stand for, as popdist.engine.spec and the C core have them.
+# The names of the codes, in the order of popdist.engine.spec and the C core.
 OPERATIONS = (
     *("barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
     *("gather", "scatter", "all_to_all", "send", "recv", "negotiation"),
@@ -35,10 +35,10 @@ ARENA_LINK = "/memfd:popdist-arena (deleted)"
 BOARD_END = struct.Struct("=QIIQ40x")
 BOARD_MAGIC = int.from_bytes(b"popboard", "little")
 # An activity: its process, the number of the instance, how many calls it has begun and
-# finished, the bytes of all, since when it waits for others (by CLOCK_MONOTONIC; 0
-# while it does not), the instance that it waits for, or -1, and a bit for each member
-# that has not begun the call. At CALLS_AT the last RECENT_CALLS calls follow, in a
-# circle.
+# finished, the bytes of all, the time at which it began to wait for others (by
+# CLOCK_MONOTONIC; 0 while it does not), the awaited instance, or -1, and a bit for each
+# member that has not begun the call. At CALLS_AT the last RECENT_CALLS calls follow, in
+# a circle.
 ACTIVITY = struct.Struct("=iiQQQQi4x32s")
 CALLS_AT, RECENT_CALLS = 128, 8
 # A call: elements, number of its name, operation, dtype, reduction, algorithm, root,
@@ -54,8 +54,8 @@ TORCH_LINK = f"/memfd:{TORCH_NAME} (deleted)"
 # It begins with TORCH_MAGIC and the process. The groups of the process follow: how many
 # calls the group has begun; at TORCH_WAIT_AT the number of the call that the process
 # waits for, since when (by CLOCK_MONOTONIC; 0 while it does not) and its name; at
-# TORCH_MEMBERS_AT a bit for each rank that is a member, and the beginning of the
-# group's name, which is the same on all members.
+# TORCH_MEMBERS_AT a bit for each member's rank, and the beginning of the group's name,
+# the same on all members.
 TORCH_HEADER = struct.Struct("=Qi52x")
 TORCH_MAGIC = int.from_bytes(b"poptorch", "little")
 TORCH_BEGUN, TORCH_WAIT = struct.Struct("=Q"), struct.Struct("=QQ24s")
@@ -70,7 +70,7 @@ TORCH_BACKWARD = b"DDP backward"
 
 # Both files of a process are named by its number in the job and its pid.
 CALLS_SUFFIX, NOTES_SUFFIX = ".calls", ".notes"
-# What torch.profiler has recorded, in Chrome's trace format: any number of files.
+# The recordings of torch.profiler, in Chrome's trace format: any number of files.
 PROFILE_SUFFIX = ".profile"
 # The first record of a file of calls is a header: RECORDS_MAGIC, the version, the
 # process, how many records there are with this one, how many more calls there were, and
@@ -78,10 +78,10 @@ PROFILE_SUFFIX = ".profile"
 HEADER = struct.Struct("=QIiQQQQ16x")
 RECORDS_MAGIC = int.from_bytes(b"popcalls", "little")
 RECORDS_VERSION = 2
-# A call: when it began and ended, for how long of that it waited for others, the bytes
-# of its rows, its number in its group, the number of its name, that of its group, its
-# root, operation, dtype, reduction, algorithm, how it ended, whether it was described,
-# and the operation that it is a prelude to (0 for none).
+# A call: its begin and end, the time in between that it waited for others, the bytes of
+# its rows, its number in its group, the numbers of its name and of its group, its root,
+# operation, dtype, reduction, algorithm, how it ended, whether it was described, and
+# the operation that it is a prelude to (0 for none).
 RECORD = struct.Struct("=6QIi7Bx")
 # The most records of a process: 8 MiB.
 MOST_RECORDS = 1 << 17

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 class Claim:
     """An abstract unix socket, which only one process can have for each instance.
 
-    What an instance starts has the same variables. It would take the instance's place
-    in a group that this has yet to join, or wait in vain where it has. The socket
-    ends with the process, and with exec().
+    A process that an instance starts inherits its variables. It would take the
+    instance's place in a group before the instance joins, or wait in vain afterwards.
+    The socket ends with the process, and with exec().
     """
 
     def __init__(self) -> None:
         self._socket: socket | None = None
-        # Which file its descriptor is of: the program may close any, and gets its
-        # number for a file of its own.
+        # The device and inode of the socket: the program may close any descriptor, and
+        # get the same number for another file.
         self._file: tuple[int, int] | None = None
 
     def acquire(self, shared_name: str, rank: int) -> None:

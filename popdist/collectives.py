@@ -203,7 +203,7 @@ def _make(
     carry_out: Callable[[Group, str | None], T],
     complete: Callable[[Group, Array], T],
 ) -> T | Handle[T]:
-    """Make a call, or begin it; the last arguments are those of NamedCall."""
+    """Make a call, or begin it; NamedCall documents the last arguments."""
     key = name
     # Two communicators may be among the same instances, and each has its own tensors.
     if name is not None and communicator not in (None, DEFAULT):

@@ -15,8 +15,8 @@ def participants(communicator: str | None = None) -> tuple[int, ...]:
     """Return the instances of a communicator, which this process must be one of.
 
     Args:
-        communicator: Its id; None for the default one, which within
-            execute_on_instances is among the instances that run.
+        communicator: Its id; None for the default one, among all instances, or within
+            execute_on_instances among the running ones.
 
     Raises:
         ValueError: There is no such communicator, or this instance is not in it, or

@@ -12,7 +12,7 @@ from popdist.errors import DeviceError
 if TYPE_CHECKING:
     import socket
 
-# As in poprun/wire/protocol.py, which popdist does not import.
+# Equal to the values in poprun/wire/protocol.py, which popdist does not import.
 VERSION, ATTACH, ATTACHED, NOT_ATTACHED = 1, 42, 60, 61
 LONGEST_ANSWER = 1 << 16
 # poprun waits for the V-IPU inventory, and that may wait for a server.

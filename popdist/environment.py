@@ -45,14 +45,14 @@ VIPU_API_GCD_ID = "IPUOF_VIPU_API_GCD_ID"
 IPUOF_LOG_LEVEL = "IPUOF_LOG_LEVEL"
 POPLAR_TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 
-# --- Our own, of one job: poprun sets them for each job, and removes those of an outer
-# job.
+# --- Our own, of one job: poprun sets them for each job, and removes an outer job's
+# values.
 
 CONTRACT = "POPDIST_CONTRACT_VERSION"
 JOB_ID = "POPDIST_JOB_ID"
-# The abstract unix socket of the poprun that supervises this instance, a slash, and
-# the key that a client proves with that it belongs to the job. The key is a secret:
-# it is in environments only, and never in argv.
+# The abstract unix socket of this instance's poprun, a slash, and the key with which a
+# client authenticates as part of the job. The key is a secret: it is in environments
+# only, and never in argv.
 CONTROL = "POPDIST_CONTROL"
 OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
 # The option or variable for the number of instances (-n), if it rules out IPUs.
@@ -63,8 +63,8 @@ ARENA = "POPDIST_ARENA"
 # How many instances each host of the job has, in the order of the hosts, with commas:
 # instances 0 to n - 1 are on the first one, and so on. Set where there are several.
 INSTANCES_PER_HOST = "POPDIST_INSTANCES_PER_HOST"
-# A file to which poprun appends the index of each instance that has ended, one on a
-# line: the others need not wait for it.
+# A file with the indices of ended instances, one on a line. poprun appends to it, and
+# other instances do not wait for an instance in it.
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
@@ -103,8 +103,8 @@ LOG_LEVEL = "POPDIST_LOG_LEVEL"
 # Whether the stand-ins for packages of the SDK may be imported: auto, yes or no. The
 # option --emulate-sdk sets it for its job.
 SDK = "POPDIST_SDK"
-# What torch.distributed uses for gloo: gloo or popdist. The option --torch-backend sets
-# it for its job.
+# The backend that torch.distributed uses for gloo: gloo or popdist. The option
+# --torch-backend sets it for its job.
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 
 # --- Set for programs that are written for other launchers.
@@ -113,14 +113,14 @@ RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
 LOCAL_RANK = "LOCAL_RANK"
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
-# torchrun's agents, of which there is one for each host.
+# torchrun's agents, one for each host.
 GROUP_RANK = "GROUP_RANK"
 GROUP_WORLD_SIZE = "GROUP_WORLD_SIZE"
 # torchrun numbers processes by role, too. All of poprun's have the default one.
 ROLE_NAME = "ROLE_NAME"
 ROLE_RANK = "ROLE_RANK"
 ROLE_WORLD_SIZE = "ROLE_WORLD_SIZE"
-# Where this is set, torch takes the process for one that torchrun has started.
+# If this is set, torch assumes that torchrun has started the process.
 TORCH_RUN_ID = "TORCHELASTIC_RUN_ID"
 TORCH_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 TORCH_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
@@ -135,10 +135,10 @@ OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
 # Whether Open MPI 5 lets a process live on when another one has died.
 OPEN_MPI_SURVIVES = "OMPI_MCA_mpi_ft_enable"
-# Which libmpi an mpi4py wheel loads.
+# The libmpi that an mpi4py wheel loads.
 MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
 
-# What instances need besides the topology in order to meet.
+# The variables that instances need besides the topology in order to meet.
 MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARENA)
 
 # --- Set by an mpirun without poprun.
@@ -147,7 +147,7 @@ MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARE
 PMIX_RANK = "PMIX_RANK"
 PMIX_NAMESPACE = "PMIX_NAMESPACE"
 PMIX_SERVER = "PMIX_SERVER_URI2"
-# Hydra's: that of MPICH and of Intel MPI.
+# Hydra's, in MPICH and in Intel MPI.
 PMI_RANK = "PMI_RANK"
 PMI_SIZE = "PMI_SIZE"
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
@@ -163,7 +163,7 @@ SLURM_RANK = "SLURM_PROCID"
 SLURM_LOCAL_RANK = "SLURM_LOCALID"
 SLURM_NODE = "SLURM_NODEID"
 SLURM_JOB = "SLURM_JOB_ID"
-# Outside a step that of the whole allocation, in a step that of the step.
+# The number of tasks: in a step the step's, otherwise the whole allocation's.
 SLURM_SIZE = "SLURM_NTASKS"
 # Only srun sets these.
 SLURM_STEP = "SLURM_STEP_ID"
@@ -330,7 +330,7 @@ def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> i
 
 
 def _missing_of_several(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that are not set and that several instances need."""
+    """Return the unset variables, if there are several instances that need them."""
     local, total = environ.get(NUM_LOCAL_REPLICAS), environ.get(NUM_TOTAL_REPLICAS)
     if local is not None and local == total:
         return []

@@ -8,7 +8,7 @@ class PopdistError(Exception):
 
 
 class UnreadableVariableError(PopdistError):
-    """A variable that a launcher sets has a value that is not valid."""
+    """A variable set by a launcher has an invalid value."""
 
     def __init__(
         self, variable: str, value: str, rule: str, by: str = "poprun"
@@ -95,8 +95,8 @@ class CollectiveAbortedError(PopdistError):
 class GroupUnusableError(PopdistError):
     """The group is closed, has failed before, or belongs to another process.
 
-    If it has failed before, the cause is that error, and `instances` are those that
-    were lost then.
+    If it has failed before, that error is the cause, and `instances` are the instances
+    lost at the time.
     """
 
     def __init__(self, message: str, instances: Sequence[int] = ()) -> None:

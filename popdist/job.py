@@ -21,12 +21,12 @@ from popdist.errors import (
 
 
 class _Launcher(NamedTuple):
-    """A launcher, and the variables by which it tells a process where it stands."""
+    """A launcher, and the variables that tell a process its place in the job."""
 
     name: str
     # Rank and size in the job, then on the host.
     places: tuple[str, ...]
-    # What else it sets, by which the processes find each other.
+    # Further variables of the launcher: with them, the processes find each other.
     others: tuple[str, ...] = ()
     # The index of the host and the number of hosts, if it tells these.
     hosts: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ _TORCHRUN = _Launcher(
     (env.MASTER_ADDR, env.MASTER_PORT),
     (env.GROUP_RANK, env.GROUP_WORLD_SIZE),
 )
-# In place of the list of tasks on all nodes, that of this one: see _with_slurms_hosts.
+# The number of tasks on this node replaces the list for all: see _with_slurms_hosts.
 _SRUN = _Launcher(
     "srun",
     (
@@ -60,13 +60,12 @@ _SRUN = _Launcher(
     (env.SLURM_NODE, env.SLURM_JOB, env.SLURM_STEP),
     (env.SLURM_NODE, env.SLURM_STEP_NODES),
 )
-# From the one that other launchers start to the one that starts others: srun starts
-# torchrun's and mpirun's agents.
+# Innermost launcher first: srun starts torchrun's and mpirun's agents.
 _LAUNCHERS = (_OPEN_MPI, _HYDRA, _TORCHRUN, _SRUN)
 
 _UNKNOWN = "a launcher"
-# What further launchers set, or these in other versions: rank and size in the job, and
-# what the launcher is called, if it is known.
+# Variables of further launchers, or of other versions: rank and size in the job, and
+# the launcher's name, if it is known.
 _SIGNS = (
     (env.OMPI_RANK, env.OMPI_SIZE, _UNKNOWN),
     (env.PMI_RANK, env.PMI_SIZE, _UNKNOWN),
@@ -79,7 +78,7 @@ _SIGNS = (
     (env.HOROVOD_RANK, env.HOROVOD_SIZE, "horovodrun"),
 )
 
-# What hydra calls the process that starts a job's ranks on a host, and Open MPI.
+# The names of the process that starts a job's ranks on a host, in hydra and Open MPI.
 _HYDRA_PROXIES = ("hydra_pmi_proxy",)
 _OPEN_MPI_DAEMONS = (
     *("mpirun", "mpiexec", "orterun", "prterun"),
@@ -95,10 +94,10 @@ class Place:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    # The host among those of the job; None where the launcher does not say.
+    # The index of the host in the job; None where the launcher does not say.
     host_index: int | None = 0
     hosts: int | None = 1
-    # How many instances each host has; empty where that is not told.
+    # How many instances each host has; empty where the launcher does not say.
     per_host: tuple[int, ...] = ()
 
     @property
@@ -208,7 +207,7 @@ class Place:
 
 
 class TorchPlace(NamedTuple):
-    """Where torch's env:// puts a process, and the store that rank 0 serves there."""
+    """The place of a process by torch's env://, and the address of rank 0's store."""
 
     rank: int
     size: int
@@ -222,7 +221,7 @@ class TorchPlace(NamedTuple):
         """Return the place by torch's variables, None if one is missing or no number.
 
         Args:
-            rank: What the program gives in place of the variable, if it does.
+            rank: The program's own value, which overrides the variable.
             size: The same for how many there are.
         """
         numbers = (
@@ -240,7 +239,7 @@ def check_mpi(environ: Mapping[str, str]) -> None:
     """Check that poprun, if it has started this process, has done so by an MPI.
 
     Raises:
-        ArenaError: It has not, so there is no MPI by which to reach other hosts.
+        ArenaError: poprun used no MPI, so this process cannot reach other hosts.
     """
     if env.CONTROL in environ and not {env.PMI_RANK, env.PMIX_RANK} & environ.keys():
         raise ArenaError(
@@ -252,8 +251,8 @@ def check_mpi(environ: Mapping[str, str]) -> None:
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a variable that poprun sets is in the environment.
 
-    Any of the variables counts: with only some of them no instance can find the
-    others, which must be an error, rather than each believing that it is alone.
+    Any of the variables counts: with only some of them no instance can find the others.
+    That must be an error, rather than each instance running as if it were alone.
     """
     return any(name in environ for name in env.TOPOLOGY_VARIABLES)
 
@@ -380,8 +379,8 @@ def _shared_name_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
             f"other. Start the program with poprun or mpirun, or unset {env.OMPI_SIZE} "
             "to run it alone."
         )
-    # Jobs have short numbers, and those of two mpiruns may be equal. The daemons'
-    # addresses are not, as long as they live.
+    # Jobs have short numbers, and two mpiruns may use the same one. The addresses of
+    # their daemons differ while both run.
     daemon = _ancestor(_OPEN_MPI_DAEMONS, proc)
     return f"mpirun {job} {environ.get(env.PMIX_SERVER, '')} {daemon}"
 

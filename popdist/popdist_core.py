@@ -3,10 +3,10 @@
 They keep PopDist's names, and read the environment at each call. A process that
 poprun did not start is the only instance of a job with one replica, so the same
 program runs with and without poprun; under a bare mpirun, each process is an
-instance with one replica. Where only some of poprun's variables are set, each getter
-reads its own, and returns PopDist's default where that is not set. getDeviceId, the
-collectives and init() need all of the variables: they raise MissingVariableError where
-one is not set, and UnreadableVariableError where they contradict each other.
+instance with one replica. If only some of poprun's variables are set, each getter
+reads its own, and returns PopDist's default if that is not set. getDeviceId, the
+collectives and init() need all of the variables: they raise MissingVariableError if
+one is not set, and UnreadableVariableError if they contradict each other.
 """
 
 import os

@@ -42,7 +42,7 @@ def _refuse(method: str, reason: str) -> NoReturn:
 
 
 class _Distributed(poptorch.options._DistributedOptions):
-    """Which instance this is: poprun has decided it."""
+    """The place of this instance, fixed by poprun."""
 
     # With any arguments: the refusal is the answer to wrong ones, too.
 

@@ -47,7 +47,7 @@ class ProcessRecorder:
         )
 
     def add_group(self, transport: "Transport", purpose: str) -> None:
-        """Record the calls of a group whose members have met, from now on."""
+        """Record all further calls of a group. Its members have met."""
         # Not above: a process without groups needs no engine.
         from popdist.engine import _core
 
@@ -74,7 +74,7 @@ class ProcessRecorder:
         """Note that a span of the program begins in this thread; return its number."""
         with self._lock:
             number, self._num_spans = self._num_spans, self._num_spans + 1
-        # As short as it can be: programs have spans in each step.
+        # Kept short: programs have spans in each step.
         self._write(
             f'{{"kind": "{records.BEGIN}", "span": {number}, "at": {monotonic_ns()}, '
             f'"thread": {threading.get_native_id()}, "name": {json.dumps(name)}}}\n'

@@ -40,20 +40,20 @@ _LOST_SECONDS = 3.0
 # How long it waits between two looks, and until the launcher that has seen it stops it.
 _LOOK_SECONDS = 0.05
 
-# The instances that collectives of the running call are among; None for
-# those of the default communicator.
+# The instances that take part in collectives of the running call; None for the default
+# communicator's.
 SCOPE: ContextVar[tuple[int, ...] | None] = ContextVar("popdist.scope", default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What the environment says of this process, read once."""
+    """The job and this process's place in it, read once from the environment."""
 
     place: Place
     instance: Instance
     # A name that the instances of this host have in common; "" for one instance.
     shared_name: str
-    # Where poprun says which instances have ended; empty without it.
+    # The file to which poprun appends the ended instances; empty without poprun.
     ended_file: str
 
     @property
@@ -65,8 +65,8 @@ class Job:
 class TransportKind(NamedTuple):
     """A kind of transport.
 
-    reaches: Whether it connects the instances of a job, one of which has this place.
-    load: Imports it, and returns the function that makes one.
+    reaches: Returns whether it connects the instances of a job, given one's place.
+    load: Imports the transport, and returns the function that makes one.
     """
 
     reaches: Callable[[Place], bool]
@@ -86,7 +86,7 @@ def _several_hosts() -> "MeetMembers":
     from popdist.engine.hosts.transport import HostsTransport
 
     STATE.note_exit = note_exit
-    # Or Open MPI 5 would end this process when another one dies.
+    # Without this, Open MPI 5 would end this process when another one dies.
     os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
     return partial(HostsTransport.meet, job_hosts=STATE.job_hosts())
 
@@ -108,7 +108,7 @@ class _Cell:
 
 
 class Session:
-    """What this process shares with the others of its job."""
+    """The state of this process in its job: settings, groups and known peers."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -122,7 +122,7 @@ class Session:
         self._endpoints: list[Endpoint] = []
         # How often each algorithm ran in groups that the program has closed.
         self._past_runs: Counter[str] = Counter()
-        # The view of the job's group by which init() keeps it open.
+        # Made by init(): a view of the job's group, which keeps the group open.
         self._joined: Group | None = None
         # A pidfd of each instance that this process has met.
         self._peers: dict[int, Pidfd] = {}
@@ -139,7 +139,7 @@ class Session:
 
     @cached_property
     def recorder(self) -> "ProcessRecorder | None":
-        """What records the calls of this process; None without a trace."""
+        """The recorder of this process's calls; None without a trace."""
         if not self.settings.trace:
             return None
         # Not above: few jobs are traced.
@@ -154,7 +154,7 @@ class Session:
 
     @cached_property
     def job(self) -> Job:
-        """Where this process stands, by the environment that it had at first need."""
+        """The job and the place of this process, read from the environment once."""
         place = Place.decode(os.environ)
         return Job(
             place=place,
@@ -164,7 +164,7 @@ class Session:
         )
 
     def job_hosts(self) -> "JobHosts":
-        """Return which instances of this job are on which host.
+        """Return the hosts of this job's instances.
 
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
@@ -213,11 +213,11 @@ class Session:
     def start_mpi(self, members: tuple[int, ...]) -> None:
         """Start MPI, if the job is on several hosts; blocks until all instances do so.
 
-        A group of some instances does so only where they are on several hosts, and
+        A group of some instances starts MPI only where they are on several hosts, and
         would wait for the others.
 
         Args:
-            members: Those that errors name, of which this instance is one.
+            members: The instances to name in errors, including this one.
         """
         place, settings = self.job.place, self.settings
         if place.on_one_host:
@@ -282,13 +282,13 @@ class Session:
 
         Args:
             rank: This process among them.
-            numbers: What they are called in errors, by rank.
-            are_instances: The numbers are those of instances of the job, which may be
-                on several hosts; otherwise all of them are on this one.
-            timeout: In place of that of the user's settings.
+            numbers: The numbers of the processes in errors, by rank.
+            are_instances: The numbers are indices of the job's instances, which may be
+                on several hosts; otherwise all processes are on this host.
+            timeout: Replaces the timeout of the user's settings.
             stall: The same for how long a call waits before it is reported.
-            known: A pidfd of each that this process knows, by its number.
-            ended_file: Where the launcher tells which have ended; see ended_file_of().
+            known: A pidfd of each process that this one knows, by its number.
+            ended_file: The launcher's file of ended processes; see ended_file_of().
         """
         # Not above, as in _shared_memory().
         from popdist.engine.group import Group
@@ -324,10 +324,10 @@ class Session:
         return (place.rank, place.size) == (rank, size)
 
     def torch_place(self, rank: str | None, size: str | None) -> TorchPlace | None:
-        """Return where torch's env:// puts this process, if poprun counts like that.
+        """Return the place of this process by torch's env://, if poprun's is the same.
 
         Args:
-            rank: What the program gives in place of the variable, if it does.
+            rank: The program's own value, which overrides the variable.
             size: The same for how many there are.
         """
         place = TorchPlace.decode(os.environ, rank, size)
@@ -398,8 +398,8 @@ class Session:
     def close_at_exit(self) -> None:
         """Leave all groups, unless that would keep the process from ending.
 
-        Threads that are left may wait in calls for instances which wait for this one.
-        Those see that it has ended.
+        Remaining threads may wait in calls for instances that wait for this one. These
+        instances detect that it has ended.
         """
         if active_count() == 1:
             self.note_exit()
@@ -414,12 +414,12 @@ class Session:
                 atexit.register(self.wait_for_lost)
 
     def wait_for_lost(self) -> None:
-        """Let those end first because of whose end this process fails.
+        """Wait for the end of the instances that have caused this process's failure.
 
-        An instance that fails leaves its groups before it ends, and others fail by
-        that: the launcher would take one that ends sooner for the cause. As soon as it
-        has seen the first end it stops the others, which have not failed by themselves
-        then. On several hosts, MPI's thread waits for that.
+        An instance that fails leaves its groups before it ends, and so the others fail:
+        the launcher would take the first one that ends for the cause. After the first
+        end it stops the others, and these do not count as failed. On several hosts,
+        MPI's thread waits for that.
         """
         error = getattr(sys, "last_value", None)
         ended_file = self.job.ended_file
@@ -485,7 +485,7 @@ class Session:
             raise
         self._record(transport, purpose)
         endpoint = Endpoint(transport)
-        # Before the other function, so that it is called after that.
+        # Registered before the other function, so it is called later.
         self._wait_at_exit()
         with self.lock:
             if not self._endpoints:
@@ -503,10 +503,10 @@ class Session:
         self._endpoints = [each for each in self._endpoints if not each.closed]
 
     def _meet_members_of(self, place: Place) -> "Callable[..., Transport]":
-        """Return what makes a transport, as MeetMembers.
+        """Return the function that makes a transport, as MeetMembers.
 
         Args:
-            place: That of this process among those that the transport must reach.
+            place: The place of this process in the set that the transport must reach.
         """
         # Not above, as in _shared_memory().
         from popdist.engine._core import simd_levels
@@ -544,14 +544,14 @@ class Session:
         """Return a short digest of these instances; empty for all of the job."""
         if len(members) == self.job.place.size:
             return ""
-        # Not above: most programs have no groups but that of all instances.
+        # Not above: most programs have no group but the one of all instances.
         from hashlib import blake2b
 
         text = ",".join(map(str, members))
         return f".{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
     def _gather_rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        # The environment of an instance gives the number of its own replicas only.
+        # The environment does not tell the replicas of other instances.
         import numpy as np
 
         own = np.array([self.job.instance.num_local_replicas], np.int64)

@@ -28,8 +28,8 @@ _LEVELS = ("baseline", "avx2", "avx512", "neon")
 class Settings:
     """Settings of collectives: timeouts, algorithm, SIMD level and log level."""
 
-    # Seconds until a call in which a member is missing is an error, and until that
-    # member is named on stderr.
+    # Seconds until a call with a missing member is an error, and until the member is
+    # named on stderr.
     timeout: float = 1800.0
     stall: float = DEFAULT_STALL_S
     algorithm: str = "auto"

@@ -35,7 +35,7 @@ from popdist.groups.instance_group import instance_group
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     op: tuple[str, ...] = ("all_reduce",)
     sizes: tuple[int, ...] = DEFAULT_SIZES
@@ -220,7 +220,7 @@ def _fitting(arguments: Arguments, comm: Communicator) -> tuple[list[int], list[
 
 
 def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return what reads a list of words, each of which must be one of these."""
+    """Return a function that reads a list of words and refuses unknown ones."""
 
     def read_list(text: str) -> tuple[str, ...]:
         words = tuple(word.strip() for word in text.split(","))

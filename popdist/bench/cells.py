@@ -15,7 +15,7 @@ from popdist.bench.runners import Candidate, Engine, Floor
 from popdist.bench.sizes import in_short
 from popdist.bench.tasks import Task, make_task
 
-# From the one that any member's result may have to the one that counts for all.
+# In ascending order: the worst verdict of any member counts for all.
 _VERDICTS = (
     "",
     "its result does not follow from the members' inputs",
@@ -26,7 +26,7 @@ _WRONG, _RAISED = 1, 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """What all cells have in common."""
+    """The members, the engine and the settings that all cells share."""
 
     comm: Communicator
     engine: Engine
@@ -80,7 +80,7 @@ class Bench:
         return replace(lane, name=ENGINE, waits=lambda: group.waits)
 
     def _peer_lanes(self, task: Task) -> tuple[list[Lane], dict[str, str]]:
-        """Return the peers that are right, and what is wrong with each other one."""
+        """Return the peers with right results, and an error for each other peer."""
         lanes, errors = [], {}
         for peer in self.peers:
             lane = self._lane(peer, task)
@@ -127,7 +127,7 @@ class Bench:
 
 
 def check(comm: Communicator, lane: Lane) -> str:
-    """Call once; return what is wrong with the result on any member, "" if nothing."""
+    """Call once; return the error in the result of any member, "" if there is none."""
     lane.task.reset()
     comm.barrier()
     verdict = 0

@@ -40,7 +40,7 @@ class GroupCommunicator:
 
 
 def refuse(comm: Communicator, sentence: str) -> NoReturn:
-    """End all members, of which one says why. All of them must call it."""
+    """End all members; member 0 prints the sentence. All members must call it."""
     raise SystemExit(f"popdist.bench: {sentence}" if comm.rank == 0 else 1)
 
 

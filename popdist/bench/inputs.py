@@ -1,4 +1,4 @@
-"""The arrays that are reduced: what is in them, and what their sum must be."""
+"""The arrays of the bench: their elements, and the expected sums."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ Array = NDArray[np.generic]
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 
-# Whole numbers so small that their sum is exact in every type that is measured, in
-# whichever order it is taken. A prime, so that a chunk out of place shows.
+# Whole numbers so small that their sum is exact in every measured type and in any
+# order. A prime, so that a misplaced chunk changes the result.
 _PERIOD = 13
 # float16 is exact up to 2048, and bfloat16 up to 256.
 _EXACT = {"float16": 2048, "bfloat16": 256}
 
-# A pass through rows that together stay in the caches next to a core, as one array
-# that is written just before it is reduced does.
+# A pass goes through rows that together fit in the caches next to a core. So does an
+# array that a program writes just before it reduces it.
 _ROWS = 64
 _BYTES_OF_ROWS = 64 << 10
 _LINE = 64

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-# Ends with the process that started it, also where that one is killed; and runs on
-# all cores, whichever one its parent is bound to.
+# Ends with its parent, even if the parent is killed, and runs on all cores, even if the
+# parent is bound to one.
 _BUSY = """
 import os, sys
 os.sched_setaffinity(0, range(os.cpu_count()))

@@ -13,7 +13,7 @@ import numpy as np
 
 from popdist.bench.communicator import Communicator, Floats
 
-# What one core writes and another reads: it fits in the caches next to each of them.
+# The bytes that one core writes and another reads. They fit in either core's caches.
 PIECE = 256 << 10
 # Between the 2 GB/s of the slow mode and the 8 or more of the fast one.
 _BOUND_GB_PER_S = 4.0
@@ -53,8 +53,8 @@ class Probe:
 def reader(placement: Sequence[str]) -> int:
     """Return the first member on other CPUs than member 0; 1 if there is none.
 
-    With more members than cores both may run on one, and the probe then finds the
-    cache of that core, which is fast. 0 if there is no other member.
+    With more members than cores, both may run on the same core: the probe then measures
+    that core's cache and reports the fast mode. 0 if there is no other member.
     """
     others = (i for i, cpus in enumerate(placement) if cpus != placement[0])
     return next(others, min(1, len(placement) - 1))

@@ -1,7 +1,7 @@
 """The peers that run in the same processes as the engine: MPI, gloo and DeepSpeed.
 
 They are imported by name and late. Importing mpi4py.MPI calls MPI_Init, so it is
-done only where that peer is wanted; torch need not be there at all.
+imported only on request; torch need not be installed.
 """
 
 import atexit
@@ -141,7 +141,7 @@ def name_of_mpi(library: str) -> str:
 
 def _connect_mpi(comm: Communicator) -> Mpi:
     mpi = _imported("mpi4py.MPI", comm, "Install it with 'pip install mpi4py'.")
-    # The greatest and the least of all members, so that they agree on what to do.
+    # The greatest and the least size of all members, so that all decide the same.
     sizes = comm.greatest(np.array([mpi.COMM_WORLD.size, -mpi.COMM_WORLD.size], "d"))
     if list(sizes) != [comm.size, -comm.size]:
         raise PeerMissingError(

@@ -1,4 +1,4 @@
-"""What was measured at one size."""
+"""The measurements at one size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from popdist.bench.communicator import Floats
 
-# The lane that all others are compared with, and the one that is no peer.
+# The lane to compare all others with, and the lane that is no peer.
 ENGINE = "engine"
 FLOOR = "floor"
 # How a member of the engine waits, as Group.waits counts it.
@@ -39,7 +39,7 @@ class Result:
     # The algorithm that the engine chose, or had to use.
     algorithm: str
     in_arena: bool
-    # Of "direct": the bytes of a block, and whether it is written past the caches.
+    # With "direct": the bytes of a block, and whether it is written past the caches.
     blocks: tuple[int, bool] | None
     # Whether the time includes that each member reads its result once.
     reads_result: bool
@@ -52,7 +52,7 @@ class Result:
     floor_us: float
     peers: Mapping[str, float]
     # How many times as long as the engine each peer took; for the floor, how many
-    # times as long as the floor the engine took. Of each round, then the median.
+    # times as long as the floor the engine took. The median of all rounds' ratios.
     ratios: Mapping[str, Spread]
     # Why a peer has no time here.
     errors: Mapping[str, str]

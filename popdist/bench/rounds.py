@@ -5,7 +5,7 @@ round, in which every candidate has a burst of calls. A burst is made of passes:
 are rewritten, all members meet, and then each row is reduced once. Only the calls are
 timed, of whatever size: no input has been used before, none is written in the
 timed part, and of small ones there are many in a pass, so that neither the clock nor
-the way out of the barrier counts. A burst's time is that of its slowest member.
+the way out of the barrier counts. The slowest member's time is the burst's.
 
 Large results are read within the timed part, unless that is switched off: a store past
 the caches makes a call shorter, and whatever uses its result longer.
@@ -41,17 +41,17 @@ class Lane:
     reads: bool = False
     # How this member has waited so far, in counters that only grow: see Group.waits.
     waits: Callable[[], Sequence[int]] = tuple
-    # What bursts add to: the number of calls, and how this member waited in them.
+    # The sums of all bursts: the number of calls, and this member's waits in them.
     waited: list[int] = field(default_factory=lambda: [0] * 5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
-    """What the rounds gave: one row a round, the same on every member."""
+    """The measurements: one row for each round, the same on every member."""
 
     # Seconds a call of each lane, in the order of the lanes.
     seconds: Floats
-    # What the probe gave.
+    # The probe's results.
     probed: Floats
 
 

@@ -1,4 +1,4 @@
-"""What is measured, as calls that carry out a task: the engine, and the floor."""
+"""The candidates that carry out a task: the engine, and the floor."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ Run = Callable[[int], None]
 
 
 class Candidate(Protocol):
-    """Something that has the operations, called in the way that a program would."""
+    """An object with the operations, called in the same way as by a program."""
 
     name: str
 

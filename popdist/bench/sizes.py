@@ -1,4 +1,4 @@
-"""Which sizes are measured: how they are written, and which of them fit in memory."""
+"""The sizes to measure: their notation, and their limit by the memory."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # By powers of four, from 4 B to 256 MiB.
 DEFAULT = tuple(4**k for k in range(1, 15))
 
-# What of a size each member needs at once: the array, the one that it is rewritten
-# from, and as much again twice for what a peer allocates itself.
+# How many arrays of a size each member needs at once: the array, the source that it is
+# rewritten from, and two for a peer's own allocations.
 COPIES = 4
 
 

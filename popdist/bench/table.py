@@ -58,7 +58,7 @@ def sentences(result: Result) -> list[str]:
 
 
 def reading(results: Sequence[Result]) -> str:
-    """Return which times include that each member reads its result; empty if none."""
+    """Return the sizes at which times include reading the result; empty if none."""
     sizes = [result.bytes for result in results if result.reads_result]
     if not sizes:
         return ""

@@ -1,7 +1,7 @@
-"""The operations that are measured: their arrays, and what must come out of them.
+"""The operations to measure: their arrays, and their expected results.
 
-The size of a task is that of its larger array on one member: the array that all_reduce
-reduces, the input of reduce_scatter, the result of all_gather.
+The size of a task is the size of its larger array on one member: the array that
+all_reduce reduces, the input of reduce_scatter, the result of all_gather.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 class Task:
     """One operation on arrays of one size, with an array for each call of a pass.
 
-    source: What each input is rewritten from before each pass.
-    inputs: What the member contributes.
-    results: Where results go. For all_reduce they are the inputs themselves.
+    source: The elements with which each input is rewritten before each pass.
+    inputs: The arrays that the member contributes.
+    results: The arrays for results. For all_reduce they are the inputs themselves.
     """
 
     operation: str
@@ -47,7 +47,7 @@ class Task:
         return replace(self, inputs=arrays, results=arrays)
 
     def reset(self) -> None:
-        """Rewrite the first call's input, and clear what is in its result."""
+        """Rewrite the first call's input, and clear its result."""
         self.results[0].fill(0)
         # After that: in place they are the same array.
         np.copyto(self.inputs[0], self.source)

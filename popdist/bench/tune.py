@@ -25,7 +25,7 @@ _BLOCKS = tuple(1 << k for k in range(17, 23))
 _BLOCK_SIZES = (1 << 20, 4 << 20, 64 << 20)
 _SPINS_US = (0, 1, 4, 40, 80, 400)
 _SPIN_SIZES = (4, 16 << 10)
-# The factor by which two medians of the same candidate may differ.
+# Two medians of the same candidate may differ by this factor.
 _NOISE = 1.02
 
 T = TypeVar("T")
@@ -66,9 +66,9 @@ def measured(comm: Communicator, connect: Connect, seconds: float) -> Tuning:
 
 
 def least(shares: Shares) -> int:
-    """Return the candidate whose times are the shortest over all sizes together.
+    """Return the candidate with the shortest times over all sizes together.
 
-    Of those that are as good but for noise, it is the least, which takes the least
+    Among candidates that differ only by noise, return the least one: it takes the least
     of the machine.
     """
     means = {
@@ -85,7 +85,7 @@ def border(sizes: Sequence[int], ratios: Sequence[float]) -> int:
         ratios: How many times as long as oneshot direct took at each size.
     """
     wins = [ratio >= 1 for ratio in ratios]
-    # A single size where direct is sooner, between two where it is not, is noise.
+    # Direct must win at two sizes in a row: a single one is noise.
     first_lost = next(
         (i for i in range(len(wins)) if not any(wins[i : i + 2])), len(wins)
     )
@@ -97,7 +97,7 @@ def merged(before: str, entry: Mapping[str, str | int]) -> str:
     """Return the table with this entry in the place of the one that it replaces."""
     entries = json.loads(before)["entries"] if before else []
     others = [e for e in entries if e["members"] != entry["members"]]
-    # As the engine ships it: "fit" first, an entry a line.
+    # In the format of tuning.json: "fit" first, an entry a line.
     table = sorted([*others, entry], key=lambda e: str(e["members"]), reverse=True)
     lines = ",\n".join(f"    {json.dumps(e)}" for e in table)
     return f'{{\n  "entries": [\n{lines}\n  ]\n}}\n'
@@ -133,7 +133,7 @@ def _compare(
 
 
 def _connection(comm: Communicator) -> Connect:
-    # Not above: they meet other instances, and what is pure here needs none.
+    # Not above: these modules meet other instances; the pure functions here need none.
     from popdist.engine.group import Group
     from popdist.engine.shm.transport import ShmTransport
     from popdist.session import STATE
@@ -143,7 +143,7 @@ def _connection(comm: Communicator) -> Connect:
     def connect(tuning: Tuning) -> "Group":
         nonlocal count
         count += 1
-        # A name of its own for each: members meet by it.
+        # A new name for each group: members meet by it.
         name = f"{STATE.job.shared_name}.tune{count}" if comm.size > 1 else ""
         transport = ShmTransport.meet(
             name,

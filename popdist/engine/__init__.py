@@ -4,12 +4,13 @@ from types import ModuleType
 
 from popdist.engine import _core
 
-# As in core/python/module.c: both go up when Python's side needs another core.
+# Equal to VERSION in core/python/module.c. Both go up when the Python files need a new
+# core.
 CORE_VERSION = 6
 
 
 def check_compiled(module: ModuleType, version: int) -> None:
-    """Raise ImportError unless a compiled module is of the version of its callers."""
+    """Raise ImportError unless a compiled module has the version of its callers."""
     if getattr(module, "VERSION", 0) != version:
         raise ImportError(
             f"The compiled core of popdist, {module.__file__}, is of another version "

@@ -1,4 +1,4 @@
-"""Which cgroups, of either version, have a say about this process, and their files."""
+"""The cgroups, of either version, that limit this process, and their files."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def lines(path: str) -> list[str]:
 
 
 def _mounts(root: str, wanted: set[str]) -> Iterator[tuple[int, set[str], str, str]]:
-    """Yield version, controllers, the cgroup on top, and where that is mounted."""
+    """Yield version, controllers, the topmost cgroup, and its mount point."""
     for line in lines(f"{root}/proc/self/mountinfo"):
         # ID, parent, device, root, mount point, ... - type, source, options
         mount, _, filesystem = line.partition(" - cgroup")

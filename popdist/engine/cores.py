@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from popdist.engine.cgroups import folders, lines
 
-# What versions 2 and 1 call the file with the cores that a cgroup has in the end.
+# The files with the effective cores of a cgroup, in versions 2 and 1.
 _SETS = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 
 
@@ -16,7 +16,7 @@ def cores_of_cgroups(root: str = "") -> int | None:
     """Return how many cores the tightest cgroup grants, None without limit.
 
     A share of time is rounded down to whole cores, as members that look for each
-    other's steps need them at once. What this process may not read is no limit.
+    other's steps need them at once. Files that this process may not read are ignored.
     """
     groups = folders(root, {"cpu", "cpuset"})
     granted = [cores for _, folder in groups for cores in _granted(folder)]

@@ -1,6 +1,6 @@
-"""What one process holds of a group, whatever carries its calls.
+"""One process's end of a group: its transport, its worker and its lifetime.
 
-The one place of the engine with state. Groups are views of it.
+All state of the engine's Python part is here. Groups are views of an endpoint.
 """
 
 import os
@@ -68,13 +68,13 @@ class Endpoint:
         except BaseException as error:
             self.transport.give_up("close", error)
             raise
-        # Refused from inside a call of its own; once that is over, it can be closed.
+        # The transport refuses this inside one of its calls; close() works afterwards.
         self.transport.close()
         self.closed = True
         self._release.detach()
 
     def disown(self) -> None:
-        """Let go, in a child, of what is its parent's."""
+        """Release the parent's group in a forked child, without ending it."""
         self.closed = True
         # Another thread of the parent may have held it.
         self._lock = threading.RLock()
@@ -83,7 +83,7 @@ class Endpoint:
 
 
 def _release(worker: Worker, transport: Transport) -> None:
-    """Leave a group of which this process has no view any more."""
+    """Leave a group. The process has no view of it any more."""
     worker.stop()
     transport.close()
 

@@ -27,10 +27,10 @@ from popdist.errors import (
 
 
 class ErrorFields(NamedTuple):
-    """An error as one member tells the others of it, with the fields that all raise.
+    """An error as one member sends it to the others, so that all raise the same.
 
     Attributes:
-        kind: The Status whose error it is.
+        kind: The Status of the error.
         lost: The instances of a PeerLostError.
     """
 
@@ -39,22 +39,22 @@ class ErrorFields(NamedTuple):
     lost: Sequence[int] = ()
 
 
-# Why a group has ended: its Status; the members that found it, and that it is about;
-# the number of the call, and what the two members' calls are about; with END_REQUESTED,
-# the error of the member that ended the group.
+# Why a group has ended: the Status; the member that detected the end, and the member
+# concerned; the number of the call, and the descriptions of both members' calls; with
+# END_REQUESTED, the error of the member that ended the group.
 Ending = tuple[
     *tuple[int, int, int, int],
     *tuple[Described, Described],
     tuple[int, str, Sequence[int]],
 ]
 
-# Of how many missing members an error tells the last calls, and how many of each.
+# How many missing members an error describes, and how many last calls of each.
 _MOST_MEMBERS = 4
 _MOST_CALLS = 3
 
 
 class Missing(NamedTuple):
-    """A member that has not begun a call which others are in.
+    """A member that has not begun the others' call.
 
     is_in_call: Whether it is in an earlier call; None where its calls are not known,
         as of one on another host.
@@ -73,10 +73,10 @@ _ERRORS: dict[Status, type[PopdistError]] = {
     Status.MISMATCH: MismatchError,
 }
 
-# Those that reduce.
+# Their descriptions name the reduction.
 _REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 
-# What the member called root is in the calls that have one.
+# The phrase for the root in the descriptions of calls.
 _ROOTED = {
     Operation.REDUCE: "with root on",
     Operation.BROADCAST: "with root on",
@@ -97,7 +97,7 @@ def explain(
     """Return the error that every member raises for the end of the group.
 
     Args:
-        names: What the instances are called, where that is not their numbers.
+        names: The names of the instances, if they differ from the numbers.
         missing: The members that had not begun the call, as far as they are known.
     """
     reason, by, about, _, own_call, other_call, error = ending
@@ -185,7 +185,7 @@ def error_of(fields: ErrorFields) -> PopdistError:
 
 
 def lost_by(error: BaseException | None) -> set[int]:
-    """Return the instances because of whose end an exception was raised.
+    """Return the instances that have ended and so have caused an exception.
 
     They must end first. Otherwise the launcher would take this process, which fails
     because of them, for the first failure of the job.
@@ -201,7 +201,7 @@ def lost_by(error: BaseException | None) -> set[int]:
 
 
 def cannot_share(who: str, error: OSError) -> ArenaError:
-    """Return the error for a member that the kernel refuses what a group needs."""
+    """Return the error for a member that gets no memory or descriptors for a group."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         limit = "it" if error.errno == errno.EMFILE else "the machine"
         return ArenaError(
@@ -250,10 +250,10 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
 
 
 def describe_call(call: Described, instances: Sequence[object]) -> str:
-    """Return what a call is about: "all_reduce (sum) of 10 float32".
+    """Return the description of a call: "all_reduce (sum) of 10 float32".
 
     Args:
-        instances: Those of the group, of which the call's root is a number.
+        instances: The instances of the group. The call's root is an index into them.
     """
     code, dtype, reduction, algorithm, root, count, name, prelude_to = call
     operation = Operation(code)
@@ -272,7 +272,7 @@ def describe_call(call: Described, instances: Sequence[object]) -> str:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
     end = ""
-    # Another member may be overwriting its description with that of its next call.
+    # Another member may be overwriting its description with the next call's.
     if operation in _ROOTED and 0 <= root < len(instances):
         end = f" {_ROOTED[operation]} instance {instances[root]}"
     return (
@@ -281,7 +281,7 @@ def describe_call(call: Described, instances: Sequence[object]) -> str:
 
 
 def _named(number: int) -> str:
-    """Return what is said of the name of a call, which only another member may know."""
+    """Return the phrase for a call's name. Perhaps only another member knows it."""
     name = name_of_number(number)
     if name is not None:
         return f" named {display_name(name)}"

@@ -19,8 +19,8 @@ from popdist.engine.transport import Transport
 from popdist.errors import CollectiveAbortedError, MismatchError
 
 
-# The first base has the types of the calls that the others carry out, whose result has
-# another type with async_op=True.
+# The first base has the types of the calls, and the others carry them out. The type of
+# a result is different with async_op=True.
 class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[misc]
     """The replicas of some instances, as one instance sees them.
 
@@ -36,10 +36,10 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         replicas: Sequence[int] | None = None,
         algorithm: str = "auto",
     ) -> None:
-        """Make the first view of a group whose members have met.
+        """Make the first view of a group, after its members have met.
 
         Args:
-            transport: This member's.
+            transport: This member's transport.
             replicas: How many rows each member has; None for one, without an axis.
         """
         self._join(Endpoint(transport), replicas, algorithm)
@@ -52,7 +52,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         algorithm: str = "auto",
         expects_marks: bool = False,
     ) -> Self:
-        """Return a view of the group that this endpoint is of."""
+        """Return a view of this endpoint's group."""
         view = cls.__new__(cls)
         view._join(endpoint, replicas, algorithm, expects_marks)
         return view
@@ -65,8 +65,8 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         Both make their calls in one order, and share memory until both are closed.
 
         Args:
-            expects_marks: Warn of the first array whose rows are not marked as those
-                of replicas (ReplicaRows).
+            expects_marks: Warn of the first array without a mark that its rows are
+                replicas' arrays (ReplicaRows).
         """
         self._check_open()
         return Group.over(self._endpoint, replicas, self._algorithm, expects_marks)

@@ -1,4 +1,4 @@
-"""Calls that run beside the program, in the order in which they were made."""
+"""Asynchronous calls, which run in the order of their submission."""
 
 import os
 import sys
@@ -16,8 +16,8 @@ T = TypeVar("T")
 # the thread that waits makes the call, if it comes before another one is woken.
 AsyncOp = bool | Literal["deferred"]
 
-# After how many seconds a thread that waits for a call checks again that another
-# thread can still make it.
+# After how many seconds a waiting thread checks again that another thread can still
+# make the call.
 _CHECK_SECONDS = 0.2
 
 
@@ -44,7 +44,8 @@ class Handle(Generic[T]):
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
-        # The thread that makes the call, or what chooses one, once it is known.
+        # The thread that makes the call. None while the scheduler, if there is one, has
+        # not chosen it.
         self.thread: threading.Thread | None = None
         self.scheduler: Scheduler | None = None
         self._lock = threading.Lock()
@@ -170,9 +171,9 @@ class Handle(Generic[T]):
         """Carry the call out, and return a function that ends it, with its callbacks.
 
         Before a thread beside the program calls that function, it must drop its
-        references to the handle and the action, which refer to tensors: torch lets
-        other threads run while it frees one, and where Python has begun to end
-        meanwhile, it stops the thread in a destructor of C++, which aborts the process.
+        references to the handle and the action, and so to tensors: torch lets other
+        threads run while it frees one. If Python has begun to end meanwhile, it stops
+        the thread in a destructor of C++, and that aborts the process.
         """
         try:
             self._result = action()
@@ -209,9 +210,9 @@ def check_interpreter() -> None:
 
 
 def check_thread(thread: threading.Thread | None) -> None:
-    """Raise RuntimeError in the thread that is to make the call that is waited for.
+    """Raise RuntimeError if a thread waits for a call that it must make itself.
 
-    It runs a program's function only in a callback.
+    Such a thread runs a program's function only in a callback.
     """
     if thread is threading.current_thread():
         raise WaitsForItselfError(
@@ -222,4 +223,4 @@ def check_thread(thread: threading.Thread | None) -> None:
 
 
 class Helper(threading.Thread):
-    """A thread of ours: it makes calls that others have begun, and none of its own."""
+    """A thread of popdist: it makes only calls that other threads have begun."""

@@ -1,7 +1,7 @@
-"""Rows of memory: where they lie, which of them overlap, and where a call writes.
+"""Rows of memory: their addresses, their overlaps, and the targets of a call.
 
-The arrays of a framework become rows by means of what its `Framework` knows of them:
-see calls.rows for numpy, and popdist.torch.tensors.tensor_rows for torch.
+The functions of a `Framework` turn its arrays into rows: see calls.rows for numpy, and
+popdist.torch.tensors.tensor_rows for torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class Rows:
             )
 
 
-# The rows of an array that a call reads, and those that it writes the result to.
+# An array's rows that a call reads, and the rows for its result.
 Pair = tuple[Rows, Rows]
 
 # Where the memory of an array begins and ends (the same if it has no elements), and
@@ -99,7 +99,7 @@ A = TypeVar("A", bound=AnyArray)
 
 
 class Framework(NamedTuple, Generic[A]):
-    """What must be known of a framework's arrays to read and write them as rows.
+    """Functions that read and write a framework's arrays as rows.
 
     extent_of: Returns where an array lies.
     shape_and_code: Returns the shape of an array, as members must agree on it, and the
@@ -116,8 +116,8 @@ class Framework(NamedTuple, Generic[A]):
     copy_bytes: Callable[[A, int, A], None]
 
 
-# What is to be copied when a call is over: from scratch memory, from one of its bytes
-# on, to an array.
+# A copy to make at the end of a call: the scratch memory, the offset of its first byte
+# to copy, and the array to fill.
 Copy = tuple[A, int, A]
 
 
@@ -137,17 +137,17 @@ def destination_of(
 ) -> tuple[Rows, Sequence[Copy[A]]]:
     """Return the one row to which a transport writes the elements of these arrays.
 
-    Those are the arrays themselves where they lie in one piece, and scratch memory
-    where they do not, or where the transport would overwrite what the call still reads.
+    The row is the arrays' own memory if they lie in one piece. It is scratch memory if
+    they do not, or if the transport would overwrite memory that the call still reads.
 
     Args:
-        read: What the call reads.
+        read: The rows that the call reads.
         dtype: The code of the type of the row's elements.
-        own_begin: From which byte of the row on the call writes what it reads as it is:
-            there the two may be the same memory.
+        own_begin: The byte of the row from which on the call writes its own source
+            unchanged: source and target may be the same memory there.
 
     Returns:
-        The row, and what copy_results() copies.
+        The row, and the copies for copy_results().
     """
     item_bytes = item_bytes_of(dtype)
     piece = _piece_of([framework.extent_of(array) for array in arrays])
@@ -169,16 +169,15 @@ def destination_of(
 def pairs_of(
     framework: Framework[A], arrays: Sequence[tuple[Sequence[A], Sequence[A]]]
 ) -> tuple[list[Pair], Sequence[Copy[A]]]:
-    """Return the rows of several arrays that a call reads, and those that it writes.
+    """Return the rows of several arrays for a call to read and to write.
 
-    Results that would be written over another row that is read or written go through
-    scratch memory.
+    A result goes through scratch memory if it would overwrite another row of the call.
 
     Args:
-        arrays: Of each the rows that are read, and those that are written.
+        arrays: For each array, the rows to read and the rows to write.
 
     Returns:
-        A pair for each array, and what copy_results() copies.
+        A pair for each array, and the copies for copy_results().
     """
     extent_of = framework.extent_of
     sources, read, written = [], [], []
@@ -216,10 +215,12 @@ def pairs_of(
 def find_overlapping(
     read: Sequence[Sequence[Extent]], written: Sequence[Sequence[Extent]]
 ) -> set[int]:
-    """Return which arrays have results where another row is read or written.
+    """Return the indices of arrays with results that overlap another row of the call.
 
-    Each array has the memory of its rows that are read, and of those that are written.
-    A result may replace just the row of its own number.
+    Args:
+        read: The memory of each array's rows that the call reads.
+        written: The memory of each array's results. A result may replace just the row
+            with its own number.
     """
     if len(read) == 1 and len(read[0]) == len(written[0]) == 1:
         # Most calls: the rest would take longer than all else of them.
@@ -238,7 +239,7 @@ def find_overlapping(
     for begin, end, index, is_written in sorted(extents):
         if begin == end:
             continue
-        # Where one begins behind all before, nothing that follows overlaps those.
+        # No later extent overlaps the earlier ones if this one begins after them all.
         if begin >= reach:
             results, count = set(), 0
         reach = max(reach, end)
@@ -252,7 +253,7 @@ def find_overlapping(
 
 
 def _piece_of(extents: Sequence[Extent]) -> tuple[int, int] | None:
-    """Return from where to where extents lie, if they are rows without gaps."""
+    """Return the begin and end of extents, if they are rows without gaps."""
     begin = end = extents[0][0]
     for row_begin, row_end, is_row in extents:
         # Memory of an array without elements may lie anywhere.

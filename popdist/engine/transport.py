@@ -1,4 +1,4 @@
-"""What carries rows between the members of a group, whatever arrays they come from.
+"""The interface that carries rows between the members of a group.
 
 A group turns arrays into rows and calls its transport; the transport knows addresses,
 lengths and codes only.
@@ -28,7 +28,7 @@ from popdist.errors import PopdistError
 
 
 class Core(NamedTuple):
-    """What a group's shortcuts for plain arrays need of the C core."""
+    """The parts of the C core for a group's shortcuts for plain arrays."""
 
     comm: _core.Comm
     split: _core.Split
@@ -41,23 +41,23 @@ class Transport(ABC):
 
     Each operation blocks until this member has its result, and is collective: all
     members make the same calls in the same order. `root` and other members are given by
-    their index. `name` is the number of the call's name, 0 for none. Rows that are
-    written either are the very rows that are read, or share no memory with them.
+    their index. `name` is the number of the call's name, 0 for none. The target is
+    either the very memory of the source, or shares no memory with it.
 
-    Where members' arrays may differ, they are described first in a call of its own,
-    whose `prelude_to` is the operation that follows.
+    If members' arrays may differ, a separate call describes them first. The next
+    operation is its `prelude_to`.
 
     Raises PopdistError: the call did not succeed on all members, and ends the group.
     """
 
     rank: int
-    # What the members are called in errors, by rank.
+    # The numbers of the members in errors, by rank.
     instances: tuple[int, ...]
     # How many rows each member has.
     replicas: tuple[int, ...]
     # The C core, which makes some calls without a detour; None without one.
     core: Core | None
-    # What this group is called in records, and no other of these members.
+    # The name of this group in records, unique among the groups of these members.
     identity: str
     # Counts calls that a thread makes before all others; returns their number.
     queue: Callable[[int], int]
@@ -183,7 +183,7 @@ class Transport(ABC):
         name: int = 0,
         prelude_to: Operation = NO_PRELUDE,
     ) -> None:
-        """Overwrite the row with that of member `root`."""
+        """Overwrite the row with member `root`'s row."""
         lengths = [row.nbytes] * len(self.replicas)
         how = row, row, lengths, root, name, prelude_to
         self._run_exchange(Operation.BROADCAST, *how)
@@ -270,7 +270,7 @@ class Transport(ABC):
         source.check_single()
         target.check_single()
         arrays = [(source, target)]
-        # Of a scatter only the root's source counts.
+        # In a scatter only the root's source counts.
         dtype = target.dtype if operation is Operation.SCATTER else source.dtype
         about = 0, DIRECT, root, name, prelude_to, lengths
         self.run(EngineCall(operation, arrays, dtype, *about))
@@ -309,7 +309,7 @@ def _check_bytes(which: str, rows: Rows, nbytes: int) -> None:
 
 
 class MeetMembers(Protocol):
-    """What makes a transport."""
+    """A function that makes a transport."""
 
     def __call__(
         self,
@@ -326,16 +326,16 @@ class MeetMembers(Protocol):
         """Meet the other members, and return when all have come.
 
         Args:
-            name: The same on all members, and that of no other group.
+            name: The same on all members, and unique among groups.
             rank: This member.
-            instances: What the members are called in errors, by rank.
+            instances: The numbers of the members in errors, by rank.
             timeout: For how many seconds a call waits for the others.
             stall: After how many seconds the member that it waits for is named.
             simd: The level of the processor's instructions to use; None for the best.
             known: A pidfd of each instance that this process knows from another
                 group. The end of one of these is noticed even before it has come.
-            ended_file: To which the launcher appends the number of each instance that
-                has ended, one in a line; empty where none does.
+            ended_file: The launcher appends the numbers of ended instances to this
+                file, one to a line; empty where the launcher does not.
         """
 
 
@@ -351,7 +351,7 @@ def all_reduce_arrays(
     """Reduce arrays of any dtypes, with one call for all that have the same.
 
     Args:
-        arrays: Of each the rows that are read, and those that are written.
+        arrays: For each array, the rows to read and the rows to write.
     """
     pairs, copies = pairs_of(framework, arrays)
     batches: dict[int, list[Pair]] = {}

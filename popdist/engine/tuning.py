@@ -1,4 +1,4 @@
-"""Which sizes suit a group: where one algorithm takes over from the other."""
+"""The sizes at which a group changes algorithms, and its blocks and spins."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from typing import Self
 
 from popdist.engine.cores import cores_of_cgroups
 
-# What `python -m popdist.bench --tune` has measured.
+# The measurements of `python -m popdist.bench --tune`.
 _TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
 
-# With how many members the entry for members that have a core each was measured, and
-# what oneshot keeps of it with any number of them.
+# The number of members in the measurement with a core for each, and the least size of
+# oneshot with any number of members.
 _MEASURED_MEMBERS = 2
 _LEAST_ONESHOT = 2048
 # The core takes no more of these.
@@ -29,7 +29,7 @@ _MOST_SLOT_BYTES = 256 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """What all members of a group must agree on.
+    """Sizes and times that must be equal on all members of a group.
 
     oneshot_bytes: Up to here, each member adds up the whole arrays of all.
     block_bytes: How much of a larger array is on its way at once, at first: the core

@@ -26,9 +26,9 @@ class Worker:
     """Makes the calls of one group, one after the other.
 
     Its thread, which is started when first needed, makes them at once. Deferred calls
-    are for programs that soon wait for them: then the thread that waits makes them,
-    and no other one has to be woken. Those that have waited for 2 ms are made as all
-    others: other members wait for them, and the program may wait for those.
+    are for programs that soon wait for them: then the waiting thread makes them, and no
+    other thread has to be woken. After 2 ms the worker's thread makes deferred calls,
+    too: other members wait for them, and the program may wait for those members.
     """
 
     def __init__(self, count: Callable[[int], int]) -> None:
@@ -40,7 +40,7 @@ class Worker:
         self._changed = threading.Condition()
         # None lets the thread end.
         self._queue: deque[_Call | None] = deque()
-        # When the thread begins to make what is in the queue.
+        # The time at which the thread begins to make the queued calls.
         self._due = inf
         # Whether the thread looks at the queue every so often, or must be woken.
         self._looking = False
@@ -107,7 +107,7 @@ class Worker:
 
     def close(self) -> None:
         """Let the thread end once it has done what was submitted."""
-        # Also if the join is interrupted: what is submitted after that needs another.
+        # Cleared even if the join is interrupted: later calls need a new thread.
         thread, self._thread = self._thread, None
         here = threading.current_thread()
         if thread is not None:
@@ -177,7 +177,7 @@ class Worker:
         idle = 0
         while self._making is not None or monotonic() < self._due:
             idle = idle + 1 if self._due == inf else 0
-            # It is woken where the queue is its own, when the call that runs ends.
+            # If all queued calls are due, the end of the running call wakes the thread.
             self._looking = self._due > 0 and idle < _IDLE_LOOKS
             self._changed.wait(_DEFER_SECONDS if self._looking else None)
         self._looking = False

@@ -1,8 +1,8 @@
-"""Which calls all members of a group have requested, and in which order.
+"""The decisions on the calls that all members of a group have requested, in order.
 
-Every member feeds the same messages of all members to an agreement of its own, so all
-of them come to the same decisions without a leader. It is a value of those messages
-alone: it knows no clock, no threads and no transport.
+Every member feeds the same messages of all members to its own agreement, so all members
+come to the same decisions without a leader. Decisions depend on the messages alone: an
+agreement knows no clock, no threads and no transport.
 """
 
 import json
@@ -27,7 +27,7 @@ class Decision:
     requests: tuple[Request | None, ...]
     # Why the call cannot be made; the same on all members.
     error: str | None = None
-    # Of a join: the member that came last, as errors call it.
+    # The member that was the last to join, by its name in errors.
     last: int = -1
 
     @property
@@ -49,9 +49,9 @@ class Agreement:
         """Begin without calls.
 
         Args:
-            members: What the members are called in errors.
-            program: What reports come from.
-            noun: What a member is.
+            members: The numbers of the members in errors.
+            program: The source of reports.
+            noun: The word for a member in errors.
         """
         self.program = program
         self._members = tuple(members)
@@ -66,7 +66,7 @@ class Agreement:
         self._unnamed: Counter[tuple[int, Kind]] = Counter()
         self._template_numbers: dict[tuple[Any, ...], int] = {}
         self._templates: list[tuple[Any, ...]] = []
-        # What is decided if all members announce one known call, by their message.
+        # The decision if all members announce one known call, by their message.
         self._repeated: dict[bytes, Decision] = {}
         # Whether all members have announced the same, while nothing else was pending.
         self.is_unanimous = False

@@ -8,7 +8,7 @@ from popdist.engine.spec.operations import display_name
 
 
 class Kind(IntEnum):
-    """What a call does."""
+    """The operation of a call."""
 
     ALLREDUCE = 0
     ALLGATHER = 1
@@ -28,7 +28,7 @@ class Kind(IntEnum):
         return self.name.lower().replace("_process_set", " of a process set")
 
 
-# The name by which calls of any operation that have none are matched with each other.
+# The common name of unnamed calls of any operation, which are matched with each other.
 UNNAMED = "\0"
 
 # A tensor's dtype and shape.
@@ -36,20 +36,20 @@ Layout = tuple[str, tuple[int, ...]]
 
 
 class Request(NamedTuple):
-    """A call of one member. As a rule all members have equal ones for one call."""
+    """A member's request for a call. Usually the requests of all members are equal."""
 
     kind: Kind
-    # None for a call that is matched by its number among those of its kind.
+    # None for a call that is matched by its number among the calls of its kind.
     name: str | None
     # Several for a grouped call.
     tensors: tuple[Layout, ...] = ()
     # A number of horovod's: Average, Sum, ...
     op: int = 0
-    # The member whose tensors are broadcast.
+    # The member that broadcasts its tensors.
     root: int = 0
     prescale: float = 1.0
     postscale: float = 1.0
-    # What a call of any operation does.
+    # The name of the operation, for a call of any operation.
     label: str = ""
     # The rows for each member (alltoall), the ranks of a process set, or the time in
     # nanoseconds (join).
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
     @property
     def template(self) -> tuple[Any, ...]:
-        """What a call that is repeated has in common with the one before."""
+        """The fields that stay the same when a call is repeated."""
         return self[:-1]
 
     def title(self, name: str) -> str:
@@ -67,7 +67,7 @@ class Request(NamedTuple):
         return f"{self.kind.text} {name!r}"
 
     def describe(self) -> str:
-        """Return what a call of any operation does with which tensor and name."""
+        """Return the operation, the tensors and the name of a call of any operation."""
         tensors = "".join([f" of {dtype} {shape}" for dtype, shape in self.tensors])
         name = "" if self.name == UNNAMED else f" named {display_name(self.name)}"
         return f"{self.label}{tensors}{name}"
@@ -83,7 +83,7 @@ class Request(NamedTuple):
 
 
 def template_of(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a template whose fields have been lists on their way."""
+    """Return a template from JSON, which has lists in place of tuples."""
     kind, name, tensors, *rest = fields
     layouts = tuple([(dtype, tuple(shape)) for dtype, shape in tensors])
     return (kind, name, layouts, *rest)
@@ -97,7 +97,7 @@ def find_mismatch(
     Args:
         name: The call's name.
         requests: One for each member; None for one that has joined.
-        ranks: What the members are called.
+        ranks: The numbers of the members.
     """
     present = [(r, q) for r, q in zip(ranks, requests, strict=True) if q is not None]
     first_rank, first = present[0]
@@ -142,7 +142,7 @@ def _own_problem(request: Request) -> str | None:
 
 
 def _difference(first: Request, other: Request) -> tuple[str, object, object] | None:
-    """Return the first feature in which two requests differ, and what each has."""
+    """Return the first feature in which two requests differ, with both values."""
     pairs = zip(_features(first), _features(other), strict=False)
     for (feature, compared, value), (_, other_compared, other_value) in pairs:
         if compared != other_compared:
@@ -151,7 +151,7 @@ def _difference(first: Request, other: Request) -> tuple[str, object, object] | 
 
 
 def _features(request: Request) -> Iterator[tuple[str, object, object]]:
-    """Yield features that must be equal: name, what is compared, and what is shown."""
+    """Yield features that must be equal: name, value to compare, value to show."""
     kind = request.kind
     yield "operations", kind, kind.text
     number = len(request.tensors)

@@ -1,4 +1,4 @@
-"""A call of this member, what carries it out, and what is told of it."""
+"""A call of this member, and the functions that carry it out and observe it."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -13,15 +13,15 @@ from popdist.negotiation.call_requests import Kind, Request
 class Call:
     """A call of this member, from its request to its result."""
 
-    # What waits for it, once it is requested.
+    # Set when the call is requested; the program waits for it.
     handle: Handle[Any]
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        # For a call without a name, the one by which it is matched.
+        # The name that matches the call; the negotiator fills it in for unnamed calls.
         self.name = request.name or ""
         self.begun = monotonic()
-        # Bytes for the other members, and those of all. They are exchanged if all
+        # Bytes for the other members, and the bytes of all. They are exchanged if all
         # members request this call in one round, and no other one.
         self.payload = b""
         self.payloads: Sequence[bytes] = ()
@@ -37,12 +37,12 @@ class Call:
         return self.result
 
 
-# What carries out the decisions of a round, in their order, with this member's calls.
+# Carries out the decisions of a round, in their order, with this member's calls.
 CarryOut = Callable[[Sequence[tuple[Decision, Call | None]]], None]
 
 
 class Observer(Protocol):
-    """What is told how calls proceed: a timeline."""
+    """A listener for the progress of calls: a timeline."""
 
     def requested(self, name: str, kind: Kind) -> None: ...
     def began(self, name: str, kind: Kind) -> None: ...

@@ -1,7 +1,7 @@
 """Popdist's named calls: operations on arrays that are matched by name in any order.
 
-Calls that differ are found before they are made, so that further ones can follow. Small
-arrays travel with the requests for their calls, so that these take one step.
+Mismatched calls are detected before they are made, so that further calls can follow.
+Small arrays travel with the requests for their calls, so that these take one step.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,12 +41,12 @@ class NamedCall(Call, Generic[T]):
         """Make a call that is not requested yet.
 
         Args:
-            label: What it does; the same on all members that make the same call.
-            carry_out: Carries it out among the members, given its name.
-            array: This member's, of the same dtype and shape on all; None where they
-                may differ, or where there are several.
-            complete: Carries it out here, given a group of this member alone, and a
-                row of each member; None where only `carry_out` can.
+            label: The name of the operation; the same on all members.
+            carry_out: Carries the call out among the members, given its name.
+            array: This member's array, if it is the only one and has the same dtype and
+                shape on all members; otherwise None.
+            complete: Carries the call out here, given a group of this member alone, and
+                a row of each member; None where only `carry_out` can.
         """
         # All members know the names in the engine's errors before the call begins.
         number_of(name)
@@ -61,11 +61,11 @@ class NamedCall(Call, Generic[T]):
             self.payload = array.tobytes()
 
     def make(self, group: Group, alone: Group) -> T:
-        """Make the call, whose turn it is.
+        """Make the call, in its turn.
 
         Args:
-            group: That of the members.
-            alone: One of this member alone, with as many rows.
+            group: The members' group.
+            alone: A group of this member alone, with as many rows.
         """
         data = bytearray().join(self.payloads)
         if self._array is None or self._complete is None or not data:
@@ -75,7 +75,7 @@ class NamedCall(Call, Generic[T]):
 
 
 class NamedCalls:
-    """The named calls among some instances, of which this is one."""
+    """The named calls among some instances, including this one."""
 
     def __init__(self, participants: tuple[int, ...]) -> None:
         """Join the group of the other instances; blocks until all of them do."""

@@ -1,9 +1,9 @@
 """The calls of one group that are matched by their names, as one member sees them.
 
 Calls are matched by their names, in whatever order the members make them. In each round
-all members exchange what they have requested since the last one, and then carry out,
-in one order, what all of them have requested. A round is driven by a thread that waits
-for a call, or else by one thread beside the program.
+all members exchange their new requests, and then carry out, in one order, the calls
+that all members have requested. A round is driven by a thread that waits for a call, or
+else by one thread beside the program.
 """
 
 import os
@@ -53,7 +53,7 @@ class Negotiator:
         """Make the member's part.
 
         Args:
-            group: That of the members; only this object and `carry_out` make its calls.
+            group: The members' group; only this object and `carry_out` make its calls.
             agreement: A new one, of the same members.
             watch: A new one, of this agreement.
             cycle: How many seconds to collect requests that nothing waits for, before
@@ -81,7 +81,7 @@ class Negotiator:
         self._decided: list[Call] = []
         self._counts = dict.fromkeys(Kind, 0)
         self._driver: threading.Thread | None = None
-        # The threads that have requested calls, and those that wait for one.
+        # The threads that have requested calls, and the threads in a wait for one.
         self._callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._blocked: set[threading.Thread] = set()
         self._empty_rounds = 0

@@ -24,11 +24,11 @@ class StallWatch:
         """Begin to watch the calls of a member.
 
         Args:
-            timeout: After how many seconds a call that other members have not made is
-                an error, where they make others.
-            stall: After how many seconds they are named on stderr.
-            deadlock: For how many seconds all threads of all members that make calls
-                wait in different ones before that is an error.
+            timeout: After how many seconds a call is an error, if other members make
+                other calls instead.
+            stall: After how many seconds these members are named on stderr.
+            deadlock: After how many seconds it is an error that all calling threads of
+                all members wait in different calls.
         """
         self._agreement = agreement
         self._member = member
@@ -52,7 +52,7 @@ class StallWatch:
         )
         if age >= self._timeout:
             raise CollectiveTimeoutError(message[0].upper() + message[1:])
-        # What all members wait for will be an error, which says more.
+        # In a deadlock there will be an error, which says more.
         due = self._reported + self._stall
         if self._deadlocked_since is None and monotonic() >= due:
             self._reported = monotonic()

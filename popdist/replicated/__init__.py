@@ -1,1 +1,1 @@
-"""What all frameworks' replicated training has in common; it imports none of them."""
+"""The common part of replicated training; it imports no framework."""

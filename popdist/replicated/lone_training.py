@@ -1,4 +1,4 @@
-"""A warning at the end of a job whose instances have trained separately."""
+"""A warning at the end of a job if its instances have trained separately."""
 
 import atexit
 import logging
@@ -19,11 +19,11 @@ told = threading.Event()
 def note_training(advice: str) -> None:
     """Let instance 0 warn when it ends, if it has reduced nothing until then.
 
-    A program that trains by itself calls it at each step, and one that other libraries
-    reduce for gets no warning.
+    Training within one instance calls this at each step. There is no warning if another
+    library reduces for the program.
 
     Args:
-        advice: What the program has to do so that the instances train together.
+        advice: A sentence that tells how to make the instances train together.
     """
     try:
         place = STATE.job.place

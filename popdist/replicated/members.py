@@ -1,4 +1,4 @@
-"""The instances that train one model together, and what they have to agree on."""
+"""The instances that train one model together, and their common settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class Members:
         """Meet the others: all instances of the job, which must call this too.
 
         Args:
-            purpose: The name of the group, which has an order of calls of its own.
+            purpose: The name of the group. Each group has a separate order of calls.
             replicas: The number of local replicas.
-            alike: Settings that have to be the same on all instances, by what they are
-                called in an error.
+            alike: Settings that must be the same on all instances, by their names in an
+                error.
 
         Raises:
             MismatchError: Instances have other settings than this one.

@@ -1,4 +1,4 @@
-"""How many micro-batches one call of a model has, and which replica gets which."""
+"""The number of micro-batches in one call of a model, and each replica's share."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-# What one replica has, or one node of the tree: the gradients of all parameters.
+# The gradients of all parameters, from one replica or from one node of the tree.
 R = TypeVar("R")
 
 
@@ -46,8 +46,8 @@ class TreeSum(Generic[R]):
         """Add the row of a replica, by its number in the job.
 
         Args:
-            level: Of a row that is a sum already: it has 2**level replicas, of which
-                `replica` is the first.
+            level: The row is already a sum of 2**level replicas, beginning with
+                `replica`.
         """
         node = _Node(replica, level, row)
         while self._nodes and not self._separate:

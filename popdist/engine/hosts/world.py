@@ -65,7 +65,7 @@ class World:
         # Instances that a group has lost. They may be dead, so nothing is sent to them:
         # MPICH would crash.
         self.lost: set[int] = set()
-        # Instances that have left a group without telling that they end.
+        # Instances that have left a group without a message about their end.
         self.going_on: set[int] = set()
         # The message that this process sent when it left a group, by the group.
         self.leavings: dict[str, dict[str, Any]] = {}

@@ -28,7 +28,7 @@ class ArenaTransport(Transport):
         """Take part in a group.
 
         Args:
-            local: The member among those of this host.
+            local: This process as a member of its host's arena.
         """
         self.rank, self.instances, self.replicas = rank, instances, tuple(replicas)
         self.core = core
