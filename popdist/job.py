@@ -243,8 +243,10 @@ def check_mpi(environ: Mapping[str, str]) -> None:
     """
     if env.CONTROL in environ and not {env.PMI_RANK, env.PMIX_RANK} & environ.keys():
         raise ArenaError(
-            "Instances on several hosts reach each other by MPI, and --mpirun local "
-            "starts none. Start poprun with an mpirun of an MPI."
+            "Instances on several hosts reach each other by MPI, which --mpirun local "
+            f"does not start, or by TCP, but {env.LINKS} is not set: poprun knows no "
+            "address of instance 0's host. Start poprun with an mpirun of an MPI, or "
+            f"set {env.LINKS}."
         )
 
 

@@ -14,11 +14,20 @@ from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 
 FIRST = Attempt(
-    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
+    number=0,
+    name="cafe.0",
+    control="@poprun-babe/key",
+    arena="beef",
+    master_port=4711,
+    links_port=4712,
+    links_key="f00d",
 )
 MPI = OpenMpi5(path="/opt/bin/mpirun", version="5")
 FACTS = HostFacts(
-    machine=Machine(nodes=(Node(index=0, cpus=(0,)),)), free_port=4711, cwd="/"
+    machine=Machine(nodes=(Node(index=0, cpus=(0,)),)),
+    free_port=4711,
+    links_port=4712,
+    cwd="/",
 )
 
 

@@ -1,4 +1,4 @@
-"""Finds a TCP port of this host on which instances may listen.
+"""Finds TCP ports of this host on which instances may listen.
 
 It uses _socket, because the module `socket` takes 4 ms to import.
 """
@@ -14,7 +14,15 @@ ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 MOST_DRAWS = 100
 
 
-def free_port() -> int:
+def free_ports(count: int) -> list[int]:
+    """Return so many TCP ports of this host that no process listens on."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(_free_port())
+    return list(ports)
+
+
+def _free_port() -> int:
     """Return a TCP port of this host that no process listens on.
 
     It lies below the ports that the kernel assigns to sockets by itself, as the job may

@@ -85,6 +85,7 @@ _OF_AN_OUTER_JOB = frozenset(
         env.NODE_DEVICE_ID,
         env.EXECUTABLE_CACHE_PATH,
         env.MPI4PY_LIBMPI,
+        env.LINKS,
         env.OMP_NUM_THREADS,
         env.VIPU_API_PARTITION_ID,
         env.VIPU_API_GCD_ID,

@@ -110,7 +110,7 @@ _TABLE: Mapping[str, Mapping[Option, str]] = {
         "--process-placement, which overrides it.",
         _option(
             types.read_subnet, "--host-subnet CIDR", unset="automatic"
-        ): "The network that MPI uses between the hosts, such as 10.5.0.0/16.",
+        ): "The network that instances use between the hosts, such as 10.5.0.0/16.",
         _text("--ssh COMMAND", default="ssh"): "The command that runs programs on "
         "the other hosts: ssh with options, such as 'ssh -F my_config', or another.",
         _path("--sync DIR"): "First copy this folder to the same path on the other "

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 from popdist import environment as env
 from popdist.environment import Instance
@@ -54,6 +55,7 @@ def _assign(plan: Plan, assignment: Assignment, instance: Instance) -> Assignmen
         env.CONTROL: attempt.control,
         **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
         env.ARENA: f"{attempt.arena}-{plan.topology.host_of(rank)}",
+        **_links_variable(request, attempt),
         **assignment.exports,
     }
     printed = {name: variables[name] for name in printed}
@@ -130,6 +132,23 @@ def _partition_variables(plan: Plan, assignment: Assignment) -> dict[str, str]:
         env.IPUOF_LOG_LEVEL: "WARN",
         env.POPLAR_TARGET_OPTIONS: compact(options),
     }
+
+
+def _links_variable(request: Request, attempt: Attempt) -> dict[str, str]:
+    """Return where instances on several hosts reach instance 0 without MPI, by TCP.
+
+    Nothing if the address of its host is unknown: popdist's error says so.
+    """
+    first = request.facts[0]
+    if request.mpi.has_mpi or request.topology.num_hosts == 1 or not first.address:
+        return {}
+    # Sockets listen only in the network that the user chooses, or on the host's address
+    # for the others.
+    network = ip_network(request.subnet or first.address, strict=False)
+    addresses = (first.address, *first.addresses)
+    address = next(filter(lambda a: ip_address(a) in network, addresses), first.address)
+    place = f"[{address}]" if ":" in address else address
+    return {env.LINKS: f"tcp://{place}:{attempt.links_port}/{attempt.links_key}"}
 
 
 def _launcher_variables(

@@ -43,8 +43,10 @@ class HostFacts:
 
     # The CPUs and NUMA nodes that instances may use there.
     machine: Machine
-    # A TCP port that no process listens on there.
+    # Two TCP ports that no process listens on there: for instance 0 of a job, and for
+    # its links to others.
     free_port: int
+    links_port: int
     # The directory in which instances run there, unless they have one of their own.
     cwd: FilePath
     # The folder of poprun's sitecustomize there.

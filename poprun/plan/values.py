@@ -45,24 +45,30 @@ class Attempt:
     # never in argv.
     control: str
     arena: str
-    # A TCP port that no process listens on, for rank 0.
+    # TCP ports that no process listens on, for rank 0: for the store of torch, and for
+    # the links between hosts without MPI.
     master_port: int
+    links_port: int
+    # A secret that proves on these links that an instance belongs to the job.
+    links_key: str
 
 
-def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
+def new_attempt(identity: str, number: int, first: HostFacts) -> Attempt:
     """Return an attempt of a job with new names and secrets.
 
     Args:
         identity: The id of the job.
         number: 0 for the first attempt.
-        master_port: A port that is free on the host of rank 0.
+        first: The facts of the host of rank 0, read for this attempt.
     """
     return Attempt(
         number=number,
         name=f"{identity}.{number}",
         control=f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}",
         arena=os.urandom(16).hex(),
-        master_port=master_port,
+        master_port=first.free_port,
+        links_port=first.links_port,
+        links_key=os.urandom(16).hex(),
     )
 
 

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Sequence
 
 from poprun.helpers import own_process
-from poprun.helpers.tcp_ports import free_port
+from poprun.helpers.tcp_ports import free_ports
 from poprun.plan.host_facts import HostFacts
 from poprun.reach.addresses import network_of, own_addresses
 from poprun.reach.cgroups import read_cpu_quota
@@ -30,10 +30,12 @@ def own_facts(address: str = "", directory_places: Sequence[str] = ()) -> HostFa
     if address:
         network = network_of(address)
         addresses = own_addresses()
+    free_port, links_port = free_ports(2)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HostFacts(
         machine=read_machine(),
-        free_port=free_port(),
+        free_port=free_port,
+        links_port=links_port,
         cwd=os.getcwd(),
         interpreter=_INTERPRETER,
         page_bytes=resource.getpagesize(),

@@ -19,6 +19,7 @@ from poprun.output import terminal
 from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
 from poprun.plan.directories import check_current_directory
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
@@ -167,7 +168,7 @@ def _dry_run(
         expected: The partition that the job would be granted, and a note about it.
     """
     partition, note = expected
-    attempt = new_attempt(request.identity, 0, request.facts[0].free_port)
+    attempt = new_attempt(request.identity, 0, request.facts[0])
     plan = make_plan(request, attempt, partition)
     return show_plan(plan, context.settings, context.log, partition_note=note)
 
@@ -197,15 +198,15 @@ def _run_job(
         request, context.environ, guard.tell, guard.pid, log, phase_line
     )
 
-    def prepare_attempt(number: int, port: int) -> tuple[Plan, Job]:
-        attempt = new_attempt(request.identity, number, port)
+    def prepare_attempt(number: int, first: HostFacts) -> tuple[Plan, Job]:
+        attempt = new_attempt(request.identity, number, first)
         plan = make_plan(request, attempt, reserved.partition)
         return plan, reserved.with_devices(stages.prepare(plan, files, context))
 
     starts = False
     context.enter("prepare")
     try:
-        plan, job = prepare_attempt(0, request.facts[0].free_port)
+        plan, job = prepare_attempt(0, request.facts[0])
         phase_line.hide()
         if code := show_plan(plan, context.settings, log, reserved.lines):
             return code

@@ -12,6 +12,7 @@ from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Request
 from poprun.reach.hosts import Preflights
 from poprun.reach.remote import HostOpener
@@ -78,12 +79,12 @@ class RunContext:
         if self.trace is not None:
             self.trace.enter(phase)
 
-    def reopen_hosts(self, request: Request, guard: StartedGuard) -> int:
-        """Reach the hosts again before another attempt; return a port for rank 0."""
+    def reopen_hosts(self, request: Request, guard: StartedGuard) -> HostFacts:
+        """Reach the hosts again before another attempt; return those of rank 0."""
         reopen = partial(self._opener.open, guard.tell, again=True)
         self.hosts.reopen(request.hosts, reopen)
         self.hosts.check_mpi(request.mpi)
-        return self.hosts.describe(request.hosts[:1])[0].free_port
+        return self.hosts.describe(request.hosts[:1])[0]
 
 
 def make_log(

@@ -16,6 +16,7 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
 from poprun.job.values import Job
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Plan, Request
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, undo_job
@@ -48,7 +49,7 @@ class Restarts:
 
     Args:
         prepare: Returns the plan and the job of an attempt. It gets the number of the
-            attempt, and a TCP port for rank 0.
+            attempt, and the facts of the host of rank 0.
         run_attempt: The stage of this name, with the context.
     """
 
@@ -56,7 +57,7 @@ class Restarts:
         self,
         context: RunContext,
         request: Request,
-        prepare: Callable[[int, int], tuple[Plan, Job]],
+        prepare: Callable[[int, HostFacts], tuple[Plan, Job]],
         run_attempt: Callable[..., tuple[Verdict, Successor | None]],
     ) -> None:
         self._context, self._request = context, request
@@ -124,8 +125,8 @@ class Restarts:
         try:
             with _signals_raise():
                 self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
-                port = self._context.reopen_hosts(self._request, self._guard)
-                prepared = self._prepare(self._number, port)
+                first = self._context.reopen_hosts(self._request, self._guard)
+                prepared = self._prepare(self._number, first)
                 self._show("")
                 return prepared
         except (StoppedError, HostUnreachableError, LaunchError):

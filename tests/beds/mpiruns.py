@@ -28,6 +28,11 @@ AS_ROOT = {
 }
 
 
+def launcher(mpi: str) -> str:
+    """Return the value of --mpirun for an MPI, or for "local"."""
+    return mpi if mpi == "local" else mpirun_of(mpi)
+
+
 def command(
     hosts: Sequence[Host], mpi: str, instances: int, program: Sequence[str]
 ) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from beds.mpiruns import AS_ROOT, command
+from beds.mpiruns import AS_ROOT, command, launcher
 from conftest import mpirun_of
 
 from tests.host_jobs import DEATH, OPERATIONS
@@ -57,6 +57,53 @@ def test_every_operation_between_hosts_equals_the_specification(
     assert lines == [f"{rank} h{rank // 2} direct\n" for rank in range(4)]
 
 
+def test_the_local_launcher_links_hosts_by_tcp(bed: Bed) -> None:
+    program = OPERATIONS.replace("print(", "0 and print(") + EPILOGUE
+    for host in bed.hosts:
+        host.path("/tmp/program.py").write_text(PROLOGUE + program)
+
+    ran = bed.front.run(
+        *("poprun", "--mpirun=local", "--host=h1,h2", "-n4", "--offline-mode=yes"),
+        *("python3", "/tmp/program.py"),
+        timeout=200,
+    )
+    bed.clean()
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    lines = sorted(ran.stdout.splitlines())
+    assert lines == [f"{rank} h{1 + rank // 2} direct" for rank in range(4)]
+
+
+def test_links_listen_in_the_subnet_only_and_show_no_key(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    for number, host in enumerate(bed.hosts):
+        host.run("ip", "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+    program = """
+import os, subprocess, popdist
+group = popdist.instance_group()
+group.barrier()
+if group.rank % 2 == 0:
+    port, key = os.environ["POPDIST_LINKS"].rpartition(":")[2].split("/")
+    seen = subprocess.check_output(["ps", "axww"]).decode()
+    sockets = subprocess.check_output(["ss", "-Hltnp"]).decode()
+    print(*sorted({line.split()[3].rpartition(":")[0]
+        for line in sockets.splitlines() if "python" in line}), key in seen)
+group.barrier()
+"""
+
+    ran = bed.front.run(
+        *("poprun", "--mpirun=local", "--host=h0,h1", "-n4", "--offline-mode=yes"),
+        *("--host-subnet=10.77.0.0/24", "-v", "python3", "-c", program),
+        timeout=200,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["10.77.0.1 False", "10.77.0.2 False"]
+    assert "tcp://" not in ran.stderr
+
+
 def test_a_slow_link_that_loses_packets_changes_no_result(
     make_bed: Callable[..., Bed],
 ) -> None:
@@ -81,6 +128,7 @@ def test_a_slow_link_that_loses_packets_changes_no_result(
         *(("openmpi5", n, seconds) for n in (2, 4) for seconds in ("0", "0.55", "2")),
         *((mpi, 2, "0.55") for mpi in ("openmpi4", "hydra")),
         *((mpi, 4, seconds) for mpi in ("openmpi4", "hydra") for seconds in ("0", "2")),
+        *(("local", n, "0.55") for n in (2, 4)),
     ],
 )
 def test_the_death_of_an_instance_is_named_on_the_other_host(
@@ -93,7 +141,7 @@ def test_the_death_of_an_instance_is_named_on_the_other_host(
             file.write(DEATH)
 
     ran = bed.front.run(
-        *("poprun", "--mpirun", mpirun_of(mpi), "--host", "h0,h1", "--keep-going"),
+        *("poprun", "--mpirun", launcher(mpi), "--host", "h0,h1", "--keep-going"),
         *("--num-instances", str(instances), "--num-replicas", str(instances)),
         *("--offline-mode=yes", sys.executable, "/tmp/program.py"),
         *("", "0", "/root", "100000", called_after),

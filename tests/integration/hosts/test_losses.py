@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from conftest import mpirun_of
+from beds.mpiruns import launcher
 
 from poprun.reach.silence import SILENT_S
 
@@ -65,9 +65,15 @@ class RunningJob:
 
     def __init__(self, bed: Bed, mpi: str, hosts: str = "h0,h1") -> None:
         self.bed = bed
-        path = "local" if mpi == "local" else mpirun_of(mpi)
         self.poprun = bed.front.start(
-            *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
+            *(
+                "poprun",
+                "--mpirun",
+                launcher(mpi),
+                "--offline-mode=yes",
+                "--grace",
+                "1",
+            ),
             *("--host", hosts, "-n", "4", "sh", "-c", STUBBORN),
             stderr=subprocess.PIPE,
             text=True,
@@ -154,12 +160,12 @@ def test_a_shim_of_another_host_that_is_killed_is_the_cause(bed: Bed, mpi: str) 
     assert "instance 3 on h1 was killed" in stderr
 
 
-@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_instances_that_catch_the_loss_of_another_go_on_and_succeed(
     bed: Bed, mpi: str
 ) -> None:
     ran = bed.front.run(
-        *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes", "--keep-going"),
+        *("poprun", "--mpirun", launcher(mpi), "--offline-mode=yes", "--keep-going"),
         *("--host", "h0,h1", "-n", "4", "python3", "-c", CATCHES),
         timeout=200,
     )
@@ -268,12 +274,12 @@ def test_a_host_that_is_cut_off_cleans_up_although_its_sshd_was_stopped(
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_an_instance_that_exits_while_others_need_it_is_the_cause(
     bed: Bed, mpi: str, rank: int
 ) -> None:
     job = bed.front.run(
-        *("poprun", "--mpirun", mpirun_of(mpi), "--offline-mode=yes"),
+        *("poprun", "--mpirun", launcher(mpi), "--offline-mode=yes"),
         *("--host", "h0,h1", "-n", "4", "python3", "-c", EXITS, f"{rank}"),
         timeout=200,
     )

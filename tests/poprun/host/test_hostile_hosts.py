@@ -333,6 +333,7 @@ def test_a_host_may_have_any_limit_of_the_stack(
     assert there == replace(
         Preflight("127.0.0.1").facts(),
         free_port=FACTS["free_port"],
+        links_port=FACTS["links_port"],
         stack_limit=stack_limit,
         cwd="/caf\udce9\n",
         environ={"HOME": "/home/a"},

@@ -1,12 +1,14 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from plans import FACTS, make_request, planned
+from plans import FACTS, MPI, make_request, planned
 
 from popdist import environment as env
 from poprun.host_specs import HostSpec
+from poprun.mpirun.no_mpi import LocalLauncher
+from poprun.mpirun.values import Mpi
 from poprun.plan.assignments import (
     compact,
     target_options,
@@ -188,6 +190,47 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
         *("beef-0", "beef-0", "beef-1", "beef-1")
     ]
     assert (job_plan.request.hosts, job_plan.topology.num_hosts) == (HOSTS[:2], 2)
+
+
+TWO_HOSTS = Topology(num_instances=4, num_replicas=4, num_hosts=2)
+
+
+def links_of(topology: Topology, mpi: Mpi, subnet: str, *addresses: str) -> set[str]:
+    """Return the links of all instances; the first host has these addresses."""
+    first, *_ = addresses or ("",)
+    facts = replace(FACTS, address=first, addresses=addresses)
+    number = topology.num_hosts
+    request = make_request(
+        topology, HOSTS[:number], [facts] * number, mpi=mpi, subnet=subnet
+    )
+    variables = [each.variables for each in planned(request).assignments]
+    return {each["POPDIST_LINKS"] for each in variables if "POPDIST_LINKS" in each}
+
+
+@pytest.mark.parametrize(
+    ("subnet", "addresses", "place"),
+    [
+        ("", ["10.1.0.7"], "10.1.0.7"),
+        ("10.1.0.0/16", ["10.1.0.7", "10.1.0.6"], "10.1.0.7"),
+        ("10.2.0.0/16", ["10.1.0.7", "127.0.0.1", "10.2.0.7"], "10.2.0.7"),
+        ("10.1.0.0/16", ["fd00::1", "10.1.0.7"], "10.1.0.7"),
+        ("", ["fd00::1", "10.1.0.7"], "[fd00::1]"),
+    ],
+)
+def test_without_mpi_hosts_are_linked_at_an_address_of_the_subnet(
+    subnet: str, addresses: Sequence[str], place: str
+) -> None:
+    links = links_of(TWO_HOSTS, LocalLauncher(), subnet, *addresses)
+
+    assert links == {f"tcp://{place}:4712/f00d"}
+
+
+def test_nothing_is_linked_by_tcp_on_one_host_by_an_mpi_or_without_an_address() -> None:
+    one_host = Topology(num_instances=4, num_replicas=4)
+
+    assert links_of(one_host, LocalLauncher(), "", "10.1.0.7") == set()
+    assert links_of(TWO_HOSTS, MPI, "", "10.1.0.7") == set()
+    assert links_of(TWO_HOSTS, LocalLauncher(), "") == set()
 
 
 def test_a_users_exports_reach_all_instances_and_single_ones_count_more() -> None:

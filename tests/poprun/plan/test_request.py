@@ -64,7 +64,7 @@ def plan_for(
         )
     ]
     request = read_request(own, programs, environ, "/tmp", describe)
-    first = new_attempt(request.identity, 0, request.facts[0].free_port)
+    first = new_attempt(request.identity, 0, request.facts[0])
     options = request.partition_options
     expected = options and partition.expected_variables(options, request.identity)
     return make_plan(request, first, expected)
@@ -72,8 +72,8 @@ def plan_for(
 
 def next_attempt(plan: Plan, describe: Describe = HOSTS.describe) -> Plan:
     number = plan.attempt.number + 1
-    port = describe(plan.request.hosts[:1])[0].free_port
-    following = new_attempt(plan.request.identity, number, port)
+    first = describe(plan.request.hosts[:1])[0]
+    following = new_attempt(plan.request.identity, number, first)
     return make_plan(plan.request, following, plan.partition)
 
 
@@ -146,6 +146,26 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
     assert not any(value in words for value in (name, key, secret))
     assert control != variables(other)["POPDIST_CONTROL"]
     assert arena != variables(other)["POPDIST_ARENA"]
+
+
+def test_the_key_of_links_is_in_no_argv_and_differs_in_each_attempt() -> None:
+    def addressed(hosts: Sequence[HostSpec]) -> list[HostFacts]:
+        return [replace(facts, address="10.5.0.1") for facts in describe(hosts)]
+
+    job_plan = plan_for(
+        settings("--mpirun", "local", "-n2", "--host=a,b"), {}, addressed
+    )
+    again = next_attempt(job_plan, addressed)
+
+    keys = [
+        re.fullmatch(
+            "tcp://10.5.0.1:1/([0-9a-f]{32})", variables(plan)["POPDIST_LINKS"]
+        )
+        for plan in (job_plan, again)
+    ]
+    first, second = (key[1] for key in keys if key)
+    assert first != second
+    assert not any(key in " ".join(job_plan.printed_argv()) for key in (first, second))
 
 
 def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
@@ -988,8 +1008,10 @@ def machine(*cpus: int) -> Machine:
 
 
 FACTS = {
-    "a": HostFacts(machine=machine(0, 1), free_port=4711, cwd="/home/a"),
-    "b": HostFacts(machine=machine(0, 1, 2, 3, 4, 5), free_port=4712, cwd="/home/b"),
+    "a": HostFacts(machine=machine(0, 1), free_port=4711, links_port=1, cwd="/home/a"),
+    "b": HostFacts(
+        machine=machine(0, 1, 2, 3, 4, 5), free_port=4712, links_port=1, cwd="/home/b"
+    ),
 }
 
 
@@ -1112,6 +1134,7 @@ def crowded(cpus: int, *words: str) -> list[str]:
     facts = HostFacts(
         machine=Machine(nodes=(Node(index=0, cpus=tuple(range(cpus))),)),
         free_port=4711,
+        links_port=4712,
         cwd="/",
     )
     own = settings("--mpirun", "local", *words)

@@ -30,6 +30,7 @@ class FakePreflight:
         return HostFacts(
             machine=Machine(nodes=(Node(index=0, cpus=(0,)),)),
             free_port=1,
+            links_port=2,
             cwd=f"/{self.name}",
         )
 
