@@ -1,11 +1,11 @@
-"""The C core. popdist.engine.spec.operations names what its numbers stand for."""
+"""The C core. popdist.engine.spec.operations has names for its numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from popdist.engine.spec.operations import Described, Trace
 
-# Which of its versions it is, for popdist.engine.
+# The version of its interface, which popdist.engine checks.
 VERSION: Final[int]
 
 # The names of the fields at the head of a call's table, in their order, and their
@@ -16,7 +16,7 @@ CALL_FORMAT: Final[str]
 # The most data that share_records() takes.
 RECORD_DATA_BYTES: Final[int]
 
-# Of how many lost instances an error tells.
+# The most lost instances that an error can name.
 MOST_LOST: Final[int]
 
 class Failure(Exception):
@@ -25,7 +25,7 @@ class Failure(Exception):
 class Split:
     """How the replicas of a group are shared out among its members."""
 
-    # With `hosts`, of members on these hosts, numbered from 0.
+    # `hosts` has each member's host, numbered from 0, in a group over hosts.
     def __new__(
         cls,
         rank: int,
@@ -41,16 +41,16 @@ class Comm:
         memory: Any,  # a writable buffer
         rank: int,
         simd: str | None,
-        pidfds: Sequence[int],  # each one higher, so that 0 stands for none
+        pidfds: Sequence[int],  # plus one, so that 0 stands for none
         pids: Sequence[int],
         timeout: float,
         stall: float,
         on_stall: Callable[[int, float], object],
-        instance: int = -1,  # what the member is called; by default its rank
+        instance: int = -1,  # the member's name in messages; by default its rank
     ) -> Comm: ...
     # Make the call that a table describes; a reduction needs a Split.
     def run(self, split: Split | None, table: bytes, /) -> None: ...
-    # With the error of a Status, its message, and at most 15 lost instances.
+    # End the group with a Status's error, a message, and at most 15 lost instances.
     def end(self, error: int, message: str, lost: Sequence[int] = (), /) -> None: ...
     # A failures.Ending.
     def ending(
@@ -63,15 +63,15 @@ class Comm:
         ]
         | None
     ): ...
-    # For the waits that begin from now on.
+    # Set the timeout of waits that begin from now on.
     def set_timeout(self, seconds: float, /) -> None: ...
     # True in the middle of a call of this thread, False in one of another thread.
     def in_call(self) -> bool | None: ...
     # How to reach the other hosts of a larger group: links (see mpi_links()), this
-    # host's number, whether this member is its leader, its rank, the member of each
-    # host that it exchanges data with, and the processes and first tags of all members.
-    # `hooks` has look_while_waiting, prepare, end_for_mismatch, end_after_link_error
-    # and end_for_death; see HostsMember.
+    # host's number, whether this member is its leader, its rank, its counterpart on
+    # each host, and the processes and first tags of all members. `hooks` has
+    # look_while_waiting, prepare, end_for_mismatch, end_after_link_error and
+    # end_for_death; see HostsMember.
     def connect_hosts(
         self,
         links: object,
@@ -86,14 +86,14 @@ class Comm:
     ) -> None: ...
     # A member has died: nothing is sent to it any more.
     def note_death(self, member: int, /) -> None: ...
-    # A call of the larger group: a Described, a hash of its details, and the function
-    # that carries out its steps, which are all calls of this thread until that returns:
-    # members announce it in place of these.
+    # Make a call of the larger group: a Described, a hash of its details, and a
+    # function for its steps. Until the function returns, all calls of this thread are
+    # steps, and members announce the larger call in place of them.
     def run_larger_call(self, *call: Any) -> Any: ...
-    # The last one, and how many there were.
+    # The last larger call, and the number of them so far.
     def larger_call(self) -> tuple[Described, int]: ...
     # Begin a message of such a call to or from a member on another host, and return its
-    # number. The memory is the caller's, as long as the message may be under way.
+    # number. The caller keeps the memory as long as the message may be in transit.
     def begin_send(
         self, member: int, kind: int, address: int, nbytes: int, /
     ) -> int: ...
@@ -101,32 +101,32 @@ class Comm:
         self, member: int, kind: int, address: int, nbytes: int, /
     ) -> int: ...
     def await_transfers(self, numbers: Sequence[int], /) -> None: ...
-    # Forget these messages, and return whether one may still be under way.
+    # Forget these messages, and return whether one may still be in transit.
     def end_transfers(self) -> bool: ...
-    # On a leader: see that all hosts make the same call, and return their data.
+    # On a leader: check that all hosts make the same call, and return their data.
     def share_records(self, data: Any, /) -> list[bytes]: ...
-    # What is told of each call that is over; it must not keep this alive.
+    # Called with each finished call; it must not keep this object alive.
     def set_trace(self, trace: Trace | None, /) -> None: ...
-    # The members that have not begun the call that this one is in, or in which the
-    # group has come to its end.
+    # The members that have not begun the current call; once the group has ended, the
+    # members that had not begun its last call.
     def missing(self) -> list[int]: ...
     # Whether a member is in a call, and its last calls with their numbers, the last one
     # first. It may begin another one meanwhile: they are for messages.
     def recent(self, member: int, /) -> tuple[bool, list[tuple[int, Described]]]: ...
-    # Record all calls from now on; the recorder's file has the group by this number.
+    # Record all calls from now on, under this number of the group.
     def record_to(self, recorder: Recorder, group: int, /) -> None: ...
     def set_heap(self, address: int, span: int, /) -> None: ...
-    # More calls, or fewer, that a thread of ours makes before any other.
+    # Add to the number of calls that the group's thread makes before any other.
     def queue(self, more: int, /) -> int: ...
     def last(self) -> tuple[int, int]: ...
-    # How many all_reduces and reduces were carried out by oneshot, direct, ring, and
-    # where the arrays lie in the arena.
+    # The numbers of all_reduces and reduces by oneshot, by direct, by ring, and in
+    # place in the arena.
     def runs(self) -> tuple[int, int, int, int]: ...
     # How many waits ended while this member was spinning, how often it yielded its
     # core, how many of these yields returned late, and how often it slept.
     def waits(self) -> tuple[int, int, int, int]: ...
-    # What all_reduces of so many bytes by "direct" have settled on: the bytes of a
-    # block, and whether it is written past the caches. Nothing once this is closed.
+    # The present choice for all_reduces of so many bytes by "direct": the bytes of a
+    # block, and whether it is written past the caches. None once this is closed.
     def blocks(self, nbytes: int, /) -> tuple[int, int] | None: ...
     def doing(self) -> Described | None: ...
     def ring_segment(self, dtype: int, /) -> int: ...
@@ -138,8 +138,8 @@ class Reducer:
     Everything else goes to the method _all_reduce, with the same arguments.
     """
 
-    # Without a Comm, all calls go to _all_reduce; with `only`, those of arrays of other
-    # types.
+    # Without a Comm, all calls go to _all_reduce; with `only`, the calls with arrays of
+    # other types do.
     def _bind(
         self,
         comm: Comm | None,
@@ -149,19 +149,19 @@ class Reducer:
         only: type | None,
         /,
     ) -> None: ...
-    # None, or NotImplemented where not all arrays are plain buffers of one dtype.
+    # None, or NotImplemented unless all arrays are plain buffers of one dtype.
     def _reduce_lists(
         self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
     ) -> Any: ...
-    # All-reduce elements at an address in place. None, or NotImplemented where this
-    # member has several rows, or other calls have to be made before.
+    # All-reduce elements at an address in place. None, or NotImplemented if this
+    # member has several rows, or if other calls have to be made before.
     def _reduce_at(
         self, address: int, count: int, dtype: int, reduction: int, /
     ) -> Any: ...
     # The same for a reduce_scatter of one array.
     def _scatter_array(self, x: Any, out: Any, reduction: int, /) -> Any: ...
-    # The same for an all_gather of one array a member; the headers of all members'
-    # arrays, as bytes, where these differ and have not been gathered.
+    # The same for an all_gather of one array a member. If members' arrays differ,
+    # gather nothing and return the headers of all of them, as bytes.
     def _gather_array(self, x: Any, out: Any, /) -> Any: ...
     def all_reduce(
         self,
@@ -176,7 +176,7 @@ class Reducer:
     ) -> Any: ...
 
 class TensorCall:
-    """A call that TensorCalls has checked, and that keeps its tensors."""
+    """A checked call of TensorCalls, which keeps its tensors."""
 
     # Calls that were begun before must have been made.
     def make(self) -> None: ...
@@ -184,22 +184,22 @@ class TensorCall:
 class TensorCalls:
     """The most common calls of torch.distributed, of a group with one row a member.
 
-    They return the work `done`, or a call that is to be made later, where the options
-    ask for that. They return None where a call is not one of these, or the group has
-    come to its end: then nothing was done.
+    They return the work `done`, or a call to be made later if the options ask for
+    this. They return None, and have done nothing, if the call is not one of these or
+    the group has ended.
     """
 
-    # How many calls these were.
+    # The number of calls so far.
     made: int
     def __new__(
         cls,
         group: Reducer,
         # A capsule with DLPack's table of functions, or None, torch.Tensor, its method
-        # is_neg, what returns whether a profiler runs, the core's reductions by the
-        # hashes of torch's, timedelta(), and the work of a call that is over.
+        # is_neg, the function that tells whether a profiler runs, the core's reductions
+        # by the hashes of torch's, timedelta(), and the work of a finished call.
         torch: tuple[Any, ...],
     ) -> TensorCalls: ...
-    # `options` are torch's of the call. One tensor may stand for a list of it.
+    # `options` are torch's options. A tensor may be passed as a list of one.
     def all_reduce(self, tensors: Any, options: Any, /) -> Any: ...
     def broadcast(self, tensors: Any, options: Any, /) -> Any: ...
     def all_gather(self, output: Any, input: Any, options: Any, /) -> Any: ...
@@ -220,17 +220,17 @@ class Mapping:
 class Recorder:
     """Records calls in an empty file, which it closes in the end.
 
-    popdist.environment says how. One that is full counts what it cannot record.
+    popdist.environment describes the file. A full one counts calls without a record.
     """
 
     def __new__(cls, fd: int, most: int) -> Recorder: ...
-    # Record no more.
+    # Stop recording.
     def close(self) -> None: ...
 
-# Where the elements of an array with numpy's __array_struct__ begin.
+# Return the address of the elements of an array with numpy's __array_struct__.
 def address_of(array: object, /) -> int: ...
 
-# The bytes of an arena, and from where to where it is for send and receive alone.
+# The bytes of an arena, and the begin and end of its part for send and receive only.
 def arena_sizes(
     size: int, block: int, oneshot: int, spin_us: int, /
 ) -> tuple[int, int, int]: ...
@@ -239,14 +239,14 @@ def arena_sizes(
 def arena_layout() -> int: ...
 def initialise(memory: object, sizes: tuple[int, int, int, int], /) -> None: ...
 
-# Of memory that is mapped without access, and of memory of a file.
+# For memory mapped without access, and for memory of a file.
 def make_accessible(address: int, nbytes: int, /) -> None: ...
 def remove_pages(address: int, nbytes: int, /) -> None: ...
 def simd_levels() -> list[Literal["baseline", "avx2", "avx512", "neon"]]: ...
 
 # Links by MPI, for Comm.connect_hosts(): the addresses of MPI_Isend, MPI_Irecv and
 # MPI_Test, the handles of a communicator and of MPI_BYTE, and the descriptors of two
-# epolls: of the connections by which data may come, and of those that hang up, or -1.
+# epolls, or -1: one for connections with new data, one for connections that hang up.
 def mpi_links(
     isend: int,
     irecv: int,
@@ -261,7 +261,7 @@ def mpi_links(
 class TcpLinks:
     """Moves messages over sockets between processes, for popdist.engine.hosts.tcp.
 
-    Any thread may call its methods. They raise OSError for what the system refuses.
+    Any thread may call its methods. They raise OSError if the system refuses.
     """
 
     def __new__(cls, rank: int, size: int) -> TcpLinks: ...
@@ -269,17 +269,18 @@ class TcpLinks:
     def table(self) -> object: ...
     # Own a connected socket to a process.
     def add(self, process: int, fd: int, /) -> None: ...
-    # Short messages, with tags below 16: begin to send one, take one that has come with
-    # its sender, and count those that are still being sent.
+    # Short messages, with tags below 16: begin to send one, take a received one with
+    # its sender, and count the ones still being sent.
     def post(self, to: int, tag: int, data: bytes, /) -> None: ...
     def take(self, tag: int, /) -> tuple[int, bytes] | None: ...
     def posted(self) -> int: ...
     # Whether there is a socket to a process, or it has ended.
     def is_ready(self, process: int, /) -> bool: ...
-    # The processes whose sockets have ended before they said goodbye.
+    # Mark a process as unreachable or dead.
     def note_failed(self, process: int, /) -> None: ...
+    # The dead processes: their sockets ended without a goodbye.
     def failed(self) -> list[int]: ...
-    # Take note of hosts that do not answer; called several times a second.
+    # Detect hosts that do not answer; called several times a second.
     def check_answers(self) -> None: ...
     def say_goodbye(self) -> None: ...
     # Close the sockets in a forked child.

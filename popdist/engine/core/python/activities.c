@@ -1,4 +1,4 @@
-/* What a member shows of its calls, sees of those of others, and records of its own. */
+/* A member's calls, as it shows them to others and records them, and the others' calls. */
 #include "python/comm_object.h"
 
 #include <string.h>
@@ -6,8 +6,8 @@
 
 void end_record(CommObject *self, status s)
 {
-    /* In a child that a signal's handler has forked, the record is its parent's. Only
-     * then it is looked at whose it is: getpid() takes longer than all else here. */
+    /* In a child that a signal's handler has forked, the record belongs to the parent.
+     * The owner is checked only in this case: getpid() takes longer than all else here. */
     if (s != STOPPED || is_ours(&self->c))
         record_end(self->c.record, s, self->c.ran);
     self->c.record = NULL;
@@ -28,8 +28,8 @@ static PyObject *members_in(const uint64_t mask[MASK_WORDS], int size)
     return list;
 }
 
-/* The members that have not begun the call that this one is in, or of which the group came
- * to its end. */
+/* The members that have not begun the current call; once the group has ended, the
+ * members that had not begun its last call. */
 PyObject *comm_missing(CommObject *self, PyObject *unused)
 {
     (void)unused;
@@ -52,8 +52,8 @@ PyObject *comm_recent(CommObject *self, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "The group has no member %d.", member);
     const activity *a = activity_at(&self->c, member);
     const uint64_t begun = atomic_load(&a->begun), over = atomic_load(&a->over);
-    /* Which description is the last one only the member itself knows, but their numbers
-     * grow with the calls. */
+    /* Only the member itself knows its last description, but descriptions have growing
+     * numbers. */
     descriptor calls[RECENT_CALLS];
     uint64_t last = 0;
     for (int i = 0; i < RECENT_CALLS; i++) {
@@ -77,7 +77,7 @@ PyObject *comm_recent(CommObject *self, PyObject *args)
     return list ? Py_BuildValue("(NN)", PyBool_FromLong(begun != over), list) : NULL;
 }
 
-/* Record all calls from now on with a Recorder, which numbers the group so. */
+/* Record all calls from now on with a Recorder, under this number of the group. */
 PyObject *comm_record_to(CommObject *self, PyObject *args)
 {
     PyObject *recorder;

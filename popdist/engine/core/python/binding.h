@@ -1,4 +1,4 @@
-/* What the core's Python side shares: see _core.pyi for what each function does. */
+/* Declarations for all files of the core's Python side: see _core.pyi for each function. */
 #ifndef POPDIST_BINDING_H
 #define POPDIST_BINDING_H
 
@@ -42,7 +42,7 @@ PyObject *make_tensor_calls_type(PyObject *module);
 #define LINK_TABLE "popdist.engine._core.link_table"
 PyObject *make_mpi_links(PyObject *module, PyObject *args);
 
-/* What a Recorder holds. */
+/* The recorder in a Recorder. */
 recorder *recorder_of(PyObject *object);
 
 /* Numbers from a sequence; -1 with an exception set. */

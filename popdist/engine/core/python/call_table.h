@@ -1,18 +1,17 @@
-/* A call as Python describes it to the core: a table of 64-bit words.
+/* The table of 64-bit words with which Python describes a call to the core.
  *
- * The fields of the head come first, in the order that CALL_FIELDS has; Python reads it as
+ * The fields of the head come first, in the order of CALL_FIELDS; Python reads it as
  * CALL_FIELDS and CALL_FORMAT of the module. Then `num_lengths` lengths follow, and the
- * arrays up to the end of the table. Of each array the table has the number of axes that
- * members must agree on, their lengths, the addresses of `num_sources` rows that are read,
- * and those of `num_targets` rows that are written: none, one for all that are read, or one
- * for each.
+ * arrays up to the end of the table. For each array the table has the number of axes that
+ * members must agree on, their lengths, the addresses of `num_sources` rows to read, and
+ * the addresses of `num_targets` rows to write: none, one for all sources, or one for each.
  */
 #ifndef POPDIST_CALL_TABLE_H
 #define POPDIST_CALL_TABLE_H
 
 #include "python/binding.h"
 
-/* The type of a field, its format in Python's struct, and its name. */
+/* A field's type, its format in Python's struct, and its name. */
 #define CALL_FIELDS(FIELD)                                                             \
     FIELD(int64_t, "q", operation)                                                     \
     FIELD(int64_t, "q", dtype)                                                         \
@@ -21,7 +20,7 @@
     FIELD(int64_t, "q", root)      /* the other member of a message; -1 for none */    \
     FIELD(int64_t, "q", prelude_to)                                                    \
     FIELD(uint64_t, "Q", name)                                                         \
-    FIELD(uint64_t, "Q", num_lengths) /* bytes of each member's part of an exchange */ \
+    FIELD(uint64_t, "Q", num_lengths) /* bytes of the members' shares in an exchange */ \
     FIELD(uint64_t, "Q", num_sources)                                                  \
     FIELD(uint64_t, "Q", num_targets)
 

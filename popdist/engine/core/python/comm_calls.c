@@ -13,7 +13,7 @@ enum { MOST_AXES = 254 };
 typedef struct {
     call_head head;
     const uint64_t *lengths;
-    const uint64_t *at, *end; /* the arrays that have not been read */
+    const uint64_t *at, *end; /* the arrays that are still to be read */
 } call_table;
 
 /* One array of a table. */
@@ -45,7 +45,7 @@ static bool table_open(call_table *t, const Py_buffer *view)
     return true;
 }
 
-/* Read the next array, and mix its axes into a hash. False, with an exception, where the
+/* Read the next array, and mix its axes into a hash. False, with an exception, if the
  * table ends within it. */
 static bool table_next(call_table *t, table_array *array, uint64_t *shapes_hash)
 {
@@ -96,14 +96,14 @@ static bool read_segments(call *k, call_table *t, segment *to, char **addresses)
     return true;
 }
 
-/* Carry a reduction out, counting by what algorithm. */
+/* Carry a reduction out, and count its algorithm. */
 static status reduce_segments(CommObject *self, call *k, int wanted)
 {
     if (k->op != REDUCE_SCATTER) {
         prepare(k, wanted);
         return reduce_counted(self, k);
     }
-    /* The only array has one target, where all of this member's parts go. */
+    /* The only array has one target, for all of this member's shares. */
     const segment whole = {k->segments->count, k->segments->in, NULL};
     char *out = k->segments->out[0];
     k->segments = &whole;
@@ -136,7 +136,7 @@ static PyObject *make_reduction(CommObject *self, const replica_split *split, ca
     return result;
 }
 
-/* --- What hands rows on */
+/* --- Exchanges */
 
 static PyObject *make_exchange(CommObject *self, const call_table *t, const table_array *array,
                                uint64_t shapes_hash)

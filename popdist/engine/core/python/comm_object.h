@@ -13,48 +13,48 @@ typedef struct {
     comm c;
     bool open;
     Py_buffer memory;
-    /* One call at a time. A thread that holds the GIL may read `busy`, which is quicker
-     * than a lock. The gate is a lock that is closed while it is taken: the end of a call
-     * opens it for one thread that waits. Until that one runs, many calls may end, and
-     * none of them may open it again: a semaphore would count them. */
+    /* One call at a time. A thread with the GIL may read `busy`, which is quicker than a
+     * lock. The gate is a lock that is closed while a call runs: the end of a call opens
+     * it for one waiting thread. Many calls may end before that thread runs, and none of
+     * them may open the gate again: a semaphore would count them. */
     bool busy;
-    unsigned long call_thread; /* of the call once it lets others run, else 0 */
+    unsigned long call_thread; /* the call's thread, once it lets others run, else 0 */
     int waiting;
     PyThread_type_lock gate;
     bool gate_is_open;
     int queued; /* calls that a thread of our own will make before any other */
-    bool in_steps; /* of a call of a larger group, whose turn this is */
-    links links;   /* to its other hosts; `hooks` is told of what they meet, or NULL */
+    bool in_steps; /* in a call of a larger group, which owns this turn */
+    links links;   /* to its other hosts; `hooks` handles their events, or is NULL */
     PyObject *hooks;
-    PyObject *link_capsule; /* that has their implementation, or NULL */
+    PyObject *link_capsule; /* owns their implementation, or NULL */
     PyThreadState *saved;    /* while a call lets other threads run */
     uint64_t float_mode;
     uint64_t stall_ns;
     PyObject *on_stall;
-    PyObject *trace; /* told of each call that is over, or NULL */
+    PyObject *trace; /* called after each call, or NULL */
     uint64_t entered_ns; /* when the call began, if it is traced, else 0 */
-    PyObject *recorder; /* that records its calls, or NULL */
+    PyObject *recorder; /* records its calls, or NULL */
     uint32_t group;     /* as that numbers it */
-    uint64_t runs[ALGORITHMS]; /* reductions that were carried out by each */
+    uint64_t runs[ALGORITHMS]; /* reductions carried out by each algorithm */
 } CommObject;
 
-/* What a call is about, as Python has it. */
+/* A description of a call, as Python gets it. */
 PyObject *described(const descriptor *d);
 
-/* For comm's hooks: what Python needs around a long wait. */
+/* Hooks of comm: Python's needs around a long wait. */
 void release_gil(comm *c);
 bool run_python_hooks(comm *c, int peer, uint64_t waited_ns);
 
-/* Whether this very thread is in the middle of a call: then what has interrupted that
- * one must not wait for its end. */
+/* Whether this very thread is in the middle of a call: then its current code has
+ * interrupted the call, and must not wait for its end. */
 bool in_own_call(const CommObject *self);
 
-/* Wait until no other thread makes a call. False with an exception set, and no turn,
- * where that cannot be waited for, or a signal's handler has raised. */
+/* Wait until no other thread makes a call. False with an exception set, and no turn, if
+ * this thread cannot wait, or a signal's handler has raised. */
 bool take_turn(CommObject *self);
 void give_turn(CommObject *self);
 
-/* Around every call. False with an exception set where there can be none; leave returns
+/* Around every call. False with an exception set if no call is possible; leave returns
  * None, or NULL with an exception for all but DONE. Within a call of a larger group,
  * enter_step() begins a step of it. take_open_turn() only takes the turn. */
 bool enter(CommObject *self, uint64_t bytes);
@@ -79,7 +79,7 @@ static inline void end_call(CommObject *self, status s)
         end_record(self, s);
 }
 
-/* What others may see of a member's calls, as methods of its endpoint: see activities.c. */
+/* A member's calls, for others: methods of its endpoint, see activities.c. */
 PyObject *comm_missing(CommObject *self, PyObject *unused);
 PyObject *comm_recent(CommObject *self, PyObject *args);
 PyObject *comm_record_to(CommObject *self, PyObject *args);
@@ -98,7 +98,7 @@ PyObject *comm_share_records(CommObject *self, PyObject *data);
 /* Makes the call that a table describes: see call_table.h. */
 PyObject *comm_run(CommObject *self, PyObject *args);
 
-/* Carry out a reduction, and count by what algorithm it was. */
+/* Carry out a reduction, and count its algorithm. */
 status reduce_counted(CommObject *self, const call *k);
 
 #endif

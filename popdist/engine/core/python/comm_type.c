@@ -53,8 +53,8 @@ static PyObject *comm_ending(CommObject *self, PyObject *unused)
     const uint32_t state = self->open ? atomic_load(&self->c.head->ended) : 0;
     bool ended = state == EXPLAINED && why_ended(&self->c, &why);
     if (!ended && state) {
-        /* Another member is still telling why. Meanwhile our other threads may run,
-         * but not close the group: in a call of this thread they cannot. */
+        /* Another member is still writing the reason. Meanwhile our other threads may
+         * run, but not close the group: in a call of this thread they cannot. */
         const bool in_call = in_own_call(self);
         if (!in_call && !take_turn(self))
             return NULL;
@@ -159,8 +159,8 @@ static PyObject *comm_waits(CommObject *self, PyObject *unused)
                          (unsigned long long)w->sleeps);
 }
 
-/* Close in the middle of a call of this thread: it cannot be waited for, but it and the
- * others can be told. */
+/* Close in the middle of a call of this thread: the call's end cannot be awaited, but
+ * the call and the other members can be told. */
 static PyObject *end_own_call(CommObject *self)
 {
     end_group(&self->c, STOPPED, self->c.rank);
@@ -198,10 +198,10 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
 
 /* --- Its life */
 
-/* Return a number of seconds in nanoseconds, at most what a clock can count. */
+/* Return a number of seconds in nanoseconds, at most the largest that a clock can count. */
 static uint64_t nanoseconds(double seconds)
 {
-    if (!(seconds > 0)) /* nor is it a number, perhaps */
+    if (!(seconds > 0)) /* also if it is not a number */
         return 0;
     return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
 }
@@ -216,7 +216,7 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank, int inst
     const header *head = self->memory.buf;
     const kernels *level = kernels_named(simd);
     const uint64_t length = (uint64_t)self->memory.len;
-    /* All that is read later lies where the header says, and must be there. */
+    /* The header says where everything else lies, and all of it must be there. */
     bool is_valid = length >= sizeof *head && head->magic == ARENA_MAGIC
                  && head->layout == arena_layout() && settings_possible(&head->agreed)
                  && places_of(&head->agreed).total <= length && rank >= 0
@@ -237,7 +237,7 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank, int inst
     Py_ssize_t count = numbers_from(pidfds, fds, MAX_MEMBERS);
     Py_ssize_t processes = numbers_from(pids, numbers, MAX_MEMBERS);
     for (Py_ssize_t i = 0; i < count && i < processes; i++)
-        /* Descriptors come one higher. */
+        /* Descriptors are passed plus one, so that 0 stands for none. */
         watch_peer(&self->c.peers[i], (int)(int64_t)fds[i] - 1, (pid_t)numbers[i]);
     self->c.simd = level;
     self->c.timeout_ns = nanoseconds(timeout);

@@ -72,7 +72,7 @@ static status on_not_ready(comm *c, int peer)
 
 /* --- The other hosts */
 
-/* Read a list of numbers, of which there are `count`. */
+/* Read a list of `count` numbers. */
 static bool integers_from(PyObject *list, int *to, Py_ssize_t count)
 {
     if (PySequence_Size(list) != count && !PyErr_Occurred())
@@ -100,9 +100,9 @@ static bool members_from(links *l, PyObject *processes, PyObject *tags, Py_ssize
     return read;
 }
 
-/* Takes links, this host's number, whether this member leads it, its rank, the members of
- * all hosts that it exchanges data with, the processes and first tags of all members, and
- * the object whose methods handle failures. */
+/* Takes links, this host's number, whether this member leads it, its rank, its
+ * counterparts on all hosts, the processes and first tags of all members, and the object
+ * with methods for failures. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
 {
     int here, leads, rank;
@@ -157,9 +157,9 @@ PyObject *comm_note_death(CommObject *self, PyObject *args)
 
 /* --- A call in steps */
 
-/* Takes a call as described() has it, a hash of its details, and what carries out its
- * steps. That is called here, because an exception of a signal's handler comes between any
- * two statements of Python, and must not leave the turn taken. */
+/* Takes a call in the form of described(), a hash of its details, and the function that
+ * carries out its steps. The function is called here, because an exception of a signal's
+ * handler comes between any two statements of Python, and must not leave the turn taken. */
 PyObject *comm_run_larger_call(CommObject *self, PyObject *args)
 {
     int op, type, reduction, how, root, prelude_to;
@@ -209,7 +209,7 @@ PyObject *comm_larger_call(CommObject *self, PyObject *unused)
                          (unsigned long long)self->c.larger_calls);
 }
 
-/* Begin a message of the call at hand, and return its number among them. */
+/* Begin a message of the current call, and return its number among them. */
 static PyObject *begin_transfer(CommObject *self, PyObject *args, bool sends)
 {
     unsigned int member;
@@ -246,7 +246,7 @@ PyObject *comm_begin_receive(CommObject *self, PyObject *args)
     return begin_transfer(self, args, false);
 }
 
-/* Wait for messages of the call at hand, which are copied to be next to each other. */
+/* Wait for messages of the current call; they are copied to be next to each other. */
 static PyObject *await_copies(CommObject *self, const uint64_t *numbers, message *copies,
                               Py_ssize_t count)
 {
@@ -281,14 +281,14 @@ PyObject *comm_await_transfers(CommObject *self, PyObject *list)
     return result;
 }
 
-/* Forget the messages of a call that is over; return whether any may be under way. */
+/* Forget the messages of a call that is over; return whether one may be in transit. */
 PyObject *comm_end_transfers(CommObject *self, PyObject *unused)
 {
     (void)unused;
     return PyBool_FromLong(self->c.links && links_end_transfers(self->c.links));
 }
 
-/* Return what of each host has come. */
+/* Return the data from each host. */
 static PyObject *list_of(const links *l, const unsigned char **data_of,
                          const uint64_t *bytes_of)
 {

@@ -18,8 +18,9 @@ static void *pointer(unsigned long long address)
     return (void *)(uintptr_t)address;
 }
 
-/* Takes the addresses of MPI_Isend, MPI_Irecv and MPI_Test, the handles of a communicator
- * and of MPI_BYTE, and the epolls of its connections and of those that hang up, or -1. */
+/* Takes the addresses of MPI_Isend, MPI_Irecv and MPI_Test, the handles of a
+ * communicator and of MPI_BYTE, and two epolls or -1: one of its connections, one of
+ * connections that hang up. */
 PyObject *make_mpi_links(PyObject *module, PyObject *args)
 {
     unsigned long long isend, irecv, test, group, byte;

@@ -1,4 +1,4 @@
-/* A part of a file in memory, mapped without a file descriptor of its own: mmap.mmap
+/* A part of a file, mapped into memory without keeping a file descriptor: mmap.mmap
  * keeps a duplicate. */
 #include "python/binding.h"
 
@@ -8,7 +8,7 @@
 
 typedef struct {
     PyObject_HEAD
-    void *begin; /* NULL where nothing is mapped */
+    void *begin; /* NULL if nothing is mapped */
     Py_ssize_t length;
 } MappingObject;
 

@@ -4,8 +4,8 @@
 #include "python/call_table.h"
 #include "shm/pages.h"
 
-/* As CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side needs
- * another core. */
+/* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
+ * needs another core. */
 #define CORE_VERSION 6
 
 PyTypeObject *split_type;
@@ -53,7 +53,7 @@ void free_object(PyObject *object)
 
 /* --- Split */
 
-/* Read how many replicas each member has. Returns how many members there are, or -1 with an
+/* Read each member's number of replicas. Returns the number of members, or -1 with an
  * exception. */
 static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, uint32_t *rows,
                             uint64_t *all)
@@ -85,7 +85,7 @@ static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, uint32_t
     return -1;
 }
 
-/* Read on which host each member is: hosts are numbered from 0. */
+/* Read each member's host: hosts are numbered from 0. */
 static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
 {
     uint64_t *wide = PyMem_Calloc((size_t)size, sizeof *wide);
@@ -180,7 +180,8 @@ static bool settings_from(PyObject *sizes, settings *s)
     return true;
 }
 
-/* How long an arena is, and from where to where it is for send and receive alone. */
+/* The bytes of an arena, and the begin and the end of its part for send and receive
+ * only. */
 static PyObject *arena_sizes(PyObject *module, PyObject *args)
 {
     settings s;
@@ -255,7 +256,7 @@ static PyObject *remove_these_pages(PyObject *module, PyObject *args)
     return on_pages(args, remove_pages);
 }
 
-/* What an array's __array_struct__ holds: numpy's array interface in C. */
+/* The contents of an array's __array_struct__: numpy's array interface in C. */
 typedef struct {
     int version, axes;
     char kind;
@@ -313,7 +314,7 @@ PyMODINIT_FUNC PyInit__core(void)
     split_type = (PyTypeObject *)make_split_type(module);
     recorder_type = (PyTypeObject *)make_recorder_type(module);
     failure = PyErr_NewException("popdist.engine._core.Failure", NULL, NULL);
-    /* Kept for good, as the module is. */
+    /* Kept for good, like the module. */
     Py_XINCREF((PyObject *)split_type);
     Py_XINCREF(failure);
     Py_XINCREF((PyObject *)recorder_type);

@@ -1,4 +1,4 @@
-/* The fast way in: arrays as they lie in their buffers. */
+/* The entry points without a Python frame: arrays as they lie in their buffers. */
 #include "python/plain_arrays.h"
 
 #include "python/comm_object.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The dtype of a buffer's elements, or -1 where the core has none of that kind. */
+/* The dtype of a buffer's elements, or -1 if the core does not support it. */
 static int dtype_of(const Py_buffer *view)
 {
     const char *f = view->format ? view->format : "B";
@@ -31,7 +31,7 @@ static int dtype_of(const Py_buffer *view)
     }
 }
 
-/* Whether the elements of a buffer, of this dtype, lie where such elements can. */
+/* Whether a buffer's elements have the size and the alignment of this dtype. */
 static bool is_row(const Py_buffer *view, int type)
 {
     const size_t bytes = type < 0 ? 0 : element_bytes((dtype)type);
@@ -81,7 +81,7 @@ bool same_lengths(const Py_buffer *x, int from, const Py_buffer *out, int to)
 
 PyObject *not_plain(void)
 {
-    /* The caller's next attempt, in Python, finds out what they are and reports it. */
+    /* The caller tries again in Python, and reports what the arrays are. */
     PyErr_Clear();
     Py_RETURN_NOTIMPLEMENTED;
 }
@@ -120,7 +120,7 @@ static void let_go(plain_arrays *p)
         release_pair(&p->pairs[i]);
 }
 
-/* Put down an array whose buffers are there as the next segment. */
+/* Append the array in the last buffers as a segment. */
 static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
 {
     const Py_ssize_t i = p->count;
@@ -219,7 +219,7 @@ static int by_begin(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* Whether a result would be written over what another array reads or writes. */
+/* Whether a result would overwrite memory that another array reads or writes. */
 static bool overlapping(plain_arrays *p)
 {
     size_t many = 0;
@@ -233,7 +233,7 @@ static bool overlapping(plain_arrays *p)
             p->stretches[many++] = (stretch){to, to + length, true};
     }
     qsort(p->stretches, many, sizeof *p->stretches, by_begin);
-    uintptr_t used = 0, written = 0; /* up to where, by those that begin before */
+    uintptr_t used = 0, written = 0; /* the ends of all stretches that begin before */
     for (size_t i = 0; i < many; i++) {
         const stretch s = p->stretches[i];
         if (s.begin < written || (s.written && s.begin < used))
@@ -244,8 +244,8 @@ static bool overlapping(plain_arrays *p)
     return false;
 }
 
-/* Add all arrays of two lists. False where one is not plain, results would overlap
- * other arrays, or memory is short. */
+/* Add all arrays of two lists. False if one is not plain, results would overlap other
+ * arrays, or memory is short. */
 static bool add_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
                      const replica_split *split, long reduction, bool leading)
 {

@@ -1,6 +1,6 @@
-/* The entry points without a Python frame: calls on arrays as they lie in their buffers, where these are plain,
- * which is to say that nothing has to be decided about them or copied. All other arrays,
- * of which engine/rows.py decides, are described by a table: see call_table.h. */
+/* The entry points without a Python frame: calls on plain arrays as they lie in their
+ * buffers. Plain arrays need no decision and no copy. For all other arrays,
+ * engine/rows.py makes rows, and a table describes the call: see call_table.h. */
 #ifndef POPDIST_PLAIN_ARRAYS_H
 #define POPDIST_PLAIN_ARRAYS_H
 
@@ -8,18 +8,18 @@
 
 #include "move/exchange.h"
 
-/* The rows of a member whose addresses fit the stack, which is small in some threads. */
+/* The most rows with addresses on the stack, which is small in some threads. */
 enum { FEW_ROWS = 16 };
 
-/* What is read and what is written, of one dtype. */
+/* The buffers of a source and a result, of one dtype. */
 typedef struct {
-    Py_buffer x, out; /* `out` is not there if both are the same array */
+    Py_buffer x, out; /* `out` is empty if both are the same array */
     bool same;
     int type;
 } pair;
 
-/* Get two arrays' buffers. False, with nothing taken, where one has no elements of the
- * core's dtypes, aligned and one after the other, or they are not of one dtype. */
+/* Get two arrays' buffers. False, with no buffer taken, unless both have contiguous,
+ * aligned elements of one dtype of the core. */
 bool get_pair(pair *p, PyObject *from, PyObject *to);
 void release_pair(pair *p);
 
@@ -32,8 +32,8 @@ bool same_lengths(const Py_buffer *x, int from, const Py_buffer *out, int to);
 /* Clear the exception and return NotImplemented. */
 PyObject *not_plain(void);
 
-/* All that follow return NotImplemented where arrays are not plain, or other calls have
- * to be made before. */
+/* All these functions return NotImplemented if arrays are not plain, or if other calls
+ * have to be made before. */
 
 PyObject *reduce_arrays(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, int wanted, bool leading);
@@ -41,7 +41,7 @@ PyObject *reduce_arrays(PyObject *comm, PyObject *split, PyObject *from, PyObjec
 PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                        long reduction, int wanted, bool leading);
 
-/* `count` elements at an address in place, where this member has one row; with `in_turn`
+/* `count` elements at an address in place, if this member has one row; with `in_turn`
  * the other calls have been made. */
 PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint64_t count,
                         int type, int reduction, int wanted, bool in_turn);
@@ -49,11 +49,11 @@ PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint6
 PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, bool leading);
 
-/* One array of each member into one of them all. Where members' arrays differ, returns
- * the headers of all of them, and does no more. */
+/* Gather one array from each member into one array. If members' arrays differ, return
+ * the headers of all of them, and do no more. */
 PyObject *gather_array(PyObject *comm, PyObject *from, PyObject *to);
 
-/* An exchange in which each member's part has so many bytes. */
+/* An exchange with shares of so many bytes for all members. */
 status exchange_equal(exchange x, uint64_t bytes);
 
 #endif

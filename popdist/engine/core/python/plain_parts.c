@@ -1,14 +1,15 @@
-/* The fast way in for the operations that cut an array into parts, or join parts. */
+/* The entry points without a Python frame for operations that split an array into
+ * shares, or join shares. */
 #include "python/plain_arrays.h"
 
 #include "python/comm_object.h"
 
 #include <string.h>
 
-/* What members tell each other before they gather: see headers.py. */
+/* The words that members exchange before they gather: see headers.py. */
 enum { HEADER = 16, HEADER_AXES = 14 };
 
-/* Get two arrays. False where one is not plain or has no elements, or they are one. */
+/* Get two arrays. False if one is not plain or has no elements, or both are the same. */
 static bool get_parts(pair *p, PyObject *from, PyObject *to)
 {
     if (from == to || !get_pair(p, from, to))
@@ -19,7 +20,7 @@ static bool get_parts(pair *p, PyObject *from, PyObject *to)
     return false;
 }
 
-/* Whether `out` has the shape of a member's parts of the reduction of x. */
+/* Whether `out` has the shape of a member's share of the reduction of x. */
 static bool has_parts(const pair *p, const replica_split *split, bool leading)
 {
     const Py_buffer *x = &p->x, *out = &p->out;
@@ -69,7 +70,8 @@ PyObject *scatter_array(PyObject *object, PyObject *split_object, PyObject *from
     return plain ? result : not_plain();
 }
 
-/* Whether `out` has an array like x for each member, and x is one's own or apart. */
+/* Whether `out` has an array like x for each member, and x is this member's one or lies
+ * apart. */
 static bool has_places(const pair *p, const comm *c)
 {
     const Py_buffer *x = &p->x, *out = &p->out;

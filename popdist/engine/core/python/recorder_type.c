@@ -1,4 +1,4 @@
-/* The recorder of a process, as Python holds it. */
+/* A process's recorder, as a Python object. */
 #include "python/binding.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ recorder *recorder_of(PyObject *object)
     return &((RecorderObject *)object)->r;
 }
 
-/* Takes the descriptor of an empty file, which it owns from then on. */
+/* Takes the descriptor of an empty file, and owns it from then on. */
 static PyObject *recorder_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"fd", "most", NULL};

@@ -1,4 +1,4 @@
-/* What a group inherits from the core, for the core's Python side. */
+/* The base of a group, for the core's Python side. */
 #ifndef POPDIST_REDUCER_OBJECT_H
 #define POPDIST_REDUCER_OBJECT_H
 
@@ -6,11 +6,11 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *comm; /* a CommObject, or NULL where every call goes the general way */
+    PyObject *comm; /* a CommObject, or NULL if every call goes to _all_reduce */
     PyObject *split;
     int usual; /* the algorithm, or -1 to choose by size */
     bool leading;
-    PyObject *only; /* the one type of arrays that it takes, or NULL for all */
+    PyObject *only; /* the only type of arrays for this path, or NULL for all types */
 } ReducerObject;
 
 #endif

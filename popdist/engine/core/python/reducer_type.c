@@ -1,7 +1,7 @@
-/* What a group inherits: the shortest way from Python to an all-reduce in place.
+/* The base of a group: the shortest way from Python to an all-reduce in place.
  *
- * For tiny arrays a call costs more in Python than among the members. So the common
- * case is taken here, and everything else is left to the group's own method.
+ * For tiny arrays a call costs more in Python than among the members. So the common case is
+ * handled here, and everything else is left to the group's own method.
  */
 #include "python/plain_arrays.h"
 #include "python/reducer_object.h"
@@ -38,7 +38,7 @@ static PyObject *reductions[REDUCTIONS + 1];
  * place. */
 static PyObject *choices[4];
 
-/* The arguments of a call, as far as they are common. */
+/* The common arguments of a call. */
 typedef struct {
     PyObject *op, *out, *algorithm;
 } arguments;
@@ -49,7 +49,7 @@ static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
     int usual, leading;
     if (!PyArg_ParseTuple(args, "OOipO", &comm, &split, &usual, &leading, &only))
         return NULL;
-    /* Without a core, every call goes the general way. */
+    /* Without a core, every call goes to _all_reduce. */
     if (comm == Py_None)
         comm = NULL;
     if (only == Py_None)
@@ -68,7 +68,7 @@ static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Where a word stands among others, or -1. Most words are the very same objects. */
+/* The index of a word among others, or -1. Most words are the very same objects. */
 static int place_of(PyObject *word, PyObject *const *words, int count)
 {
     for (int i = 0; i < count; i++)
@@ -146,7 +146,7 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         }
         if (PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
             return NULL;
-        /* Where the group has come to its end, the general way says why. */
+        /* If the group has ended, _all_reduce reports the reason. */
         Py_XDECREF(done);
         PyErr_Clear();
     }

@@ -1,4 +1,4 @@
-/* The sockets of a process to others, as Python connects them. */
+/* The sockets from a process to others; Python connects them. */
 #include "python/binding.h"
 
 #include "hosts/tcp.h"

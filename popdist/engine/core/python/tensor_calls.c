@@ -1,10 +1,11 @@
-/* The shortest way to torch's most common calls: on one dense tensor of the CPU each, or
- * on one that is read and one that is written.
+/* The shortest way to torch's most common calls: on one dense tensor of the CPU each, or on
+ * one source and one result.
  *
  * Tensors are read by DLPack's table of functions, which torch has in all its versions
- * since 2.10: it takes neither torch's headers nor Python objects for their numbers.
- * Any other call is not made, and nothing is reported: the caller makes it in its
- * own way, and reports what is wrong with it. */
+ * since 2.10: it needs neither torch's headers nor Python objects for their numbers. Any
+ * other call is not made, and no error is reported: the caller makes the call in its own
+ * way, and reports its errors.
+ */
 #include "python/plain_arrays.h"
 
 #include "python/comm_object.h"
@@ -32,17 +33,18 @@ typedef struct {
 
 enum { DLPACK_MAJOR = 1, DLPACK_CPU = 1 };
 
-/* Calls that write more are begun at once by their caller, beside the program. */
+/* Callers begin larger calls at once, in parallel to the program. */
 enum { MOST_LATER_BYTES = 1 << 20 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *group; /* a Reducer */
-    PyObject *torch; /* the tuple that keeps what follows */
+    PyObject *torch; /* owns the following references */
     PyObject *tensor_type, *is_negative, *is_profiled, *no_time, *done;
-    const char *reductions; /* the core's, by the hash of torch's; others are negative */
+    const char *reductions; /* the core's numbers, by the hash of torch's; negative for
+                             * others */
     Py_ssize_t count_of_reductions;
-    const dlpack_functions *dlpack; /* NULL where torch has none of a known version */
+    const dlpack_functions *dlpack; /* NULL if torch has no table of a known version */
     unsigned long long made; /* calls that have succeeded */
 } TensorCallsObject;
 
@@ -95,7 +97,7 @@ static bool read_tensor(const TensorCallsObject *self, PyObject *tensor, tensor_
     if ((PyObject *)Py_TYPE(tensor) != self->tensor_type
         || self->dlpack->tensor_from(tensor, &t) != 0 || t.device.type != DLPACK_CPU
         || (row->type = dtype_of(&t)) < 0 || !count_in_order(&t, &row->count)
-        /* Such a tensor's numbers are those in memory with the other sign. */
+        /* The memory of such a tensor has its numbers with the other sign. */
         || !is_false(PyObject_CallFunctionObjArgs(self->is_negative, tensor, NULL)))
         return false;
     row->data = (char *)t.data + t.byte_offset;
@@ -103,7 +105,7 @@ static bool read_tensor(const TensorCallsObject *self, PyObject *tensor, tensor_
     return true;
 }
 
-/* Whether an attribute of a call's options compares so with a value. */
+/* Compare an attribute of a call's options with a value. */
 static bool compares(PyObject *options, PyObject *name, PyObject *value, int how)
 {
     PyObject *given = PyObject_GetAttr(options, name);
@@ -112,8 +114,8 @@ static bool compares(PyObject *options, PyObject *name, PyObject *value, int how
     return yes;
 }
 
-/* Read whether a call is to return before it is over. False where it has a timeout of
- * its own, or torch's profiler records it. */
+/* Read whether a call is to return before it is over. False if the options set a
+ * timeout, or torch's profiler records the call. */
 static bool read_when(const TensorCallsObject *self, PyObject *options, bool *later)
 {
     PyObject *given = PyObject_GetAttr(options, name_async);
@@ -137,7 +139,7 @@ static bool read_reduction(const TensorCallsObject *self, PyObject *options,
     return row->type != BOOL || *reduction != MEAN;
 }
 
-/* The tensor that is given, or the only one of a list; NULL where there are more. */
+/* The given tensor, or the only one of a list; NULL if there are more. */
 static PyObject *only(PyObject *tensors)
 {
     if (!PyList_CheckExact(tensors))
@@ -145,7 +147,7 @@ static PyObject *only(PyObject *tensors)
     return PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : NULL;
 }
 
-/* A call on one tensor that is read and one that is written, which may be the same. */
+/* A call with one source and one result, which may be the same tensor. */
 typedef struct {
     CommObject *comm;
     PyObject *split;
@@ -178,8 +180,8 @@ static bool read_call(const TensorCallsObject *self, tensor_call *k, operation o
     return k->source == k->target || read_tensor(self, k->target, &k->out);
 }
 
-/* Whether one tensor has a part like the other for each member, and both are apart, or
- * the smaller one is the member's own part of the larger, where that may be. */
+/* Whether one tensor has a share like the other for each member, and both are apart, or
+ * the smaller one is the member's share in the larger one, if that is allowed. */
 static bool are_parts(const tensor_call *k, const tensor_row *whole, const tensor_row *part,
                       bool may_be_own)
 {
@@ -191,7 +193,7 @@ static bool are_parts(const tensor_call *k, const tensor_row *whole, const tenso
                || (may_be_own && part->data == own));
 }
 
-/* Hand rows on, as equal parts of all members. */
+/* Exchange rows as equal shares of all members. */
 static PyObject *exchange_rows(const tensor_call *k)
 {
     exchange x = {
@@ -228,7 +230,7 @@ static PyObject *scatter_row(tensor_call *k)
     return leave(k->comm, reduce_scatter(&c, k->out.data));
 }
 
-/* Make a call, once all that were begun before have been made. */
+/* Make a call, once all calls begun before have been made. */
 static PyObject *carry_out(tensor_call *k)
 {
     switch (k->op) {
@@ -294,7 +296,7 @@ static PyObject *not_made(void)
     Py_RETURN_NONE;
 }
 
-/* Make a call now, and return its work, or None where it was not made. */
+/* Make a call now, and return its work, or None if it was not made. */
 static PyObject *make_now(TensorCallsObject *self, tensor_call *k)
 {
     keep(k); /* while other threads run */
@@ -307,7 +309,7 @@ static PyObject *make_now(TensorCallsObject *self, tensor_call *k)
         return self->done;
     }
     Py_XDECREF(result);
-    /* Where the group has come to its end, the caller's own way says why. */
+    /* If the group has ended, the caller's own way reports the reason. */
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(failure))
         return not_made();
     return NULL;
@@ -357,7 +359,7 @@ static PyObject *make_reduce_scatter(TensorCallsObject *self, PyObject *const *a
     return make(self, &k, args[2]);
 }
 
-/* Read one of a call's options that is a whole number. False where it is none. */
+/* Read an option that is a whole number. False if it is none. */
 static bool read_number(PyObject *options, PyObject *name, long *number)
 {
     PyObject *given = PyObject_GetAttr(options, name);
@@ -449,7 +451,7 @@ PyObject *make_tensor_call_type(PyObject *module)
     tensor_call_type = (PyTypeObject *)make_type(module, "popdist.engine._core.TensorCall",
                                                  sizeof(TensorCallObject),
                                                  Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
-    /* Kept for good, as the module is. */
+    /* Kept for good, like the module. */
     Py_XINCREF((PyObject *)tensor_call_type);
     return (PyObject *)tensor_call_type;
 }

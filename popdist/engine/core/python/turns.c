@@ -6,9 +6,9 @@
 #include "hosts/reduce.h"
 
 enum {
-    /* Calls that move more let other threads run from their beginning. */
+    /* Larger calls let other threads run from their beginning. */
     LONG_CALL_BYTES = 64 << 10,
-    /* How long a wait for another thread's call lasts before signals are looked at. */
+    /* The interval between checks for signals during a wait for another thread's call. */
     LOOK_US = 50000,
 };
 
@@ -52,7 +52,7 @@ static bool is_finalizing(void)
     return finalizing;
 }
 
-/* Wait for another thread's call, but not long. */
+/* Wait for another thread's call for at most LOOK_US. */
 static bool wait_a_little(CommObject *self)
 {
     if (is_finalizing()) {
@@ -100,7 +100,7 @@ void give_turn(CommObject *self)
 bool take_open_turn(CommObject *self)
 {
     if (!take_turn(self)) {
-        /* The others would wait for a call that this member has given up. */
+        /* The others would wait for a call that this member does not finish. */
         if (self->open && !in_own_call(self))
             end_group(&self->c, STOPPED, self->c.rank);
         return false;
@@ -138,7 +138,7 @@ bool enter(CommObject *self, uint64_t bytes)
     return true;
 }
 
-/* Tell the trace of the call that is over. An error of its own is reported on stderr. */
+/* Tell the trace about a finished call. Errors in the trace are reported on stderr. */
 static void tell_trace(PyObject *trace, const descriptor *d, uint64_t began_ns, status s)
 {
     PyObject *type, *value, *traceback;
@@ -153,7 +153,7 @@ static void tell_trace(PyObject *trace, const descriptor *d, uint64_t began_ns, 
     PyErr_Restore(type, value, traceback);
 }
 
-/* End the turn of a call that is traced, and tell. */
+/* End the turn of a traced call, and tell the trace. */
 static void give_traced_turn(CommObject *self, status s)
 {
     const uint64_t began_ns = self->entered_ns;
@@ -175,7 +175,7 @@ PyObject *leave(CommObject *self, status s)
     }
     float_mode_leave(self->float_mode);
     if (!self->in_steps) {
-        /* Within a larger call, the turn is that call's. */
+        /* Within a larger call, the turn belongs to that call. */
         end_call(self, s);
         if (self->entered_ns)
             give_traced_turn(self, s);
